@@ -1,0 +1,59 @@
+# Everything a developer or a first-time user runs. Each target does its own set-up.
+# PROFILE=cpu|gpu overrides what is detected; PYTHON=... chooses the interpreter.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PROFILE ?=
+BIN := .venv/bin
+CODE := $(wildcard services rollout reward learner recipes bench tests)
+TIERS := $(wildcard tests/unit tests/integration tests/e2e)
+
+# pytest exits with 5 if there is nothing to run, which is not a failure of what there is.
+PYTEST = set -o pipefail; $(BIN)/python -m pytest $(1) || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: ## the virtual environment .venv, from the lock file of this machine's profile
+	@deploy/setup.sh $(PROFILE)
+
+.PHONY: demo
+demo: setup ## a policy that learns, from nothing, in minutes
+	@$(BIN)/headrace demo
+
+.PHONY: up
+up: setup ## all processes on this machine: headrace up
+	@$(BIN)/headrace up
+
+.PHONY: lint
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(CODE)
+
+.PHONY: check
+check: lint ## lint and the unit tests: under two minutes
+	@$(call PYTEST,tests/unit -q)
+
+.PHONY: test
+test: lint ## everything that must pass: lint, unit, integration, end to end with a real vLLM
+	@$(call PYTEST,$(TIERS))
+
+.PHONY: format
+format: setup ## put the code into its standard form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: setup ## the figures in README, measured here
+	@$(BIN)/headrace bench
+
+.PHONY: lock
+lock: ## resolve the dependencies again into deploy/locks/
+	@deploy/lock.sh
+
+.PHONY: clean
+clean: ## remove caches; .venv and run data stay
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Makes .venv with everything Headrace needs, from the lock file of a profile, once.
+#
+#   deploy/setup.sh [cpu|gpu]      without an argument: gpu if `nvidia-smi` works, else cpu
+#
+# PYTHON chooses the interpreter (3.11 or later). pip's own variables (PIP_EXTRA_INDEX_URL,
+# PIP_FIND_LINKS, …) are passed on. Needs no root. Done again only if the lock, pyproject.toml, the
+# profile or the interpreter has changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=.venv
+log=$venv/setup.log
+
+fail() {
+    printf 'setup: %s\n' "$@" >&2
+    exit 1
+}
+
+profile=${1:-}
+if [ -z "$profile" ]; then
+    if nvidia-smi >/dev/null 2>&1; then profile=gpu; else profile=cpu; fi
+fi
+lock=deploy/locks/$profile.txt
+[ -f "$lock" ] || fail "there is no profile '$profile': use cpu or gpu (PROFILE=cpu make setup)"
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+python=${PYTHON:-}
+if [ -n "$python" ]; then
+    new_enough "$python" || fail "PYTHON=$python is not Python 3.11 or later"
+else
+    for candidate in python3 python3.11 python3.12 python3.13; do
+        if new_enough "$candidate"; then python=$candidate; break; fi
+    done
+    [ -n "$python" ] || fail \
+        "Python 3.11 or later is needed; found: $(python3 --version 2>&1 || echo none)." \
+        "Debian 12, Ubuntu 24.04: apt install python3 python3-venv. Another one: PYTHON=/path/to/python3.11"
+fi
+
+# What was set up is known by everything it was made from.
+wanted=$({
+    echo "$profile"
+    "$python" -c 'import sys; print(sys.version, sys.base_prefix)'
+    cat "$lock" pyproject.toml deploy/setup.sh
+} | sha256sum | cut -d' ' -f1)
+stamp=$venv/setup.stamp
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then
+    exit 0
+fi
+
+# One set-up at a time: two would break each other's environment.
+exec 9>"${TMPDIR:-/tmp}/headrace-setup-$(id -u)-$(pwd | sha256sum | cut -c1-16).lock"
+command -v flock >/dev/null && { flock -n 9 || { echo "setup: another one runs, waiting for it"; flock 9; }; }
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
+
+echo "setup: profile $profile, $("$python" --version), into $venv (3 minutes and 4 GB the first time)"
+began=$SECONDS
+
+# An environment of another interpreter, or a broken one, is made anew; a sound one is updated.
+same='import sys; sys.exit(sys.argv[1] != sys.version + sys.base_prefix)'
+if ! "$venv/bin/python" -c "$same" "$("$python" -c 'import sys; print(sys.version + sys.base_prefix)')" 2>/dev/null; then
+    [ ! -d "$venv" ] || [ -f "$venv/pyvenv.cfg" ] || fail "$venv is in the way: it is no virtual environment"
+    rm -rf "$venv"
+fi
+pip=("$venv/bin/python" -m pip)
+if ! "${pip[@]}" --version >/dev/null 2>&1; then
+    if "$python" -c 'import venv, ensurepip' 2>/dev/null; then
+        "$python" -m venv "$venv"
+    elif "$python" -m virtualenv --version >/dev/null 2>&1; then
+        "$python" -m virtualenv --quiet "$venv"
+    elif "$python" -c 'import venv, pip' 2>/dev/null && "$python" -m venv --without-pip "$venv"; then
+        # Debian without python3-venv but with python3-pip: that pip can fill the new environment.
+        pip=("$python" -m pip --python "$venv/bin/python")
+    else
+        rm -rf "$venv"
+        fail "$python cannot make virtual environments: its venv or ensurepip module is missing." \
+            "Debian, Ubuntu: apt install python3-venv. Without root: pip install --user virtualenv"
+    fi
+fi
+rm -f "$stamp"
+
+# --no-deps: the lock is complete, and what it leaves out (torchvision, torchaudio, torchcodec: CUDA
+# builds that break a CPU torch) must not come back in as somebody's dependency.
+install() { "${pip[@]}" install --no-deps --progress-bar off "$@" >>"$log" 2>&1; }
+: >"$log"
+if ! install -r "$lock"; then
+    tail -n 20 "$log" >&2
+    if grep -q 'No matching distribution found for torch==.*+cpu' "$log"; then
+        fail "pip finds no $(grep '^torch==' "$lock"): CPU wheels of torch are on PyTorch's own index." \
+            "Set PIP_EXTRA_INDEX_URL to the address that pytorch.org shows under \"CPU\", and try again."
+    fi
+    fail "pip could not install $lock; its last lines are above, all of them in $log"
+fi
+# The build uses the pinned setuptools, so it fetches nothing.
+if ! install --no-build-isolation -e .; then
+    tail -n 20 "$log" >&2
+    fail "pip could not install Headrace itself; its last lines are above, all of them in $log"
+fi
+
+echo "$wanted" >"$stamp"
+echo "setup: done in $((SECONDS - began)) s"

@@ -1,0 +1,143 @@
+"""`torchrun -m learner`: take the pool's next run, train it, go on to the next.
+
+Rank 0 holds the pool's learner lock and talks to the store; the others follow what it says. A run
+that cannot be trained fails with a reason in words, and the process goes on. Anything unexpected
+ends the process: torchrun starts all ranks again, and the run resumes from its checkpoint.
+
+Exit codes: 0 asked to end (SIGTERM, SIGINT), 1 crash, 2 wrong settings or no Redis, 3 another
+learner serves the pool.
+"""
+
+import signal
+import sys
+import threading
+from types import FrameType
+
+import transformers
+from redis.exceptions import RedisError
+
+from learner.crashes import Crashes
+from learner.distributed import Ranks, start_ranks, stop_ranks
+from learner.errors import USER_ERRORS
+from learner.link import Link, PoolTaken, RunLink
+from learner.midtrain import train_midtrain
+from learner.rl import train_rl
+from services.contracts.config import RLConfig, parse_config
+from services.contracts.records import RunRecord
+from services.logs import configure, get_logger
+from services.process import die_with_parent
+from services.settings import Settings, redacted
+from services.store import Fenced, UnsafeRedis
+from services.volume import Volume
+
+log = get_logger(__name__)
+
+POLL_SECONDS = 0.5
+EXIT_SETTINGS = 2
+EXIT_POOL_TAKEN = 3
+
+
+def main() -> int:
+    """Serve one pool until told to end. Returns the exit code."""
+    die_with_parent()
+    settings = Settings(_cli_parse_args=True)
+    configure("learner", settings.log_level, settings.log_format)
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    stop = threading.Event()
+
+    def ask_to_end(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask_to_end)
+    signal.signal(signal.SIGINT, ask_to_end)
+    ranks = start_ranks()
+    try:
+        link = Link(settings, stop)
+    except (UnsafeRedis, RedisError, OSError) as error:
+        log.error(
+            "cannot use Redis",
+            url=redacted(settings.redis_url.get_secret_value()),
+            reason=str(error),
+        )
+        return EXIT_SETTINGS
+    with link:
+        if (code := agree_on_start(ranks, link, settings)) != 0:
+            return code
+        serve(ranks, link, Volume(settings.data, settings.gateway_url), stop)
+    stop_ranks(ranks)
+    return EXIT_POOL_TAKEN if link.lost else 0
+
+
+def agree_on_start(ranks: Ranks, link: Link, settings: Settings) -> int:
+    """Rank 0 takes the pool; every rank learns whether it could. Returns an exit code."""
+    code = 0
+    if ranks.first:
+        try:
+            link.take_pool()
+            log.info("learner ready", pool=settings.pool, ranks=ranks.size)
+        except PoolTaken as error:
+            log.error(str(error))
+            code = EXIT_POOL_TAKEN
+    return int(ranks.max([code])[0])
+
+
+def serve(ranks: Ranks, link: Link, volume: Volume, stop: threading.Event) -> None:
+    """Runs, one at a time, until `stop`."""
+    while True:
+        record = None
+        if ranks.first:
+            while record is None and not stop.is_set():
+                record = link.next_run()
+                if record is None:
+                    stop.wait(POLL_SECONDS)
+        message = record.model_dump_json().encode() if record else b""
+        body = ranks.broadcast(message if ranks.first else None)
+        if not body:
+            return
+        train_one(RunRecord.model_validate_json(body), ranks, link, volume, stop)
+
+
+def train_one(
+    record: RunRecord, ranks: Ranks, link: Link, volume: Volume, stop: threading.Event
+) -> None:
+    """One run, to its end or to ours, with its last state said in words."""
+    run = RunLink(link, record)
+    crashes = Crashes(volume.path(f"runs/{record.id}/crashes.json"), record.committed_step)
+    if record.state.final or record.cancel_requested:
+        if ranks.first:
+            run.finish("cancelled", "on request, before it began")
+        return
+    log.info("run starts", run=record.id, name=record.name, kind=record.kind)
+    try:
+        ranks.together(crashes.check)
+        if ranks.first:
+            run.set_state("starting", "")
+        config = ranks.together(lambda: parse_config(record.config))
+        train = train_rl if isinstance(config, RLConfig) else train_midtrain
+        ending = train(record, config, ranks, run, volume, stop)  # type: ignore[arg-type]
+    except Fenced:
+        log.warning("another learner has taken this run over", run=record.id)
+        return
+    except USER_ERRORS as error:
+        log.error("run failed", run=record.id, reason=str(error))
+        if ranks.first:
+            run.finish("failed", str(error))
+        return
+    except Exception as error:
+        if ranks.first:
+            crashes.record(error)
+        raise
+    if not ranks.first:
+        return
+    match ending:
+        case "finish":
+            run.finish("succeeded", "")
+        case "cancel":
+            run.finish("cancelled", "on request")
+        case _:
+            log.info("run goes on at the next start", run=record.id)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

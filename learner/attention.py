@@ -1,0 +1,146 @@
+"""Attention over packed rows that costs what the sequences cost, not the square of the row.
+
+transformers' own `sdpa` builds a dense [T, T] mask for a packed row. This implementation,
+registered under the name `headrace_packed`, is told where sequences begin and end: on CUDA in
+half precision it calls torch's varlen kernel, elsewhere it lays sequences out as rows
+[n, longest] for the causal kernel and takes the real tokens back. Padding exists only inside
+that call, at the right end, where a causal mask already hides it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface, PreTrainedModel
+
+NAME = "headrace_packed"
+
+
+@dataclass(frozen=True)
+class PackedLayout:
+    """Where the sequences of one packed row lie, made once and used by every layer."""
+
+    lengths: tuple[int, ...]
+    bounds: torch.Tensor
+    """[n + 1] int32: first token of each sequence, then the total."""
+    rows: torch.Tensor | None
+    """[n, longest] token index of each place; None where all lengths are equal."""
+    places: torch.Tensor | None
+    """[T] place in the flattened [n · longest] of each token."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(self.lengths)
+
+
+def packed_layout(lengths: list[int], device: torch.device | str = "cpu") -> PackedLayout:
+    """The layout of sequences of these lengths, in this order."""
+    bounds = torch.tensor([0, *lengths]).cumsum(0)
+    longest = max(lengths)
+    rows = places = None
+    if min(lengths) != longest:
+        column = torch.arange(longest)
+        inside = column[None] < torch.tensor(lengths)[:, None]
+        # Places beyond a sequence's end repeat its first token; no real token attends to them.
+        rows = torch.where(inside, bounds[:-1, None] + column, bounds[:-1, None]).to(device)
+        places = inside.flatten().nonzero().squeeze(1).to(device)
+    return PackedLayout(tuple(lengths), bounds.int().to(device), rows, places)
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    packed: PackedLayout | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention inside each sequence of `packed`.
+
+    query [1, h, T, d], key and value [1, g, T, d] with g dividing h. Returns [1, T, h, d].
+    Without `packed`, rows are separate sequences [b, h, t, d] (generation, tests).
+    """
+    if packed is None:
+        return _rows(query, key, value, attention_mask, scaling, dropout, sliding_window), None
+    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+        return _varlen(query, key, value, scaling, packed, sliding_window), None
+    count, longest = len(packed.lengths), packed.longest
+
+    def spread(x: torch.Tensor) -> torch.Tensor:
+        tokens = x[0].transpose(0, 1)  # [T, heads, d]
+        rows = tokens if packed.rows is None else tokens[packed.rows]
+        return rows.reshape(count, longest, *tokens.shape[1:]).transpose(1, 2)
+
+    out = _rows(spread(query), spread(key), spread(value), None, scaling, dropout, sliding_window)
+    flat = out.reshape(count * longest, *out.shape[2:])
+    return (flat if packed.places is None else flat[packed.places])[None], None
+
+
+def _rows(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+    dropout: float,
+    window: int | None,
+) -> torch.Tensor:
+    repeats = query.shape[1] // key.shape[1]
+    if repeats > 1:
+        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    queries, keys = query.shape[2], key.shape[2]
+    if mask is None and (queries != keys or (window is not None and keys > window)):
+        back = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)[None]
+        mask = ((back >= 0) & (back < (window or keys))).to(query.device)
+    out = F.scaled_dot_product_attention(
+        query, key, value, mask, dropout, is_causal=mask is None, scale=scaling
+    )
+    return out.transpose(1, 2)
+
+
+def _varlen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    packed: PackedLayout,
+    window: int | None,
+) -> torch.Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    out = varlen_attn(
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        packed.bounds,
+        packed.bounds,
+        packed.longest,
+        packed.longest,
+        scale=scaling,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(out, torch.Tensor)
+    return out[None]
+
+
+def use_packed_attention(model: PreTrainedModel) -> bool:
+    """Switch `model` to packed attention where its layers can; False where they cannot.
+
+    They cannot when the model bypasses the attention interface or caps attention scores (Gemma
+    2) or learns attention sinks (gpt-oss): then packed rows go through transformers' own mask.
+    """
+    config = model.config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    plain = getattr(text, "attn_logit_softcapping", None) is None and text.model_type != "gpt_oss"
+    if not (plain and getattr(model, "_supports_attention_backend", False)):
+        return False
+    AttentionInterface.register(NAME, packed_attention)
+    model.set_attn_implementation(NAME)
+    return True

@@ -1,0 +1,88 @@
+"""From groups on the wire to the samples that a step trains on.
+
+Must never let a trajectory whose verifier broke (reward null) into the loss, the denominators or
+its group's statistics, and never re-tokenizes: tokens are what the sampler drew.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from learner.advantages import group_advantages, shaped_rewards
+from learner.staleness import Ancestry
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.trajectory import TrajectoryGroup
+
+
+@dataclass
+class Sample:
+    """One completion. `k` is the number of its tokens in the loss."""
+
+    tokens: torch.Tensor
+    """[t] prompt and completion."""
+    wanted: torch.Tensor
+    """[t] bool: tokens in the loss."""
+    sampler_logprobs: torch.Tensor
+    """[k] float32, log μ."""
+    behind: torch.Tensor
+    """[k] versions between the token's sampler and the version being trained."""
+    advantage: float
+    group: int
+    """Which of this rank's groups it belongs to."""
+    proximal_logprobs: torch.Tensor | None = None
+    """[k], where the proximal policy is not the sampler."""
+    reference_logprobs: torch.Tensor | None = None
+    """[k], where a reference pulls."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether any of its tokens are in the loss."""
+        return len(self.sampler_logprobs) > 0
+
+
+def group_samples(
+    group: TrajectoryGroup, algorithm: Algorithm, ancestry: Ancestry, version: int, index: int
+) -> list[Sample]:
+    """The samples of `group`, which becomes this rank's `index`-th, trained at `version`.
+
+    `mask_too_long` takes samples that were cut off out of the loss, but not out of the group's
+    statistics; a null reward takes them out of both.
+    """
+    header = group.header
+    rewards = torch.tensor([float("nan") if r is None else r for r in header.rewards])
+    advantages = group_advantages(
+        algorithm.advantage, shaped_rewards(rewards, algorithm.max_reward_clip)
+    )
+    behind = token_distances(group, ancestry, version)
+    prompt = torch.from_numpy(group.prompt_tokens)
+    ends = group.lengths.cumsum()
+    samples = []
+    for i, (end, length) in enumerate(zip(ends, group.lengths, strict=True)):
+        piece = slice(int(end - length), int(end))
+        mask = torch.from_numpy(group.loss_mask[piece].copy())
+        cut_off = algorithm.mask_too_long and header.finish_reasons[i] == "length"
+        if header.rewards[i] is None or cut_off:
+            mask = torch.zeros_like(mask)
+        samples.append(
+            Sample(
+                tokens=torch.cat([prompt, torch.from_numpy(group.tokens[piece])]),
+                wanted=torch.cat([torch.zeros(len(prompt), dtype=torch.bool), mask]),
+                sampler_logprobs=torch.from_numpy(group.logprobs[piece].copy())[mask],
+                behind=behind[piece][mask],
+                advantage=float(advantages[i]),
+                group=index,
+            )
+        )
+    return samples
+
+
+def token_distances(group: TrajectoryGroup, ancestry: Ancestry, version: int) -> torch.Tensor:
+    """[tokens] int64: how many versions behind `version` each completion token was sampled;
+    0 for tokens outside every span (the policy did not sample them)."""
+    distances = torch.zeros(int(group.lengths.sum()), dtype=torch.int64)
+    starts = group.lengths.cumsum() - group.lengths
+    by_tag = [ancestry.distance(tag, version) for tag in group.header.tags]
+    for sample, start, end, tag in group.spans.tolist():
+        offset = int(starts[sample])
+        distances[offset + start : offset + end] = by_tag[tag]
+    return distances

@@ -1,0 +1,284 @@
+"""Rank 0's side of a run: it reads the stream, forms batches, asks for evaluations, and reports.
+
+The only part of the learner that decides what happens next. It records a batch's plan before
+anyone trains on it, replays plans that an earlier learner recorded, and never acknowledges a
+group (that is the commit's).
+"""
+
+import json
+import resource
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from learner.checkpoint import TrainingState
+from learner.collector import Collector, Waiting
+from learner.link import RunLink
+from learner.metrics import Spent, admission_wait, bottleneck, staleness_metrics, time_metrics
+from learner.orders import Order, Plan
+from learner.outcomes import outcome_metrics
+from learner.packing import share
+from learner.staleness import Ancestry
+from services.contracts.config import RLConfig
+from services.contracts.weights import parse_version_tag
+from services.logs import get_logger
+
+log = get_logger(__name__)
+
+POLL_SECONDS = 1.0
+PATIENCE_SECONDS = 60.0
+"""Waiting this long for groups is worth a warning that names the likely reason."""
+
+
+class Conductor:
+    """Plans batches of one run from `state` on."""
+
+    def __init__(
+        self,
+        config: RLConfig,
+        max_steps: int,
+        ranks: int,
+        link: RunLink,
+        state: TrainingState,
+        stop: threading.Event,
+    ) -> None:
+        self.config, self.max_steps, self.ranks = config, max_steps, ranks
+        self.link, self.state, self.stop = link, state, stop
+        self.ancestry = Ancestry(tuple(state.lineages))
+        self.collector = Collector(config.algorithm.prompts_per_step, config.rollout.max_staleness)
+        self.recorded: dict[int, Plan] = {}
+        self.read: dict[str, Waiting] = {}
+        self.plan: Plan | None = None
+        self.distances: list[int] = []
+        self.waited = 0.0
+        self.uncommitted_bytes = 0
+        self.evaluated: set[int] = set()
+        self.waits: dict[str, float] = {}
+        self.silent = False
+        """Whether the last batch had no reward other than 0."""
+        self.file: Path | None = None
+
+    def open(self, folder: Path) -> None:
+        """Say that the run runs, and go back to what an earlier learner had planned."""
+        self.file = folder / "metrics.jsonl"
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self._forget_metrics_beyond(self.state.step)
+        pending = self.link.pending_groups()
+        known = self.read = {group.entry: group for group in pending}
+        for step, pairs in self.link.plans().items():
+            entries = [entry for entry, _ in pairs]
+            sizes = [known[entry].bytes if entry in known else 1 for entry in entries]
+            self.recorded[step] = Plan(entries, [draw for _, draw in pairs], sizes)
+            self.collector.planned(entries)
+        self.collector.arrive(pending)
+        evaluation = self.config.evaluation
+        # Asked for before the first lease: a worker answers it before it takes training work.
+        if evaluation and evaluation.at_start and self.state.step == 0:
+            self._evaluate()
+        self.link.set_state("running", "")
+        _, self.waits = admission_wait({}, self.link.workers())
+
+    def next_order(self) -> Order:
+        """What all ranks do next. Waits for groups as long as it takes."""
+        began = time.monotonic()
+        self.waited = 0.0
+        self._follow_evaluation()
+        if self.state.step >= self.max_steps:
+            return Order("finish")
+        step = self.state.step + 1
+        plan = self.recorded.pop(step, None)
+        if plan is None:
+            found = self._collect(began)
+            if isinstance(found, Order):
+                return found
+            plan = Plan([g.entry for g in found], [g.draw for g in found], [g.bytes for g in found])
+            self.distances = [
+                self.ancestry.distance(group.oldest, self.state.version) for group in found
+            ]
+            self.link.record_plan(step, plan)
+        else:
+            log.info("replaying a recorded batch", step=step)
+            # Counted as when it was planned: its lineage was the current one.
+            tags = [self.read[entry].oldest for entry in plan.entries if entry in self.read]
+            self.distances = [
+                max(self.state.version - parse_version_tag(tag)[1], 0) for tag in tags
+            ]
+        self.waited = time.monotonic() - began
+        self.plan = plan
+        self.uncommitted_bytes += sum(plan.bytes)
+        return Order("train", step, self._shares(plan))
+
+    def checkpoint_due(self, step: int) -> bool:
+        """Every so many steps, at the end, and when groups that cannot be deleted before a commit
+        fill half of what the stream may hold."""
+        return (
+            step % self.config.training.checkpoint_every == 0
+            or step >= self.max_steps
+            or self.uncommitted_bytes * 2 > self.config.rollout.stream_bytes
+        )
+
+    def committed(self) -> None:
+        """The batches so far are acknowledged."""
+        self.uncommitted_bytes = 0
+
+    def after_step(
+        self, state: TrainingState, metrics: dict[str, float], sums: dict[str, float], spent: Spent
+    ) -> None:
+        """Report a trained batch, and ask for an evaluation where one is due."""
+        self.state = state
+        workers = self.link.workers()
+        wait, self.waits = admission_wait(self.waits, workers)
+        row: dict[str, Any] = {
+            "step": state.step,
+            "version": state.version,
+            "time": time.time(),
+            **metrics,
+            **outcome_metrics(
+                sums,
+                self.config.algorithm.samples_per_prompt,
+                [reward.verifier for reward in self.config.rewards],
+            ),
+            **staleness_metrics(self.distances),
+            **time_metrics(
+                spent,
+                int(sums["samples"]),
+                int(sums["completion_tokens"]),
+                int(sums["prompt_tokens"]),
+            ),
+            "time/workers_waiting_for_admission": wait,
+            "workers": len(workers),
+            "memory/peak_bytes": peak_memory(),
+            "wire/bytes_per_token": sum(self.plan.bytes if self.plan else [])
+            / max(sums["completion_tokens"], 1),
+            "bottleneck": bottleneck(spent.total, spent.waiting, wait),
+        }
+        self._write(row)
+        self.link.step_done(state.step, row)
+        silent = sums["scored"] > 0 and sums["reward_squared"] == 0
+        if silent and not self.silent:
+            # Nothing can be learned from it, and a broken verifier looks just like this.
+            self.link.event(
+                "warning",
+                {
+                    "message": f"every reward of step {state.step} is 0: check the verifier and "
+                    "its reference answers, or start from a model that solves some prompts"
+                },
+            )
+        self.silent = silent
+        evaluation = self.config.evaluation
+        if (
+            evaluation
+            and evaluation.every
+            and state.step % evaluation.every == 0
+            and state.step < self.max_steps
+            and not self.link.evaluation_open()
+        ):
+            self._evaluate()
+
+    def final_evaluation(self, state: TrainingState) -> None:
+        """Evaluate the last version and wait for the answers, unless the run is cancelled."""
+        if self.config.evaluation is None:
+            return
+        if not self._evaluation_finished() or state.version in self.evaluated:
+            return
+        self.state = state
+        self._evaluate()
+        self._evaluation_finished()
+
+    def _evaluation_finished(self) -> bool:
+        """Wait for an open evaluation. False where the run is to end without it."""
+        began = warned = time.monotonic()
+        while self.link.evaluation_open():
+            self._follow_evaluation()
+            if self.stop.wait(POLL_SECONDS / 5) or self.link.cancelled():
+                return False
+            if time.monotonic() - warned > PATIENCE_SECONDS:
+                warned = time.monotonic()
+                self._warn("an evaluation", time.monotonic() - began)
+        self._follow_evaluation()
+        return True
+
+    def _collect(self, began: float) -> list[Waiting] | Order:
+        warned = began
+        while True:
+            if self.stop.is_set():
+                return Order("yield")
+            if self.link.cancelled():
+                return Order("cancel")
+            stale = self.collector.stale(self.ancestry, self.state.version)
+            if stale:
+                log.info("stale groups go back", groups=len(stale), step=self.state.step + 1)
+                self.link.give_back([group.entry for group in stale])
+            batch = self.collector.take(self.ancestry, self.state.version)
+            if batch is not None:
+                return batch
+            self.collector.arrive(self.link.read_groups(POLL_SECONDS))
+            self._follow_evaluation()
+            if time.monotonic() - warned > PATIENCE_SECONDS:
+                warned = time.monotonic()
+                self._warn("groups", time.monotonic() - began)
+
+    def _shares(self, plan: Plan) -> list[list[list[int]]]:
+        """Positions of draws by minibatch and rank. Minibatches are cut before ranks are, so that
+        each holds the same groups however many ranks there are."""
+        positions = [int(draw.partition(":")[0]) for draw in plan.draws]
+        pieces = self.config.algorithm.minibatches
+        bounds = [len(positions) * i // pieces for i in range(pieces + 1)]
+        return [
+            [[positions[a + i] for i in indices] for indices in share(plan.bytes[a:b], self.ranks)]
+            for a, b in pairwise(bounds)
+        ]
+
+    def _evaluate(self) -> None:
+        assert self.config.evaluation is not None
+        self.evaluated.add(self.state.version)
+        self.link.ask_evaluation(self.config.evaluation, self.state.step, self.state.version)
+
+    def _follow_evaluation(self) -> None:
+        outcome = self.link.finished_evaluation()
+        if outcome is not None:
+            self._write({"time": time.time(), **{f"evaluation/{k}": v for k, v in outcome.items()}})
+            self.link.event("evaluation", outcome)
+
+    def _warn(self, what: str, seconds: float) -> None:
+        workers = self.link.workers()
+        troubled = [f"{w.id}: {w.error}" for w in workers if w.error]
+        if not workers:
+            reason = "no rollout worker serves this pool; start one (python -m rollout)"
+        elif troubled:
+            reason = "; ".join(troubled)
+        else:
+            reason = ", ".join(f"{w.id} is {w.state}" for w in workers)
+        message = f"waiting for {what} for {seconds:.0f} s: {reason}"
+        log.warning(message)
+        self.link.event("warning", {"message": message})
+
+    def _write(self, row: dict[str, Any]) -> None:
+        assert self.file is not None
+        with self.file.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def _forget_metrics_beyond(self, step: int) -> None:
+        """Steps after the checkpoint are trained again: their rows would appear twice."""
+        assert self.file is not None
+        if not self.file.exists():
+            return
+        kept = []
+        for line in self.file.read_text().splitlines(keepends=True):
+            try:
+                if json.loads(line).get("step", 0) <= step and line.endswith("\n"):
+                    kept.append(line)
+            except json.JSONDecodeError:
+                log.warning("a torn line of metrics.jsonl is dropped")
+        self.file.write_text("".join(kept))
+
+
+def peak_memory() -> float:
+    """The most memory that rank 0 has held: on the GPU where there is one, else resident."""
+    if torch.cuda.is_available():
+        return float(torch.cuda.max_memory_allocated())
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -1,0 +1,49 @@
+"""How often a run crashed its learner without getting further: a limit against going round.
+
+torchrun restarts crashed ranks, and the run resumes from its checkpoint. Where that ends in the
+same crash again and again, the run has to fail with the reason instead of hanging for ever.
+"""
+
+import json
+from pathlib import Path
+
+from learner.errors import RunCannotGoOn
+
+LIMIT = 3
+
+
+class CrashedRepeatedly(RunCannotGoOn):
+    """A run crashed its learner too often at the same checkpoint."""
+
+
+class Crashes:
+    """The count, in a small file beside the run's metrics."""
+
+    def __init__(self, file: Path, committed_step: int) -> None:
+        self.file, self.step = file, committed_step
+
+    def check(self) -> None:
+        """Raise CrashedRepeatedly where trying again has not helped."""
+        count, error = self._read()
+        if count >= LIMIT:
+            raise CrashedRepeatedly(
+                f"the learner crashed {count} times after step {self.step}, last with: {error}"
+            )
+
+    def record(self, error: BaseException) -> None:
+        """Count a crash at this checkpoint."""
+        count, _ = self._read()
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        reason = f"{type(error).__name__}: {error}"
+        self.file.write_text(
+            json.dumps({"step": self.step, "count": count + 1, "error": reason[:500]})
+        )
+
+    def _read(self) -> tuple[int, str]:
+        try:
+            found = json.loads(self.file.read_text())
+            if found["step"] == self.step:
+                return int(found["count"]), str(found["error"])
+        except (FileNotFoundError, json.JSONDecodeError, KeyError):
+            return 0, ""
+        return 0, ""

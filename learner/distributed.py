@@ -1,0 +1,119 @@
+"""The ranks of one learner: where each runs, and the few things they say to each other.
+
+Bytes and sums only. Nothing is ever pickled: a message is msgpack or JSON made by the caller.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from learner.errors import USER_ERRORS, PeerFailed
+
+T = TypeVar("T")
+
+# Rank 0 may wait for groups, or for a run, as long as it takes; the others wait for rank 0.
+PATIENCE = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among its peers. With `size` 1 every call returns what it was given."""
+
+    rank: int
+    size: int
+    device: torch.device
+    control: dist.ProcessGroup | None = None
+    """Gloo, for messages; gradients go over the default group (NCCL on CUDA)."""
+
+    @property
+    def first(self) -> bool:
+        """True on rank 0, the only one that reads the stream, publishes and commits."""
+        return self.rank == 0
+
+    def broadcast(self, message: bytes | None) -> bytes:
+        """Rank 0's `message` on every rank (the others pass None)."""
+        if self.control is None:
+            assert message is not None
+            return message
+        size = torch.tensor([len(message) if message is not None else 0])
+        dist.broadcast(size, 0, group=self.control)
+        if message is not None:
+            body = torch.frombuffer(bytearray(message or b"\0"), dtype=torch.uint8)
+        else:
+            body = torch.empty(max(int(size), 1), dtype=torch.uint8)
+        dist.broadcast(body, 0, group=self.control)
+        return body.numpy().tobytes()[: int(size)]
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Element-wise sums over ranks, in float64."""
+        return self._reduce(values, dist.ReduceOp.SUM)
+
+    def max(self, values: Sequence[float]) -> list[float]:
+        """Element-wise maxima over ranks."""
+        return self._reduce(values, dist.ReduceOp.MAX)
+
+    def together(self, action: Callable[[], T]) -> T:
+        """The result of `action`, which must not talk to other ranks, once it worked on all.
+
+        Where it raised one of USER_ERRORS on some rank, that rank raises it and the others raise
+        PeerFailed, so that none waits for a rank that has given up.
+        """
+        failure: Exception | None = None
+        results: list[T] = []
+        try:
+            results.append(action())
+        except USER_ERRORS as error:
+            failure = error
+        (failed,) = self.max([failure is not None])
+        if failure is not None:
+            raise failure
+        if failed:
+            raise PeerFailed("another rank of the learner cannot go on; its log says why")
+        return results[0]
+
+    def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
+        if self.control is None:
+            return [float(value) for value in values]
+        tensor = torch.tensor(list(values), dtype=torch.float64)
+        dist.all_reduce(tensor, operation, group=self.control)
+        return [float(value) for value in tensor]
+
+
+def start_ranks() -> Ranks:
+    """Join the process group that torchrun's environment describes; alone without one."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", local) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    set_threads(int(os.environ.get("LOCAL_WORLD_SIZE", str(size))))
+    if size == 1:
+        return Ranks(0, 1, device)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+    return Ranks(rank, size, device, dist.new_group(backend="gloo", timeout=PATIENCE))
+
+
+def stop_ranks(ranks: Ranks) -> None:
+    """Leave the process group."""
+    if ranks.control is not None:
+        dist.destroy_process_group()
+
+
+def set_threads(ranks_here: int) -> None:
+    """Share this machine's usable cores between its ranks.
+
+    OMP_NUM_THREADS wins, unless torchrun made it up: with several ranks it sets 1.
+    """
+    if "OMP_NUM_THREADS" in os.environ and os.environ["OMP_NUM_THREADS"] != "1":
+        return
+    if os.environ.get("OMP_NUM_THREADS") == "1" and ranks_here == 1:
+        torch.set_num_threads(1)
+        return
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(max(cores // max(ranks_here, 1), 1))

@@ -1,0 +1,294 @@
+"""The learner's side of the store: plain blocking calls, for code that owns its thread.
+
+The store is asynchronous; one event loop on a thread of its own runs its calls. Every call that
+changes a run carries the epoch that `acquire` gave, and raises Fenced once another learner has
+taken the run over. Nothing else in `learner` may import `services.store`.
+"""
+
+import secrets
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import anyio
+from anyio.from_thread import start_blocking_portal
+from redis.exceptions import RedisError
+
+from learner.collector import Waiting
+from learner.errors import RunCannotGoOn
+from learner.orders import Plan
+from services.contracts.config.run import Evaluation
+from services.contracts.events import EventKind
+from services.contracts.records import RunRecord, WorkerRecord
+from services.contracts.weights import WeightManifest, version_tag
+from services.datasets import DatasetReader
+from services.logs import get_logger
+from services.settings import Settings
+from services.store import Fenced, Store
+from services.volume import Volume
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+LOCK_SECONDS = 10.0
+STALE_LIMIT = 3
+"""A draw whose groups were too stale this often ends as `too_slow`."""
+WEIGHTS_LISTED = 64
+"""Manifests kept in the run's stream; workers only ever want the newest."""
+
+
+class PoolTaken(RuntimeError):
+    """Another learner serves this pool."""
+
+
+class Link:
+    """A connection to the store, and rank 0's hold on its pool."""
+
+    def __init__(self, settings: Settings, stop: threading.Event) -> None:
+        """Connect. Raises UnsafeRedis, RedisError or OSError where that fails. `stop` is set when
+        another learner takes the pool over."""
+        self.pool = settings.pool
+        self.lost = False
+        self._stop = stop
+        self._token = f"{socket.gethostname()}:{secrets.token_hex(8)}"
+        self._held: Future[None] | None = None
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            self._portal = stack.enter_context(start_blocking_portal("asyncio"))
+            self.store = self.call(lambda: _connected(settings.redis_url.get_secret_value()))
+            stack.callback(lambda: self.call(self.store.close))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> "Link":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._held is not None:
+            self._held.cancel()
+            self.call(lambda: self.store.runs.release_pool(self.pool, self._token))
+        self._stack.close()
+
+    def call(self, action: Callable[[], Awaitable[T]]) -> T:
+        """The result of an asynchronous call."""
+        return self._portal.call(action)
+
+    def take_pool(self) -> None:
+        """Become the pool's learner, and stay it while this process lives. Raises PoolTaken.
+
+        The lock of a learner that was killed lapses within LOCK_SECONDS; its successor waits for
+        that, because torchrun restarts ranks faster. A lock that is prolonged meanwhile is held.
+        """
+        holder = self.call(self._lock)
+        if holder:
+            raise PoolTaken(
+                f"pool {self.pool!r} already has a learner ({holder.partition(':')[0]}); stop it "
+                "first, or start this one with another --pool"
+            )
+        self._held = self._portal.start_task_soon(self._keep)
+
+    async def _lock(self) -> str:
+        """Take the lock: '' where it is ours, the holder's token where its holder lives."""
+        runs, before = self.store.runs, LOCK_SECONDS
+        while holder := await runs.lock_pool(self.pool, self._token, LOCK_SECONDS):
+            remaining = await runs.pool_lock_seconds(self.pool)
+            if remaining > before:
+                return holder
+            before = remaining
+            await anyio.sleep(0.5)
+        return ""
+
+    async def _keep(self) -> None:
+        while not self.lost:
+            await anyio.sleep(LOCK_SECONDS / 5)
+            try:
+                kept = await self.store.runs.prolong_pool(self.pool, self._token, LOCK_SECONDS)
+            except (RedisError, OSError) as error:
+                log.warning("the pool's lock was not prolonged", reason=str(error))
+                continue
+            if not kept and await self.store.runs.lock_pool(self.pool, self._token, LOCK_SECONDS):
+                log.error("another learner has taken the pool over", pool=self.pool)
+                self.lost = True
+                self._stop.set()
+
+    def next_run(self) -> RunRecord | None:
+        """The pool's active run, else the first in its queue, which becomes active."""
+        return self.call(lambda: self.store.runs.take(self.pool))
+
+
+class RunLink:
+    """One run, as its learner sees it."""
+
+    def __init__(self, link: Link, record: RunRecord) -> None:
+        self.run = record.id
+        self.committed_step = record.committed_step
+        self._link, self._pool = link, record.pool
+        self._epoch = 0
+        self._lineage = record.lineage
+        self._evaluation: Any = None
+
+    def _call(self, action: Callable[[Store], Awaitable[T]]) -> T:
+        return self._link.call(lambda: action(self._link.store))
+
+    # --- the run --------------------------------------------------------------------------------
+
+    def acquire(self) -> str:
+        """Take the run over. Returns the name of the new lineage."""
+        self._lineage = secrets.token_hex(3)
+        self._epoch = self._call(lambda s: s.runs.acquire(self.run, self._lineage))
+        return self._lineage
+
+    def set_state(self, state: str, reason: str) -> None:
+        """Change the run's state; nothing happens where it is final already."""
+        self._call(lambda s: s.runs.set_state(self.run, state, reason))
+
+    def finish(self, state: str, reason: str) -> None:
+        """End the run and make room for the pool's next one."""
+        self._call(lambda s: s.runs.finish(self.run, self._pool, state, reason))
+
+    def cancelled(self) -> bool:
+        """Whether the user wants the run to end, or someone else has ended it."""
+        record = self._call(lambda s: s.runs.get(self.run))
+        return record is None or record.cancel_requested or record.state.final
+
+    def event(self, kind: EventKind, data: dict[str, Any]) -> None:
+        """Tell who follows the run."""
+        self._call(lambda s: s.events.add(self.run, kind, data))
+
+    def step_done(
+        self,
+        step: int,
+        row: dict[str, Any],
+        kind: EventKind = "step",
+        total: int | None = None,
+    ) -> None:
+        """Report a step's metrics: as an event, and as the run's newest values."""
+        summary = {name: v for name, v in row.items() if isinstance(v, float) and name != "time"}
+        fields = {"step": step, "summary": summary}
+
+        async def both(store: Store) -> None:
+            await store.runs.update(self.run, self._epoch, fields)
+            data = row if total is None else {"done": step, "total": total, "unit": "steps", **row}
+            await store.events.add(self.run, kind, data)
+
+        self._call(both)
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def pending_groups(self) -> list[Waiting]:
+        """Groups that an earlier learner read and did not acknowledge."""
+        return [_waiting(g) for g in self._call(lambda s: s.trajectories.pending(self.run))]
+
+    def read_groups(self, wait: float) -> list[Waiting]:
+        """Groups that nobody has read, waiting up to `wait` seconds for the first."""
+        return [_waiting(g) for g in self._call(lambda s: s.trajectories.read(self.run, wait=wait))]
+
+    def record_plan(self, step: int, plan: Plan) -> None:
+        """Write down what batch `step` is, before anyone trains it."""
+        pairs = list(zip(plan.entries, plan.draws, strict=True))
+        self._call(lambda s: s.trajectories.plan(self.run, self._epoch, step, pairs))
+
+    def plans(self) -> dict[int, list[tuple[str, str]]]:
+        """Recorded plans that no commit covers: (entry, draw) by step."""
+        return self._call(lambda s: s.trajectories.plans(self.run))
+
+    def payloads(self, positions: list[int]) -> list[bytes]:
+        """The groups at these positions of the run's order, as bytes. Raises KeyError for one
+        that is gone."""
+        return self._call(lambda s: s.trajectories.payloads(self.run, positions))
+
+    def give_back(self, entries: list[str]) -> None:
+        """Have stale groups sampled again."""
+        self._call(
+            lambda s: s.trajectories.take_out(
+                self.run, self._epoch, entries, cause="stale", limit=STALE_LIMIT
+            )
+        )
+
+    def commit(self, step: int, directory: str) -> None:
+        """Make a durable checkpoint current and acknowledge what it was trained on."""
+        self._call(
+            lambda s: s.trajectories.commit(self.run, self._epoch, self._lineage, step, directory)
+        )
+        self.committed_step = step
+
+    def publish(self, manifest: WeightManifest) -> None:
+        """Register a version whose file is durable."""
+        self._call(lambda s: s.weights.publish(self._epoch, manifest, keep=WEIGHTS_LISTED))
+
+    def workers(self) -> list[WorkerRecord]:
+        """The pool's rollout workers, as of their last heartbeat."""
+        return self._call(lambda s: s.workers.list(self._pool))
+
+    # --- evaluation -----------------------------------------------------------------------------
+
+    def ask_evaluation(self, evaluation: Evaluation, step: int, version: int) -> None:
+        """Have the held-out rows answered by one version, `version` or a later one."""
+        self._evaluation = self._call(
+            lambda s: s.evaluations.ask(self.run, evaluation, step=step, min_version=version)
+        )
+
+    def evaluation_open(self) -> bool:
+        """Whether an evaluation was asked for and is not finished."""
+        return self._evaluation is not None
+
+    def finished_evaluation(self) -> dict[str, Any] | None:
+        """The outcome of the evaluation, once, when it is finished."""
+        if self._evaluation is None:
+            return None
+        outcome = self._call(lambda s: s.evaluations.outcome(self.run))
+        if outcome is not None:
+            self._evaluation = None
+        return outcome
+
+    # --- inputs ---------------------------------------------------------------------------------
+
+    def model_path(self, path: str, volume: Volume) -> str:
+        """A folder or hub name for `model.path`; `run:RUN` is that run's checkpoint."""
+        prefix, separator, run = path.partition(":")
+        if prefix != "run" or not separator:
+            return path
+        record = self._call(lambda s: s.runs.get(run))
+        if record is None or record.checkpoint is None:
+            why = "has no checkpoint" if record else "does not exist"
+            raise RunCannotGoOn(f"model.path {path}: run {run} {why}")
+        folder: Path = volume.path(record.checkpoint)
+        return str(folder)
+
+    def dataset(self, name: str, volume: Volume) -> DatasetReader:
+        """The rows of a dataset, all segments here. Raises RunCannotGoOn where there is none."""
+        record = self._call(lambda s: s.datasets.find(name))
+        if record is None:
+            raise RunCannotGoOn(f"there is no dataset {name!r}: upload it first")
+        reader = DatasetReader(volume, record)
+        self._link.call(reader.fetch)
+        return reader
+
+
+async def _connected(url: str) -> Store:
+    store = Store.from_url(url)
+    try:
+        await store.ping()
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def _waiting(group: Any) -> Waiting:
+    return Waiting(
+        group.entry, group.draw, version_tag(group.lineage, group.min_version), group.bytes
+    )
+
+
+__all__ = ["Fenced", "Link", "PoolTaken", "RunLink"]

@@ -1,0 +1,210 @@
+"""Log-probabilities of the tokens that train, and nothing more.
+
+Hidden states are selected *before* the output head, and the head runs in chunks over rows and
+vocabulary, forward and backward: a [tokens, vocabulary] tensor never exists. Entropy comes from
+the same pass. Must agree with `log_softmax(logits / temperature)` to rounding.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from learner.attention import NAME, PackedLayout, packed_layout
+
+ROWS = 2048
+VOCABULARY = 8192
+"""A chunk of logits is at most ROWS × VOCABULARY float32: 64 MiB."""
+
+
+@dataclass(frozen=True)
+class PackedRow:
+    """One micro-batch: sequences behind each other, and which of their tokens to predict."""
+
+    tokens: torch.Tensor
+    """[T] token ids."""
+    positions: torch.Tensor
+    """[T] position of each token within its sequence."""
+    layout: PackedLayout
+    predictors: torch.Tensor
+    """[k] index of the token *before* each one whose log-probability is wanted."""
+    targets: torch.Tensor
+    """[k] token ids to predict."""
+
+
+def packed_row(
+    sequences: list[torch.Tensor], wanted: list[torch.Tensor], device: torch.device | str = "cpu"
+) -> PackedRow:
+    """Pack `sequences` ([t] ids each). `wanted` ([t] bool each) marks the tokens to predict.
+
+    A first token has nothing before it: raises ValueError where it is wanted.
+    """
+    lengths = [len(sequence) for sequence in sequences]
+    if any(bool(mask[0]) for mask in wanted):
+        raise ValueError("the first token of a sequence cannot be predicted")
+    tokens = torch.cat(sequences)
+    chosen = torch.cat(wanted).nonzero().squeeze(1)
+    return PackedRow(
+        tokens=tokens.to(device),
+        positions=torch.cat([torch.arange(n) for n in lengths]).to(device),
+        layout=packed_layout(lengths, device),
+        predictors=(chosen - 1).to(device),
+        targets=tokens[chosen].to(device),
+    )
+
+
+class TokenLogprobs(nn.Module):
+    """A causal language model as a map from packed rows to log-probabilities.
+
+    A module, so that DDP can wrap it: gradient hooks fire only for what runs inside `forward`.
+    """
+
+    def __init__(self, model: PreTrainedModel, autocast: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.autocast = autocast
+        head = model.get_output_embeddings()
+        if not isinstance(head, nn.Linear):
+            raise ValueError(f"{type(model).__name__} has no linear output head to train through")
+        for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+            if getattr(model.config, name, None) not in (None, 1, 1.0):
+                raise ValueError(
+                    f"{type(model).__name__} scales its logits ({name}), which the learner does "
+                    "not support: train another architecture"
+                )
+
+    def forward(
+        self, row: PackedRow, temperature: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities [k] float32 (with gradient) and entropies [k] (without), in nats,
+        both at `temperature`."""
+        extra: dict[str, Any] = {}
+        if self.model.config._attn_implementation == NAME:
+            extra["packed"] = row.layout
+        with torch.autocast(
+            row.tokens.device.type, self.autocast, enabled=self.autocast is not None
+        ):
+            hidden = self.model.base_model(
+                input_ids=row.tokens[None],
+                position_ids=row.positions[None],
+                use_cache=False,
+                **extra,
+            ).last_hidden_state[0]
+        head = self.model.get_output_embeddings()
+        return head_logprobs(
+            hidden[row.predictors], head.weight, head.bias, row.targets, temperature, self.autocast
+        )
+
+
+def head_logprobs(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    targets: torch.Tensor,
+    temperature: float = 1.0,
+    compute: torch.dtype | None = None,
+    rows: int = ROWS,
+    vocabulary: int = VOCABULARY,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """log softmax((hidden·weightᵀ + bias) / temperature) at `targets`, and the entropy.
+
+    hidden [k, d], weight [V, d], bias [V] or None, targets [k] → two [k] tensors, float32 or
+    wider. `compute` is the type the products run in (the sums are always float32 or wider).
+    """
+    logprobs, entropy = _HeadLogprobs.apply(
+        hidden, weight, bias, targets, temperature, compute, rows, vocabulary
+    )
+    return logprobs, entropy
+
+
+class _HeadLogprobs(torch.autograd.Function):
+    """Online log-sum-exp over chunks of the vocabulary; the backward pass makes each chunk of
+    logits again instead of keeping it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        temperature: float,
+        compute: torch.dtype | None,
+        rows: int,
+        vocabulary: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        kind = compute or hidden.dtype
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        total = hidden.shape[0]
+        normaliser = hidden.new_empty(total, dtype=wide)
+        entropy = hidden.new_empty(total, dtype=wide)
+        chosen = hidden.new_empty(total, dtype=wide)
+        for r in range(0, total, rows):
+            part, wanted = hidden[r : r + rows].to(kind), targets[r : r + rows]
+            peak = torch.full_like(chosen[r : r + rows], -torch.inf)
+            mass, weighted = torch.zeros_like(peak), torch.zeros_like(peak)
+            for v in range(0, weight.shape[0], vocabulary):
+                logits = _logits(part, weight, bias, v, vocabulary, temperature, kind, wide)
+                higher = torch.maximum(peak, logits.amax(1))
+                shrink = (peak - higher).exp()
+                inside = (wanted >= v) & (wanted < v + vocabulary)
+                column = (wanted - v).clamp(0, logits.shape[1] - 1)[:, None]
+                found = logits.gather(1, column).squeeze(1)
+                chosen[r : r + rows] = torch.where(inside, found, chosen[r : r + rows])
+                exponentials = (logits - higher[:, None]).exp_()
+                mass = mass * shrink + exponentials.sum(1)
+                weighted = weighted * shrink + exponentials.mul_(logits).sum(1)
+                peak = higher
+            normaliser[r : r + rows] = peak + mass.log()
+            entropy[r : r + rows] = normaliser[r : r + rows] - weighted / mass
+        ctx.save_for_backward(hidden, weight, bias, targets, normaliser)
+        ctx.options = (temperature, kind, wide, rows, vocabulary)
+        ctx.mark_non_differentiable(entropy)
+        return chosen - normaliser, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, targets, normaliser = ctx.saved_tensors
+        temperature, kind, wide, rows, vocabulary = ctx.options
+        grad = grads[0] / temperature
+        grad_hidden = torch.zeros_like(hidden, dtype=wide)
+        grad_weight = torch.zeros_like(weight, dtype=wide)
+        grad_bias = None if bias is None else torch.zeros_like(bias, dtype=wide)
+        for r in range(0, hidden.shape[0], rows):
+            part, wanted = hidden[r : r + rows].to(kind), targets[r : r + rows]
+            for v in range(0, weight.shape[0], vocabulary):
+                logits = _logits(part, weight, bias, v, vocabulary, temperature, kind, wide)
+                # d logp / d logits = onehot − softmax
+                slope = logits.sub_(normaliser[r : r + rows, None]).exp_().neg_()
+                at = ((wanted >= v) & (wanted < v + vocabulary)).nonzero().squeeze(1)
+                slope[at, wanted[at] - v] += 1
+                slope.mul_(grad[r : r + rows, None])
+                if grad_bias is not None:
+                    grad_bias[v : v + vocabulary] += slope.sum(0)
+                slope = slope.to(kind)
+                grad_hidden[r : r + rows] += slope @ weight[v : v + vocabulary].to(kind)
+                grad_weight[v : v + vocabulary] += slope.T @ part
+        return (
+            grad_hidden.to(hidden.dtype),
+            grad_weight.to(weight.dtype),
+            None if grad_bias is None else grad_bias.to(bias.dtype),
+            *(None,) * 5,
+        )
+
+
+def _logits(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    start: int,
+    size: int,
+    temperature: float,
+    kind: torch.dtype,
+    wide: torch.dtype,
+) -> torch.Tensor:
+    logits = (hidden @ weight[start : start + size].to(kind).T).to(wide)
+    if bias is not None:
+        logits += bias[start : start + size]
+    return logits.div_(temperature)

@@ -1,0 +1,71 @@
+"""A step's metrics from what was measured. Pure; names are those of docs/metrics.md."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.contracts.records import WorkerRecord
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of one step's wall time, on rank 0."""
+
+    total: float
+    waiting: float
+    """For groups."""
+    training: float
+    publishing: float
+    """Copying the weights, and waiting for an earlier version to be written."""
+    checkpointing: float
+
+
+def time_metrics(spent: Spent, samples: int, tokens: int, prompt_tokens: int) -> dict[str, float]:
+    """Where the step's time went, and its throughput. `tokens` are completion tokens."""
+    total = max(spent.total, 1e-9)
+    return {
+        "time/step": spent.total,
+        "time/waiting_for_groups": spent.waiting,
+        "time/training": spent.training,
+        "time/publishing": spent.publishing,
+        "time/checkpointing": spent.checkpointing,
+        "throughput/samples_per_second": samples / total,
+        "throughput/tokens_per_second": tokens / total,
+        "throughput/learner_tokens_per_second": (tokens + prompt_tokens)
+        / max(spent.training, 1e-9),
+    }
+
+
+def staleness_metrics(distances: Sequence[int]) -> dict[str, float]:
+    """Mean, maximum and histogram (`staleness/count_D`: groups D versions behind) of a batch;
+    each group counts with its oldest token."""
+    counts = Counter(distances)
+    return {
+        "staleness/mean": sum(distances) / max(len(distances), 1),
+        "staleness/max": float(max(distances, default=0)),
+        **{f"staleness/count_{d}": float(n) for d, n in sorted(counts.items())},
+    }
+
+
+def admission_wait(
+    before: dict[str, float], workers: Sequence[WorkerRecord]
+) -> tuple[float, dict[str, float]]:
+    """Mean seconds that the workers waited for admission since `before` (totals by worker id),
+    and the new totals. A worker that is new, or started again, counts from now on."""
+    now = {worker.id: worker.admission_wait_seconds for worker in workers}
+    grown = [total - before[id_] for id_, total in now.items() if id_ in before]
+    waits = [max(wait, 0.0) for wait in grown]
+    return (sum(waits) / len(waits) if waits else 0.0), now
+
+
+# A side that waits for less than this share of the step is not held up by the other.
+IDLE_SHARE = 0.05
+
+
+def bottleneck(total: float, learner_waits: float, workers_wait: float) -> str:
+    """Which side the run waits for: `rollout` (the learner waits for groups), `learner` (workers
+    wait for admission), or `none` (both are busy)."""
+    limit = IDLE_SHARE * total
+    if learner_waits <= limit and workers_wait <= limit:
+        return "none"
+    return "rollout" if learner_waits >= workers_wait else "learner"

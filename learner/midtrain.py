@@ -1,0 +1,222 @@
+"""Supervised training on prompt–answer rows: the training script, to be read top to bottom.
+
+From nothing (a Llama and a character tokenizer) or from an existing model; ends with a checkpoint
+that a `rl` run starts from. Left out against nanochat: task mixtures, best-fit packing of long
+documents (every row here is a sequence of its own and starts with its own beginning token), and
+checkpoints on the way: a crash starts over, and a run of this size takes minutes.
+"""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from learner.checkpoint import TrainingState, directory_name, retain, save_checkpoint
+from learner.conductor import peak_memory
+from learner.distributed import Ranks
+from learner.link import RunLink
+from learner.logprobs import TokenLogprobs, packed_row
+from learner.models import LoadedModel, load_model, make_model
+from learner.optimizers import Optimizers
+from learner.packing import micro_batches, micro_batches_needed, share
+from learner.rows import Lesson, UnusableRow, lesson
+from learner.schedules import lr_share
+from learner.step import micro_batch_tokens, synchronised
+from services.contracts.config import MidtrainConfig
+from services.contracts.config.model import ScratchModel
+from services.contracts.records import RunRecord
+from services.datasets import DatasetReader
+from services.logs import get_logger
+from services.volume import Volume
+
+log = get_logger(__name__)
+
+PROGRESS_SECONDS = 1.0
+
+
+def train_midtrain(
+    record: RunRecord,
+    config: MidtrainConfig,
+    ranks: Ranks,
+    link: RunLink,
+    volume: Volume,
+    stop: threading.Event,
+) -> str:
+    """Train `record` to its end. Returns `finish`, `cancel` or `yield`.
+
+    Raises what the message of says why: UnusableModel, UnusableRow, DamagedFile, Fenced.
+    """
+    if ranks.first:
+        link.acquire()
+    loaded = ranks.together(lambda: starting_model(config, ranks, link, volume))
+    training, validation = ranks.together(lambda: lessons(config, loaded, link, volume))
+    policy: nn.Module = TokenLogprobs(loaded.model.train(), loaded.autocast)
+    if ranks.size > 1:
+        policy = DistributedDataParallel(policy, forward_sync_buffers=False)
+    optimizers = Optimizers(loaded.model, config.optimizer)
+    order = endless_order(len(training), config.training.seed)
+    steps = config.training.max_steps
+    budget = micro_batch_tokens(config.training.tokens_per_microbatch, ranks.device)
+    progress = Progress(steps, link, volume, record.id) if ranks.first else None
+    if ranks.first:
+        link.set_state("running", "")
+
+    ending = "finish"
+    step = 0
+    while step < steps:
+        ending = agreed_ending(ranks, link, stop)
+        if ending != "finish":
+            break
+        rows = [training[next(order)] for _ in range(config.training.rows_per_step)]
+        mine = share([len(row.tokens) for row in rows], ranks.size)[ranks.rank]
+        tokens = sum(int(row.wanted.sum()) for row in rows)
+        loss = backward(policy, [rows[i] for i in mine], tokens, budget, ranks)
+        lr = optimizers.set_lr(lr_share(config.schedule, step, steps))
+        norm = optimizers.step()
+        step += 1
+        metrics = {"train/loss": ranks.sum([loss])[0], "train/lr": lr, "train/grad_norm": norm}
+        if step % config.training.validate_every == 0 or step == steps:
+            metrics |= validate(policy, validation, budget, ranks)
+        if progress:
+            progress.report(step, metrics, len(rows), sum(len(row.tokens) for row in rows))
+
+    if ranks.first and ending != "yield":
+        state = TrainingState(record.id, step, step, step, [], record.id)
+        name = directory_name(step)
+        directory = f"runs/{record.id}/checkpoints/{name}"
+        save_checkpoint(volume.path(directory), loaded, optimizers, state)
+        link.commit(step, directory)
+        retain(volume.path(directory).parent, 1, name)
+        link.event("checkpoint", {"step": step, "directory": directory})
+    return ending
+
+
+def starting_model(
+    config: MidtrainConfig, ranks: Ranks, link: RunLink, volume: Volume
+) -> LoadedModel:
+    """The model before the first step; the same weights on every rank."""
+    if isinstance(config.model, ScratchModel):
+        return make_model(config.model, config.training.seed, ranks.device)
+    path = link.model_path(config.model.path, volume)
+    return load_model(path, config.model, ranks.device)
+
+
+def lessons(
+    config: MidtrainConfig, loaded: LoadedModel, link: RunLink, volume: Volume
+) -> tuple[list[Lesson], list[Lesson]]:
+    """The dataset's rows in tokens: those to train on, and those kept out for validation (the
+    last of a seeded permutation). Raises UnusableRow for the first that cannot be learned."""
+    reader: DatasetReader = link.dataset(config.data.dataset, volume)
+    everything = [
+        lesson(reader.row(i), i, config.data, loaded.tokenizer, loaded.max_length)
+        for i in range(len(reader))
+    ]
+    if not everything:
+        raise UnusableRow(f"dataset {config.data.dataset} is empty: add rows to it first")
+    generator = np.random.Generator(np.random.PCG64(config.training.seed))
+    shuffled = [everything[i] for i in generator.permutation(len(everything))]
+    kept = min(round(config.training.validation_share * len(shuffled)), len(shuffled) - 1)
+    return shuffled[: len(shuffled) - kept], shuffled[len(shuffled) - kept :]
+
+
+def endless_order(rows: int, seed: int) -> Iterator[int]:
+    """Row indices for ever: a fresh permutation each epoch, the same on every rank."""
+    generator = np.random.Generator(np.random.PCG64(seed + 1))
+    while True:
+        yield from generator.permutation(rows).tolist()
+
+
+def agreed_ending(ranks: Ranks, link: RunLink, stop: threading.Event) -> str:
+    """What rank 0 finds, on every rank: go on (`finish`), `cancel` or `yield`."""
+    found = None
+    if ranks.first:
+        found = b"yield" if stop.is_set() else b"cancel" if link.cancelled() else b"finish"
+    return ranks.broadcast(found).decode()
+
+
+def backward(
+    policy: nn.Module, rows: list[Lesson], tokens: int, budget: int, ranks: Ranks
+) -> float:
+    """Gradient of −Σ log π / `tokens` (the count over all ranks). Returns this rank's share of
+    that loss, in nats."""
+    sizes = [len(row.tokens) for row in rows]
+    passes = int(ranks.max([max(micro_batches_needed(sizes, budget), 1)])[0])
+    total = 0.0
+    for number, indices in enumerate(micro_batches(sizes, budget, passes)):
+        with synchronised(policy, number == passes - 1):
+            chosen = [rows[i] for i in indices] or [EMPTY]
+            row = packed_row([r.tokens for r in chosen], [r.wanted for r in chosen], ranks.device)
+            logprobs, _ = policy(row)
+            loss = -logprobs.sum() / tokens if indices else logprobs.sum() * 0.0
+            (loss * ranks.size).backward()
+            total += float(loss.detach())
+    return total
+
+
+# Nothing left for this rank, but DDP's all-reduce needs its backward pass.
+EMPTY = Lesson(torch.zeros(2, dtype=torch.int64), torch.tensor([False, True]), 0)
+
+
+@torch.no_grad()
+def validate(policy: nn.Module, rows: list[Lesson], budget: int, ranks: Ranks) -> dict[str, float]:
+    """Loss per token in nats, and bits per byte of the text that the counted tokens spell."""
+    if not rows:
+        return {}
+    inner = policy.module if isinstance(policy, DistributedDataParallel) else policy
+    mine = share([len(row.tokens) for row in rows], ranks.size)[ranks.rank]
+    nats = 0.0
+    for indices in micro_batches([len(rows[i].tokens) for i in mine], budget):
+        chosen = [rows[mine[i]] for i in indices]
+        row = packed_row([r.tokens for r in chosen], [r.wanted for r in chosen], ranks.device)
+        nats -= float(inner(row)[0].sum())
+    nats = ranks.sum([nats])[0]
+    tokens = sum(int(row.wanted.sum()) for row in rows)
+    size = sum(row.text_bytes for row in rows)
+    return {
+        "validation/loss": nats / tokens,
+        "validation/bits_per_byte": nats / math.log(2) / max(size, 1),
+    }
+
+
+@dataclass
+class Progress:
+    """Rank 0's reports: every step to metrics.jsonl, about once a second to the run's events."""
+
+    total: int
+    link: RunLink
+    volume: Volume
+    run: str
+
+    def __post_init__(self) -> None:
+        self.file = self.volume.path(f"runs/{self.run}/metrics.jsonl")
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text("")
+        self.began = self.said = time.monotonic()
+        self.tokens = self.rows = 0
+
+    def report(self, step: int, metrics: dict[str, float], rows: int, tokens: int) -> None:
+        """Record a step of so many rows and tokens."""
+        self.tokens += tokens
+        self.rows += rows
+        now = time.monotonic()
+        elapsed = max(now - self.began, 1e-9)
+        row = {
+            "step": step,
+            "time": time.time(),
+            **metrics,
+            "throughput/tokens_per_second": self.tokens / elapsed,
+            "throughput/samples_per_second": self.rows / elapsed,
+            "memory/peak_bytes": peak_memory(),
+        }
+        with self.file.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        if now - self.said >= PROGRESS_SECONDS or step == self.total or "validation/loss" in row:
+            self.said = now
+            self.link.step_done(step, row, kind="progress", total=self.total)

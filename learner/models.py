@@ -1,0 +1,186 @@
+"""The model a run trains and its tokenizer: loaded from a folder, or made from nothing.
+
+Optimizers always work on float32 weights; a run's `dtype` is what the forward pass computes in
+and what is published. Code shipped with a model runs only where the config allows it.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from learner.attention import use_packed_attention
+from learner.errors import RunCannotGoOn
+from services.contracts.config.model import CharacterTokenizer, PretrainedModel, ScratchModel
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
+
+
+class UnusableModel(RunCannotGoOn):
+    """The model a run names cannot be trained; the message says why and what to do."""
+
+
+@dataclass
+class LoadedModel:
+    """A model ready to train on one device."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    publish_dtype: torch.dtype
+    packed: bool
+    """Whether attention over packed rows costs only what the sequences cost."""
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The type of the forward pass, where it is not that of the weights."""
+        return None if self.publish_dtype == torch.float32 else self.publish_dtype
+
+    @property
+    def max_length(self) -> int | None:
+        """Positions the model is made for, where its config says so."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def load_model(
+    path: str, config: PretrainedModel, device: torch.device | str = "cpu"
+) -> LoadedModel:
+    """The model at `path`, a folder or a hub name. Raises UnusableModel."""
+    options = {"trust_remote_code": config.trust_remote_code}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, use_safetensors=True, **options
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise UnusableModel(_why_not(path, error)) from error
+    return _ready(model, tokenizer, config.dtype, device)
+
+
+def make_model(config: ScratchModel, seed: int, device: torch.device | str = "cpu") -> LoadedModel:
+    """A Llama with random weights, drawn from `seed`, and its character tokenizer."""
+    tokenizer = character_tokenizer(config.tokenizer, config.max_length)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=config.hidden_size,
+                intermediate_size=config.intermediate_size,
+                num_hidden_layers=config.layers,
+                num_attention_heads=config.heads,
+                num_key_value_heads=config.heads,
+                max_position_embeddings=config.max_length,
+                bos_token_id=tokenizer.bos_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        )
+    model.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return _ready(model, tokenizer, config.dtype, device)
+
+
+def character_tokenizer(config: CharacterTokenizer, max_length: int) -> PreTrainedTokenizerFast:
+    """One token per character; encoding text puts the beginning-of-sequence token before it."""
+    vocabulary = {token: i for i, token in enumerate([PAD, BOS, EOS, UNKNOWN, *config.alphabet])}
+    # Byte-pair encoding without merges splits into characters.
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, vocabulary[BOS])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        unk_token=UNKNOWN,
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def save_description(loaded: LoadedModel, folder: Path) -> None:
+    """Config, generation config and tokenizer into `folder`: all of a model but its weights.
+
+    The config names the type that is published, so that vLLM's `auto` picks it.
+    """
+    loaded.model.config.save_pretrained(folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["dtype"] = str(loaded.publish_dtype).removeprefix("torch.")
+    config["architectures"] = [type(loaded.model).__name__]
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    if loaded.model.generation_config is not None:
+        loaded.model.generation_config.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+
+
+def weight_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The weights by Hugging Face name, tied ones once: what a model folder holds, and what
+    vLLM's `load_weights` takes."""
+    seen: set[int] = set()
+    tensors: dict[str, torch.Tensor] = {}
+    tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+    for name, tensor in sorted(model.state_dict().items(), key=lambda item: item[0] in tied):
+        if tensor.data_ptr() in seen and tensor.numel() > 0:
+            continue
+        seen.add(tensor.data_ptr())
+        tensors[name] = tensor.detach()
+    return dict(sorted(tensors.items()))
+
+
+def end_tokens(loaded: LoadedModel) -> set[int]:
+    """Ids that end a completion: the tokenizer's and the generation config's."""
+    ends = {loaded.tokenizer.eos_token_id}
+    generation = loaded.model.generation_config
+    named = generation.eos_token_id if generation is not None else None
+    ends |= set(named) if isinstance(named, list | tuple) else {named}
+    return {int(end) for end in ends if end is not None}
+
+
+def _ready(
+    model: PreTrainedModel, tokenizer: Any, dtype: str, device: torch.device | str
+) -> LoadedModel:
+    model.to(device)
+    model.config.use_cache = False
+    return LoadedModel(model, tokenizer, DTYPES[dtype], use_packed_attention(model))
+
+
+def _why_not(path: str, error: Exception) -> str:
+    folder = Path(path)
+    if not folder.exists():
+        looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
+        where = "no such folder" if looks_local else "neither a folder here nor on the hub"
+        return f"model {path}: {where}; give a folder in Hugging Face layout, or run:RUN"
+    if not (folder / "config.json").exists():
+        return f"model {path}: the folder has no config.json, so it is not a Hugging Face model"
+    if not list(folder.glob("*.safetensors")):
+        return (
+            f"model {path}: the folder has no .safetensors file; weights in other formats can "
+            "hold code and are not read: convert them with save_pretrained"
+        )
+    if "trust_remote_code" in str(error):
+        return (
+            f"model {path} ships Python code of its own; set model.trust_remote_code if you have "
+            "read it and trust it"
+        )
+    return f"model {path} does not load: {str(error).splitlines()[0][:300]}"

@@ -1,0 +1,92 @@
+"""How a batch's answers fared: sums that ranks add up, and the metrics made of them. Pure."""
+
+from collections.abc import Sequence
+from math import comb
+
+from services.contracts.scores import ScoreStatus
+from services.contracts.trajectory import TrajectoryGroup
+
+BASIC = (
+    "samples",
+    "scored",
+    "reward",
+    "reward_squared",
+    "groups",
+    "flat_groups",
+    "completion_tokens",
+    "prompt_tokens",
+    "too_long",
+)
+
+
+def ks(samples: int) -> list[int]:
+    """The k of the reported pass@k: powers of two up to the group's size, and the size itself."""
+    return sorted({2**i for i in range(samples.bit_length()) if 2**i <= samples} | {samples})
+
+
+def pass_at(k: int, n: int, correct: int) -> float:
+    """Chance that at least one of `k` samples is right, estimated without bias from `correct` of
+    `n` (Chen et al. 2021)."""
+    return 1.0 - comb(n - correct, k) / comb(n, k)
+
+
+def outcome_sums(
+    groups: Sequence[TrajectoryGroup], samples: int, verifiers: Sequence[str]
+) -> dict[str, float]:
+    """Sums over one rank's groups, under the same names on every rank.
+
+    `samples`: the run's samples per prompt. A group with a missing reward leaves pass@k.
+    """
+    sums = dict.fromkeys(BASIC, 0.0)
+    sums |= {f"pass {k}": 0.0 for k in ks(samples)} | {"whole_groups": 0.0}
+    sums |= {f"{part} {name}": 0.0 for name in verifiers for part in ("sum", "count")}
+    for group in groups:
+        header = group.header
+        rewards = [r for r in header.rewards if r is not None]
+        sums["samples"] += group.samples
+        sums["scored"] += len(rewards)
+        sums["reward"] += sum(rewards)
+        sums["reward_squared"] += sum(r * r for r in rewards)
+        sums["groups"] += 1
+        sums["flat_groups"] += len(set(rewards)) <= 1
+        sums["completion_tokens"] += int(group.lengths.sum())
+        sums["prompt_tokens"] += len(group.prompt_tokens) * group.samples
+        sums["too_long"] += sum(reason == "length" for reason in header.finish_reasons)
+        if len(rewards) == group.samples == samples:
+            correct = sum(status == ScoreStatus.CORRECT for status in header.statuses)
+            sums["whole_groups"] += 1
+            for k in ks(samples):
+                sums[f"pass {k}"] += pass_at(k, samples, correct)
+        for name in verifiers:
+            values = [v for v in header.components.get(name, []) if v is not None]
+            sums[f"sum {name}"] += sum(values)
+            sums[f"count {name}"] += len(values)
+    return sums
+
+
+def outcome_metrics(
+    sums: dict[str, float], samples: int, verifiers: Sequence[str]
+) -> dict[str, float]:
+    """Reward and length metrics of the batch, from sums over all ranks. Component means appear
+    where there is more than one verifier."""
+    scored, total = max(sums["scored"], 1.0), max(sums["samples"], 1.0)
+    mean = sums["reward"] / scored
+    variance = max(sums["reward_squared"] - scored * mean * mean, 0.0) / max(scored - 1, 1.0)
+    metrics = {
+        "reward/mean": mean,
+        "reward/std": variance**0.5,
+        "reward/groups_without_variance": sums["flat_groups"] / max(sums["groups"], 1.0),
+        "reward/missing": 1 - sums["scored"] / total,
+        "response/tokens_mean": sums["completion_tokens"] / total,
+        "response/without_end": sums["too_long"] / total,
+    }
+    if sums["whole_groups"]:
+        metrics |= {
+            f"reward/pass_at_{k}": sums[f"pass {k}"] / sums["whole_groups"] for k in ks(samples)
+        }
+    if len(verifiers) > 1:
+        metrics |= {
+            f"reward/{name}": sums[f"sum {name}"] / max(sums[f"count {name}"], 1.0)
+            for name in verifiers
+        }
+    return metrics

@@ -1,0 +1,255 @@
+"""Reinforcement learning of one policy: the training script, to be read top to bottom.
+
+Each step: rank 0 collects a batch of groups and records its plan; every rank fetches its own
+share, trains, and goes on; rank 0 publishes the new version on a thread, and now and then makes a
+checkpoint and commits it. Two invariants hold at every line: a version is published only from
+weights that a recorded plan led to, and groups are acknowledged only by the commit of a
+checkpoint that holds what they taught.
+"""
+
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from learner import orders
+from learner.batch import Sample, group_samples
+from learner.checkpoint import (
+    TrainingState,
+    directory_name,
+    load_optimizer,
+    retain,
+    save_checkpoint,
+    verify,
+)
+from learner.conductor import Conductor
+from learner.distributed import Ranks
+from learner.link import RunLink
+from learner.logprobs import TokenLogprobs
+from learner.metrics import Spent
+from learner.models import LoadedModel, load_model, save_description
+from learner.optimizers import Optimizers
+from learner.outcomes import outcome_sums
+from learner.publish import Publisher, snapshot
+from learner.schedules import lr_share
+from learner.staleness import Ancestry
+from learner.step import Objective, train_batch
+from services.contracts.config import RLConfig
+from services.contracts.config.algorithm import NoKL
+from services.contracts.records import RunRecord
+from services.contracts.trajectory import decode
+from services.logs import get_logger
+from services.volume import Volume
+
+log = get_logger(__name__)
+
+
+@dataclass
+class Trainee:
+    """All that a checkpoint restores."""
+
+    loaded: LoadedModel
+    policy: nn.Module
+    """The model as TokenLogprobs, inside DDP where there are several ranks."""
+    reference: nn.Module | None
+    optimizers: Optimizers
+    state: TrainingState
+
+
+def train_rl(
+    record: RunRecord,
+    config: RLConfig,
+    ranks: Ranks,
+    link: RunLink,
+    volume: Volume,
+    stop: threading.Event,
+) -> str:
+    """Train `record` to its end. Returns the kind of the order that ended it.
+
+    Raises what the message of says why: UnusableModel, UnusableCheckpoint, DamagedFile, Fenced.
+    """
+    max_steps = record.max_steps
+    if max_steps is None:
+        raise ValueError(f"run {record.id} has no max_steps: submit it again")
+    lineage = take_over(ranks, link)
+    trainee = ranks.together(lambda: prepare(record, config, ranks, link, volume, lineage))
+    if ranks.size > 1:
+        trainee.policy = DistributedDataParallel(trainee.policy, forward_sync_buffers=False)
+    publisher = conductor = None
+    if ranks.first:
+        export_description(trainee.loaded, volume.path(f"runs/{record.id}/model"))
+        publisher = Publisher(volume.root, record.id, lineage, link.publish)
+        publisher.submit(snapshot(trainee.loaded, trainee.state.version, time.time()))
+        publisher.wait()
+        conductor = Conductor(config, max_steps, ranks.size, link, trainee.state, stop)
+        conductor.open(volume.path(f"runs/{record.id}"))
+    try:
+        while True:
+            message = orders.encode(conductor.next_order()) if conductor else None
+            order = orders.decode(ranks.broadcast(message))
+            if order.kind != "train":
+                break
+            began = time.monotonic()
+            minibatches, outcomes = fetch(order, config, ranks, link, trainee.state)
+            metrics = train(trainee, minibatches, config, ranks, max_steps)
+            trained = time.monotonic()
+            trainee.state = advanced(trainee.state, config)
+            if conductor and publisher:
+                # Only the copy is on this thread's time; the disk is on the publisher's.
+                publisher.submit(snapshot(trainee.loaded, trainee.state.version, time.time()))
+                published = time.monotonic()
+                if conductor.checkpoint_due(trainee.state.step):
+                    commit(trainee, config, link, volume)
+                    conductor.committed()
+                now = time.monotonic()
+                spent = Spent(
+                    total=conductor.waited + now - began,
+                    waiting=conductor.waited,
+                    training=trained - began,
+                    publishing=published - trained,
+                    checkpointing=now - published,
+                )
+                conductor.after_step(trainee.state, metrics, outcomes, spent)
+        if conductor and publisher:
+            publisher.wait()
+            if order.kind == "finish":
+                conductor.final_evaluation(trainee.state)
+            if trainee.state.step > link.committed_step:
+                commit(trainee, config, link, volume)
+    finally:
+        if publisher:
+            publisher.close()
+    return order.kind
+
+
+def export_description(loaded: LoadedModel, folder: Path) -> None:
+    """All of the model but its weights, for rollout workers; once per run, because a worker may
+    be reading it."""
+    if folder.exists():
+        return
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    save_description(loaded, beside)
+    beside.rename(folder)
+
+
+def take_over(ranks: Ranks, link: RunLink) -> str:
+    """Take the run over (rank 0) and tell every rank the new lineage's name."""
+    return ranks.broadcast(link.acquire().encode() if ranks.first else None).decode()
+
+
+def prepare(
+    record: RunRecord,
+    config: RLConfig,
+    ranks: Ranks,
+    link: RunLink,
+    volume: Volume,
+    lineage: str,
+) -> Trainee:
+    """Model, optimizer and state: from the run's current checkpoint, else from its model."""
+    torch.manual_seed(config.training.seed + ranks.rank)
+    base = link.model_path(config.model.path, volume)
+    if record.checkpoint is None:
+        folder = None
+        state = TrainingState(record.id, 0, 0, 0, [(lineage, 0)], base)
+    else:
+        folder = volume.path(record.checkpoint)
+        state = verify(folder)
+        ancestry = Ancestry(tuple(state.lineages)).fork(lineage, state.version)
+        state = replace(state, run=record.id, lineages=list(ancestry.lineages))
+        log.info("resuming", run=record.id, step=state.step, checkpoint=folder.name)
+    loaded = load_model(str(folder) if folder else base, config.model, ranks.device)
+    if config.training.activation_checkpointing:
+        loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
+    loaded.model.train()
+    optimizers = Optimizers(loaded.model, config.optimizer)
+    if folder is not None:
+        load_optimizer(folder, optimizers)
+    policy = TokenLogprobs(loaded.model, loaded.autocast)
+    reference = None
+    if not isinstance(config.algorithm.kl, NoKL):
+        frozen = load_model(state.base_model, config.model, ranks.device)
+        frozen.model.eval().requires_grad_(False)
+        reference = TokenLogprobs(frozen.model, frozen.autocast)
+    return Trainee(loaded, policy, reference, optimizers, state)
+
+
+def fetch(
+    order: orders.Order, config: RLConfig, ranks: Ranks, link: RunLink, state: TrainingState
+) -> tuple[list[list[Sample]], dict[str, float]]:
+    """This rank's samples of each minibatch, and the batch's outcome sums over all ranks."""
+    ancestry = Ancestry(tuple(state.lineages))
+    minibatches: list[list[Sample]] = []
+    groups = []
+    for shares in order.minibatches:
+        part = [decode(blob) for blob in link.payloads(shares[ranks.rank])]
+        minibatches.append(
+            [
+                sample
+                for index, group in enumerate(part)
+                for sample in group_samples(
+                    group, config.algorithm, ancestry, order.step - 1, index
+                )
+            ]
+        )
+        groups += part
+    sums = outcome_sums(
+        groups, config.algorithm.samples_per_prompt, [r.verifier for r in config.rewards]
+    )
+    return minibatches, dict(zip(sums, ranks.sum(list(sums.values())), strict=True))
+
+
+def train(
+    trainee: Trainee,
+    minibatches: list[list[Sample]],
+    config: RLConfig,
+    ranks: Ranks,
+    max_steps: int,
+) -> dict[str, float]:
+    """The batch's optimizer steps. Returns their metrics."""
+    per_batch = config.algorithm.minibatches * config.algorithm.epochs_per_batch
+    taken = trainee.state.optimizer_steps
+    rates: list[float] = []
+
+    def next_lr() -> None:
+        share = lr_share(config.schedule, taken + len(rates), max_steps * per_batch)
+        rates.append(trainee.optimizers.set_lr(share))
+
+    metrics = train_batch(
+        trainee.policy,
+        trainee.optimizers,
+        minibatches,
+        Objective(config.algorithm, config.sampling.temperature, config.sampling.max_tokens),
+        config.training.tokens_per_microbatch,
+        ranks,
+        next_lr,
+        trainee.reference,
+    )
+    metrics["train/lr"] = rates[-1]
+    return metrics
+
+
+def advanced(state: TrainingState, config: RLConfig) -> TrainingState:
+    """The state after one more batch."""
+    taken = config.algorithm.minibatches * config.algorithm.epochs_per_batch
+    return replace(
+        state,
+        step=state.step + 1,
+        version=state.version + 1,
+        optimizer_steps=state.optimizer_steps + taken,
+    )
+
+
+def commit(trainee: Trainee, config: RLConfig, link: RunLink, volume: Volume) -> None:
+    """Make a checkpoint durable, then the run's current one; then let go of old ones."""
+    state = trainee.state
+    name = directory_name(state.step)
+    directory = f"runs/{state.run}/checkpoints/{name}"
+    save_checkpoint(volume.path(directory), trainee.loaded, trainee.optimizers, state)
+    link.commit(state.step, directory)
+    retain(volume.path(directory).parent, config.training.keep_checkpoints, name)
+    link.event("checkpoint", {"step": state.step, "directory": directory})

@@ -1,0 +1,49 @@
+"""How far a sampled token's version lies behind the one being trained.
+
+Versions form a tree: every start of a learner opens a new lineage at the version it went back
+to. Distance is counted along the tree, back to the fork and forward again. Pure.
+"""
+
+from dataclasses import dataclass
+
+from services.contracts.weights import parse_version_tag
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """The lineages that led to the present one: (name, version it began at), oldest first."""
+
+    lineages: tuple[tuple[str, int], ...]
+
+    @property
+    def current(self) -> str:
+        """The lineage that is being trained."""
+        return self.lineages[-1][0]
+
+    def fork(self, name: str, version: int) -> "Ancestry":
+        """The ancestry of a new lineage that begins at `version` of the present one."""
+        return Ancestry((*self.lineages, (name, version)))
+
+    def distance(self, tag: str, version: int) -> int:
+        """Versions between `tag` and `version` of the current lineage.
+
+        A version that the current lineage also passed through counts `version − u`; one that a
+        dead lineage published beyond its fork counts back to the fork and forward again.
+        Raises ValueError for a lineage that is not an ancestor.
+        """
+        lineage, u = parse_version_tag(tag)
+        names = [name for name, _ in self.lineages]
+        if lineage not in names:
+            raise ValueError(
+                f"version {tag} belongs to no lineage of this run ({', '.join(names)})"
+            )
+        place = names.index(lineage)
+        # The lowest point at which a later lineage left: what lies above it is not on our path.
+        fork = min((began for _, began in self.lineages[place + 1 :]), default=u)
+        shared = min(u, fork)
+        return (u - shared) + (version - shared)
+
+
+def oldest(ancestry: Ancestry, tags: list[str], version: int) -> int:
+    """The largest distance of `tags` from `version`: what a group's staleness is."""
+    return max((ancestry.distance(tag, version) for tag in tags), default=0)

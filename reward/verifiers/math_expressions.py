@@ -1,0 +1,125 @@
+"""Reading and comparing mathematical expressions with the math-verify library (and SymPy below it).
+
+Importing this module takes a third of a second: only worker processes do (`Verifier.warm`). The
+library's own timeouts are off, since they rest on SIGALRM, which C code can ignore for ever;
+nothing here is safe to call outside a process that may be killed.
+"""
+
+import logging
+import re
+from functools import lru_cache
+from typing import Any
+
+from math_verify import parse, verify
+
+from reward.verifiers.final_answer import MAX_CHARS, too_deep
+
+# It warns once per process that its timeouts are off, and logs what it could not parse.
+logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+
+_ENVIRONMENT = re.compile(r"\$.*\$|\\\(|\\\[|\\boxed", re.DOTALL)
+# Two letters are a product (`xy`), unless they are an English word.
+_WORD = re.compile(
+    r"(?<![\\A-Za-z])(?:[A-Za-z]{3,}|"
+    r"(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)(?![A-Za-z]))"
+)
+_COMMAND = re.compile(r"\\(?:text|mathrm|operatorname|mbox|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_WORDS = re.compile(r"[A-Za-z]+(?:[ '-][A-Za-z]+){0,4}\.?")
+_FUNCTION = re.compile(
+    r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|infty)(?![A-Za-z])"
+)
+_FUNCTIONS = frozenset(
+    re.findall(
+        r"\w+",
+        """arcsin arccos arctan sin cos tan cot sec csc log exp sqrt lim max min gcd lcm mod det
+        inf infty and""",
+    )
+)
+_SIGNS = str.maketrans(
+    {
+        "\u2212": "-",
+        "\u00d7": r"\times ",
+        "\u00f7": r"\div ",
+        "\u00b7": r"\cdot ",
+        "\u22c5": r"\cdot ",
+        "\u03c0": r"\pi ",
+        "\u221e": r"\infty ",
+        "\u2264": r"\le ",
+        "\u2265": r"\ge ",
+        "\u2208": r"\in ",
+        "\u222a": r"\cup ",
+        "\u2229": r"\cap ",
+        "\u2205": r"\emptyset ",
+        "\u00b1": r"\pm ",
+        "\u00bd": r"\frac{1}{2}",
+        "\u00bc": r"\frac{1}{4}",
+        "\u00be": r"\frac{3}{4}",
+        "\u00b2": "^2",
+        "\u00b3": "^3",
+        "\u00b0": r"^\circ",
+    }
+)
+_ROOT = re.compile(r"\u221a\s*(\d+|[A-Za-z]|\([^()]*\))")
+
+
+def is_words(text: str) -> bool:
+    """Whether `text` is a name or a few words (`Monday`, `New York`) and no expression."""
+    return bool(_WORDS.fullmatch(text)) and bool(_WORD.search(text)) and not _functions_only(text)
+
+
+def is_expression(text: str) -> bool:
+    """Whether all of `text` can be an expression: it has no words beside names of functions."""
+    return len(text) <= MAX_CHARS and _functions_only(_COMMAND.sub("", text))
+
+
+def has_environment(text: str) -> bool:
+    """Whether LaTeX marks a formula in `text` (`$…$`, `\\(…\\)`, `\\[…\\]`, `\\boxed`)."""
+    return _ENVIRONMENT.search(text) is not None
+
+
+@lru_cache(maxsize=512)
+def read_expressions(text: str, words: bool = False) -> list[Any]:
+    """What SymPy makes of `text`: a bare expression, a formula in it, or the last one in prose.
+
+    `words` lets a few words stand for themselves. Empty if nothing can be read. The list is cached,
+    since the samples of a group share their reference: do not change it.
+    """
+    text = text.strip()
+    if not text or len(text) > MAX_CHARS or too_deep(text):
+        return []
+    if has_environment(text):
+        return _parse(text)
+    if words and is_words(text):
+        return _parse("\\boxed{\\text{" + text.rstrip(".") + "}}")
+    if is_expression(text):
+        formula = _as_latex(text.removesuffix("."))
+        return _parse("\\boxed{" + formula + "}") or _parse(f"${formula}$") or _parse(text)
+    return _parse(text)
+
+
+def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, strict: bool) -> bool:
+    """Whether any reading of the answer equals any reading of the reference. Not symmetric: what
+    an assignment or an equation stands for follows the reference's form."""
+    return bool(
+        verify(
+            gold,
+            given,
+            float_rounding=places,
+            numeric_precision=precision,
+            strict=strict,
+            timeout_seconds=None,
+        )
+    )
+
+
+def _parse(text: str) -> list[Any]:
+    return list(parse(text, fallback_mode="no_fallback", parsing_timeout=None))
+
+
+def _as_latex(text: str) -> str:
+    text = _ROOT.sub(lambda match: "\\sqrt{" + match[1].strip("()") + "}", text.replace("**", "^"))
+    return _FUNCTION.sub(r"\\\1", text.translate(_SIGNS))
+
+
+def _functions_only(text: str) -> bool:
+    return all(word.lower() in _FUNCTIONS for word in _WORD.findall(text))

@@ -1,0 +1,87 @@
+"""Which verifiers there are: the built-in ones, those of installed packages (entry-point group
+`headrace.verifiers`), and those that the operator names as `package.module:Class`.
+
+Never replaces one verifier by another of the same name: that is an error at start.
+"""
+
+import importlib
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from pydantic import ValidationError
+from rapidfuzz import process
+
+from reward.verifiers.base import Verifier, VerifierParams
+from reward.verifiers.mathematics import MathVerifier
+from reward.verifiers.text import ContainsVerifier, ExactVerifier, RegexVerifier
+
+GROUP = "headrace.verifiers"
+
+AnyVerifier = Verifier[Any]
+Registry = Mapping[str, AnyVerifier]
+
+
+class RegistryError(Exception):
+    """An own verifier that cannot be used: the message names it and says what to do."""
+
+
+def build_registry(own: Iterable[str] = ()) -> dict[str, AnyVerifier]:
+    """All verifiers by name. `own` holds `package.module:Class` paths. Raises RegistryError."""
+    registry: dict[str, AnyVerifier] = {}
+    for built_in in (MathVerifier(), ExactVerifier(), ContainsVerifier(), RegexVerifier()):
+        registry[built_in.name] = built_in
+    installed = [
+        (f"entry point {point.name!r}", point.value) for point in entry_points(group=GROUP)
+    ]
+    named = [("setting 'verifiers'", path) for path in own]
+    for source, path in [*installed, *named]:
+        verifier = _load(source, path)
+        if verifier.name in registry:
+            raise RegistryError(
+                f"{source}: verifier {verifier.name!r} ({path}) exists already; rename one of them"
+            )
+        registry[verifier.name] = verifier
+    return registry
+
+
+def _load(source: str, path: str) -> AnyVerifier:
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise RegistryError(
+            f"{source}: {path!r} cannot be imported ({type(error).__name__}: {error}); "
+            "it must be 'package.module:Class', installed beside headrace"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Verifier)):
+        raise RegistryError(
+            f"{source}: {path!r} is not a class derived from reward.verifiers.base.Verifier"
+        )
+    return found()
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or an empty string where nothing is near."""
+    match = process.extractOne(name, list(known), score_cutoff=50)
+    return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def parse_params(verifier: AnyVerifier, raw: Mapping[str, Any]) -> VerifierParams:
+    """`raw` as the verifier's parameters. Raises pydantic's ValidationError."""
+    params: VerifierParams = verifier.Params.model_validate(dict(raw))
+    return params
+
+
+def param_problems(verifier: AnyVerifier, error: ValidationError) -> list[tuple[str, str]]:
+    """(parameter, sentence) for everything wrong with an item's parameters."""
+    known = list(verifier.Params.model_fields)
+    problems = []
+    for detail in error.errors(include_url=False):
+        name = ".".join(str(part) for part in detail["loc"])
+        if detail["type"] == "extra_forbidden":
+            there = nearest(name, known) or f"; there is {', '.join(known)}"
+            problems.append((name, f"verifier {verifier.name!r} has no such parameter{there}"))
+        else:
+            problems.append((name, detail["msg"].removeprefix("Value error, ")))
+    return problems

@@ -1,0 +1,147 @@
+"""Verifiers that compare text: `exact`, `contains`, `regex`. They understand no mathematics.
+
+A regular expression may take exponential time; that is the pool's business (see `reward.pool`).
+"""
+
+import re
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from reward.verifiers.base import (
+    BadReferenceError,
+    Item,
+    Verdict,
+    Verifier,
+    VerifierParams,
+    correct,
+    failed,
+    shown,
+)
+from services.contracts.scores import ScoreStatus
+
+
+class TextParams(VerifierParams):
+    """How completion and reference are prepared before they are compared."""
+
+    ignore_case: bool = Field(False, description="Compare without regard to upper and lower case.")
+    strip: bool = Field(True, description="Take white space off both ends first.")
+
+
+class RegexParams(VerifierParams):
+    """The pattern, and how it is matched."""
+
+    pattern: str | None = Field(
+        None,
+        max_length=10_000,
+        description="Python regular expression; without one, the answer is the pattern.",
+    )
+    ignore_case: bool = Field(False, description="Match without regard to upper and lower case.")
+    whole: bool = Field(
+        False, description="The whole completion must match, not just a part of it."
+    )
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise ValueError(f"is no regular expression: {error}") from None
+        return pattern
+
+
+def references(answer: Any) -> list[str]:
+    """The reference answers as text: one, or a list of which any will do.
+
+    Raises BadReferenceError for anything but text, numbers and lists of them.
+    """
+    answers = answer if isinstance(answer, list) else [answer]
+    for one in answers:
+        if isinstance(one, bool) or not isinstance(one, str | int | float):
+            raise BadReferenceError(
+                f"reference answer {shown(answer)} is {type(one).__name__}, not text or a number"
+            )
+    if not answers:
+        raise BadReferenceError("the list of reference answers is empty")
+    return [str(one) for one in answers]
+
+
+class ExactVerifier(Verifier[TextParams]):
+    """The completion is the reference, character by character."""
+
+    name = "exact"
+    description = "Correct when the completion equals the answer (one text, or any of a list)."
+    Params = TextParams
+
+    def check_reference(self, answer: Any, params: TextParams) -> None:
+        references(answer)
+
+    def score(self, item: Item, params: TextParams) -> Verdict:
+        """See Verifier.score."""
+        completion = _prepared(item.completion, params)
+        wanted = [_prepared(text, params) for text in references(item.answer)]
+        if completion in wanted:
+            return correct()
+        status = ScoreStatus.WRONG if completion else ScoreStatus.NO_ANSWER
+        return failed(status, f"{shown(completion)} is not {shown(wanted[0])}")
+
+
+class ContainsVerifier(Verifier[TextParams]):
+    """The reference stands somewhere in the completion."""
+
+    name = "contains"
+    description = "Correct when the answer (one text, or any of a list) occurs in the completion."
+    Params = TextParams
+
+    def check_reference(self, answer: Any, params: TextParams) -> None:
+        if not all(_prepared(text, params) for text in references(answer)):
+            raise BadReferenceError("an empty reference answer occurs in every completion")
+
+    def score(self, item: Item, params: TextParams) -> Verdict:
+        """See Verifier.score."""
+        self.check_reference(item.answer, params)
+        completion = _prepared(item.completion, params)
+        for wanted in references(item.answer):
+            if _prepared(wanted, params) in completion:
+                return correct(f"contains {shown(wanted)}")
+        return failed(ScoreStatus.WRONG, f"does not contain {shown(item.answer)}")
+
+
+class RegexVerifier(Verifier[RegexParams]):
+    """The completion matches a pattern."""
+
+    name = "regex"
+    description = "Correct when a regular expression (parameter, or the answer) is found."
+    Params = RegexParams
+
+    def check_reference(self, answer: Any, params: RegexParams) -> None:
+        _pattern(answer, params)
+
+    def score(self, item: Item, params: RegexParams) -> Verdict:
+        """See Verifier.score."""
+        pattern = _pattern(item.answer, params)
+        found = (pattern.fullmatch if params.whole else pattern.search)(item.completion)
+        if found:
+            return correct(f"matched {shown(found.group())}")
+        return failed(ScoreStatus.WRONG, f"{shown(pattern.pattern)} does not match")
+
+
+def _prepared(text: str, params: TextParams) -> str:
+    text = text.strip() if params.strip else text
+    return text.casefold() if params.ignore_case else text
+
+
+def _pattern(answer: Any, params: RegexParams) -> re.Pattern[str]:
+    source = params.pattern
+    if source is None:
+        if not isinstance(answer, str):
+            raise BadReferenceError(
+                f"answer {shown(answer)} is no pattern, and params has no 'pattern' either"
+            )
+        source = answer
+    try:
+        return re.compile(source, re.IGNORECASE if params.ignore_case else 0)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise BadReferenceError(f"{shown(source)} is no regular expression: {error}") from None

@@ -1,0 +1,25 @@
+"""One prompt, one answer: every sampled token trains."""
+
+import numpy as np
+
+from rollout.episodes import Completion, Sampler
+from services.contracts.dataset import Row
+
+
+class SingleTurn:
+    """Samples all completions of the prompt in one request, so that they share its prefill."""
+
+    async def run(
+        self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
+    ) -> list[Completion]:
+        """As `Episode.run`."""
+        return [
+            Completion(
+                token_ids=sample.token_ids,
+                loss_mask=np.ones(len(sample.token_ids), dtype=np.bool_),
+                logprobs=sample.logprobs,
+                spans=sample.spans,
+                finish_reason=sample.finish_reason,
+            )
+            for sample in await sampler.sample(prompt_tokens, n)
+        ]

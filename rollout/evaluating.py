@@ -1,0 +1,158 @@
+"""Evaluation leases: rows answered by one policy version, outside admission and training.
+
+While any is held the follower applies no update (`Follower.hold`) and the worker takes no
+training lease, so that all answers of one evaluation come from one version.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from redis.exceptions import RedisError
+
+from rollout.groups import RunContext, sample_and_score
+from rollout.policy import VLLMUnavailable
+from rollout.rows import Rows
+from rollout.tasks import end
+from services.contracts.config.run import Evaluation, Sampling
+from services.contracts.weights import WeightManifest
+from services.logs import get_logger
+from services.store import Store
+
+log = get_logger(__name__)
+
+
+def evaluation_sampling(sampling: Sampling, evaluation: Evaluation) -> Sampling:
+    """The run's sampling options with those that an evaluation changes."""
+    # Not validated again: a temperature of 0 (greedy) is for evaluations alone.
+    return sampling.model_copy(
+        update={
+            "temperature": evaluation.temperature,
+            "max_tokens": evaluation.max_tokens or sampling.max_tokens,
+            "min_tokens": 0,
+            "ignore_eos": False,
+            "seed": None,
+        }
+    )
+
+
+@dataclass
+class _Held:
+    row: int
+    generating: bool = True
+
+
+class Evaluator:
+    """Answers evaluation rows of one run."""
+
+    def __init__(self, context: RunContext, store: Store, rows: Rows | None, slots: int) -> None:
+        self._context = context
+        self._store = store
+        self._rows = rows
+        self._slots = slots
+        self._held: dict[str, _Held] = {}
+
+    @property
+    def generating(self) -> int:
+        """Rows that vLLM works on now."""
+        return sum(held.generating for held in self._held.values())
+
+    async def evaluate(self, ttl: float, started: Callable[[], None]) -> bool:
+        """Answer rows of the open evaluation until it has none left for this worker; calls
+        `started` at the first. Returns whether there was any. Raises RedisError,
+        VLLMUnavailable."""
+        evaluation = self._context.config.evaluation
+        if evaluation is None or self._rows is None:
+            return False
+        any_row = False
+        async with self._context.follower.hold() as live:
+            if live is None:
+                return False
+            tasks: set[asyncio.Task[None]] = set()
+            try:
+                while True:
+                    room = self._slots - len(tasks)
+                    tasks |= await self._take(evaluation, self._rows, live, ttl, room)
+                    if not tasks:
+                        return any_row
+                    any_row = True
+                    started()
+                    done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+            finally:
+                await end(tasks)
+                await self.let_go()
+
+    async def renew(self, ttl: float, moving: bool) -> None:
+        """Renew what is held, as the worker does its training leases. Raises RedisError."""
+        keep = [a for a, held in self._held.items() if moving or not held.generating]
+        if keep:
+            await self._store.evaluations.renew(self._context.run, keep, ttl)
+
+    async def let_go(self) -> None:
+        """Give back every row that was not answered. Raises RedisError."""
+        attempts = list(self._held)
+        self._held.clear()
+        if attempts:
+            await self._store.evaluations.give_back(self._context.run, attempts)
+
+    async def _take(
+        self, evaluation: Evaluation, rows: Rows, live: WeightManifest, ttl: float, count: int
+    ) -> set[asyncio.Task[None]]:
+        if count <= 0:
+            return set()
+        leased = await self._store.evaluations.lease(
+            self._context.run,
+            worker=self._context.worker,
+            lineage=live.lineage,
+            version=live.version,
+            count=count,
+            ttl=ttl,
+        )
+        tasks = set()
+        for attempt, row in leased.rows:
+            self._held[attempt] = _Held(row)
+            answer = self._answer(evaluation, rows, leased.id, attempt, row)
+            tasks.add(asyncio.create_task(answer))
+        return tasks
+
+    async def _answer(
+        self, evaluation: Evaluation, rows: Rows, id: str, attempt: str, row: int
+    ) -> None:
+        held = self._held[attempt]
+
+        def generated() -> None:
+            held.generating = False
+
+        try:
+            sampled = await sample_and_score(
+                self._context,
+                await rows.row(row),
+                evaluation_sampling(self._context.config.sampling, evaluation),
+                evaluation.samples,
+                None,
+                generated,
+            )
+            outcome = {
+                "rewards": [score.reward for score in sampled.scores],
+                "statuses": [score.status for score in sampled.scores],
+            }
+        except (VLLMUnavailable, RedisError):
+            raise
+        except Exception as error:
+            # An evaluation must end: a row that cannot be answered is a row without an answer.
+            log.warning("evaluation row failed", run=self._context.run, row=row, error=str(error))
+            outcome = {"rewards": [], "statuses": ["error"]}
+        await self._insist_complete(id, attempt, outcome)
+        self._held.pop(attempt, None)
+
+    async def _insist_complete(self, id: str, attempt: str, outcome: dict[str, object]) -> None:
+        while True:
+            try:
+                await self._store.evaluations.complete(self._context.run, id, attempt, outcome)
+                return
+            except (RedisError, OSError) as error:
+                log.warning("evaluation waits for Redis", error=str(error))
+                await asyncio.sleep(random.uniform(0.2, 2.0))

@@ -1,0 +1,158 @@
+"""Keeps one vLLM server on the newest published version of one run.
+
+Fetch first, verify, and only then pause: a slow disk or network costs no generation. A version
+that cannot be loaded leaves the old weights serving, and the worker unhealthy (it leases
+nothing) until a newer try is right. Whoever needs several answers from one version (an
+evaluation) takes `hold`, and no update comes between.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from redis.exceptions import RedisError
+
+from rollout.policy import LoadRefused, PolicyClient, Snapshot, VLLMUnavailable, WeightsUnclear
+from rollout.vllm_server import VLLMFailed
+from services.contracts.weights import WeightManifest
+from services.logs import get_logger
+from services.store import Store
+from services.volume import DamagedFile, Volume
+
+log = get_logger(__name__)
+
+# Loads of unclear outcome in a row after which the server is not worth asking again.
+UNCLEAR_LIMIT = 3
+LONGEST_BACKOFF = 10.0
+
+
+@dataclass
+class Timings:
+    """Of the newest update: seconds from the end of the optimizer step until it was live here,
+    and seconds that generation paused."""
+
+    update_seconds: float | None = None
+    pause_seconds: float | None = None
+
+
+class Follower:
+    """Follows the manifests of `run` for the server behind `policy`."""
+
+    def __init__(
+        self,
+        run: str,
+        store: Store,
+        volume: Volume,
+        policy: PolicyClient,
+        changed: Callable[[], None],
+    ) -> None:
+        self._run = run
+        self._store = store
+        self._volume = volume
+        self._policy = policy
+        self._changed = changed
+        self._hold = asyncio.Lock()
+        self._last_entry = "0"
+        self._lineage = ""
+        self.live: WeightManifest | None = None
+        self.forks: dict[str, int] = {}
+        self.timings = Timings()
+        self.updating = False
+        self.error = ""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether a whole version is live and the newest try did not fail."""
+        return self.live is not None and not self.error
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[WeightManifest | None]:
+        """The live version, which stays live for the length of the block."""
+        async with self._hold:
+            yield self.live if self.healthy else None
+
+    async def follow(self) -> None:
+        """Apply versions as they appear, for ever.
+
+        Raises VLLMFailed when the server must be restarted to be right again.
+        """
+        failures = 0
+        while True:
+            try:
+                manifest = await self._next()
+                if manifest is None:
+                    continue
+                await self._apply(manifest)
+                failures = 0
+            except (LoadRefused, DamagedFile, FileNotFoundError, RedisError, OSError) as error:
+                failures += 1
+                # An OSError is Redis or the gateway away: what is live stays right meanwhile.
+                if isinstance(error, LoadRefused | DamagedFile | FileNotFoundError):
+                    self.error = str(error)
+                self._last_entry = "0"
+                log.warning("cannot follow weights", run=self._run, error=str(error))
+                self._changed()
+                await asyncio.sleep(random.uniform(0.1, min(LONGEST_BACKOFF, 0.5 * 2**failures)))
+            else:
+                self.error = ""
+                self._changed()
+
+    async def _next(self) -> WeightManifest | None:
+        """The newest manifest, waiting a while for one that is not live; None if none came."""
+        found = await self._store.weights.newest_after(self._run, self._last_entry, wait=2.0)
+        if found is None:
+            return None
+        self._last_entry, manifest = found
+        if self.live is not None and manifest.tag == self.live.tag:
+            return None
+        return manifest
+
+    async def _apply(self, manifest: WeightManifest) -> None:
+        """Fetch, verify, load. Raises LoadRefused, DamagedFile, FileNotFoundError, VLLMFailed."""
+        if len(manifest.files) != 1:
+            raise LoadRefused(
+                f"version {manifest.tag} has {len(manifest.files)} files; this worker reads one"
+            )
+        file = manifest.files[0]
+        path = await self._volume.fetch(file.name, file.bytes, file.xxh3)
+        snapshot = Snapshot(str(path), manifest.tag, manifest.tensors, manifest.kind)
+        async with self._hold:
+            self.updating = True
+            try:
+                paused = await self._load(snapshot)
+            finally:
+                self.updating = False
+        self._note_fork(manifest)
+        self.live = manifest
+        self.timings = Timings(max(0.0, time.time() - manifest.created), paused)
+        log.info(
+            "weights live",
+            run=self._run,
+            version=manifest.tag,
+            seconds=round(self.timings.update_seconds or 0.0, 3),
+            paused=round(paused, 3),
+        )
+
+    async def _load(self, snapshot: Snapshot) -> float:
+        for _ in range(UNCLEAR_LIMIT):
+            try:
+                return await self._policy.load(snapshot)
+            except (WeightsUnclear, VLLMUnavailable) as error:
+                # The server is paused or hung; nothing is sampled meanwhile, so try at once.
+                self.live = None
+                self.error = str(error)
+                log.warning("weights unclear", run=self._run, error=str(error))
+        raise VLLMFailed(
+            f"vLLM could not be brought to {snapshot.tag} in {UNCLEAR_LIMIT} tries: {self.error}"
+        )
+
+    def _note_fork(self, manifest: WeightManifest) -> None:
+        """Remember where the lineage that was live ended for the one that replaces it."""
+        if self._lineage not in ("", manifest.lineage):
+            self.forks[self._lineage] = manifest.version
+            for lineage, fork in self.forks.items():
+                self.forks[lineage] = min(fork, manifest.version)
+        self._lineage = manifest.lineage

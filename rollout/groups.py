@@ -1,0 +1,147 @@
+"""One leased draw, from its row to a completed group. Knows nothing of the other groups.
+
+Ends in exactly one of: completed, dropped with a reason, given back. A verifier that broke is
+never a reward; a sample that was not sampled by a published version is never sent.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import xxhash
+
+from rollout.assembly import Origin, SampleScore, assemble, combine, oldest_tag, score_items
+from rollout.episodes import Completion, Episode
+from rollout.follower import Follower
+from rollout.policy import PolicyClient
+from rollout.prompts import TokenizerLike, compose, render, room
+from rollout.samples import Sample, sampling_params
+from rollout.scoring import RewardClient
+from services.contracts.config.run import RLConfig, Sampling
+from services.contracts.dataset import Row
+from services.contracts.trajectory import TrajectoryGroup
+from services.contracts.weights import WeightManifest
+
+
+@dataclass
+class RunContext:
+    """What is the same for all groups of one run on one server."""
+
+    run: str
+    worker: str
+    config: RLConfig
+    policy: PolicyClient
+    follower: Follower
+    rewards: RewardClient
+    tokenizer: TokenizerLike
+    episode: Episode
+    eos: list[int]
+    context: int
+    """Longest prompt + completion, in tokens."""
+
+
+class VerifierBroke(RuntimeError):
+    """No sample of a group could be scored; the draw deserves another attempt."""
+
+
+@dataclass
+class PromptSampler:
+    """`episodes.Sampler` for one draw: the run's options, its seed, the room that is left."""
+
+    context: RunContext
+    sampling: Sampling
+    seed: int | None
+
+    async def sample(self, token_ids: Sequence[int], n: int) -> list[Sample]:
+        """As `episodes.Sampler.sample`. Raises PromptTooLong where the context is full."""
+        left = room(list(token_ids), self.context.context)
+        params = sampling_params(self.sampling, self.context.eos, left, self.seed)
+        live = self.context.follower.live
+        salt = live.tag if live is not None else "none"
+        return await self.context.policy.generate(list(token_ids), n, params, salt)
+
+
+def draw_seed(seed: int | None, draw: int) -> int | None:
+    """The seed of a draw's first sample (vLLM adds the sample's index), or None for none.
+
+    63 bits less room for the indices, so that no draw's seeds run into the next one's by order.
+    """
+    if seed is None:
+        return None
+    return xxhash.xxh3_64_intdigest(msgspec.msgpack.encode((seed, draw))) & ((1 << 62) - 1)
+
+
+@dataclass
+class Sampled:
+    """A prompt's completions and their scores."""
+
+    prompt_tokens: list[int]
+    completions: list[Completion]
+    scores: list[SampleScore] = field(default_factory=list)
+    generated_at: float = 0.0
+    scored_at: float = 0.0
+
+
+async def sample_and_score(
+    context: RunContext,
+    row: Row,
+    sampling: Sampling,
+    n: int,
+    seed: int | None,
+    generated: Callable[[], None],
+) -> Sampled:
+    """`n` scored completions of `row`; calls `generated` once the policy is done with them.
+
+    Raises PromptTooLong, ValueError (a prompt that cannot be rendered), RequestRefused,
+    VLLMUnavailable, ScoringRefused.
+    """
+    asked = compose(row, context.config.data)
+    prompt_tokens = render(asked, context.config.data, context.tokenizer)
+    room(prompt_tokens, context.context)
+    sampler = PromptSampler(context, sampling, seed)
+    try:
+        completions = await context.episode.run(row, prompt_tokens, n, sampler)
+    finally:
+        generated()
+    sampled = Sampled(prompt_tokens, completions, generated_at=time.time())
+    texts = context.tokenizer.batch_decode(
+        [completion.token_ids.tolist() for completion in completions], skip_special_tokens=True
+    )
+    items = score_items(context.config.rewards, asked, row.answer, texts)
+    sampled.scores = combine(context.config.rewards, await context.rewards.score(items))
+    sampled.scored_at = time.time()
+    return sampled
+
+
+def to_group(
+    context: RunContext,
+    sampled: Sampled,
+    *,
+    draw: int,
+    attempt: str,
+    row: int,
+    live: WeightManifest,
+    leased_at: float,
+) -> tuple[TrajectoryGroup, str]:
+    """The group on the wire, and the version tag of its oldest token. `live` is the version that
+    the lease was granted for.
+
+    Raises VerifierBroke where no sample has a reward.
+    """
+    if all(score.reward is None for score in sampled.scores):
+        raise VerifierBroke(sampled.scores[0].detail or "every verifier reported an error")
+    origin = Origin(
+        run=context.run,
+        draw=draw,
+        attempt=attempt,
+        worker=context.worker,
+        row=row,
+        lineage=live.lineage,
+        leased_at=leased_at,
+        generated_at=sampled.generated_at,
+        scored_at=sampled.scored_at,
+    )
+    group = assemble(origin, sampled.prompt_tokens, sampled.completions, sampled.scores)
+    oldest = oldest_tag(group.header.tags, live.tag, context.follower.forks)
+    return group, oldest

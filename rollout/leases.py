@@ -1,0 +1,114 @@
+"""The leases a worker holds, and how each ends: completed, dropped, given back, or lost.
+
+Every call of the store here is made until Redis takes it, and may be made twice: an attempt
+that has ended ignores the second.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from redis.exceptions import RedisError
+from services.store.prompts import Lease
+
+from rollout.tasks import end
+from services.logs import get_logger
+from services.store import Store
+
+log = get_logger(__name__)
+
+TRIES = 3
+"""Failures of one kind after which a draw is dropped instead of going out again."""
+
+
+@dataclass
+class _Held:
+    task: asyncio.Task[None]
+    generating: bool = True
+
+
+class Leases:
+    """The leases of one worker on one run."""
+
+    def __init__(self, run: str, store: Store, ttl: float, changed: Callable[[], None]) -> None:
+        self._run = run
+        self._store = store
+        self._ttl = ttl
+        self._changed = changed
+        self._held: dict[str, _Held] = {}
+
+    def __len__(self) -> int:
+        """Leases held now."""
+        return len(self._held)
+
+    @property
+    def generating(self) -> int:
+        """Groups that vLLM works on; the others are being scored."""
+        return sum(held.generating for held in self._held.values())
+
+    def hold(self, lease: Lease, task: asyncio.Task[None]) -> None:
+        """`task` works on `lease`, and lets go of it in the end."""
+        self._held[lease.attempt] = _Held(task)
+
+    def generated(self, attempt: str) -> None:
+        """The group has left vLLM: there is room for another."""
+        if held := self._held.get(attempt):
+            held.generating = False
+        self._changed()
+
+    def gone(self, attempt: str) -> None:
+        """The lease has ended."""
+        self._held.pop(attempt, None)
+        self._changed()
+
+    async def complete(self, attempt: str, version: int, lineage: str, blob: bytes) -> None:
+        """Hand in the group."""
+        await self._insist(
+            lambda: self._store.prompts.complete(
+                self._run, attempt, min_version=version, lineage=lineage, blob=blob
+            )
+        )
+
+    async def drop(self, attempt: str, reason: str, detail: str) -> None:
+        """End the draw without training it."""
+        await self._insist(lambda: self._store.prompts.drop(self._run, attempt, reason, detail))
+
+    async def give_back(self, attempts: list[str], cause: str = "") -> None:
+        """Let others have the draws; with a cause, so often and then no more."""
+        if attempts:
+            await self._insist(
+                lambda: self._store.prompts.give_back(self._run, attempts, cause=cause, limit=TRIES)
+            )
+
+    async def renew(self, moving: bool) -> None:
+        """Renew groups that are being scored and, if vLLM is `moving`, those it works on. What
+        was lost meanwhile is cancelled. Raises RedisError."""
+        keep = [a for a, held in self._held.items() if moving or not held.generating]
+        if not keep:
+            return
+        for attempt in await self._store.prompts.renew(self._run, keep, self._ttl):
+            if held := self._held.get(attempt):
+                log.info("lease lost", run=self._run, attempt=attempt)
+                held.task.cancel()
+
+    async def drain(self, within: float) -> None:
+        """Wait up to `within` seconds for groups to finish."""
+        if tasks := [held.task for held in self._held.values()]:
+            await asyncio.wait(tasks, timeout=within)
+
+    async def let_go(self) -> None:
+        """Stop all work and give everything back."""
+        held = dict(self._held)
+        await end(one.task for one in held.values())
+        self._held.clear()
+        await self.give_back(list(held))
+
+    async def _insist(self, call: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await call()
+                return
+            except (RedisError, OSError) as error:
+                log.warning("a lease waits for Redis", run=self._run, error=str(error))
+                await asyncio.sleep(random.uniform(0.2, 2.0))

@@ -1,0 +1,88 @@
+"""Client of the reward service. A worker whose reward service is away waits, and holds its leases:
+nothing is ever scored 0 for want of a verifier."""
+
+import httpx
+import msgspec
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    wait_random_exponential,
+)
+
+from services.contracts.scores import ScoreItem, ScoreResponse, ScoreResult
+from services.logs import get_logger
+
+log = get_logger(__name__)
+
+MAX_ITEMS = 4096
+
+
+class RewardUnavailable(ConnectionError):
+    """The reward service is away or overloaded; asking again later may help."""
+
+
+class ScoringRefused(ValueError):
+    """The reward service will not score these items: its answer says why."""
+
+
+class RewardClient:
+    """`POST /v1/score` at `url`."""
+
+    def __init__(self, url: str, longest_wait: float = 10.0) -> None:
+        self.url = url.rstrip("/")
+        self._longest_wait = longest_wait
+        # Reads wait for the slowest verifier: the service bounds each item itself.
+        self._http = httpx.AsyncClient(
+            base_url=self.url, timeout=httpx.Timeout(10.0, read=600.0), trust_env=False
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def score(self, items: list[ScoreItem]) -> list[ScoreResult]:
+        """Results in the order of `items`. Retries for as long as the service is away.
+
+        Raises ScoringRefused where it answers that the request itself is wrong.
+        """
+        results: list[ScoreResult] = []
+        for start in range(0, len(items), MAX_ITEMS):
+            results += await self._score(items[start : start + MAX_ITEMS])
+        return results
+
+    async def _score(self, items: list[ScoreItem]) -> list[ScoreResult]:
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(RewardUnavailable),
+            wait=wait_random_exponential(multiplier=0.2, max=self._longest_wait),
+            before_sleep=self._say,
+        )
+        body = msgspec.json.encode({"items": [item.model_dump(mode="json") for item in items]})
+        return await retrying(self._ask, body, [item.id for item in items])
+
+    async def _ask(self, body: bytes, ids: list[str]) -> list[ScoreResult]:
+        try:
+            response = await self._http.post(
+                "/v1/score", content=body, headers={"content-type": "application/json"}
+            )
+        except httpx.TransportError as error:
+            what = str(error) or type(error).__name__
+            raise RewardUnavailable(f"reward service at {self.url}: {what}") from error
+        if response.is_server_error or response.status_code in (408, 429):
+            raise RewardUnavailable(
+                f"reward service at {self.url}: {response.status_code} {response.text[:300]}"
+            )
+        if response.is_error:
+            raise ScoringRefused(
+                f"reward service at {self.url} refuses to score: {response.status_code} "
+                f"{response.text[:500]}"
+            )
+        results = ScoreResponse.model_validate_json(response.content).results
+        if [result.id for result in results] != ids:
+            raise RewardUnavailable(f"reward service at {self.url} answered for other items")
+        return results
+
+    def _say(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if state.attempt_number in (1, 5) or state.attempt_number % 20 == 0:
+            log.warning("scoring waits", attempt=state.attempt_number, error=str(error))

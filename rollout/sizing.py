@@ -1,0 +1,33 @@
+"""How many groups to hold at once. Pure."""
+
+import math
+
+
+def slots(max_num_seqs: int, samples: int, groups_in_flight: int | None) -> int:
+    """Groups that may generate at once: as configured, else what fills vLLM's sequences."""
+    if groups_in_flight is not None:
+        return groups_in_flight
+    return max(1, math.ceil(max_num_seqs / samples))
+
+
+def to_lease(slots: int, generating: int, scoring: int) -> int:
+    """How many more groups to ask for now.
+
+    Groups being scored need no room in vLLM, so they do not count against the slots; but a
+    reward service that falls behind must not let them pile up, so twice the slots is the most
+    that is held altogether.
+    """
+    return max(0, min(slots - generating, 2 * slots - generating - scoring))
+
+
+def reserve_bytes(
+    samples: int, max_tokens: int, context: int, components: int, spans_per_sample: int = 8
+) -> int:
+    """Most bytes a group can take on the wire, for the lease's byte budget.
+
+    9 bytes a token (id up to 4, log-probability 4, mask 1 bit), 4 a prompt token, 16 a span,
+    and the header: about 1 kB, plus a status, a reason and the rewards of each sample.
+    """
+    tokens = samples * min(max_tokens, context)
+    header = 1024 + samples * (48 + 16 * components)
+    return 9 * tokens + 4 * context + 16 * samples * spans_per_sample + header

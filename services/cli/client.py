@@ -1,0 +1,156 @@
+"""HTTP to the gateway: problem documents become `CliError`, a missing gateway says how to start
+one, and events are a stream that survives a broken connection."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from services.cli.output import NO_GATEWAY, CliError
+from services.contracts.events import Event
+from services.settings import Settings
+
+GatewayURL = Annotated[
+    str | None,
+    typer.Option(
+        "--gateway", metavar="URL", help="The gateway. Default: HEADRACE_GATEWAY_URL, or this host."
+    ),
+]
+
+PATIENCE = 60.0
+"""Seconds to keep trying for a gateway that went away while its events were followed."""
+QUIET = 45.0
+"""Seconds without even a ping after which a stream counts as broken; pings come every 15."""
+
+
+class Gateway:
+    """One gateway. Every method raises CliError."""
+
+    def __init__(self, url: str | None = None) -> None:
+        self.url = (url or Settings().gateway_url).rstrip("/")
+        if "://" not in self.url:
+            self.url = f"http://{self.url}"
+        # A large upload is converted before it is answered: reading may take minutes.
+        timeout = httpx.Timeout(10, read=600, write=600)
+        # A proxy from the environment has no business between a machine and itself.
+        local = httpx.URL(self.url).host in ("127.0.0.1", "localhost", "::1")
+        self._client = httpx.Client(base_url=self.url, timeout=timeout, trust_env=not local)
+
+    def get(self, path: str, **params: Any) -> Any:
+        """GET `path`; the decoded answer."""
+        given = {key: value for key, value in params.items() if value is not None}
+        return self._request("GET", path, params=given)
+
+    def post(self, path: str, **request: Any) -> Any:
+        """POST `path`; `request` goes to httpx (json=, files=, data=)."""
+        return self._request("POST", path, **request)
+
+    def delete(self, path: str) -> None:
+        """DELETE `path`."""
+        self._request("DELETE", path)
+
+    def events(self, run: str, after: str | None = None) -> Iterator[Event | str]:
+        """Events of `run` until it is final. A string is a remark about the connection.
+
+        Reconnects after the last event seen; gives up after PATIENCE seconds without a gateway.
+        """
+        lost: float | None = None
+        while True:
+            try:
+                for event in self._stream(f"/v1/runs/{run}/events", after):
+                    lost = None
+                    after = event.id
+                    yield event
+                if self.get(f"/v1/runs/{run}")["state"] in ("succeeded", "failed", "cancelled"):
+                    return
+            except _Broken as error:
+                lost = lost or time.monotonic()
+                if time.monotonic() - lost > PATIENCE:
+                    raise CliError(
+                        f"the gateway at {self.url} has been away for {PATIENCE:.0f} s; the run "
+                        f"goes on without it. Watch again with: headrace watch {run}",
+                        code=NO_GATEWAY,
+                    ) from None
+                yield str(error)
+                time.sleep(1)
+
+    def _stream(self, path: str, after: str | None) -> Iterator[Event]:
+        headers = {"Last-Event-ID": after} if after else {}
+        try:
+            with self._client.stream(
+                "GET", path, headers=headers, timeout=httpx.Timeout(10, read=QUIET)
+            ) as response:
+                if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                    response.read()
+                    raise _Broken(_detail(response))
+                if response.is_error:
+                    response.read()
+                    raise _refusal(response)
+                yield from _parsed(response.iter_lines())
+        except httpx.TransportError:
+            raise _Broken(f"lost the gateway at {self.url}; trying again") from None
+
+    def _request(self, method: str, path: str, **request: Any) -> Any:
+        with self._reachable():
+            response = self._client.request(method, path, **request)
+        if response.is_error:
+            raise _refusal(response)
+        if response.status_code == httpx.codes.NO_CONTENT:
+            return None
+        try:
+            return response.json()
+        except ValueError:
+            raise CliError(f"{self.url} does not answer like a Headrace gateway") from None
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise CliError(
+                f"no gateway at {self.url}: start one with `headrace up`, or name another with "
+                "--gateway URL",
+                code=NO_GATEWAY,
+            ) from None
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol):
+            raise CliError(f"{self.url!r} is not a URL like http://127.0.0.1:8000") from None
+        except httpx.TransportError as error:
+            raise CliError(
+                f"the gateway at {self.url} did not answer: {str(error) or type(error).__name__}",
+                code=NO_GATEWAY,
+            ) from None
+
+
+class _Broken(Exception):
+    """The stream ended although the run has not."""
+
+
+def _parsed(lines: Iterator[str]) -> Iterator[Event]:
+    """Events out of `text/event-stream` lines; comments (pings) are skipped."""
+    data: list[str] = []
+    for line in lines:
+        if line.startswith("data:"):
+            data.append(line.removeprefix("data:").removeprefix(" "))
+        elif not line and data:
+            yield Event.model_validate_json("\n".join(data))
+            data = []
+
+
+def _refusal(response: httpx.Response) -> CliError:
+    try:
+        problems = [(item["path"], item["message"]) for item in response.json()["problems"]]
+    except (ValueError, KeyError, TypeError):
+        problems = []
+    code = NO_GATEWAY if response.status_code == httpx.codes.BAD_GATEWAY else 1
+    return CliError(_detail(response), problems, code)
+
+
+def _detail(response: httpx.Response) -> str:
+    try:
+        return str(json.loads(response.text)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"{response.url} answered {response.status_code} {response.reason_phrase}"

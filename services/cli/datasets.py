@@ -1,0 +1,123 @@
+"""`headrace datasets …`: add, list, show, rm."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from services.cli.client import Gateway, GatewayURL
+from services.cli.output import AsJson, CliError, ago, out, print_json, size, table
+
+commands = typer.Typer(help="Upload, list, show and remove datasets.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
+
+
+@commands.command()
+def add(
+    file: Annotated[Path, typer.Argument(help="A .jsonl, .csv or .parquet file.")],
+    name: Annotated[str | None, typer.Option(help="Default: the file's name.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="COL", help="Column of the prompt. Default: guessed.")
+    ] = None,
+    answer: Annotated[
+        str | None, typer.Option(metavar="COL", help="Column of the answer. Default: guessed.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(help="jsonl, csv or parquet. Default: guessed.")
+    ] = None,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Upload FILE as a dataset."""
+    if not file.is_file():
+        kind = "is a folder" if file.is_dir() else "does not exist"
+        raise CliError(f"{file} {kind}: name a .jsonl, .csv or .parquet file")
+    form: dict[str, str] = {}
+    mapping = {"prompt": prompt, "answer": answer}
+    if any(mapping.values()):
+        form["mapping"] = json.dumps({key: column for key, column in mapping.items() if column})
+    if name is not None:
+        form["name"] = name
+    if format is not None:
+        form["format"] = format
+    try:
+        content = file.open("rb")
+    except OSError as error:
+        raise CliError(f"{file} cannot be read: {error.strerror}") from None
+    with content:
+        record = Gateway(gateway).post(
+            "/v1/datasets", data=form, files={"file": (file.name, content)}
+        )
+    if as_json:
+        print_json(record)
+        return
+    out.print(
+        f"[green]added[/] [bold]{escape(record['name'])}[/] ({record['rows']:,} rows, "
+        f"id {record['id']})"
+    )
+
+
+@commands.command("list")
+def list_(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """All datasets."""
+    records = Gateway(gateway).get("/v1/datasets")["datasets"]
+    if as_json:
+        print_json(records)
+        return
+    table(
+        ("NAME", "ID", "ROWS", "SIZE", "CREATED", "SOURCE"),
+        [
+            (
+                f"[bold]{escape(record['name'])}[/]",
+                record["id"],
+                f"{record['rows']:,}",
+                size(sum(segment["bytes"] for segment in record["segments"])),
+                ago(record["created"]),
+                escape(record["source"]),
+            )
+            for record in records
+        ],
+        "no datasets: add one with `headrace datasets add FILE`",
+    )
+
+
+@commands.command()
+def show(
+    dataset: Name,
+    rows: Annotated[int, typer.Option(help="Rows to show.", min=1, max=100)] = 3,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """A dataset and its first rows."""
+    api = Gateway(gateway)
+    record = api.get(f"/v1/datasets/{dataset}")
+    preview = api.get(f"/v1/datasets/{dataset}/preview", rows=rows)["rows"]
+    if as_json:
+        print_json({**record, "preview": preview})
+        return
+    out.print(
+        f"[bold]{escape(record['name'])}[/]  {record['rows']:,} rows in "
+        f"{len(record['segments'])} segment(s), id {record['id']}, from {escape(record['source'])}"
+    )
+    for row in preview:
+        out.print(f"\n[dim]row {row['index']}[/]")
+        for part in ("prompt", "answer", "meta"):
+            if row[part] not in (None, {}):
+                out.print(f"[cyan]{part}:[/] {escape(_text(row[part]))}")
+
+
+@commands.command()
+def rm(dataset: Name, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """Delete a dataset. Refused while a run uses it."""
+    Gateway(gateway).delete(f"/v1/datasets/{dataset}")
+    if as_json:
+        print_json({"deleted": dataset})
+    else:
+        out.print(f"[green]deleted[/] {escape(dataset)}")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,181 @@
+"""Commands that work on this machine instead of over REST: `up`, `demo`, `logs`, `chat`.
+
+What they start is imported only when it is asked for, so that `headrace runs` stays quick.
+"""
+
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from services.cli.client import Gateway, GatewayURL
+from services.cli.output import INTERRUPTED, AsJson, CliError, out, print_json, size, table
+from services.settings import Settings
+
+Data = Annotated[Path | None, typer.Option(help="The data folder. Default: HEADRACE_DATA.")]
+
+
+def register(root: typer.Typer) -> None:
+    """Add these commands to the root."""
+    for command in (up, demo, logs, chat):
+        root.command()(command)
+
+
+def up(
+    data: Data = None,
+    host: Annotated[str, typer.Option(help="Where the gateway listens.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The gateway's port; 0: any free one.")] = 8000,
+    reward_port: Annotated[int, typer.Option(help="The reward service's port.")] = 8002,
+    redis_port: Annotated[
+        int | None, typer.Option(help="Default: 6379, or any free one if that is taken.")
+    ] = None,
+    rollouts: Annotated[int, typer.Option(help="Rollout workers.", min=0)] = 1,
+    ranks: Annotated[int, typer.Option(help="Learner ranks.", min=1)] = 1,
+    pool: Annotated[str, typer.Option(help="The pool these workers belong to.")] = "default",
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="PARTS", help="Start only these, e.g. gateway,reward,redis."),
+    ] = None,
+) -> None:
+    """Start everything on this machine; Ctrl-C ends it.
+
+    A Redis named by HEADRACE_REDIS_URL is used; without one, `up` starts its own.
+    """
+    from services.launch import ALL_PARTS, LaunchError, UpOptions, given_redis_url, run
+
+    parts = ALL_PARTS if only is None else frozenset(filter(None, only.split(",")))
+    try:
+        options = UpOptions(
+            data=data or Settings().data,
+            host=host,
+            port=port,
+            reward_port=reward_port,
+            redis_port=redis_port,
+            redis_url=given_redis_url(),
+            rollouts=rollouts,
+            ranks=ranks,
+            pool=pool,
+            parts=parts,
+        )
+        code = run(options)
+    except LaunchError as error:
+        raise CliError(str(error)) from None
+    raise typer.Exit(code)
+
+
+def demo(
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """See a policy learn, from nothing, in a few minutes on two cores."""
+    from services import demo as demonstration
+
+    raise typer.Exit(demonstration.run(data=data, as_json=as_json))
+
+
+def logs(
+    process: Annotated[
+        str | None, typer.Argument(help="gateway, reward, rollout-0, learner, redis.")
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Lines to begin with.", min=0)] = 40,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """The end of a process' log; without PROCESS, which logs there are."""
+    folder = (data or Settings().data) / "logs"
+    files = sorted(folder.glob("*.log"))
+    if not files:
+        raise CliError(
+            f"there are no logs in {folder}: is --data (HEADRACE_DATA) the folder of `headrace up`?"
+        )
+    if process is None:
+        _list_logs(files, as_json)
+        return
+    path = folder / f"{process}.log"
+    if path not in files:
+        names = ", ".join(file.stem for file in files)
+        raise CliError(f"there is no log of {process!r}; there is {names}")
+    with path.open(encoding="utf-8", errors="replace") as file:
+        last = [line.rstrip("\n") for line in deque(file, lines)]
+        if as_json:
+            print_json({"process": process, "path": str(path), "lines": last})
+            return
+        for line in last:
+            typer.echo(line)
+        try:
+            while follow:
+                # A rotated log starts again from its beginning.
+                if path.stat().st_size < file.tell():
+                    file.seek(0)
+                if text := file.read():
+                    typer.echo(text, nl=False)
+                else:
+                    time.sleep(0.3)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _list_logs(files: list[Path], as_json: bool) -> None:
+    if as_json:
+        print_json([{"process": file.stem, "path": str(file)} for file in files])
+        return
+    table(
+        ("PROCESS", "SIZE", "FILE"),
+        [
+            (f"[bold]{escape(file.stem)}[/]", size(file.stat().st_size), escape(str(file)))
+            for file in files
+        ],
+        "no logs",
+    )
+    out.print("\n[dim]headrace logs PROCESS shows one; --follow goes on[/]")
+
+
+def chat(
+    model: Annotated[
+        str, typer.Argument(metavar="RUN_OR_PATH", help="A run, or a model's folder.")
+    ],
+    prompt: Annotated[str | None, typer.Argument(help="Without it, a conversation.")] = None,
+    data: Data = None,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Talk to a run's newest checkpoint, or to any model folder."""
+    path = Path(model).expanduser()
+    if not path.is_dir():
+        path = _checkpoint(model, data or Settings().data, gateway)
+    command = [sys.executable, "-m", "learner.chat", str(path)]
+    if prompt is not None:
+        command.append(prompt)
+    if as_json and prompt is None:
+        raise CliError("chat --json answers one prompt: give it one")
+    try:
+        done = subprocess.run(
+            command, check=False, text=True, stdout=subprocess.PIPE if as_json else None
+        )
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json and done.returncode == 0:
+        print_json({"model": str(path), "prompt": prompt, "answer": done.stdout.rstrip("\n")})
+    raise typer.Exit(done.returncode)
+
+
+def _checkpoint(run: str, data: Path, gateway: str | None) -> Path:
+    """The folder of the run's current checkpoint. Raises CliError where it is not here."""
+    record = Gateway(gateway).get(f"/v1/runs/{run}")
+    if record["checkpoint"] is None:
+        raise CliError(
+            f"run {record['name']} ({record['id']}) is {record['state']} and has no checkpoint yet"
+        )
+    path = data / str(record["checkpoint"])
+    if not path.is_dir():
+        raise CliError(
+            f"the checkpoint {record['checkpoint']} is not in {data}: name the data folder with "
+            "--data or HEADRACE_DATA"
+        )
+    return path

@@ -1,0 +1,55 @@
+"""The command's root: its subcommands, and the one place where an error becomes a sentence."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from services.cli import datasets, local, runs, system
+from services.cli.output import INTERRUPTED, CliError, err, show_error
+
+root = typer.Typer(
+    name="headrace",
+    help="Reinforcement learning of language models: submit a run, watch it, use what it made.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+local.register(root)
+runs.register(root)
+root.add_typer(datasets.commands, name="datasets")
+system.register(root)
+
+
+def app() -> None:
+    """Entry point of `headrace`."""
+    try:
+        root()
+    except CliError as error:
+        show_error(error, "--json" in sys.argv)
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        err.print("[dim]interrupted[/]")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (head, less) has had enough. The interpreter would complain on flushing.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"headrace {version('headrace')}")
+        raise typer.Exit
+
+
+@root.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Reinforcement learning of language models: submit a run, watch it, use what it made."""

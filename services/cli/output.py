@@ -1,0 +1,104 @@
+"""What every command prints with, and the one error type that becomes a sentence."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+FAILED = 1
+NO_GATEWAY = 3
+INTERRUPTED = 130
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+# Without a terminal there is no width to fit: lines stay whole for grep and the like.
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+err = Console(stderr=True, highlight=False)
+
+STATE_STYLES = {
+    "queued": "dim",
+    "starting": "yellow",
+    "running": "cyan",
+    "paused": "yellow",
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "magenta",
+}
+
+
+class CliError(Exception):
+    """Shown as one sentence and the problems under it; ends the command with `code`."""
+
+    def __init__(
+        self, message: str, problems: Sequence[tuple[str, str]] = (), code: int = FAILED
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.problems = list(problems)
+        self.code = code
+
+
+def show_error(error: CliError, as_json: bool) -> None:
+    """One red sentence on stderr; with `as_json` an object on stdout, for scripts."""
+    if as_json:
+        problems = [{"path": path, "message": text} for path, text in error.problems]
+        print_json({"error": error.message, "problems": problems, "code": error.code})
+        return
+    err.print(f"[bold red]error:[/] [red]{escape(error.message)}[/]", soft_wrap=True)
+    for path, text in error.problems:
+        where = f"[yellow]{escape(path)}[/]: " if path else ""
+        err.print(f"  {where}{escape(text)}", soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """`value` as indented JSON, unstyled and unwrapped."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
+    """A plain table (cells are rich markup); `empty` where there are no rows."""
+    grid = Table(box=None, pad_edge=False, header_style="bold dim")
+    *names, last = columns
+    for name in names:
+        grid.add_column(name, no_wrap=True)
+    grid.add_column(last, overflow="fold")
+    count = 0
+    for count, row in enumerate(rows, 1):  # noqa: B007
+        grid.add_row(*row)
+    out.print(grid if count else f"[dim]{escape(empty)}[/]")
+
+
+def state(value: str) -> str:
+    """A run's state in its colour."""
+    return f"[{STATE_STYLES.get(value, 'default')}]{escape(value)}[/]"
+
+
+def ago(moment: float | None) -> str:
+    """How long since `moment` (Unix seconds), e.g. `3 min ago`."""
+    return "never" if not moment else f"{duration(max(0.0, time.time() - moment))} ago"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the largest unit that fits: `42 s`, `3 min`, `5.2 h`, `3 d`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.0f} d"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that fits."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError

@@ -1,0 +1,181 @@
+"""`headrace submit`, `runs`, `watch`, `cancel`, `resume`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.markup import escape
+
+from recipes import UnknownRecipe, merged, read_recipe
+from services.cli.client import Gateway, GatewayURL
+from services.cli.output import AsJson, CliError, ago, out, print_json, state, table
+from services.cli.watch import watch_run
+
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="Its id, the beginning of its id, or its name.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a config key, e.g. optimizer.lr=1e-6. Repeat."
+    ),
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")]
+
+
+def register(root: typer.Typer) -> None:
+    """Add these commands to the root."""
+    for command in (submit, runs, watch, cancel, resume):
+        root.command()(command)
+
+
+def submit(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name (see `headrace recipes`) or a YAML file.")
+    ],
+    set_: Set = None,
+    name: Annotated[str | None, typer.Option(help="Default: the recipe's name.")] = None,
+    resume_from: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Continue from this run's checkpoint.")
+    ] = None,
+    pool: Annotated[str | None, typer.Option(help="The pool that works on it.")] = None,
+    priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
+    follow: Watch = False,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Queue a run."""
+    overrides = overrides_from(set_ or [])
+    request: dict[str, Any] = {"priority": priority, "resume_from": resume_from}
+    path = Path(recipe)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        request["config"] = _with_absolute_model(merged(_file(path), overrides))
+        request["name"] = name or path.stem
+    else:
+        request |= {"recipe": recipe, "config": _with_absolute_model(overrides), "name": name}
+    _submit(request | {"pool": pool}, follow, as_json, gateway)
+
+
+def resume(
+    run: Run,
+    set_: Set = None,
+    name: Annotated[str | None, typer.Option(help="Default: the old run's name.")] = None,
+    follow: Watch = False,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Queue a new run that continues RUN from its last checkpoint."""
+    request = {"resume_from": run, "config": overrides_from(set_ or []), "name": name}
+    _submit(request, follow, as_json, gateway)
+
+
+def _submit(request: dict[str, Any], follow: bool, as_json: bool, gateway: str | None) -> None:
+    api = Gateway(gateway)
+    given = {key: value for key, value in request.items() if value is not None}
+    record = api.post("/v1/runs", json=given)
+    if not follow:
+        if as_json:
+            print_json(record)
+            return
+        out.print(
+            f"[green]queued[/] [bold]{escape(record['name'])}[/] as {record['id']}\n"
+            f"[dim]follow it with: headrace watch {record['id']}[/]"
+        )
+        return
+    raise typer.Exit(watch_run(api, record["id"], as_json))
+
+
+def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """All runs, newest first."""
+    records = Gateway(gateway).get("/v1/runs")["runs"]
+    if as_json:
+        print_json(records)
+        return
+    table(
+        ("ID", "NAME", "KIND", "STATE", "STEP", "CREATED", "REASON"),
+        [
+            (
+                record["id"],
+                f"[bold]{escape(record['name'])}[/]",
+                record["kind"],
+                state(record["state"]),
+                f"{record['step']}/{record['max_steps'] or '?'}",
+                ago(record["created"]),
+                escape(record["reason"]),
+            )
+            for record in records
+        ],
+        "no runs: submit one with `headrace submit RECIPE` (see `headrace recipes`)",
+    )
+
+
+def watch(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """Follow RUN until it ends: exit code 0 succeeded, 1 not. Ctrl-C leaves it running.
+
+    With --json each event is one line of JSON.
+    """
+    api = Gateway(gateway)
+    raise typer.Exit(watch_run(api, api.get(f"/v1/runs/{run}")["id"], as_json))
+
+
+def cancel(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """Cancel RUN; `headrace resume RUN` continues it later from its checkpoint."""
+    record = Gateway(gateway).post(f"/v1/runs/{run}/cancel")
+    if as_json:
+        print_json(record)
+        return
+    said = "cancelled" if record["state"] == "cancelled" else "cancelling"
+    out.print(f"[magenta]{said}[/] {escape(record['name'])} ({record['id']})")
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        return read_recipe(str(path), path.read_text()).config
+    except OSError as error:
+        raise CliError(f"{path} cannot be read: {error.strerror}") from None
+    except (UnknownRecipe, UnicodeDecodeError) as error:
+        raise CliError(str(error)) from None
+
+
+def overrides_from(settings: list[str]) -> dict[str, Any]:
+    """`["a.b=1"]` as {"a": {"b": 1}}; values are YAML, and 1e-6 is a number (YAML 1.1 has it as
+    text)."""
+    result: dict[str, Any] = {}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        parts = key.strip().split(".")
+        if not separator or not all(parts):
+            raise CliError(f"--set {setting} is not KEY=VALUE, like optimizer.lr=1e-6")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise CliError(f"--set {key}: {text!r} is not a YAML value; quote it twice") from None
+        section = result
+        for part in parts[:-1]:
+            inner = section.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise CliError(f"--set {key}: {part} was set to {inner!r} before")
+            section = inner
+        section[parts[-1]] = _number(value)
+    return result
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return float(value) if "e" in value.lower() else value
+        except ValueError:
+            return value
+    return value
+
+
+def _with_absolute_model(config: dict[str, Any]) -> dict[str, Any]:
+    """A model folder named relative to where the user stands, as the gateway can find it."""
+    model = config.get("model")
+    if not isinstance(model, dict):
+        return config
+    path = model.get("path")
+    if isinstance(path, str) and Path(path).expanduser().is_dir():
+        return {**config, "model": {**model, "path": str(Path(path).expanduser().resolve())}}
+    return config

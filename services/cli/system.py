@@ -1,0 +1,68 @@
+"""`headrace workers` and `headrace recipes`."""
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from services.cli.client import Gateway, GatewayURL
+from services.cli.output import AsJson, ago, out, print_json, table
+
+
+def register(root: typer.Typer) -> None:
+    """Add these commands to the root."""
+    for command in (workers, recipes):
+        root.command()(command)
+
+
+def workers(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """Rollout workers and what they do."""
+    records = Gateway(gateway).get("/v1/workers")["workers"]
+    if as_json:
+        print_json(records)
+        return
+    table(
+        ("ID", "HOST", "POOL", "STATE", "RUN", "VERSION", "IN FLIGHT", "TOKENS/S", "SEEN", "ERROR"),
+        [
+            (
+                escape(record["id"]),
+                escape(record["host"]),
+                record["pool"],
+                f"[red]{record['state']}[/]" if record["state"] == "unhealthy" else record["state"],
+                record["run"] or "",
+                "" if record["version"] is None else str(record["version"]),
+                str(record["groups_in_flight"]),
+                f"{record['tokens_per_second']:,.0f}",
+                ago(record["heartbeat"]),
+                escape(record["error"]),
+            )
+            for record in records
+        ],
+        "no workers: `headrace up` starts one; more with `python -m rollout`",
+    )
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Print this one's YAML.")] = None,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Recipes and when to use each; with NAME, its text to copy and change."""
+    api = Gateway(gateway)
+    if name is not None:
+        recipe = api.get(f"/v1/recipes/{name}")
+        if as_json:
+            print_json(recipe)
+        else:
+            typer.echo(recipe["text"], nl=False)
+        return
+    records = api.get("/v1/recipes")["recipes"]
+    if as_json:
+        print_json(records)
+        return
+    table(
+        ("NAME", "WHEN"),
+        [(f"[bold]{escape(record['name'])}[/]", escape(record["when"])) for record in records],
+        "no recipes",
+    )
+    out.print("\n[dim]headrace recipes NAME prints one; headrace submit NAME runs it[/]")

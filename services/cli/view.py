@@ -1,0 +1,129 @@
+"""What a watcher knows of a run, folded from its events, and how that is said in one line.
+
+Pure: events in, text out.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from services.contracts.events import Event
+
+REWARD = "reward/mean"
+STALENESS = "staleness/mean"
+TOKENS = "throughput/tokens_per_second"
+BOTTLENECK = "bottleneck"
+LOSS = "train/loss"
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass
+class RunView:
+    """A run as seen so far."""
+
+    name: str
+    id: str
+    kind: str
+    state: str
+    reason: str
+    max_steps: int | None
+    step: int = 0
+    metrics: dict[str, Any] = field(default_factory=dict)
+    rewards: list[float] = field(default_factory=list)
+    evaluations: list[tuple[int, float]] = field(default_factory=list)
+    """(step, accuracy)."""
+    step_times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=20))
+    """(Unix seconds, step) of the newest steps, for the time that is left."""
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=6))
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> "RunView":
+        """From the API's run record."""
+        known = ("name", "id", "kind", "state", "reason", "max_steps", "step")
+        return cls(**{key: record[key] for key in known})
+
+    def apply(self, event: Event) -> str:
+        """Take in one event; the line that says it."""
+        data = event.data
+        if event.kind == "state":
+            self.state, self.reason = data["state"], data.get("reason", "")
+        elif event.kind == "step":
+            self.metrics = data
+            self.step = int(data.get("step", self.step + 1))
+            self.step_times.append((event.time, self.step))
+            if (reward := data.get(REWARD)) is not None:
+                self.rewards.append(float(reward))
+        elif event.kind == "progress":
+            self.metrics = {**self.metrics, **data}
+            if data.get("unit", "steps") in ("step", "steps"):
+                self.step = int(data.get("done", data.get("step", self.step)))
+                self.max_steps = int(data.get("total", 0)) or self.max_steps
+                self.step_times.append((event.time, self.step))
+        elif event.kind == "evaluation":
+            self.evaluations.append((int(data["step"]), float(data["accuracy"])))
+        line = said(event, self.max_steps)
+        if event.kind not in ("step", "progress"):
+            self.lines.append(line)
+        return line
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the pace of the newest steps; None where that is not known."""
+        if self.max_steps is None or len(self.step_times) < 2:
+            return None
+        (begin, first), (end, last) = self.step_times[0], self.step_times[-1]
+        return (end - begin) / (last - first) * (self.max_steps - last) if last > first else None
+
+
+def said(event: Event, max_steps: int | None) -> str:
+    """One event as one plain line."""
+    data = event.data
+    if event.kind == "state":
+        return f"{data['state']}{': ' + data['reason'] if data.get('reason') else ''}"
+    if event.kind == "step":
+        return f"step {data.get('step', '?')}/{max_steps or '?'}  " + "  ".join(figures(data))
+    if event.kind == "progress":
+        done, unit = data.get("done", data.get("step")), data.get("unit", "steps")
+        return f"{done}/{data.get('total')} {unit}  " + "  ".join(figures(data))
+    if event.kind == "evaluation":
+        return (
+            f"evaluation at step {data['step']}: accuracy {float(data['accuracy']):.3f} on "
+            f"{data.get('rows', '?')} rows"
+        )
+    if event.kind == "checkpoint":
+        return f"checkpoint at step {data.get('step')}: {data.get('directory')}"
+    if event.kind == "worker":
+        error = f": {data['error']}" if data.get("error") else ""
+        return f"worker {data.get('worker')} {data.get('state')}{error}"
+    return f"warning: {data.get('message')}"
+
+
+def figures(metrics: dict[str, Any]) -> list[str]:
+    """The figures a watcher looks at first, those that are there."""
+    result = []
+    if (reward := metrics.get(REWARD)) is not None:
+        result.append(f"reward {float(reward):.3f}")
+    if (loss := metrics.get(LOSS)) is not None and reward is None:
+        result.append(f"loss {float(loss):.4f}")
+    if (staleness := metrics.get(STALENESS)) is not None:
+        result.append(f"staleness {float(staleness):.2f}")
+    if (tokens := metrics.get(TOKENS)) is not None:
+        result.append(f"{float(tokens):,.0f} tokens/s")
+    if bottleneck := metrics.get(BOTTLENECK):
+        result.append(f"bottleneck {bottleneck}")
+    return result
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """`values` as at most `width` bars from their lowest to their highest; longer lists are
+    averaged in equal pieces."""
+    if not values or width < 1:
+        return ""
+    count = min(width, len(values))
+    cuts = [round(i * len(values) / count) for i in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
+    low, high = min(means), max(means)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((mean - low) * scale)] for mean in means)

@@ -1,0 +1,9 @@
+"""What every config section shares: no unknown keys, no silent changes after validation."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """A part of the run config."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

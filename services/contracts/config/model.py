@@ -1,0 +1,68 @@
+"""Which model a run trains: one that exists, or one made from nothing."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from services.contracts.config.base import Section
+
+DType = Literal["float32", "bfloat16"]
+
+
+class PretrainedModel(Section):
+    """A model folder in Hugging Face layout, a hub name, or an earlier run's last checkpoint."""
+
+    source: Literal["pretrained"] = "pretrained"
+    path: str = Field(min_length=1)
+    """A folder, a hub name (`org/name`), or `run:RUN` for the checkpoint of another run."""
+    dtype: DType = "float32"
+    """Type of the weights while training and as they are published."""
+    trust_remote_code: bool = False
+    """Run Python code that the model's folder ships. Off unless you have read that code."""
+
+
+class CharacterTokenizer(Section):
+    """One token per character of `alphabet`, plus beginning, end and padding."""
+
+    type: Literal["character"] = "character"
+    alphabet: str = Field("0123456789+-*/=() ", min_length=1)
+    """Every character that prompts and answers may hold."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "CharacterTokenizer":
+        if len(set(self.alphabet)) != len(self.alphabet):
+            raise ValueError("alphabet names a character twice")
+        return self
+
+
+class ScratchModel(Section):
+    """A Llama with random weights and its own small tokenizer."""
+
+    source: Literal["scratch"]
+    hidden_size: int = Field(128, ge=16)
+    """Width of the residual stream."""
+    layers: int = Field(4, ge=1)
+    """Transformer blocks."""
+    heads: int = Field(4, ge=1)
+    """Attention heads; divides `hidden_size`."""
+    intermediate_size: int = Field(512, ge=16)
+    """Width of the feed-forward layers."""
+    max_length: int = Field(256, ge=16)
+    """Positions the model is made for, in tokens."""
+    tokenizer: CharacterTokenizer = CharacterTokenizer()
+    """How text becomes tokens."""
+    dtype: DType = "float32"
+    """Type of the weights."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "ScratchModel":
+        if self.hidden_size % self.heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}"
+            )
+        if (self.hidden_size // self.heads) % 2:
+            raise ValueError("hidden_size / heads must be even: rotary embeddings work on pairs")
+        return self
+
+
+Model = Annotated[PretrainedModel | ScratchModel, Field(discriminator="source")]

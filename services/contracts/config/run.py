@@ -1,0 +1,294 @@
+"""The two kinds of run and the sections they are made of."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.base import Section
+from services.contracts.config.model import DType, Model, PretrainedModel
+
+
+class Data(Section):
+    """What the policy is asked."""
+
+    dataset: str = Field(min_length=1)
+    """Name or id of an uploaded dataset."""
+    system: str | None = None
+    """System message put before each prompt that is not already a chat."""
+    template: str = "{prompt}"
+    """What a text prompt is put into, e.g. to ask for an answer format."""
+    chat_template: Literal["auto", "none"] = "auto"
+    """auto: the tokenizer's chat template where it has one; none: prompts go in as plain text."""
+
+    @model_validator(mode="after")
+    def _placeholder(self) -> "Data":
+        if "{prompt}" not in self.template:
+            raise ValueError(f"template {self.template!r} lacks the placeholder {{prompt}}")
+        return self
+
+
+class Sampling(Section):
+    """How rollout workers sample."""
+
+    temperature: float = Field(1.0, gt=0, le=10)
+    """Sampling temperature; the learner takes log-probabilities at the same."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus. 1 is off."""
+    top_k: int = Field(0, ge=0)
+    """Most likely tokens to choose from. 0 is off."""
+    max_tokens: int = Field(64, ge=1)
+    """Longest completion, in tokens."""
+    min_tokens: int = Field(0, ge=0)
+    """Shortest completion, in tokens."""
+    ignore_eos: bool = False
+    """Go on to max_tokens whatever is sampled (benchmarks)."""
+    stop_token_ids: list[int] = []
+    """Tokens that end a completion besides the tokenizer's end of sequence."""
+    seed: int | None = None
+    """Where set, sample i of a draw always gets the same seed, so that a synchronous run can be
+    repeated. Slower: vLLM then samples row by row."""
+
+    @model_validator(mode="after")
+    def _support(self) -> "Sampling":
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}")
+        if self.top_p != 1 or self.top_k != 0:
+            raise ValueError(
+                "top_p and top_k cut the support the sampler draws from, and the learner does not "
+                "yet take its log-probabilities over the same support, which would bias every "
+                "ratio: leave them at 1 and 0"
+            )
+        return self
+
+
+class VLLM(Section):
+    """Options of the vLLM server beside each worker."""
+
+    max_model_len: int | None = Field(None, ge=16)
+    """Longest prompt + completion, in tokens; default: the model's own limit."""
+    max_num_seqs: int = Field(256, ge=1)
+    """Most completions generated at once."""
+    dtype: Literal["auto"] | DType = "auto"
+    """Type of the weights while sampling; auto: as published."""
+    tensor_parallel_size: int = Field(1, ge=1)
+    """GPUs one server is spread over."""
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    """Share of a GPU's memory the server may take."""
+    extra: dict[str, Any] = {}
+    """Any other option of the vLLM server, by its name, e.g. {"enable-prefix-caching": false}."""
+    startup_seconds: float = Field(600, gt=0)
+    """How long the server may take to start."""
+
+
+class Rollout(Section):
+    """How groups are handed out and generated."""
+
+    max_staleness: int = Field(1, ge=0)
+    """Versions a sampled token may lag behind the version that trains on it (η). 0: synchronous."""
+    lease_seconds: float = Field(60, ge=2)
+    """A worker that makes no progress for this long loses its groups to others."""
+    groups_in_flight: int | None = Field(None, ge=1)
+    """Groups one worker generates at once; default: what fills max_num_seqs."""
+    episode: str = "single_turn"
+    """Episode type, by name."""
+    vllm: VLLM = VLLM()
+    """Options of the vLLM server."""
+    stream_bytes: int = Field(1 << 30, ge=1 << 20)
+    """Bytes that finished but untrained groups may take in Redis before workers wait."""
+
+
+class Reward(Section):
+    """One verifier and its share of the reward."""
+
+    verifier: str
+    """A name that the reward service knows."""
+    weight: float = 1.0
+    """The reward is the weighted sum over verifiers."""
+    params: dict[str, Any] = {}
+    """The verifier's parameters."""
+
+
+class AdamW(Section):
+    """Adam with decoupled weight decay."""
+
+    type: Literal["adamw"] = "adamw"
+    lr: float = Field(1e-6, gt=0)
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the first and second moments."""
+    eps: float = Field(1e-8, gt=0)
+    """Added to the denominator."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay."""
+    max_grad_norm: float | None = Field(1.0, gt=0)
+    """Gradients are scaled down to this global norm; null: never."""
+
+
+class MuonAdamW(Section):
+    """Muon for the matrices inside the blocks, AdamW for embeddings, head and vectors."""
+
+    type: Literal["muon"]
+    lr: float = Field(0.02, gt=0)
+    """Peak learning rate of the matrices."""
+    momentum: float = Field(0.95, ge=0, lt=1)
+    """Muon's momentum."""
+    adamw_lr: float = Field(3e-3, gt=0)
+    """Peak learning rate of everything else."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's betas."""
+    eps: float = Field(1e-8, gt=0)
+    """AdamW's epsilon."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of both."""
+    max_grad_norm: float | None = Field(1.0, gt=0)
+    """Gradients are scaled down to this global norm; null: never."""
+
+
+Optimizer = Annotated[AdamW | MuonAdamW, Field(discriminator="type")]
+
+
+class Schedule(Section):
+    """Learning rate over the run, as a share of its peak."""
+
+    type: Literal["constant", "linear", "cosine", "wsd"] = "constant"
+    """constant; linear to the floor; cosine to the floor; wsd: flat, then linear to the floor."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps of linear warm-up."""
+    floor: float = Field(0.0, ge=0, le=1)
+    """Share of the peak at the end."""
+    decay_share: float = Field(0.2, gt=0, le=1)
+    """wsd: share of the steps that the decay takes."""
+
+
+class Training(Section):
+    """How long, in what pieces, and what is kept."""
+
+    max_steps: int | None = Field(None, ge=1)
+    """Batches to train; default: `epochs` over the dataset."""
+    epochs: float | None = Field(None, gt=0)
+    """Passes over the dataset, where max_steps is not given. Default 1."""
+    tokens_per_microbatch: int = Field(16_384, ge=16)
+    """Most tokens, prompts included, in one forward and backward pass of one rank."""
+    activation_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third slower."""
+    checkpoint_every: int = Field(10, ge=1)
+    """Steps between checkpoints. A crash repeats the steps since the last one, from the same
+    groups."""
+    keep_checkpoints: int = Field(2, ge=1)
+    """Newest checkpoints kept on disk."""
+    seed: int = 0
+    """Order of the prompts and everything random in the learner."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "Training":
+        if self.max_steps is not None and self.epochs is not None:
+            raise ValueError("training has both max_steps and epochs: leave one out")
+        return self
+
+
+class Evaluation(Section):
+    """Scores on held-out rows, all from one policy version."""
+
+    dataset: str = Field(min_length=1)
+    """Name or id of the held-out dataset."""
+    every: int | None = Field(None, ge=1)
+    """Steps between evaluations; default: only at the start and the end."""
+    rows: int | None = Field(None, ge=1)
+    """Only the first so many rows."""
+    samples: int = Field(1, ge=1)
+    """Completions per row."""
+    temperature: float = Field(0.0, ge=0)
+    """0 is greedy."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Longest completion; default: sampling.max_tokens."""
+    at_start: bool = True
+    """Also before the first step."""
+
+
+class RLConfig(Section):
+    """Reinforcement learning of one policy on one dataset."""
+
+    type: Literal["rl"] = "rl"
+    model: PretrainedModel
+    """The policy to start from."""
+    data: Data
+    """Prompts."""
+    rewards: list[Reward] = Field(min_length=1)
+    """Verifiers; the reward is their weighted sum."""
+    sampling: Sampling = Sampling()
+    """Sampling options."""
+    rollout: Rollout = Rollout()
+    """Rollout workers."""
+    algorithm: Algorithm = Algorithm()
+    """The objective."""
+    optimizer: Optimizer = AdamW()
+    """The optimizer."""
+    schedule: Schedule = Schedule()
+    """Learning rate schedule."""
+    training: Training = Training()
+    """Length, micro-batches, checkpoints."""
+    evaluation: Evaluation | None = None
+    """Held-out evaluation."""
+
+    @model_validator(mode="after")
+    def _lengths(self) -> "RLConfig":
+        limit = self.rollout.vllm.max_model_len
+        if limit is not None and self.sampling.max_tokens >= limit:
+            raise ValueError(
+                f"sampling.max_tokens {self.sampling.max_tokens} leaves no room for a prompt in "
+                f"rollout.vllm.max_model_len {limit}"
+            )
+        if self.algorithm.samples_per_prompt > self.rollout.vllm.max_num_seqs:
+            raise ValueError(
+                f"algorithm.samples_per_prompt {self.algorithm.samples_per_prompt} exceeds "
+                f"rollout.vllm.max_num_seqs {self.rollout.vllm.max_num_seqs}"
+            )
+        return self
+
+
+class MidtrainData(Section):
+    """Rows to imitate: prompt and answer."""
+
+    dataset: str = Field(min_length=1)
+    """Name or id of an uploaded dataset whose rows have answers."""
+    template: str = "{prompt}"
+    """What a text prompt is put into."""
+    train_on: Literal["answer", "all"] = "answer"
+    """Which tokens the loss counts: the answer and the end of sequence, or all."""
+
+
+class Midtrain(Section):
+    """Length and batch of a supervised run."""
+
+    max_steps: int = Field(500, ge=1)
+    """Optimizer steps."""
+    rows_per_step: int = Field(128, ge=1)
+    """Rows per optimizer step."""
+    tokens_per_microbatch: int = Field(16_384, ge=16)
+    """Most tokens in one forward and backward pass of one rank."""
+    validation_share: float = Field(0.02, ge=0, lt=1)
+    """Share of the rows kept out of training to measure the loss on."""
+    validate_every: int = Field(100, ge=1)
+    """Steps between validations."""
+    seed: int = 0
+    """Initial weights and order of the rows."""
+
+
+class MidtrainConfig(Section):
+    """Supervised training of a model, from nothing or from an existing one."""
+
+    type: Literal["midtrain"]
+    model: Model
+    """The model to train."""
+    data: MidtrainData
+    """What it learns."""
+    optimizer: Optimizer = MuonAdamW(type="muon")
+    """The optimizer."""
+    schedule: Schedule = Schedule(type="wsd")
+    """Learning rate schedule."""
+    training: Midtrain = Midtrain()
+    """Length and batch."""
+
+
+RunConfig = Annotated[RLConfig | MidtrainConfig, Field(discriminator="type")]

@@ -1,0 +1,28 @@
+"""Events of a run, in order: what `watch`, the page and `GET /v1/runs/{id}/events` show.
+
+Kinds and their data:
+- `state`: {"state", "reason"}
+- `step`: the step's metrics, flat, by the names of docs/metrics.md
+- `evaluation`: {"step", "version", "name", "accuracy", "reward", "rows"}
+- `progress`: {"done", "total", "unit", ...}: midtraining and other long stretches
+- `worker`: {"worker", "state", "error"}: joins, leaves, failures
+- `warning`: {"message"}
+- `checkpoint`: {"step", "directory"}
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+EventKind = Literal[
+    "state", "step", "evaluation", "progress", "worker", "warning", "checkpoint"
+]
+
+
+class Event(BaseModel):
+    """One event. `id` orders events within a run and is what a client resumes after."""
+
+    id: str
+    time: float
+    kind: EventKind
+    data: dict[str, Any]

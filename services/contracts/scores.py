@@ -1,0 +1,74 @@
+"""The reward service's HTTP contract: `POST /v1/score`.
+
+`reward` is null for `error` alone: something on our side broke, and the trajectory is masked
+from the loss. What the answer itself provoked gets a number.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class ScoreStatus(StrEnum):
+    """How one scoring ended."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    PARTIAL = "partial"
+    SCORED = "scored"
+    NO_ANSWER = "no_answer"
+    UNPARSABLE = "unparsable"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+class ScoreItem(BaseModel):
+    """One completion to score by one verifier."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str = Field(description="Comes back with the result; unique within the request.")
+    verifier: str = Field(description="A name that `GET /v1/verifiers` lists.")
+    prompt: str | list[dict[str, Any]] = Field(
+        "", description="What the policy was asked: text, or chat messages."
+    )
+    completion: str = Field(description="What the policy answered.")
+    answer: Any = Field(
+        None, description="The reference from the dataset row, as it stands there."
+    )
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="The verifier's parameters; see its JSON schema."
+    )
+
+
+class ScoreRequest(BaseModel):
+    """Items are independent of each other; results come back in their order."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: list[ScoreItem] = Field(max_length=4096)
+
+
+class ScoreResult(BaseModel):
+    """The outcome for one item."""
+
+    id: str
+    status: ScoreStatus
+    reward: float | None = Field(description="Null for status `error` alone.")
+    components: dict[str, float] = Field(
+        default_factory=dict, description="Named parts of the reward, for the metrics."
+    )
+    detail: str = Field("", description="A sentence for a person: what was compared, what broke.")
+
+    @model_validator(mode="after")
+    def _null_means_error(self) -> "ScoreResult":
+        if (self.reward is None) != (self.status is ScoreStatus.ERROR):
+            raise ValueError(f"reward {self.reward} does not go with status {self.status}")
+        return self
+
+
+class ScoreResponse(BaseModel):
+    """Results in the order of the request's items."""
+
+    results: list[ScoreResult]

@@ -1,0 +1,161 @@
+"""A trajectory group on the wire: one prompt, its samples, and all a learner needs of them.
+
+Layout: 4 bytes little-endian length of the header, the header (msgpack), then one safetensors
+blob. No pickle, no JSON numbers per token. A prompt is stored once for its group.
+
+Per sampled token: 2 or 4 bytes of token id (2 where the vocabulary allows), 4 bytes of sampler
+log-probability, 1 bit of loss mask; plus about 1 kB per group.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+SCHEMA = 1
+
+IntArray = npt.NDArray[np.integer]
+FloatArray = npt.NDArray[np.float32]
+
+
+class SchemaMismatch(ValueError):
+    """The bytes were written by another version of Headrace. Upgrade the older process."""
+
+
+class GroupHeader(msgspec.Struct, kw_only=True):
+    """What is said once per group or once per sample."""
+
+    run: str
+    draw: int
+    attempt: str
+    worker: str
+    row: int
+    """Index of the dataset row."""
+    lineage: str
+    """The lineage that granted the lease."""
+    tags: list[str]
+    """The distinct version tags (`weights.version_tag`) that sampled tokens of this group."""
+    finish_reasons: list[str]
+    statuses: list[str]
+    rewards: list[float | None]
+    """Weighted sum over the run's verifiers; None: a verifier broke, mask this sample."""
+    components: dict[str, list[float | None]] = {}
+    """Unweighted reward by verifier name."""
+    leased_at: float = 0.0
+    generated_at: float = 0.0
+    scored_at: float = 0.0
+    schema: int = SCHEMA
+
+
+@dataclass
+class TrajectoryGroup:
+    """`samples` completions of one prompt. Ragged arrays are concatenated, cut by `lengths`.
+
+    prompt_tokens [p] · lengths [samples] · tokens, loss_mask, logprobs [sum(lengths)] ·
+    spans [k, 4]: (sample, start, end, index into header.tags), end exclusive, in completion
+    tokens. `loss_mask` is False on tokens the policy did not sample (tool output, forced ones);
+    their `logprobs` are 0.
+    """
+
+    header: GroupHeader
+    prompt_tokens: IntArray
+    lengths: IntArray
+    tokens: IntArray
+    loss_mask: npt.NDArray[np.bool_]
+    logprobs: FloatArray
+    spans: IntArray
+
+    @property
+    def samples(self) -> int:
+        """How many completions the group holds."""
+        return len(self.lengths)
+
+    def check(self) -> None:
+        """Raise ValueError naming the first array that does not fit the others."""
+        total = int(self.lengths.sum())
+        for name in ("tokens", "loss_mask", "logprobs"):
+            if len(getattr(self, name)) != total:
+                raise ValueError(
+                    f"group of draw {self.header.draw}: {name} has {len(getattr(self, name))} "
+                    f"entries, lengths add up to {total}"
+                )
+        for name in ("finish_reasons", "statuses", "rewards"):
+            if len(getattr(self.header, name)) != self.samples:
+                raise ValueError(
+                    f"group of draw {self.header.draw}: {name} has "
+                    f"{len(getattr(self.header, name))} entries for {self.samples} samples"
+                )
+        if self.spans.ndim != 2 or self.spans.shape[1] != 4:
+            raise ValueError(f"group of draw {self.header.draw}: spans is not [k, 4]")
+
+
+def encode(group: TrajectoryGroup) -> bytes:
+    """The group as bytes. Raises ValueError where its arrays do not fit each other."""
+    group.check()
+    header = msgspec.msgpack.encode(group.header)
+    highest = max(
+        int(group.tokens.max(initial=0)), int(group.prompt_tokens.max(initial=0))
+    )
+    token_type = np.uint16 if highest <= np.iinfo(np.uint16).max else np.uint32
+    arrays = save_arrays(
+        {
+            "prompt_tokens": group.prompt_tokens.astype(token_type),
+            "lengths": group.lengths.astype(np.uint32),
+            "tokens": group.tokens.astype(token_type),
+            "loss_mask": np.packbits(group.loss_mask),
+            "logprobs": group.logprobs.astype(np.float32),
+            "spans": group.spans.astype(np.uint32),
+        }
+    )
+    return struct.pack("<I", len(header)) + header + arrays
+
+
+def decode(blob: bytes) -> TrajectoryGroup:
+    """The inverse of `encode`.
+
+    Raises SchemaMismatch for another version's bytes, ValueError for anything not whole.
+    """
+    header = decode_header(blob)
+    start = 4 + struct.unpack_from("<I", blob)[0]
+    try:
+        arrays = load_arrays(blob[start:])
+        lengths = arrays["lengths"].astype(np.int64)
+        mask = np.unpackbits(arrays["loss_mask"], count=int(lengths.sum())).astype(np.bool_)
+        group = TrajectoryGroup(
+            header=header,
+            prompt_tokens=arrays["prompt_tokens"].astype(np.int64),
+            lengths=lengths,
+            tokens=arrays["tokens"].astype(np.int64),
+            loss_mask=mask,
+            logprobs=arrays["logprobs"],
+            spans=arrays["spans"].astype(np.int64),
+        )
+    except Exception as error:  # safetensors raises its own type, not a ValueError
+        raise ValueError(f"trajectory group of draw {header.draw} is damaged: {error}") from error
+    group.check()
+    return group
+
+
+def decode_header(blob: bytes) -> GroupHeader:
+    """The header alone, without touching the arrays. Raises as `decode` does."""
+    if len(blob) < 4:
+        raise ValueError("trajectory group is shorter than its length field")
+    length = struct.unpack_from("<I", blob)[0]
+    try:
+        schema = msgspec.msgpack.decode(blob[4 : 4 + length], type=_SchemaOnly).schema
+        if schema != SCHEMA:
+            raise SchemaMismatch(
+                f"trajectory group has schema {schema}, this process reads {SCHEMA}: "
+                "run the same version of Headrace everywhere"
+            )
+        return msgspec.msgpack.decode(blob[4 : 4 + length], type=GroupHeader)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"trajectory group has a damaged header: {error}") from error
+
+
+class _SchemaOnly(msgspec.Struct):
+    schema: int

@@ -1,0 +1,56 @@
+"""The weight manifest: what the learner registers when a version exists.
+
+A version exists when its manifest does, never before its files are durable. Versions form a
+tree: `lineage` changes with every start of a learner, so that what a dead learner published
+beyond the checkpoint that its successor went back to is recognised everywhere.
+"""
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA = 1
+
+
+class WeightFile(msgspec.Struct, frozen=True):
+    """One file, named relative to the data volume, with what proves it whole."""
+
+    name: str
+    bytes: int
+    xxh3: str
+
+
+class WeightManifest(msgspec.Struct, frozen=True):
+    """One published policy version."""
+
+    run: str
+    version: int
+    lineage: str
+    kind: Literal["full", "delta"]
+    files: list[WeightFile]
+    tensors: int
+    model: str
+    """Folder of config and tokenizer on the data volume (no weights in it)."""
+    base: int | None = None
+    """For a delta: the version it applies to."""
+    created: float = 0.0
+    """Unix seconds when the optimizer step that made it ended; what `live` is measured from."""
+    schema: int = SCHEMA
+
+    @property
+    def tag(self) -> str:
+        """The version string that vLLM reports for every token."""
+        return version_tag(self.lineage, self.version)
+
+
+def version_tag(lineage: str, version: int) -> str:
+    """`9f3a1c:7`, the name of a version wherever one is written down."""
+    return f"{lineage}:{version}"
+
+
+def parse_version_tag(tag: str) -> tuple[str, int]:
+    """The inverse of `version_tag`. Raises ValueError for anything else."""
+    lineage, separator, version = tag.rpartition(":")
+    if not separator or not lineage or not version.isdigit():
+        raise ValueError(f"{tag!r} is not a version tag like '9f3a1c:7'")
+    return lineage, int(version)

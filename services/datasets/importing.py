@@ -1,0 +1,80 @@
+"""One uploaded file, or a handful of prompts, to one segment.
+
+Nothing is visible on the data volume until every row has been accepted.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+import xxhash
+
+from services.contracts.dataset import Row
+from services.contracts.records import DatasetSegment
+from services.datasets.columns import ColumnMapping, DatasetError, check_prompt, row_from
+from services.datasets.segments import write_segment
+from services.datasets.sources import Format, guess_format, read_rows
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What became of a file."""
+
+    id: str
+    """The same for the same name, rows and mapping, wherever and whenever it is imported."""
+    segment: DatasetSegment
+    mapping: ColumnMapping
+    """The columns that were used, guesses made."""
+
+
+def import_file(
+    root: Path,
+    file: BinaryIO,
+    filename: str,
+    name: str,
+    format: Format | None = None,
+    mapping: ColumnMapping | None = None,
+) -> Imported:
+    """Convert `file` (seekable) into the first segment of the dataset `name` under `root`.
+
+    `format` None: by the file's first bytes and name. Raises DatasetError (UnsupportedFormat
+    where the format is the problem) and leaves nothing behind then.
+    """
+    file.seek(0)
+    head = file.read(16)
+    if not head:
+        raise DatasetError(f"{filename} is empty: it has no rows")
+    pairs = read_rows(file, format or guess_format(filename, head), filename)
+    first = next(pairs, None)
+    if first is None:
+        raise DatasetError(f"{filename} has no rows")
+    resolved = (mapping or ColumnMapping()).resolved(first[1])
+    rows = (row_from(place, source, resolved) for place, source in chain([first], pairs))
+    with write_segment(rows, root) as written:
+        dataset = dataset_id(name, written.xxh3)
+        return Imported(dataset, written.publish(root, dataset), resolved)
+
+
+def append_rows(root: Path, dataset: str, rows: Iterable[Row]) -> DatasetSegment:
+    """Write `rows` as a further segment of `dataset`. Raises DatasetError for an unusable prompt
+    or where there are no rows."""
+
+    def checked() -> Iterator[Row]:
+        for number, row in enumerate(rows, 1):
+            check_prompt(f"prompt {number}", row.prompt)
+            yield row
+
+    with write_segment(checked(), root) as written:
+        if not written.rows:
+            raise DatasetError("no prompts were given")
+        return written.publish(root, dataset)
+
+
+def dataset_id(name: str, xxh3: str) -> str:
+    """16 hex digits from the dataset's name and the checksum of its first segment.
+
+    The name belongs to it: two datasets may start with the same rows and grow apart.
+    """
+    return xxhash.xxh3_64_hexdigest(f"{name}\0{xxh3}".encode())

@@ -1,0 +1,63 @@
+"""Rows of a dataset by index, across its segments, without loading it."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+
+from services.contracts.dataset import Row
+from services.contracts.records import DatasetRecord
+from services.datasets.segments import Segment
+from services.volume import Volume
+
+
+class DatasetReader:
+    """Random access to the rows of `record`. A dataset only grows: `extend` takes a newer record.
+
+    On a host without the data volume call `fetch` first; it brings the segments here. On one that
+    has it, `rows` alone will do.
+    """
+
+    def __init__(self, volume: Volume, record: DatasetRecord) -> None:
+        self._volume = volume
+        self._segments: list[Segment | None] = []
+        self.extend(record)
+
+    def __len__(self) -> int:
+        """Rows."""
+        return self._ends[-1] if self._ends else 0
+
+    def extend(self, record: DatasetRecord) -> None:
+        """Take in the segments that `record` has beyond those known here."""
+        self.record = record
+        self._ends = list(accumulate(segment.rows for segment in record.segments))
+        self._segments += [None] * (len(record.segments) - len(self._segments))
+
+    async def fetch(self) -> None:
+        """Have every segment here, whole. Raises as `Volume.fetch` does."""
+        for position, segment in enumerate(self.record.segments):
+            if self._segments[position] is None:
+                await self._volume.fetch(segment.file, segment.bytes, segment.xxh3)
+
+    def rows(self, indices: Iterable[int]) -> list[Row]:
+        """The rows at `indices`, in their order.
+
+        Raises IndexError beyond the end, FileNotFoundError for a segment that is not here.
+        """
+        return [self.row(index) for index in indices]
+
+    def row(self, index: int) -> Row:
+        """The row at `index`. Raises as `rows` does."""
+        if not 0 <= index < len(self):
+            raise IndexError(
+                f"dataset {self.record.name} has {len(self)} rows; there is no row {index}"
+            )
+        position = bisect_right(self._ends, index)
+        start = self._ends[position - 1] if position else 0
+        return self._segment(position).row(index - start)
+
+    def _segment(self, position: int) -> Segment:
+        segment = self._segments[position]
+        if segment is None:
+            segment = Segment(self._volume.path(self.record.segments[position].file))
+            self._segments[position] = segment
+        return segment

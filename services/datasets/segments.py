@@ -1,0 +1,107 @@
+"""Arrow IPC segments: the form in which rows lie on the data volume.
+
+A segment never changes after its rename and is named by its checksum. Three string columns hold
+JSON (`prompt`, `answer`, `meta`), so that any row fits one schema. Every record batch but the last
+has BATCH rows: the place of a row is arithmetic, and reading one touches one batch.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from services.contracts.dataset import Row
+from services.contracts.records import DatasetSegment
+from services.volume import checksum, fsync
+
+BATCH = 1024
+"""Rows per record batch."""
+SCHEMA = pa.schema(
+    [(name, pa.large_utf8()) for name in ("prompt", "answer", "meta")],
+    metadata={b"headrace.segment": b"1"},
+)
+COLUMNS = tuple(SCHEMA.names)
+
+
+class UnpublishedSegment:
+    """A written segment that has no final place yet. Use as a context manager: what was not
+    moved is removed."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self.path = path
+        self.rows = rows
+        self.bytes = path.stat().st_size
+        self.xxh3 = checksum(path)
+
+    def __enter__(self) -> "UnpublishedSegment":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.path.unlink(missing_ok=True)
+
+    def publish(self, root: Path, dataset: str) -> DatasetSegment:
+        """Move it to its place under the data volume's `root`; whole and durable from then on."""
+        name = f"datasets/{dataset}/segment-{self.xxh3}.arrow"
+        target = root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self.path.chmod(0o644)
+        self.path.rename(target)
+        fsync(target.parent)
+        fsync(target.parent.parent)
+        return DatasetSegment(file=name, rows=self.rows, bytes=self.bytes, xxh3=self.xxh3)
+
+
+def write_segment(rows: Iterable[Row], root: Path) -> UnpublishedSegment:
+    """Write `rows` to a temporary file on the data volume, fsynced. May hold no rows at all.
+
+    Whatever `rows` raises goes through, and nothing is left behind.
+    """
+    folder = root / "datasets"
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=".incoming-", suffix=".arrow", dir=folder)
+    os.close(descriptor)
+    path = Path(name)
+    try:
+        count = 0
+        with pa.OSFile(name, "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+            source = iter(rows)
+            while batch := list(islice(source, BATCH)):
+                writer.write_batch(_batch(batch))
+                count += len(batch)
+        fsync(path)
+        return UnpublishedSegment(path, count)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _batch(rows: list[Row]) -> pa.RecordBatch:
+    columns = [[_json(getattr(row, name)) for row in rows] for name in COLUMNS]
+    return pa.record_batch([pa.array(column, SCHEMA.types[0]) for column in columns], SCHEMA)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+class Segment:
+    """A memory-mapped segment: rows by index within it, without reading the rest."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+
+    def row(self, index: int) -> Row:
+        """The row at `index` (from 0). Raises IndexError beyond the end."""
+        if index < 0:
+            raise IndexError(f"row {index} of a segment")
+        batch = self._reader.get_batch(index // BATCH)
+        prompt, answer, meta = (
+            msgspec.json.decode(batch.column(position)[index % BATCH].as_py())
+            for position in range(len(COLUMNS))
+        )
+        return Row(prompt=prompt, answer=answer, meta=meta)

@@ -1,0 +1,159 @@
+"""Reading JSONL, CSV and Parquet as (place, columns) pairs, one row at a time.
+
+Never holds a file in memory. CSV values stay text as they stand: a guessed number would turn
+the reference answer `007` into 7. Python's csv module reads them, since it knows the line.
+"""
+
+import csv
+import sys
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any, BinaryIO, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from services.datasets.columns import DatasetError
+
+Format = Literal["jsonl", "csv", "parquet"]
+
+SUFFIXES: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+PARQUET_BATCH = 1024
+"""Rows decoded at once."""
+
+
+class UnsupportedFormat(DatasetError):
+    """Neither the file's name nor its first bytes tell a format that can be read."""
+
+
+def guess_format(filename: str, head: bytes) -> Format:
+    """The format by the file's first bytes, else by its name. Raises UnsupportedFormat.
+
+    `head` is the beginning of the file; 16 bytes are enough.
+    """
+    if head[:4] == b"PAR1":
+        return "parquet"
+    if head[:2] in (b"\x1f\x8b", b"PK") or head[:4] == b"\x28\xb5\x2f\xfd":
+        raise UnsupportedFormat(f"{filename} is compressed: unpack it and upload what is inside")
+    suffix = PurePath(filename).suffix.lower()
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
+        return "jsonl"
+    raise UnsupportedFormat(
+        f"cannot tell the format of {filename!r}: upload a .jsonl, .csv or .parquet file, or name "
+        "the format (jsonl, csv, parquet)"
+    )
+
+
+def read_rows(
+    file: BinaryIO, format: Format, filename: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows with their place (`line 3`, `row 3`, from 1). Raises DatasetError naming it."""
+    file.seek(0)
+    if format == "parquet":
+        yield from _parquet(file)
+    elif format == "csv":
+        yield from _csv(file, "\t" if filename.lower().endswith(".tsv") else ",")
+    else:
+        yield from _jsonl(file)
+
+
+def _jsonl(file: BinaryIO) -> Iterator[tuple[str, dict[str, Any]]]:
+    decoder = msgspec.json.Decoder()
+    for number, line in _lines(file):
+        if not line.strip():
+            continue
+        try:
+            value = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            raise DatasetError(
+                f"line {number} is not JSON: {_json_reason(number, line, error)}"
+            ) from None
+        if not isinstance(value, dict):
+            array = isinstance(value, list)
+            hint = "; unpack the array with: jq -c '.[]' FILE" if array and number == 1 else ""
+            raise DatasetError(
+                f"line {number} is {'a list' if array else 'a bare value'}, not an object: each "
+                f'line holds one row, like {{"prompt": "…", "answer": "…"}}{hint}'
+            )
+        yield f"line {number}", value
+
+
+def _json_reason(number: int, line: str, error: msgspec.DecodeError) -> str:
+    reason = str(error).removeprefix("JSON is malformed: ").removesuffix(".")
+    if number == 1 and line.strip() in ("{", "["):
+        reason = "the file is one JSON document; put each row on a line of its own"
+    start = line.strip()
+    return f"{reason}. It begins: {start[:60]}{'…' if len(start) > 60 else ''}"
+
+
+def _csv(file: BinaryIO, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    reader = csv.reader((line for _, line in _lines(file)), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    before = 0
+    try:
+        for cells in reader:
+            # A quoted cell may run over lines; the row is named by the line it starts on.
+            line, before = before + 1, reader.line_num
+            if not cells:
+                continue
+            if not header:
+                header = _header(cells)
+                continue
+            if len(cells) != len(header):
+                raise DatasetError(
+                    f"line {line} has {len(cells)} cells, the header has {len(header)} "
+                    f"({', '.join(header)}): put cells that hold {delimiter!r} or a line break "
+                    "in double quotes"
+                )
+            yield f"line {line}", dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        raise DatasetError(f"line {before + 1} is not CSV: {error}") from None
+
+
+def _header(cells: list[str]) -> list[str]:
+    header = [cell.strip() for cell in cells]
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise DatasetError(
+            f"the header (line 1) names a column twice: {', '.join(map(repr, twice))}"
+        )
+    return header
+
+
+def _parquet(file: BinaryIO) -> Iterator[tuple[str, dict[str, Any]]]:
+    number = 0
+    try:
+        with pq.ParquetFile(file) as source:
+            for batch in source.iter_batches(batch_size=PARQUET_BATCH):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"row {number}", row
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(f"not a whole Parquet file (after row {number}): {error}") from None
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"not valid UTF-8 after row {number}: {error}") from None
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, str]]:
+    for number, raw in enumerate(file, 1):
+        line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+        try:
+            yield number, line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DatasetError(
+                f"line {number} is not valid UTF-8 (byte {error.start + 1} of the line is "
+                f"0x{line[error.start]:02x}): save the file as UTF-8, e.g. with "
+                "iconv -f latin1 -t utf-8"
+            ) from None

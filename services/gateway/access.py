@@ -1,0 +1,107 @@
+"""What a request gets from its application: the store, the data volume, the run it names."""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated
+
+import httpx
+from fastapi import Depends, Path, Request
+from rapidfuzz import fuzz, process
+
+from services.contracts.records import DatasetRecord, RunRecord
+from services.gateway.problems import Problem
+from services.gateway.settings import GatewaySettings
+from services.store import Store
+from services.volume import Volume
+
+
+@dataclass
+class Access:
+    """One per application, made at start."""
+
+    settings: GatewaySettings
+    store: Store
+    volume: Volume
+    http: httpx.AsyncClient
+
+
+def access(request: Request) -> Access:
+    """This application's access."""
+    given: Access = request.app.state.access
+    return given
+
+
+AccessDep = Annotated[Access, Depends(access)]
+
+
+async def find_run(given: Access, reference: str) -> RunRecord:
+    """The run with this id, this name (the newest of several), or the only one whose id begins
+    so. Raises Problem 404, or 409 where several ids do."""
+    exact = await given.store.runs.get(reference)
+    if exact is not None:
+        return exact
+    runs = sorted(await given.store.runs.list(), key=lambda run: run.created, reverse=True)
+    if named := [run for run in runs if run.name == reference]:
+        return named[0]
+    begins = [run for run in runs if reference and run.id.startswith(reference)]
+    if len(begins) == 1:
+        return begins[0]
+    if begins:
+        ids = ", ".join(run.id for run in begins[:5])
+        raise Problem(
+            HTTPStatus.CONFLICT, f"{reference!r} is the beginning of several runs' ids: {ids}"
+        )
+    near = process.extractOne(
+        reference, sorted({run.name for run in runs}), scorer=fuzz.ratio, score_cutoff=60
+    )
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise Problem(HTTPStatus.NOT_FOUND, f"there is no run {reference!r}{hint}")
+
+
+async def find_dataset(given: Access, reference: str) -> DatasetRecord:
+    """The dataset with this id or name. Raises Problem 404 naming the nearest."""
+    records = await given.store.datasets.list()
+    found = next((r for r in records if reference in (r.id, r.name)), None)
+    if found is not None:
+        return found
+    raise Problem(HTTPStatus.NOT_FOUND, missing_dataset(reference, records))
+
+
+def missing_dataset(reference: str, records: list[DatasetRecord]) -> str:
+    """The sentence for a dataset that is not there."""
+    names = sorted(record.name for record in records)
+    near = process.extractOne(reference, names, scorer=fuzz.ratio, score_cutoff=60)
+    if near:
+        return f"there is no dataset {reference!r}; did you mean {near[0]!r}?"
+    listed = f"there is {', '.join(names[:10])}" if names else "none has been uploaded yet"
+    return f"there is no dataset {reference!r}; {listed}"
+
+
+async def _run(
+    given: AccessDep,
+    run: Annotated[
+        str, Path(description="Its id, the beginning of its id, or its name (then the newest).")
+    ],
+) -> RunRecord:
+    return await find_run(given, run)
+
+
+async def _dataset(
+    given: AccessDep, dataset: Annotated[str, Path(description="Its name or id.")]
+) -> DatasetRecord:
+    return await find_dataset(given, dataset)
+
+
+RunDep = Annotated[RunRecord, Depends(_run)]
+DatasetDep = Annotated[DatasetRecord, Depends(_dataset)]
+
+
+async def runs_that_use(given: Access, record: DatasetRecord) -> list[RunRecord]:
+    """Runs that are not over and read `record`, for training or evaluation."""
+    names = {record.id, record.name}
+    return [
+        run
+        for run in await given.store.runs.list()
+        if not run.state.final
+        and names & {(run.config.get(part) or {}).get("dataset") for part in ("data", "evaluation")}
+    ]

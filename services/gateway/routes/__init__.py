@@ -1,0 +1,1 @@
+"""The routers: each parses, calls one function, returns a model. No logic lives here."""

@@ -1,0 +1,187 @@
+"""`/v1/datasets`: upload, list, show, preview, delete."""
+
+import json
+import shutil
+import time
+from http import HTTPStatus
+from pathlib import PurePath
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, File, Form, Query, Response, UploadFile
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from services.contracts.records import DatasetRecord
+from services.datasets import ColumnMapping, DatasetReader, Format, import_file
+from services.gateway.access import AccessDep, DatasetDep, runs_that_use
+from services.gateway.problems import Problem
+from services.logs import get_logger
+
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+
+log = get_logger(__name__)
+
+
+class DatasetList(BaseModel):
+    """All datasets, by name."""
+
+    datasets: list[DatasetRecord]
+
+
+class PreviewRow(BaseModel):
+    """One row as rollout workers see it."""
+
+    index: int
+    prompt: str | list[dict[str, Any]]
+    answer: Any
+    meta: dict[str, Any]
+
+
+class Preview(BaseModel):
+    """Some rows."""
+
+    rows: list[PreviewRow]
+    total: int = Field(description="Rows of the dataset.")
+
+
+class MappingModel(BaseModel):
+    """Source columns by what they become."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompt: str | None = None
+    answer: str | None = None
+
+
+@router.post(
+    "",
+    status_code=HTTPStatus.CREATED,
+    summary="Upload a dataset",
+    responses={200: {"description": "Uploaded before; nothing changed", "model": DatasetRecord}},
+)
+async def upload(
+    given: AccessDep,
+    response: Response,
+    file: Annotated[UploadFile, File(description="JSON lines, CSV (with a header) or Parquet.")],
+    name: Annotated[
+        str | None,
+        Form(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+            description="Default: the file's name without its suffix.",
+        ),
+    ] = None,
+    format: Annotated[Format | None, Form(description="Default: guessed.")] = None,
+    mapping: Annotated[
+        str | None,
+        Form(
+            description='Columns as JSON: `{"prompt": "question", "answer": "answer"}`. Default: '
+            "the first of prompt, question, problem, instruction, messages; and of answer, "
+            "solution, gold, target. Other columns become the row's meta."
+        ),
+    ] = None,
+) -> DatasetRecord:
+    """Convert an uploaded file into a dataset. Uploading the same again changes nothing (200);
+    another content under a name that exists is refused (409)."""
+    filename = PurePath(file.filename or "upload").name
+    chosen = name or _name_from(filename)
+    imported = await anyio.to_thread.run_sync(
+        import_file, given.volume.root, file.file, filename, chosen, format, _mapping(mapping)
+    )
+    record = DatasetRecord(
+        id=imported.id,
+        name=chosen,
+        rows=imported.segment.rows,
+        created=time.time(),
+        segments=[imported.segment],
+        source=filename,
+    )
+    kept = await given.store.datasets.add(record)
+    if kept.id != record.id:
+        await anyio.to_thread.run_sync(_remove, given, record.id)
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"there is a dataset {chosen!r} with other rows (id {kept.id}): choose another name, "
+            f"delete it first, or append to it with POST /v1/prompts",
+        )
+    if kept.created != record.created:
+        response.status_code = HTTPStatus.OK
+    else:
+        log.info("dataset added", dataset=record.id, name=chosen, rows=record.rows)
+    return kept
+
+
+@router.get("", summary="List datasets")
+async def list_all(given: AccessDep) -> DatasetList:
+    """All datasets, by name."""
+    return DatasetList(
+        datasets=sorted(await given.store.datasets.list(), key=lambda record: record.name)
+    )
+
+
+@router.get("/{dataset}", summary="Show a dataset")
+async def show(record: DatasetDep) -> DatasetRecord:
+    """One dataset and its segments."""
+    return record
+
+
+@router.get("/{dataset}/preview", summary="Look at rows")
+async def preview(
+    given: AccessDep,
+    record: DatasetDep,
+    start: Annotated[int, Query(ge=0, description="First row.")] = 0,
+    rows: Annotated[int, Query(ge=1, le=100, description="How many.")] = 5,
+) -> Preview:
+    """Rows by index, as rollout workers see them."""
+    indices = range(start, min(start + rows, record.rows))
+    found = await anyio.to_thread.run_sync(DatasetReader(given.volume, record).rows, indices)
+    return Preview(
+        rows=[
+            PreviewRow(index=index, prompt=row.prompt, answer=row.answer, meta=row.meta)
+            for index, row in zip(indices, found, strict=True)
+        ],
+        total=record.rows,
+    )
+
+
+@router.delete("/{dataset}", status_code=HTTPStatus.NO_CONTENT, summary="Delete a dataset")
+async def delete(given: AccessDep, record: DatasetDep) -> None:
+    """Delete a dataset and its files. Refused (409) while a run that is not over uses it."""
+    users = await runs_that_use(given, record)
+    if users:
+        names = ", ".join(f"{run.name} ({run.id}, {run.state})" for run in users)
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"dataset {record.name!r} is used by {names}: cancel that or let it end first",
+        )
+    await given.store.datasets.delete(record.id)
+    await anyio.to_thread.run_sync(_remove, given, record.id)
+    log.info("dataset deleted", dataset=record.id, name=record.name)
+
+
+def _remove(given: AccessDep, dataset: str) -> None:
+    shutil.rmtree(given.volume.path(f"datasets/{dataset}"), ignore_errors=True)
+
+
+def _name_from(filename: str) -> str:
+    stem = filename.split(".")[0].strip()
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem)
+    return kept.lstrip("._-")[:100] or "dataset"
+
+
+def _mapping(text: str | None) -> ColumnMapping:
+    if text is None or not text.strip():
+        return ColumnMapping()
+    example = 'a mapping is JSON like {"prompt": "question", "answer": "answer"}'
+    try:
+        raw = json.loads(text)
+        parsed = MappingModel.model_validate(raw)
+    except json.JSONDecodeError as error:
+        detail = f"the mapping is not JSON ({error.msg}): {example}"
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, [("mapping", error.msg)]) from None
+    except ValidationError as error:
+        problems = [
+            (".".join(["mapping", *map(str, item["loc"])]), item["msg"]) for item in error.errors()
+        ]
+        detail = f"the mapping cannot be used: {example}"
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, problems) from None
+    return ColumnMapping(parsed.prompt, parsed.answer)

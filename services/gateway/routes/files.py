@@ -1,0 +1,37 @@
+"""`/v1/files`: what hosts without the data volume need of it: datasets, models, weights,
+checkpoints. Everything else on the volume (logs, Redis' files) is not served."""
+
+import re
+from http import HTTPStatus
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse
+
+from services.gateway.access import AccessDep
+from services.gateway.problems import Problem
+
+router = APIRouter(prefix="/v1/files", tags=["files"])
+
+# A part never begins with a dot: neither `..` nor a file that is still being written.
+_PART = r"(?!\.)[^/\\\x00]+"
+SERVED = re.compile(
+    rf"(datasets/{_PART}/{_PART}|runs/{_PART}/(model|weights|checkpoints)(/{_PART})+)"
+)
+
+
+@router.head("/{path:path}", include_in_schema=False)
+@router.get("/{path:path}", summary="Fetch a file of the data volume", response_class=FileResponse)
+async def fetch(path: str, given: AccessDep) -> FileResponse:
+    """A file under `datasets/`, `runs/RUN/model`, `runs/RUN/weights` or `runs/RUN/checkpoints`.
+    Takes range requests."""
+    if not SERVED.fullmatch(path):
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            f"{path!r} is not served: only datasets/ and runs/RUN (model, weights, "
+            "checkpoints) are",
+        )
+    file = given.volume.path(path)
+    # A link that leads out of the volume is as good as `..`.
+    if not file.is_file() or not file.resolve().is_relative_to(given.volume.root.resolve()):
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no file {path!r} on the data volume")
+    return FileResponse(file)

@@ -1,0 +1,69 @@
+"""`/healthz` and `/readyz`."""
+
+import tempfile
+from http import HTTPStatus
+from typing import Literal
+
+import anyio.to_thread
+from fastapi import APIRouter
+from pydantic import BaseModel
+from redis.exceptions import RedisError
+
+from services.gateway.access import Access, AccessDep
+from services.gateway.problems import RETRY_AFTER, Problem
+
+router = APIRouter(tags=["operation"])
+
+PATIENCE = 2.0
+"""Seconds to wait for Redis."""
+
+
+class Health(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+@router.get("/healthz", summary="Alive")
+async def healthz() -> Health:
+    """The process answers. Says nothing about what it depends on."""
+    return Health()
+
+
+@router.get("/readyz", summary="Ready")
+async def readyz(given: AccessDep) -> Health:
+    """Redis answers and the data volume can be written; else 503 saying what is not so."""
+    problems = []
+    if reason := await _redis_problem(given):
+        problems.append(("redis", reason))
+    if reason := await anyio.to_thread.run_sync(_volume_problem, given):
+        problems.append(("data", reason))
+    if problems:
+        raise Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "; ".join(reason for _, reason in problems),
+            problems,
+            {"Retry-After": str(RETRY_AFTER)},
+        )
+    return Health()
+
+
+async def _redis_problem(given: Access) -> str | None:
+    try:
+        with anyio.fail_after(PATIENCE):
+            await given.store.ping()
+    except (RedisError, OSError, TimeoutError) as error:
+        return f"Redis does not answer ({type(error).__name__})"
+    return None
+
+
+def _volume_problem(given: Access) -> str | None:
+    root = given.volume.root
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root) as file:
+            file.write(b"\0")
+            file.flush()
+    except OSError as error:
+        return f"the data volume {root} cannot be written: {error.strerror}"
+    return None

@@ -1,0 +1,102 @@
+"""`/metrics` for Prometheus: runs by state, the newest metrics of live runs, workers.
+
+Names are those of docs/metrics.md with `headrace_` before them and `_` for what Prometheus does
+not take. Everything is read when asked for: the gateway counts nothing itself.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+from redis.exceptions import RedisError
+
+from services.contracts.records import RunRecord, RunState, WorkerRecord
+from services.gateway.access import AccessDep
+
+router = APIRouter(tags=["operation"])
+
+WORKER_GAUGES = {
+    "groups_in_flight": "Groups it generates now",
+    "tokens_per_second": "Sampled tokens per second",
+    "tokens_total": "Sampled tokens since it started",
+    "admission_wait_seconds": "Time with a free slot and no admission since it started",
+    "update_seconds": "From the end of the optimizer step until its version was live",
+    "pause_seconds": "How long the last weight update paused generation",
+    "restarts": "How often its vLLM was restarted",
+    "version": "Live policy version",
+    "heartbeat": "Unix time of the last heartbeat",
+}
+
+
+@dataclass(eq=False)
+class Snapshot(Collector):
+    """What one scrape shows. `reachable`: Redis answered."""
+
+    reachable: bool
+    runs: list[RunRecord]
+    workers: list[WorkerRecord]
+
+    def collect(self) -> Iterator[Metric]:
+        """The metric families."""
+        yield GaugeMetricFamily(
+            "headrace_redis_up", "1 where Redis answers", value=float(self.reachable)
+        )
+        if self.reachable:
+            yield from self._runs()
+            yield from self._workers()
+
+    def _runs(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily("headrace_runs", "Runs by state", labels=["state"])
+        for state in RunState:
+            states.add_metric([state], sum(run.state is state for run in self.runs))
+        yield states
+        live = [run for run in self.runs if not run.state.final]
+        step = GaugeMetricFamily("headrace_run_step", "Batches trained", labels=["run", "name"])
+        for run in live:
+            step.add_metric([run.id, run.name], run.step)
+        yield step
+        for name in sorted({name for run in live for name in run.summary}):
+            family = GaugeMetricFamily(
+                "headrace_" + re.sub(r"[^a-zA-Z0-9_]", "_", name),
+                f"{name} at the newest step",
+                labels=["run", "name"],
+            )
+            for run in live:
+                if name in run.summary:
+                    family.add_metric([run.id, run.name], run.summary[name])
+            yield family
+
+    def _workers(self) -> Iterator[Metric]:
+        counts = GaugeMetricFamily(
+            "headrace_workers", "Rollout workers by state", labels=["pool", "state"]
+        )
+        kinds = [(worker.pool, worker.state) for worker in self.workers]
+        for pool, state in sorted(set(kinds)):
+            counts.add_metric([pool, state], kinds.count((pool, state)))
+        yield counts
+        for field, text in WORKER_GAUGES.items():
+            family = GaugeMetricFamily(
+                f"headrace_worker_{field}", text, labels=["worker", "pool", "host"]
+            )
+            for worker in self.workers:
+                if (value := getattr(worker, field)) is not None:
+                    family.add_metric([worker.id, worker.pool, worker.host], value)
+            yield family
+
+
+@router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+async def metrics(given: AccessDep) -> Response:
+    """Runs by state, the newest metrics of live runs, workers; in Prometheus' text format."""
+    try:
+        snapshot = Snapshot(True, await given.store.runs.list(), await given.store.workers.list())
+    except RedisError:
+        snapshot = Snapshot(False, [], [])
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(snapshot)
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

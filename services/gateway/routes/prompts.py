@@ -1,0 +1,63 @@
+"""`/v1/prompts`: add rows to a dataset, also while a run trains on it."""
+
+from http import HTTPStatus
+from typing import Any
+
+import anyio.to_thread
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from services.contracts.dataset import Row
+from services.datasets import append_rows
+from services.gateway.access import AccessDep, find_dataset
+from services.logs import get_logger
+
+router = APIRouter(prefix="/v1/prompts", tags=["datasets"])
+
+log = get_logger(__name__)
+
+
+class Prompt(BaseModel):
+    """One row to add."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompt: str | list[dict[str, Any]] = Field(description="Text, or chat messages.")
+    answer: Any = Field(None, description="The verifier's reference.")
+    meta: dict[str, Any] = Field(default_factory=dict)
+
+
+class PromptAddition(BaseModel):
+    """Rows to append to a dataset."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {"dataset": "mine", "prompts": [{"prompt": "2+2=", "answer": "4"}]}
+        },
+    )
+
+    dataset: str = Field(description="Its name or id.")
+    prompts: list[Prompt] = Field(min_length=1, max_length=100_000)
+
+
+class PromptsAdded(BaseModel):
+    """Where the new rows are."""
+
+    dataset: str = Field(description="The dataset's id.")
+    added: int
+    first: int = Field(description="Index of the first new row.")
+    rows: int = Field(description="Rows of the dataset now.")
+
+
+@router.post("", status_code=HTTPStatus.CREATED, summary="Add prompts to a dataset")
+async def add(given: AccessDep, addition: PromptAddition) -> PromptsAdded:
+    """Append rows. A run that is training on the dataset draws them from its next epoch on."""
+    record = await find_dataset(given, addition.dataset)
+    rows = [Row(prompt=p.prompt, answer=p.answer, meta=p.meta) for p in addition.prompts]
+    segment = await anyio.to_thread.run_sync(append_rows, given.volume.root, record.id, rows)
+    grown = await given.store.datasets.append(record.id, segment)
+    log.info("prompts added", dataset=record.id, rows=segment.rows)
+    return PromptsAdded(
+        dataset=record.id, added=segment.rows, first=grown.rows - segment.rows, rows=grown.rows
+    )

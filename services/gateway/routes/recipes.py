@@ -1,0 +1,47 @@
+"""`/v1/recipes`: the run configs that come with Headrace."""
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from recipes import Recipe, UnknownRecipe, find_recipe, list_recipes
+from services.gateway.problems import Problem
+
+router = APIRouter(prefix="/v1/recipes", tags=["recipes"])
+
+
+class RecipeModel(BaseModel):
+    """One recipe."""
+
+    name: str
+    when: str = Field(description="When to use it.")
+    text: str = Field(description="The commented YAML.")
+    config: dict[str, Any] = Field(description="What the YAML says; not yet a whole run config.")
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "RecipeModel":
+        """The API's form of `recipe`."""
+        return cls(name=recipe.name, when=recipe.when, text=recipe.text, config=recipe.config)
+
+
+class RecipeList(BaseModel):
+    """All recipes."""
+
+    recipes: list[RecipeModel]
+
+
+@router.get("", summary="List recipes")
+async def list_all() -> RecipeList:
+    """All recipes, each with when to use it."""
+    return RecipeList(recipes=[RecipeModel.of(recipe) for recipe in list_recipes()])
+
+
+@router.get("/{name}", summary="Show a recipe")
+async def show(name: str) -> RecipeModel:
+    """One recipe with its commented YAML, to copy and change."""
+    try:
+        return RecipeModel.of(find_recipe(name))
+    except UnknownRecipe as error:
+        raise Problem(HTTPStatus.NOT_FOUND, str(error)) from None

@@ -1,0 +1,24 @@
+"""Settings of the gateway alone, on top of those that all processes share."""
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from services.settings import Settings
+
+GIB = 1 << 30
+
+
+class GatewaySettings(Settings):
+    """`python -m services.gateway`: the REST API and the page.
+
+    Each flag is also an environment variable: `--redis-url` is `HEADRACE_REDIS_URL`.
+    """
+
+    model_config = SettingsConfigDict(cli_prog_name="python -m services.gateway")
+
+    host: str = Field("127.0.0.1", description="Address to listen on. 0.0.0.0: all.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0: any free one.")
+    upload_limit: int = Field(GIB, ge=1, description="Largest upload, in bytes.")
+    body_limit: int = Field(
+        64 << 20, ge=1, description="Largest body of any other request, in bytes."
+    )

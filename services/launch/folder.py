@@ -1,0 +1,111 @@
+"""A data folder belongs to one `headrace up` at a time; it first ends what a killed one left."""
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from services.launch.options import LaunchError
+from services.logs import get_logger
+from services.process import INSTANCE, kill_marked, kill_recorded, started_at
+
+log = get_logger(__name__)
+
+
+class DataFolder:
+    """Holds the lock on a data folder from enter to exit; the kernel frees it if we are killed.
+
+    `up.lock` is the lock and names the holder's pid. `up.json` names the instance (a random id that
+    every process of it carries in its environment) and the processes started, each by pid and start
+    time: a process that lost its environment (setproctitle overwrites it) is still found by those.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.instance = secrets.token_hex(16)
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LaunchError(
+                f"the data folder {self.path} cannot be used: {error.strerror}; "
+                "choose another with --data or HEADRACE_DATA"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode().strip() or "unknown"
+            os.close(lock)
+            raise LaunchError(
+                f"the data folder {self.path} is in use by another `headrace up` (pid {holder}): "
+                f"stop that one first (`kill {holder}`), or choose another folder with --data"
+            ) from None
+        self._lock = lock
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        self._reap()
+        self.record({})
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def marker(self) -> dict[str, str]:
+        """What all processes of this instance carry in their environment."""
+        return {INSTANCE: self.instance}
+
+    def record(self, pids: Mapping[str, int]) -> None:
+        """Note the processes that run now, by name, for whoever has to end them after us."""
+        processes = [
+            {"name": name, "pid": pid, "start": start}
+            for name, pid in pids.items()
+            if (start := started_at(pid)) is not None
+        ]
+        state = {"instance": self.instance, "boot": _boot(), "processes": processes}
+        temporary = self.path / "up.json.new"
+        temporary.write_text(json.dumps(state) + "\n")
+        os.replace(temporary, self.path / "up.json")
+
+    def _reap(self) -> None:
+        """End what the instance in up.json left. We hold the lock, so it has no owner."""
+        try:
+            state = json.loads((self.path / "up.json").read_text())
+            instance = str(state["instance"])
+            recorded = [(int(one["pid"]), int(one["start"])) for one in state["processes"]]
+            boot = state["boot"]
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("up.json cannot be read, nothing to reap", error=repr(error))
+            return
+        killed, alive = kill_marked({INSTANCE: instance})
+        if boot == _boot():
+            killed += [pid for pid, start in recorded if kill_recorded(pid, start)]
+        if killed:
+            log.warning("ended processes that an earlier headrace up left", pids=killed)
+        if alive:
+            raise LaunchError(
+                f"processes {', '.join(map(str, alive))}, left by an earlier headrace up, cannot "
+                "be killed. The kernel holds them (a failed disk or GPU driver), "
+                "and they would share this data folder, so nothing is started"
+            )
+
+
+def _boot() -> str:
+    """This boot of this kernel: start times count from it, so they mean nothing under another."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,100 @@
+"""What can be asked of `headrace up`, and the one error it answers with."""
+
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+ALL_PARTS = frozenset({"redis", "gateway", "reward", "rollout", "learner"})
+DEFAULT_REDIS_PORT = 6379
+
+
+class LaunchError(Exception):
+    """`headrace up` cannot start, or cannot go on. The message is for the user, as it stands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpOptions:
+    """One installation on one machine. A port of 0 means any free one."""
+
+    data: Path = Path("headrace-data")
+    host: str = "127.0.0.1"
+    """Where the gateway listens. Redis, the reward service and vLLM stay on loopback."""
+    port: int = 8000
+    reward_port: int = 8002
+    redis_port: int | None = None
+    """None: 6379, or any free one if that is taken."""
+    redis_url: str | None = None
+    """A Redis that runs already: it is used, and neither started nor stopped."""
+    redis_fsync: Literal["always", "everysec"] = "always"
+    """`everysec` may lose the last second's acknowledged writes on a power cut."""
+    rollouts: int = 1
+    ranks: int = 1
+    pool: str = "default"
+    parts: frozenset[str] = ALL_PARTS
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to every child's environment, over this process's own."""
+    grace: float = 20.0
+    """Seconds each stage of an orderly stop may take before SIGKILL."""
+    restart_limit: int = 5
+    """Deaths in a row, none after a minute of life, before everything stops."""
+
+    def __post_init__(self) -> None:
+        unknown = self.parts - ALL_PARTS
+        if unknown:
+            raise LaunchError(
+                f"unknown part {', '.join(sorted(unknown))}: the parts are "
+                f"{', '.join(sorted(ALL_PARTS))}"
+            )
+        for name, value, least in (("rollouts", self.rollouts, 0), ("ranks", self.ranks, 1)):
+            if value < least:
+                raise LaunchError(f"--{name} {value}: at least {least} is needed")
+
+    def runs(self, part: str) -> bool:
+        """Whether `part` is started here."""
+        if part == "redis" and self.redis_url is not None:
+            return False
+        return part in self.parts and (part != "rollout" or self.rollouts > 0)
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now. TIME_WAIT does not count as taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            # Two sockets with SO_REUSEADDR may both bind; only one of them may listen.
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """`count` different free ports. All are held at once, so none is handed out twice."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    held = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for one in held:
+            one.bind((host, 0))
+        return [int(one.getsockname()[1]) for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def require_port(host: str, port: int, flag: str, taken: Iterable[int] = ()) -> None:
+    """Raise LaunchError unless `port` is free and not among the ports `taken` by other parts."""
+    if not 0 < port < 65536:
+        raise LaunchError(
+            f"{flag} {port}: a port is a number from 1 to 65535, or 0 for any free one"
+        )
+    if port in taken:
+        raise LaunchError(f"{flag} {port}: another part of this installation uses that port")
+    if not port_is_free(host, port):
+        raise LaunchError(
+            f"port {port} on {host} is in use: stop what listens there (`ss -ltnp` names it), "
+            f"or choose another port with {flag}"
+        )

@@ -1,0 +1,114 @@
+"""One process of an installation: how it is started, when it is ready, where its output goes."""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import httpx
+
+State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
+
+NotReady = Callable[[], Awaitable[str | None]]
+"""Why a part cannot serve yet, in words that follow its name; None once it can."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What the supervisor keeps running under `name`.
+
+    Stages start in order (0 must be ready before the rest starts) and stop in reverse.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    stage: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    not_ready: NotReady | None = None
+    """None: ready as soon as it runs."""
+    ready_within: float = 120.0
+    """Seconds from a start until it must be ready."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """A part as of now. `detail` is for people; `pid` is None while no process runs."""
+
+    name: str
+    state: State = "waiting"
+    pid: int | None = None
+    restarts: int = 0
+    detail: str = ""
+
+
+class LogFile:
+    """The output of one part, over all its starts: appended to, cut before it grows without end.
+
+    Rotation copies and truncates, since the writer keeps its descriptor. It was opened for
+    appending, so it goes on at the new end; what it wrote between copy and truncation is lost.
+    """
+
+    def __init__(self, path: Path, limit: int = 64 << 20) -> None:
+        """`limit`: bytes after which the file moves to `<name>.1`, replacing the one before."""
+        self.path = path
+        self.limit = limit
+        self._mark = 0
+
+    def open(self, argv: tuple[str, ...]) -> int:
+        """A descriptor to append to, for a process about to start; a heading line goes first."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.rotate()
+        descriptor = os.open(
+            self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        os.write(descriptor, f"--- {now} {' '.join(argv)}\n".encode())
+        self._mark = os.fstat(descriptor).st_size
+        return descriptor
+
+    def tail(self, lines: int = 15) -> str:
+        """The last lines that the current process wrote, indented; at most 16 KiB of them."""
+        try:
+            size = self.path.stat().st_size
+            with self.path.open("rb") as file:
+                file.seek(max(self._mark if self._mark <= size else 0, size - (16 << 10)))
+                text = file.read().decode(errors="replace")
+        except FileNotFoundError:
+            text = ""
+        kept = [line for line in text.splitlines() if line.strip()][-lines:]
+        return "\n".join(f"    {line}" for line in kept) or "    (it wrote nothing)"
+
+    def rotate(self) -> None:
+        """Move what is there to `<name>.1` if it has passed the limit."""
+        try:
+            if self.path.stat().st_size <= self.limit:
+                return
+        except FileNotFoundError:
+            return
+        with (
+            self.path.open("r+b") as file,
+            self.path.with_name(self.path.name + ".1").open("wb") as old,
+        ):
+            while block := file.read(1 << 20):
+                old.write(block)
+            file.truncate(0)
+
+
+def http_not_ready(url: str) -> NotReady:
+    """Readiness as an HTTP server tells it: 200 from `url`, else the status and body it gave."""
+
+    async def check() -> str | None:
+        # trust_env=False: a proxy from the environment has no business between local processes.
+        # verify=False: plain http, and building a TLS context would cost more than the request.
+        async with httpx.AsyncClient(trust_env=False, verify=False, timeout=2) as client:
+            try:
+                response = await client.get(url)
+            except httpx.HTTPError as error:
+                return f"does not answer yet ({type(error).__name__})"
+        if response.status_code == 200:
+            return None
+        return f"is not ready: {response.status_code} {response.text[:200]}".rstrip()
+
+    return check

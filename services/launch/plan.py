@@ -1,0 +1,189 @@
+"""From what was asked to what is started: ports, addresses, cores, and each part's command line."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.launch import redis
+from services.launch.cores import CorePlan, place_here
+from services.launch.options import (
+    DEFAULT_REDIS_PORT,
+    LaunchError,
+    UpOptions,
+    free_ports,
+    port_is_free,
+    require_port,
+)
+from services.launch.part import Part, http_not_ready
+from services.settings import Settings, redacted
+
+Place = Callable[[int, int], CorePlan | None]
+
+LOOPBACK = "127.0.0.1"
+TORCHRUN_RESTARTS = 3
+"""How often torchrun restarts its ranks by itself; beyond that the supervisor restarts torchrun."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run. The URLs are as this machine's processes reach them."""
+
+    parts: tuple[Part, ...]
+    redis_url: str
+    gateway_url: str
+    reward_url: str
+
+
+def given_redis_url() -> str | None:
+    """HEADRACE_REDIS_URL, if the user set it in the environment or in .env."""
+    settings = Settings()
+    if "redis_url" not in settings.model_fields_set:
+        return None
+    return settings.redis_url.get_secret_value()
+
+
+def make_plan(options: UpOptions, data: Path, *, place: Place = place_here) -> Plan:
+    """The parts to start in `data` (absolute). LaunchError for a port in use or a missing Redis.
+
+    `place` divides the cores between so many rollout workers and ranks; None where a GPU does the
+    work.
+    """
+    redis_port, port, reward_port = choose_ports(options)
+    settings = Settings()
+    redis_url = options.redis_url or (
+        f"redis://{LOOPBACK}:{redis_port}/0"
+        if options.runs("redis")
+        else settings.redis_url.get_secret_value()
+    )
+    reachable = LOOPBACK if options.host in ("0.0.0.0", "::", "") else options.host
+    bracketed = f"[{reachable}]" if ":" in reachable else reachable
+    gateway_url = f"http://{bracketed}:{port}" if options.runs("gateway") else settings.gateway_url
+    reward_url = (
+        f"http://{LOOPBACK}:{reward_port}" if options.runs("reward") else settings.reward_url
+    )
+    shared = {
+        "HEADRACE_REDIS_URL": redis_url,
+        "HEADRACE_DATA": str(data),
+        "HEADRACE_GATEWAY_URL": gateway_url,
+        "HEADRACE_REWARD_URL": reward_url,
+        "HEADRACE_POOL": options.pool,
+    }
+    if options.redis_fsync != "always":
+        shared["HEADRACE_ALLOW_UNSAFE_REDIS"] = "true"
+    parts: list[Part] = []
+    if options.runs("redis"):
+        parts.append(_redis_part(options, data, redis_port, redis_url))
+    if options.runs("gateway"):
+        listen = ("--host", options.host, "--port", str(port))
+        parts.append(
+            Part(
+                name="gateway",
+                argv=(sys.executable, "-m", "services.gateway", *listen),
+                stage=1,
+                environment=shared | dict(options.environment),
+                not_ready=http_not_ready(f"{gateway_url}/readyz"),
+            )
+        )
+    if options.runs("reward"):
+        listen = ("--host", LOOPBACK, "--port", str(reward_port))
+        parts.append(
+            Part(
+                name="reward",
+                argv=(sys.executable, "-m", "reward", *listen),
+                stage=1,
+                environment=shared | dict(options.environment),
+                not_ready=http_not_ready(f"{reward_url}/readyz"),
+            )
+        )
+    parts += _compute_parts(options, shared, place)
+    if not parts:
+        raise LaunchError("nothing to start: every part is excluded")
+    return Plan(tuple(parts), redis_url, gateway_url, reward_url)
+
+
+def choose_ports(options: UpOptions) -> tuple[int, int, int]:
+    """The ports of Redis, gateway and reward service; 0 for a part not started here."""
+    anything = iter(free_ports(LOOPBACK, 3))
+    chosen: list[int] = []
+    asked = (
+        ("redis", LOOPBACK, options.redis_port, "--redis-port"),
+        ("gateway", options.host, options.port, "--port"),
+        ("reward", LOOPBACK, options.reward_port, "--reward-port"),
+    )
+    for part, host, port, flag in asked:
+        if not options.runs(part):
+            chosen.append(0)
+            continue
+        if port is None:
+            port = DEFAULT_REDIS_PORT if port_is_free(host, DEFAULT_REDIS_PORT) else 0
+        if port == 0:
+            port = next(anything)
+        require_port(host, port, flag, taken=chosen)
+        chosen.append(port)
+    return chosen[0], chosen[1], chosen[2]
+
+
+def _redis_part(options: UpOptions, data: Path, port: int, url: str) -> Part:
+    server = redis.find_server(redis.servers_here())
+    file = redis.write_config(data / "redis", port, options.redis_fsync)
+
+    async def not_ready() -> str | None:
+        return await redis.not_ready(url)
+
+    # A large append-only file takes minutes to load; `not_ready` says so meanwhile.
+    return Part(
+        name="redis", argv=(str(server), str(file)), stage=0, not_ready=not_ready, ready_within=1800
+    )
+
+
+def _compute_parts(options: UpOptions, shared: dict[str, str], place: Place) -> list[Part]:
+    """The rollout workers and the learner, each side on cores of its own where there is no GPU."""
+    rollouts = options.rollouts if options.runs("rollout") else 0
+    ranks = options.ranks if options.runs("learner") else 0
+    cores = place(rollouts, ranks)
+    parts = []
+    for index in range(rollouts):
+        placed = cores.rollout_environment(index) if cores else {}
+        parts.append(
+            Part(
+                name=f"rollout-{index}",
+                argv=(sys.executable, "-m", "rollout"),
+                stage=2,
+                environment=shared | _unless_set(placed) | dict(options.environment),
+            )
+        )
+    if ranks:
+        placed = cores.learner_environment() if cores else {}
+        torchrun = (
+            *(sys.executable, "-m", "torch.distributed.run"),
+            # --standalone picks a free port for the rendezvous; --local-addr because a machine's
+            # own name need not resolve.
+            *("--standalone", "--local-addr", LOOPBACK, "--nnodes", "1"),
+            *("--nproc-per-node", str(ranks), "--max-restarts", str(TORCHRUN_RESTARTS)),
+        )
+        parts.append(
+            Part(
+                name="learner",
+                argv=(*torchrun, "-m", "learner"),
+                stage=2,
+                environment=shared | _unless_set(placed) | dict(options.environment),
+            )
+        )
+    return parts
+
+
+def _unless_set(placed: dict[str, str]) -> dict[str, str]:
+    """Core placement, minus what the user has decided already."""
+    return {name: value for name, value in placed.items() if name not in os.environ}
+
+
+async def check_given_redis(url: str) -> None:
+    """LaunchError if the Redis that the user named does not answer."""
+    reason = await redis.not_ready(url)
+    if reason is not None:
+        raise LaunchError(
+            f"Redis at {redacted(url)} {reason}. Start it, or unset HEADRACE_REDIS_URL: "
+            "headrace up then starts its own"
+        )

@@ -1,0 +1,55 @@
+"""Settings every process shares: one name each, as a flag (`--redis-url`), as an environment
+variable (`HEADRACE_REDIS_URL`) and in a `.env` file. Flags win over the environment.
+
+What belongs to one run stands in its config (`services.contracts.config`), never here.
+"""
+
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Where the parts of one installation find each other."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="HEADRACE_", env_file=".env", extra="ignore", cli_kebab_case=True
+    )
+
+    redis_url: SecretStr = Field(
+        SecretStr("redis://127.0.0.1:6379/0"),
+        description="Redis, as redis://, rediss:// (TLS) or unix://. May hold a password.",
+    )
+    data: Path = Field(
+        Path("headrace-data"),
+        description="The data volume: datasets, weights, checkpoints, metrics. On a host without "
+        "it, a cache: files come from the gateway.",
+    )
+    gateway_url: str = Field(
+        "http://127.0.0.1:8000", description="The gateway, as other processes reach it."
+    )
+    reward_url: str = Field("http://127.0.0.1:8002", description="The reward service.")
+    pool: str = Field(
+        "default",
+        pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
+        description="The learner group and its rollout workers that this process belongs to.",
+    )
+    log_level: str = Field("info", description="debug, info, warning or error.")
+    log_format: str = Field("auto", description="json, console, or auto: console on a terminal.")
+    allow_unsafe_redis: bool = Field(
+        False,
+        description="Accept a Redis that may lose acknowledged writes (appendfsync everysec loses "
+        "up to one second on a power cut; no AOF loses everything since the last snapshot).",
+    )
+
+
+def redacted(url: str) -> str:
+    """`url` without its password, for logs and errors."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.hostname or ""
+    port = f":{parts.port}" if parts.port else ""
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}{port}"))

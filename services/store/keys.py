@@ -1,0 +1,15 @@
+"""Names of keys. `{…}` is the cluster hash tag: all keys of a run share one slot."""
+
+RUNS = "headrace:runs"
+DATASETS = "headrace:datasets"
+
+
+def run_key(run: str, part: str) -> str:
+    """A key of one run: `run` (its record), `order`, `returned`, `attempts`, `held`, `tries`,
+    `groups`, `blobs`, `bytes`, `plans`, `ledger`, `weights`, `events`, `evaluation`, …"""
+    return f"headrace:{{{run}}}:{part}"
+
+
+def pool_key(pool: str, part: str) -> str:
+    """A key of one pool: `queue`, `active`, `learner`, `workers`."""
+    return f"headrace:{{pool:{pool}}}:{part}"

@@ -1,0 +1,3 @@
+-- Delete a key only while it holds what the caller put there.   KEYS key   ARGV value
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0

@@ -1,0 +1,132 @@
+"""The data volume, also from hosts that do not mount it.
+
+Names are relative paths (`runs/ID/weights/v000007-9f3a1c.safetensors`). A process that has the
+volume opens the file; one that has not fetches it from the gateway once, into a cache at the
+same relative path, and checks it before anyone sees it. Files on the volume never change after
+their rename, so a cached one is good as long as its checksum is.
+"""
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+import anyio.to_thread
+import httpx
+import xxhash
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
+CHUNK = 1 << 22
+
+
+class DamagedFile(ValueError):
+    """A file's size or checksum is not what its manifest says."""
+
+
+class Volume:
+    """Files by relative name under `root`, with the gateway as the source of missing ones."""
+
+    def __init__(self, root: Path, gateway_url: str | None = None) -> None:
+        self.root = root.absolute()
+        self.gateway_url = gateway_url.rstrip("/") if gateway_url else None
+
+    def path(self, name: str) -> Path:
+        """Where `name` lies. Raises ValueError for names that leave the volume."""
+        relative = PurePosixPath(name)
+        if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+            raise ValueError(f"{name!r} is not a path inside the data volume")
+        return self.root / relative
+
+    async def fetch(self, name: str, size: int | None = None, xxh3: str | None = None) -> Path:
+        """The path of a whole file, downloaded where it is not here, checked where its size or
+        checksum is given.
+
+        Raises FileNotFoundError where neither has it, DamagedFile where it is not what was
+        promised.
+        """
+        path = self.path(name)
+        if not path.exists():
+            if self.gateway_url is None:
+                raise FileNotFoundError(f"{name} is not on the data volume {self.root}")
+            await self._download(name, path, size, xxh3)
+            return path
+        await anyio.to_thread.run_sync(check_file, path, size, xxh3)
+        return path
+
+    async def _download(self, name: str, path: Path, size: int | None, xxh3: str | None) -> None:
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(httpx.TransportError),
+            stop=stop_after_attempt(6),
+            wait=wait_random_exponential(multiplier=0.2, max=10),
+            reraise=True,
+        )
+        async for attempt in retrying:
+            with attempt:
+                async with httpx.AsyncClient(timeout=60) as client:
+                    with written_beside(path) as beside:
+                        await _stream_to(client, f"{self.gateway_url}/v1/files/{name}", beside)
+                        await anyio.to_thread.run_sync(check_file, beside, size, xxh3)
+
+
+async def _stream_to(client: httpx.AsyncClient, url: str, path: Path) -> None:
+    async with client.stream("GET", url) as response:
+        if response.status_code == httpx.codes.NOT_FOUND:
+            raise FileNotFoundError(f"{url} does not exist")
+        response.raise_for_status()
+        chunks: AsyncIterator[bytes] = response.aiter_bytes(CHUNK)
+        with path.open("wb") as file:
+            async for chunk in chunks:
+                file.write(chunk)
+
+
+def checksum(path: Path) -> str:
+    """xxh3 (64 bit, hex) of a file, read in 4 MiB pieces."""
+    digest = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def check_file(path: Path, size: int | None, xxh3: str | None) -> None:
+    """Raise DamagedFile unless `path` has this size and checksum (None: not checked)."""
+    if size is not None and (found := path.stat().st_size) != size:
+        raise DamagedFile(f"{path.name} has {found} bytes, its manifest says {size}")
+    if xxh3 is not None and (digest := checksum(path)) != xxh3:
+        raise DamagedFile(f"{path.name} has checksum {digest}, its manifest says {xxh3}")
+
+
+@contextmanager
+def written_beside(path: Path) -> Iterator[Path]:
+    """A temporary path in the same folder that becomes `path` when the block ends well.
+
+    The file and its folder are fsynced first: after the rename the whole file exists, also
+    after a power cut; before it, nothing does.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(descriptor)
+    beside = Path(temporary)
+    try:
+        yield beside
+        fsync(beside)
+        beside.chmod(0o644)
+        beside.rename(path)
+        fsync(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def fsync(path: Path) -> None:
+    """Make a file's content, or a folder's entries, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

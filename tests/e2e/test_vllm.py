@@ -1,0 +1,194 @@
+"""A real vLLM server under the rollout process: what is sampled, and what a weight update does."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rollout.policy import LoadRefused, PolicyClient, RequestRefused
+from rollout.samples import Sample, sampling_params
+from rollout.vllm_options import installed_device
+from rollout.vllm_server import VLLMFailed, VLLMServer
+from services.contracts.config.run import VLLM, Sampling
+from tests.e2e.conftest import CONTEXT, TinyModel, snapshot
+
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
+
+PROMPT = [0, 4, 13, 5, 17]
+SAMPLING = Sampling(temperature=0.8, max_tokens=48)
+
+
+def reference_logprobs(
+    model: TinyModel, weights: Path, prompt: list[int], tokens: list[int], temperature: float
+) -> np.ndarray:
+    """log π(token) by transformers, at the sampling temperature."""
+    policy = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model.folder)).float()
+    policy.load_state_dict(load_file(weights), strict=False)
+    policy.tie_weights()
+    ids = torch.tensor([prompt + tokens])
+    with torch.no_grad():
+        logits = policy(ids).logits[0, len(prompt) - 1 : -1] / temperature
+    return torch.log_softmax(logits, -1).gather(1, ids[0, len(prompt) :, None])[:, 0].numpy()
+
+
+async def assert_serves(
+    policy: PolicyClient,
+    model: TinyModel,
+    weights: Path,
+    n: int = 8,
+    prompt: list[int] = PROMPT,
+) -> list[Sample]:
+    """Sample, and compare every log-probability with what `weights` give."""
+    samples = await policy.generate(
+        prompt, n, sampling_params(SAMPLING, [1], CONTEXT), await policy.version()
+    )
+    assert len(samples) == n
+    for sample in samples:
+        expected = reference_logprobs(model, weights, prompt, sample.token_ids.tolist(), 0.8)
+        assert np.abs(sample.logprobs - expected).max() <= 1e-3
+    return samples
+
+
+async def test_logprobs_are_those_of_transformers_on_the_same_weights(
+    policy: PolicyClient, tiny_model: TinyModel
+) -> None:
+    await assert_serves(policy, tiny_model, tiny_model.full_a)
+
+
+async def test_end_of_sequence_is_sampled_scored_and_reported(policy: PolicyClient) -> None:
+    params = sampling_params(Sampling(temperature=2.0, max_tokens=400), [1], 400)
+    samples = await policy.generate(PROMPT, 16, params, "aaaaaa:1")
+
+    ended = [sample for sample in samples if sample.finish_reason == "stop"]
+    assert ended
+    assert all(sample.token_ids[-1] == 1 for sample in ended)
+    assert all(1 not in sample.token_ids[:-1] for sample in samples)
+
+
+async def test_weights_that_change_in_flight_show_as_version_spans(
+    policy: PolicyClient, tiny_model: TinyModel
+) -> None:
+    params = sampling_params(Sampling(max_tokens=450, ignore_eos=True), [1], CONTEXT)
+    before = await policy.tokens_generated()
+    request = asyncio.create_task(policy.generate(PROMPT, 4, params, "aaaaaa:1"))
+    while await policy.tokens_generated() < before + 40:
+        assert not request.done()
+
+    paused = await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
+
+    for sample in await request:
+        assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]
+        assert sample.spans[0].end == sample.spans[1].start
+        assert sample.spans[1].end == len(sample.token_ids) == 450
+    assert paused < 5
+    assert await policy.version() == "aaaaaa:2"
+
+
+async def test_new_requests_after_an_update_are_sampled_by_the_new_weights_alone(
+    policy: PolicyClient, tiny_model: TinyModel
+) -> None:
+    await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
+
+    long_prompt = [0] + [3 + i % 20 for i in range(300)]
+    await assert_serves(policy, tiny_model, tiny_model.full_b, prompt=long_prompt)
+    # Again, now that its prefix is cached.
+    await assert_serves(policy, tiny_model, tiny_model.full_b, prompt=long_prompt)
+
+
+def truncated(good: Path, path: Path) -> None:
+    path.write_bytes(good.read_bytes()[:-1000])
+
+
+def missing_tensor(good: Path, path: Path) -> None:
+    tensors = load_file(good)
+    tensors.pop("model.layers.2.mlp.up_proj.weight")
+    save_file(tensors, path)
+
+
+def wrong_shape(good: Path, path: Path) -> None:
+    tensors = load_file(good)
+    tensors["model.layers.1.mlp.down_proj.weight"] = torch.zeros(64, 512)
+    save_file(tensors, path)
+
+
+def wrong_type(good: Path, path: Path) -> None:
+    tensors = load_file(good)
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.int32)
+    save_file(tensors, path)
+
+
+def not_safetensors(good: Path, path: Path) -> None:
+    path.write_bytes(b"PK\x03\x04 a pickle in a zip, as torch.save writes it")
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (truncated, "cannot read"),
+        (missing_tensor, "holds"),
+        (wrong_shape, "model.layers.1.mlp.down_proj.weight is F32 [64, 512]"),
+        (wrong_type, "model.norm.weight is I32 [128], the model's was F32 [128]"),
+        (not_safetensors, "cannot read"),
+    ],
+)
+async def test_a_broken_snapshot_leaves_the_old_weights_serving(
+    policy: PolicyClient, tiny_model: TinyModel, tmp_path: Path, broken, says: str
+) -> None:
+    path = tmp_path / "broken.safetensors"
+    broken(tiny_model.full_b, path)
+
+    with pytest.raises(LoadRefused) as refused:
+        await policy.load(snapshot(tiny_model, path, "aaaaaa:9"))
+
+    assert says in str(refused.value)
+    assert await policy.version() == "aaaaaa:1"
+    assert not await policy.paused()
+    (sample,) = await assert_serves(policy, tiny_model, tiny_model.full_a, n=1)
+    assert [span.version for span in sample.spans] == ["aaaaaa:1"]
+
+
+async def test_an_update_after_a_refused_one_works(
+    policy: PolicyClient, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "broken.safetensors"
+    truncated(tiny_model.full_b, path)
+    with pytest.raises(LoadRefused):
+        await policy.load(snapshot(tiny_model, path, "aaaaaa:2"))
+
+    await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
+
+    assert await policy.version() == "aaaaaa:2"
+    await assert_serves(policy, tiny_model, tiny_model.full_b)
+
+
+async def test_a_request_that_cannot_be_served_is_refused_in_words(policy: PolicyClient) -> None:
+    params = sampling_params(Sampling(max_tokens=8), [1], 8)
+    with pytest.raises(RequestRefused, match=r"vLLM refused a request: 400 .*512"):
+        await policy.generate([0] * (CONTEXT + 10), 1, params, "aaaaaa:1")
+
+
+async def test_context_length_is_the_servers(policy: PolicyClient) -> None:
+    assert await policy.context_length() == CONTEXT
+
+
+async def test_a_server_that_cannot_start_says_why_with_the_end_of_its_log(
+    tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    server = VLLMServer(
+        tiny_model.folder,
+        VLLM(max_model_len=4096, startup_seconds=120),  # the model has 512 positions
+        dtype="float32",
+        device=installed_device(),
+        log_file=tmp_path / "vllm.log",
+    )
+
+    with pytest.raises(VLLMFailed) as failed:
+        await server.start()
+
+    assert "vLLM ended with exit code 1" in str(failed.value)
+    assert "max_model_len" in str(failed.value)
+    assert not server.alive

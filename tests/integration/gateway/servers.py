@@ -1,0 +1,86 @@
+"""The processes that these tests talk to, as a user would start them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import redis
+
+from services.launch.options import free_ports
+from services.launch.redis import find_server, servers_here
+from services.store import Store
+
+UPLOAD_LIMIT = 200_000
+
+InStore = Callable[[Callable[[Store], Awaitable[object]]], None]
+
+
+class RedisServer:
+    """redis-server on a port that stays the same over restarts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (self.port,) = free_ports("127.0.0.1", 1)
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        server = find_server(servers_here())
+        options = ("--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always")
+        self._process = subprocess.Popen(
+            [str(server), "--port", str(self.port), "--dir", str(self.folder), *options],
+            stdout=subprocess.DEVNULL,
+        )
+        retry = redis.Redis.from_url(
+            self.url, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)
+        )
+        with retry:
+            retry.ping()
+
+    def stop(self) -> None:
+        """End it and wait for its end."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(20)
+            self._process = None
+
+
+class GatewayProcess:
+    """`python -m services.gateway` on any free port."""
+
+    def __init__(self, data: Path, redis_url: str) -> None:
+        self.data = data
+        (port,) = free_ports("127.0.0.1", 1)
+        self.url = f"http://127.0.0.1:{port}"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")} | {
+            "HEADRACE_REDIS_URL": redis_url,
+            "HEADRACE_DATA": str(data),
+            "HEADRACE_REWARD_URL": "http://127.0.0.1:1",
+            "HEADRACE_UPLOAD_LIMIT": str(UPLOAD_LIMIT),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "services.gateway", "--port", str(port)],
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
+        # Connection attempts are repeated with growing pauses, about 15 s in all.
+        with httpx.Client(transport=httpx.HTTPTransport(retries=6)) as client:
+            client.get(f"{self.url}/healthz").raise_for_status()
+
+    def stop(self) -> None:
+        """End it and wait for its end."""
+        self._process.terminate()
+        self._process.wait(20)
+
+
+def upload(api: httpx.Client, name: str, content: bytes, **form: Any) -> httpx.Response:
+    """POST a file as the dataset `name`."""
+    filename = form.pop("filename", f"{name}.jsonl")
+    return api.post(
+        "/v1/datasets", data={"name": name, **form}, files={"file": (filename, content)}
+    )

@@ -1,0 +1,185 @@
+"""The `headrace` command as a user runs it, against the real gateway."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.contracts.records import RunState
+from tests.integration.gateway.servers import GatewayProcess, InStore
+
+Headrace = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def environment(gateway: GatewayProcess) -> dict[str, str]:
+    return os.environ | {"HEADRACE_GATEWAY_URL": gateway.url, "HEADRACE_DATA": str(gateway.data)}
+
+
+@pytest.fixture
+def headrace(environment: dict[str, str], tmp_path: Path) -> Headrace:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "services.cli", *arguments],
+            env=environment | {"PYTHONPATH": os.getcwd()},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    return run
+
+
+@pytest.fixture
+def rows(tmp_path: Path, headrace: Headrace) -> Path:
+    path = tmp_path / "cli-sums.jsonl"
+    path.write_text("".join(f'{{"question": "{n}+1", "answer": "{n + 1}"}}\n' for n in range(40)))
+    assert headrace("datasets", "add", str(path)).returncode == 0
+    return path
+
+
+def queued(headrace: Headrace, *arguments: str) -> str:
+    """Submit and give the new run's id."""
+    done = headrace("submit", "grpo", "--set", "data.dataset=cli-sums", *arguments, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run: str = json.loads(done.stdout)["id"]
+    return run
+
+
+def test_a_dataset_from_add_to_rm(headrace: Headrace, tmp_path: Path) -> None:
+    file = tmp_path / "few.csv"
+    file.write_text("q,a\nhow many?,3\n")
+
+    added = headrace("datasets", "add", str(file), "--prompt", "q", "--answer", "a")
+    shown = headrace("datasets", "show", "few")
+    listed = json.loads(headrace("datasets", "list", "--json").stdout)
+    removed = headrace("datasets", "rm", "few")
+
+    assert "added few (1 rows" in added.stdout, added.stderr
+    assert "prompt: how many?" in shown.stdout
+    assert "few" in [record["name"] for record in listed]
+    assert removed.returncode == 0
+    assert headrace("datasets", "show", "few").returncode == 1
+
+
+def test_a_file_that_cannot_be_used_is_one_sentence(headrace: Headrace, tmp_path: Path) -> None:
+    file = tmp_path / "broken.jsonl"
+    file.write_text('{"prompt": "a"}\n{"prompt": \n')
+
+    refused = headrace("datasets", "add", str(file))
+
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: line 2 is not JSON")
+    assert refused.stdout == ""
+
+
+def test_a_refused_run_lists_its_problems(headrace: Headrace, rows: Path) -> None:
+    settings = ("--set", "optimizer.lrr=1", "--set", "model.path=/none")
+
+    refused = headrace("submit", "grpo", "--set", "data.dataset=cli-sum", *settings)
+
+    assert refused.returncode == 1
+    lines = refused.stderr.splitlines()
+    assert lines[0] == "error: the run was not queued: its config has 3 problems"
+    assert "  optimizer.lrr: unknown key; did you mean 'lr'?" in lines
+    assert "  data.dataset: there is no dataset 'cli-sum'; did you mean 'cli-sums'?" in lines
+
+
+def test_a_yaml_file_with_overrides_is_a_recipe(
+    headrace: Headrace, rows: Path, model: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "mine.yaml"
+    # The folder is named relative to where the user stands.
+    recipe.write_text(
+        "model: {path: model}\ndata: {dataset: cli-sums}\nrewards: [{verifier: math}]\n"
+        "optimizer: {type: adamw, lr: 1.0e-5}\n"
+    )
+
+    done = headrace("submit", str(recipe), "--set", "training.max_steps=7", "--json")
+
+    assert done.returncode == 0, done.stdout
+    record = json.loads(done.stdout)
+    assert (record["name"], record["max_steps"]) == ("mine", 7)
+    assert record["config"]["model"]["path"] == str(model)
+    assert record["config"]["optimizer"]["lr"] == 1e-5
+    assert headrace("cancel", record["id"]).returncode == 0
+
+
+def test_watching_ends_with_the_run_and_tells_how_it_ended(
+    headrace: Headrace, rows: Path, model: Path, in_store: InStore
+) -> None:
+    good, bad = (queued(headrace, "--set", f"model.path={model}") for _ in range(2))
+    in_store(lambda store: store.events.add(good, "step", {"step": 1, "reward/mean": 0.25}))
+    in_store(lambda store: store.runs.set_state(good, RunState.SUCCEEDED, "1 step"))
+    in_store(lambda store: store.runs.set_state(bad, RunState.FAILED, "vLLM did not start"))
+
+    watched, failed = headrace("watch", good), headrace("watch", bad)
+    as_json = [json.loads(line) for line in headrace("watch", good, "--json").stdout.splitlines()]
+
+    assert (watched.returncode, failed.returncode) == (0, 1)
+    assert "step 1/200  reward 0.250" in watched.stdout
+    assert watched.stdout.splitlines()[-1] == "succeeded: 1 step"
+    assert "failed: vLLM did not start" in failed.stdout
+    assert as_json[-1]["data"]["state"] == "succeeded"
+
+
+def test_ctrl_c_ends_the_watching_and_not_the_run(
+    headrace: Headrace, rows: Path, model: Path, environment: dict[str, str]
+) -> None:
+    run = queued(headrace, "--set", f"model.path={model}")
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "services.cli", "watch", run],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stdout is not None
+    assert run in watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, said = watching.communicate(timeout=20)
+
+    assert watching.returncode == 130
+    assert f"goes on; watch it again: headrace watch {run}" in said
+    listed = json.loads(headrace("runs", "--json").stdout)
+    assert next(record["state"] for record in listed if record["id"] == run) == "queued"
+    headrace("cancel", run)
+
+
+def test_without_a_gateway_the_way_out_is_named(headrace: Headrace) -> None:
+    away = headrace("runs", "--gateway", "http://127.0.0.1:1")
+
+    assert away.returncode == 3
+    assert away.stderr.startswith(
+        "error: no gateway at http://127.0.0.1:1: start one with `headrace up`"
+    )
+
+
+def test_errors_are_json_where_json_was_asked_for(headrace: Headrace) -> None:
+    refused = headrace("cancel", "nothing", "--json")
+
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["error"] == "there is no run 'nothing'"
+
+
+@pytest.mark.parametrize("command", ["runs", "workers", "recipes"])
+def test_lists_are_also_json(headrace: Headrace, command: str) -> None:
+    assert isinstance(json.loads(headrace(command, "--json").stdout), list)
+    assert headrace(command).returncode == 0
+
+
+def test_logs_are_listed_and_tailed(headrace: Headrace, gateway: GatewayProcess) -> None:
+    folder = gateway.data / "logs"
+    folder.mkdir(exist_ok=True)
+    (folder / "learner.log").write_text("".join(f"line {n}\n" for n in range(100)))
+
+    assert "learner" in headrace("logs").stdout
+    assert headrace("logs", "learner", "-n", "2").stdout == "line 98\nline 99\n"
+    assert "there is no log of 'lerner'; there is learner" in headrace("logs", "lerner").stderr

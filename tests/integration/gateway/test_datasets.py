@@ -1,0 +1,193 @@
+"""Datasets over HTTP: every format, every refusal, appending, deleting."""
+
+import io
+import json
+from collections.abc import Iterator
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.integration.gateway.servers import UPLOAD_LIMIT, GatewayProcess, upload
+
+ROWS = b'{"question": "1+1", "answer": "2", "level": 1}\n{"question": "2+2", "answer": "4"}\n'
+
+
+def parquet() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"question": ["1+1"], "answer": [2]}), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("filename", "content", "answer"),
+    [
+        ("rows.jsonl", ROWS, "2"),
+        ("rows.csv", b"question,answer\n1+1,2\n", "2"),
+        ("rows.parquet", parquet(), 2),
+    ],
+)
+def test_each_format_becomes_rows(
+    api: httpx.Client, filename: str, content: bytes, answer: object
+) -> None:
+    name = f"format-{filename.partition('.')[2]}"
+    response = upload(api, name, content, filename=filename)
+
+    assert response.status_code == 201, response.text
+    row = api.get(f"/v1/datasets/{name}/preview", params={"rows": 1}).json()["rows"][0]
+    assert (row["prompt"], row["answer"]) == ("1+1", answer)
+
+
+def test_a_mapping_names_the_columns_and_the_rest_becomes_meta(api: httpx.Client) -> None:
+    mapping = json.dumps({"prompt": "q", "answer": "a"})
+    upload(api, "mapped", b'{"q": "x", "a": 1, "answer": 2}', mapping=mapping)
+
+    (row,) = api.get("/v1/datasets/mapped/preview").json()["rows"]
+    assert row == {"index": 0, "prompt": "x", "answer": 1, "meta": {"answer": 2}}
+
+
+def test_without_a_name_the_file_gives_it(api: httpx.Client) -> None:
+    response = api.post("/v1/datasets", files={"file": ("my rows.v2.jsonl", ROWS)})
+
+    assert response.json()["name"] == "my-rows"
+
+
+def test_uploading_the_same_again_changes_nothing(api: httpx.Client) -> None:
+    first = upload(api, "same", ROWS)
+    again = upload(api, "same", ROWS)
+
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+
+
+def test_a_name_with_other_rows_is_a_conflict_and_leaves_no_file(
+    api: httpx.Client, gateway: GatewayProcess
+) -> None:
+    kept = upload(api, "taken", ROWS).json()
+    before = sorted(gateway.data.rglob("*.arrow"))
+    response = upload(api, "taken", b'{"question": "other", "answer": 1}')
+
+    assert response.status_code == 409
+    assert f"there is a dataset 'taken' with other rows (id {kept['id']})" in response.text
+    assert sorted(gateway.data.rglob("*.arrow")) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "status", "detail"),
+    [
+        (b"", {}, 422, "bad.jsonl is empty: it has no rows"),
+        (b"\n", {}, 422, "bad.jsonl has no rows"),
+        (b'{"prompt": "a"}\nnot json\n', {}, 422, "line 2 is not JSON"),
+        (b'{"prompt": "a"}\n[1]\n', {}, 422, "line 2 is a list, not an object"),
+        (b'{"prompt": ""}\n', {}, 422, "line 1: the prompt is empty"),
+        (b'{"prompt": "\xff"}\n', {}, 422, "line 1 is not valid UTF-8"),
+        (ROWS, {"mapping": '{"prompt": "quest"}'}, 422, "did you mean 'question'?"),
+        (ROWS, {"mapping": '{"prompts": "question"}'}, 422, "the mapping cannot be used"),
+        (ROWS, {"mapping": "question"}, 422, "the mapping is not JSON"),
+        (ROWS, {"format": "xml"}, 422, "format"),
+        (ROWS, {"name": "no/slashes"}, 422, "name"),
+        (b"hello", {"filename": "bad.txt"}, 415, "cannot tell the format of 'bad.txt'"),
+        (b"\x1f\x8b\x08", {"filename": "bad.jsonl.gz"}, 415, "unpack it"),
+        (b"x" * (UPLOAD_LIMIT + 1), {}, 413, "HEADRACE_UPLOAD_LIMIT"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_problem_document(
+    api: httpx.Client, content: bytes, form: dict[str, str], status: int, detail: str
+) -> None:
+    response = upload(api, form.pop("name", "bad"), content, **form)
+
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert detail in response.text
+    assert api.get("/v1/datasets/bad").status_code == 404
+
+
+def test_an_upload_without_a_declared_length_is_limited_all_the_same(api: httpx.Client) -> None:
+    def endless() -> Iterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
+        for _ in range(UPLOAD_LIMIT // 1000 + 1):
+            yield b"y" * 1000
+
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    response = api.post("/v1/datasets", content=endless(), headers=headers)
+
+    assert response.status_code == 413
+
+
+def test_prompts_are_appended_and_found_behind_the_old_rows(api: httpx.Client) -> None:
+    upload(api, "growing", ROWS)
+    prompts = [{"prompt": "3+3", "answer": "6"}, {"prompt": [{"role": "user", "content": "4+4"}]}]
+
+    added = api.post("/v1/prompts", json={"dataset": "growing", "prompts": prompts})
+
+    assert added.status_code == 201, added.text
+    assert {k: added.json()[k] for k in ("added", "first", "rows")} == {
+        "added": 2,
+        "first": 2,
+        "rows": 4,
+    }
+    rows = api.get("/v1/datasets/growing/preview", params={"start": 1}).json()["rows"]
+    assert [row["prompt"] for row in rows] == ["2+2", "3+3", [{"role": "user", "content": "4+4"}]]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "detail"),
+    [
+        ({"dataset": "growin", "prompts": [{"prompt": "a"}]}, 404, "did you mean 'grown'?"),
+        ({"dataset": "grown", "prompts": []}, 422, "prompts"),
+        ({"dataset": "grown", "prompts": [{"prompt": " "}]}, 422, "prompt 1: the prompt is empty"),
+        ({"dataset": "grown", "prompts": [{"promt": "a"}]}, 422, "prompts.0.promt"),
+    ],
+)
+def test_prompts_that_cannot_be_used_are_refused(
+    api: httpx.Client, body: dict[str, object], status: int, detail: str
+) -> None:
+    upload(api, "grown", ROWS)
+    api.delete("/v1/datasets/growing")
+
+    response = api.post("/v1/prompts", json=body)
+
+    assert response.status_code == status
+    assert detail in response.text
+    assert api.get("/v1/datasets/grown").json()["rows"] == 2
+
+
+def test_a_deleted_dataset_is_gone_with_its_files(
+    api: httpx.Client, gateway: GatewayProcess
+) -> None:
+    record = upload(api, "short-lived", ROWS).json()
+
+    assert api.delete("/v1/datasets/short-lived").status_code == 204
+    assert api.get("/v1/datasets/short-lived").status_code == 404
+    assert not (gateway.data / "datasets" / record["id"]).exists()
+
+
+@pytest.mark.parametrize("section", ["data", "evaluation"])
+def test_a_dataset_in_use_cannot_be_deleted_until_the_run_is_over(
+    api: httpx.Client, model: object, section: str
+) -> None:
+    for name in ("used-data", "used-evaluation"):
+        upload(api, name, ROWS)
+    config = {
+        "model": {"path": str(model)},
+        "data": {"dataset": "used-data"},
+        "evaluation": {"dataset": "used-evaluation"},
+    }
+    run = api.post("/v1/runs", json={"recipe": "grpo", "config": config}).json()
+
+    refused = api.delete(f"/v1/datasets/used-{section}")
+
+    assert refused.status_code == 409
+    assert f"is used by grpo ({run['id']}, queued)" in refused.json()["detail"]
+    api.post(f"/v1/runs/{run['id']}/cancel")
+    assert api.delete(f"/v1/datasets/used-{section}").status_code == 204
+
+
+def test_an_unknown_dataset_is_answered_with_the_nearest_name(api: httpx.Client) -> None:
+    upload(api, "arithmetic", ROWS)
+
+    response = api.get("/v1/datasets/arithmetics")
+
+    assert response.status_code == 404
+    assert "did you mean 'arithmetic'?" in response.json()["detail"]

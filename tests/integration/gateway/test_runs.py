@@ -1,0 +1,292 @@
+"""Runs over HTTP: what is checked before one is queued, how it is found, followed and ended."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from services.contracts.records import RunState
+from services.store import Store
+from tests.integration.gateway.servers import GatewayProcess, InStore, upload
+
+ROWS = b"".join(b'{"question": "%d+1", "answer": "%d"}\n' % (n, n + 1) for n in range(40))
+
+
+@pytest.fixture(autouse=True)
+def dataset(api: httpx.Client) -> None:
+    upload(api, "sums", ROWS)
+
+
+@pytest.fixture
+def submit(api: httpx.Client, model: Path) -> Iterator[Any]:
+    """Submit the grpo recipe with overrides; whatever was queued is cancelled afterwards."""
+    ids: list[str] = []
+
+    def send(config: dict[str, Any] | None = None, **request: Any) -> httpx.Response:
+        base: dict[str, Any] = {"model": {"path": str(model)}, "data": {"dataset": "sums"}}
+        response = api.post(
+            "/v1/runs", json={"recipe": "grpo", "config": base | (config or {}), **request}
+        )
+        if response.status_code == 201:
+            ids.append(response.json()["id"])
+        return response
+
+    yield send
+    for run in ids:
+        api.post(f"/v1/runs/{run}/cancel")
+
+
+def problems(response: httpx.Response) -> dict[str, str]:
+    assert response.status_code == 422, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    return {item["path"]: item["message"] for item in response.json()["problems"]}
+
+
+def test_a_submitted_run_is_queued_with_its_whole_config(api: httpx.Client, submit: Any) -> None:
+    response = submit({"optimizer": {"lr": 2e-6}}, name="first", priority=3)
+
+    assert response.status_code == 201, response.text
+    run = api.get(f"/v1/runs/{response.json()['id']}").json()
+    assert (run["name"], run["state"], run["kind"], run["priority"]) == ("first", "queued", "rl", 3)
+    assert run["max_steps"] == 200
+    assert run["config"]["data"]["dataset"] == api.get("/v1/datasets/sums").json()["id"]
+    assert run["config"]["optimizer"]["lr"] == 2e-6
+    assert run["config"]["optimizer"]["max_grad_norm"] == 1.0
+    assert run["config"]["sampling"]["temperature"] == 1.0
+
+
+def test_steps_follow_from_epochs_rows_and_batch(submit: Any) -> None:
+    # 40 rows · 2.5 epochs / 8 prompts = 12.5 steps, of which 12 are whole.
+    config = {"training": {"max_steps": None, "epochs": 2.5}, "algorithm": {"prompts_per_step": 8}}
+
+    assert submit(config).json()["max_steps"] == 12
+
+
+def test_every_problem_is_named_by_its_key_at_once(submit: Any) -> None:
+    response = submit(
+        {
+            "optimizer": {"lrr": 1},
+            "data": {"dataset": "sum"},
+            "model": {"path": "/nowhere"},
+            "algorithm": {"loss": {"type": "pppo"}},
+        }
+    )
+
+    found = problems(response)
+    assert found["optimizer.lrr"] == "unknown key; did you mean 'lr'?"
+    assert found["data.dataset"] == "there is no dataset 'sum'; did you mean 'sums'?"
+    assert found["model.path"].startswith("there is no model at '/nowhere'")
+    assert "did you mean 'ppo'?" in found["algorithm.loss"]
+    assert response.json()["detail"] == "the run was not queued: its config has 4 problems"
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "said"),
+    [
+        ({"algorithm": {"samples_per_prompt": 1}}, "algorithm", "set samples_per_prompt to 2"),
+        ({"model": {"path": "run:none"}}, "model.path", "there is no run 'none'"),
+        ({"evaluation": {"dataset": "other"}}, "evaluation.dataset", "there is no dataset 'other'"),
+        ({"data": {"dataset": 5}}, "data.dataset", "string"),
+        (
+            {"training": {"max_steps": None}, "algorithm": {"prompts_per_step": 64}},
+            "training.epochs",
+            "1 epochs over 40 rows make no step of 64 prompts",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(
+    submit: Any, config: dict[str, Any], path: str, said: str
+) -> None:
+    assert said in problems(submit(config))[path]
+
+
+def test_a_folder_without_a_model_in_it_is_refused(submit: Any, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    said = problems(submit({"model": {"path": str(empty)}}))["model.path"]
+
+    assert "holds no config.json" in said
+
+
+def test_midtraining_needs_answers(api: httpx.Client) -> None:
+    upload(api, "no-answers", b'{"prompt": "a"}')
+    config = {"type": "midtrain", "model": {"source": "scratch"}, "data": {"dataset": "no-answers"}}
+
+    found = problems(api.post("/v1/runs", json={"config": config}))
+
+    assert "have no answers to imitate" in found["data.dataset"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({}, 422, "nothing was submitted"),
+        ({"recipe": "grop"}, 404, "did you mean 'grpo'?"),
+        ({"recipe": "grpo", "resume_from": "none"}, 404, "there is no run 'none'"),
+        ({"recipe": "grpo", "prio": 1}, 422, "prio"),
+        ({"recipe": "grpo", "pool": "No Spaces"}, 422, "pool"),
+    ],
+)
+def test_a_submission_that_is_not_one_is_refused(
+    api: httpx.Client, body: dict[str, Any], status: int, said: str
+) -> None:
+    response = api.post("/v1/runs", json=body)
+
+    assert response.status_code == status
+    assert said in response.text
+
+
+def test_a_body_that_is_not_json_is_refused(api: httpx.Client) -> None:
+    broken = api.post(
+        "/v1/runs", content=b'{"recipe": ', headers={"Content-Type": "application/json"}
+    )
+    untyped = api.post("/v1/runs", content=b"{}", headers={"Content-Type": "text/plain"})
+
+    assert broken.status_code == 400
+    assert "the body is not JSON" in broken.json()["detail"]
+    assert untyped.status_code == 415
+    assert "Content-Type: application/json" in untyped.json()["detail"]
+
+
+def test_a_run_is_found_by_id_by_name_and_by_the_beginning_of_its_id(
+    api: httpx.Client, submit: Any
+) -> None:
+    older = submit(name="twice").json()["id"]
+    newer = submit(name="twice").json()["id"]
+
+    assert api.get(f"/v1/runs/{older}").json()["id"] == older
+    assert api.get(f"/v1/runs/{older[:-1]}").json()["id"] == older
+    assert api.get("/v1/runs/twice").json()["id"] == newer
+    missing = api.get("/v1/runs/twic e")
+    assert missing.status_code == 404
+    assert "did you mean 'twice'?" in missing.json()["detail"]
+
+
+def test_runs_are_listed_newest_first_and_by_state(api: httpx.Client, submit: Any) -> None:
+    first, second = (submit(name=f"listed-{n}").json()["id"] for n in (1, 2))
+    api.post(f"/v1/runs/{first}/cancel")
+
+    ids = [run["id"] for run in api.get("/v1/runs").json()["runs"]]
+    queued = [run["id"] for run in api.get("/v1/runs?state=queued").json()["runs"]]
+
+    assert ids.index(second) < ids.index(first)
+    assert second in queued
+    assert first not in queued
+
+
+def test_a_queued_run_is_cancelled_at_once_and_twice_is_fine(
+    api: httpx.Client, submit: Any
+) -> None:
+    run = submit().json()["id"]
+
+    assert api.post(f"/v1/runs/{run}/cancel").json()["state"] == "cancelled"
+    assert api.post(f"/v1/runs/{run}/cancel").status_code == 202
+
+
+def test_a_run_that_is_over_cannot_be_cancelled(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit().json()["id"]
+    in_store(lambda store: store.runs.set_state(run, RunState.FAILED, "vLLM did not start"))
+
+    refused = api.post(f"/v1/runs/{run}/cancel")
+
+    assert refused.status_code == 409
+    assert "it failed" in refused.json()["detail"]
+
+
+def test_only_a_run_that_has_ended_with_a_checkpoint_can_be_resumed(
+    api: httpx.Client, submit: Any
+) -> None:
+    run = submit().json()["id"]
+    live = api.post("/v1/runs", json={"resume_from": run})
+    api.post(f"/v1/runs/{run}/cancel")
+    empty = api.post("/v1/runs", json={"resume_from": run})
+
+    assert live.status_code == empty.status_code == 409
+    assert "is queued: cancel it before it is resumed" in live.json()["detail"]
+    assert "without a checkpoint" in empty.json()["detail"]
+
+
+def test_metrics_are_what_the_learner_wrote_after_a_step(
+    api: httpx.Client, submit: Any, gateway: GatewayProcess
+) -> None:
+    run = submit().json()["id"]
+    assert api.get(f"/v1/runs/{run}/metrics").json() == {"run": run, "metrics": []}
+    folder = gateway.data / "runs" / run
+    folder.mkdir(parents=True)
+    rows = [{"step": n, "reward/mean": n / 10} for n in (1, 2, 3)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(text + '{"step": 4, "rew')
+
+    assert api.get(f"/v1/runs/{run}/metrics").json()["metrics"] == rows
+    assert api.get(f"/v1/runs/{run}/metrics?after=2").json()["metrics"] == rows[2:]
+    assert api.get(f"/v1/runs/{run}/metrics?limit=1").json()["metrics"] == rows[:1]
+
+
+def events_of(
+    api: httpx.Client, run: str, after: str | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(kind, event) until the stream ends."""
+    headers = {"Last-Event-ID": after} if after else {}
+    with api.stream("GET", f"/v1/runs/{run}/events", headers=headers) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        kind = ""
+        for line in response.iter_lines():
+            if line.startswith("event: "):
+                kind = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                yield kind, json.loads(line.removeprefix("data: "))
+
+
+def test_events_come_in_order_resume_after_the_last_one_and_end_with_the_run(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit().json()["id"]
+
+    async def train(store: Store) -> None:
+        for step in (1, 2, 3):
+            await store.events.add(run, "step", {"step": step, "reward/mean": 0.5})
+
+    in_store(train)
+    in_store(lambda store: store.runs.set_state(run, RunState.SUCCEEDED, "3 steps"))
+
+    seen = list(events_of(api, run))
+    steps = [(kind, event["data"]["step"]) for kind, event in seen if kind == "step"]
+    second = next(event["id"] for _, event in seen if event["data"].get("step") == 2)
+    rest = [event["data"] for _, event in events_of(api, run, after=second)]
+
+    assert steps == [("step", 1), ("step", 2), ("step", 3)]
+    assert seen[-1][1]["data"] == {"state": "succeeded", "reason": "3 steps"}
+    assert rest == [{"step": 3, "reward/mean": 0.5}, {"state": "succeeded", "reason": "3 steps"}]
+
+
+def test_a_follower_sees_what_happens_while_it_follows(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit().json()["id"]
+    in_store(lambda store: store.events.add(run, "step", {"step": 1}))
+    stream = events_of(api, run)
+    seen = [next(stream)]
+    while seen[-1][0] != "step":
+        seen.append(next(stream))
+
+    in_store(lambda store: store.events.add(run, "warning", {"message": "all rewards are zero"}))
+    assert next(stream)[1]["data"] == {"message": "all rewards are zero"}
+    api.post(f"/v1/runs/{run}/cancel")
+    assert [event["data"]["state"] for _, event in stream] == ["cancelled"]
+
+
+def test_events_of_an_unknown_run_or_after_nonsense_are_refused(
+    api: httpx.Client, submit: Any
+) -> None:
+    run = submit().json()["id"]
+
+    assert api.get("/v1/runs/none/events").status_code == 404
+    nonsense = api.get(f"/v1/runs/{run}/events", headers={"Last-Event-ID": "x"})
+    assert nonsense.status_code == 422

@@ -1,0 +1,180 @@
+"""The gateway as a service: files, errors, health, metrics, the page, Redis going away."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
+
+
+@pytest.fixture
+def weights(gateway: GatewayProcess) -> bytes:
+    content = bytes(range(256))
+    for name in ("weights/v000001-ab.safetensors", "checkpoints/step-000010/config.json"):
+        path = gateway.data / "runs" / "r1" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (gateway.data / "runs" / "r1" / "metrics.jsonl").write_text("{}\n")
+    (gateway.data / "runs" / "r1" / "weights" / ".v2.tmp").write_text("half")
+    return content
+
+
+def test_weights_and_checkpoints_are_served_whole_and_in_part(
+    api: httpx.Client, weights: bytes
+) -> None:
+    whole = api.get("/v1/files/runs/r1/weights/v000001-ab.safetensors")
+    part = api.get(
+        "/v1/files/runs/r1/checkpoints/step-000010/config.json", headers={"Range": "bytes=16-31"}
+    )
+    head = api.head("/v1/files/runs/r1/weights/v000001-ab.safetensors")
+
+    assert whole.content == weights
+    assert (part.status_code, part.content) == (206, weights[16:32])
+    assert head.headers["content-length"] == "256"
+
+
+def test_a_dataset_segment_is_served(api: httpx.Client) -> None:
+    record = upload(api, "served", b'{"prompt": "a"}').json()
+    segment = record["segments"][0]
+
+    assert len(api.get(f"/v1/files/{segment['file']}").content) == segment["bytes"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "runs/r1/metrics.jsonl",
+        "runs/r1/weights/.v2.tmp",
+        "runs/r1/weights/%2e%2e/metrics.jsonl",
+        "runs/r1/weights/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "datasets/%2e%2e/%2e%2e/etc/passwd",
+        "%2fetc/passwd",
+        "logs/gateway.log",
+        "redis/appendonly.aof",
+    ],
+)
+def test_nothing_else_of_the_volume_or_the_host_is_served(
+    api: httpx.Client, weights: bytes, path: str
+) -> None:
+    response = api.get(f"/v1/files/{path}")
+
+    assert response.status_code == 403
+    assert "is not served" in response.json()["detail"]
+
+
+def test_a_link_out_of_the_volume_is_not_followed(
+    api: httpx.Client, gateway: GatewayProcess, weights: bytes
+) -> None:
+    link = gateway.data / "runs" / "r1" / "weights" / "passwd"
+    link.symlink_to("/etc/passwd")
+
+    assert api.get("/v1/files/runs/r1/weights/passwd").status_code == 404
+    link.unlink()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "said"),
+    [
+        ("GET", "/v2/runs", 404, "there is nothing at /v2/runs"),
+        ("PUT", "/v1/runs", 405, "it takes GET, POST"),
+        ("GET", "/v1/recipes/grop", 404, "did you mean 'grpo'?"),
+        ("GET", "/v1/datasets/x/preview?rows=0", 404, "there is no dataset 'x'"),
+        ("GET", "/v1/files/runs/r9/weights/none", 404, "there is no file"),
+    ],
+)
+def test_every_error_is_a_problem_document(
+    api: httpx.Client, method: str, path: str, status: int, said: str
+) -> None:
+    response = api.request(method, path)
+
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert (response.status_code, body["status"]) == (status, status)
+    assert said in body["detail"]
+    assert body["instance"] == path.partition("?")[0]
+
+
+def test_recipes_are_listed_with_when_to_use_them(api: httpx.Client) -> None:
+    listed = {recipe["name"]: recipe["when"] for recipe in api.get("/v1/recipes").json()["recipes"]}
+
+    assert {"grpo", "smollm2_gsm8k"} <= set(listed)
+    assert "# when:" in api.get("/v1/recipes/grpo").json()["text"]
+
+
+def test_health_readiness_and_metrics(api: httpx.Client) -> None:
+    assert api.get("/healthz").json() == {"status": "ok"}
+    assert api.get("/readyz").status_code == 200
+    text = api.get("/metrics").text
+    assert "headrace_redis_up 1.0" in text
+    assert 'headrace_runs{state="queued"}' in text
+
+
+def test_the_page_brings_all_it_needs(api: httpx.Client) -> None:
+    page = api.get("/")
+
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert "http" not in page.text.replace("http-equiv", "")
+    for name in ("app.css", "app.js"):
+        assert f"web/{name}" in page.text
+        assert api.get(f"/web/{name}").status_code == 200
+    assert api.get("/web/../settings.py").status_code == 404
+
+
+def test_the_description_names_problem_documents(api: httpx.Client) -> None:
+    operation = api.get("/openapi.json").json()["paths"]["/v1/runs"]["post"]
+
+    assert list(operation["responses"]["4XX"]["content"]) == ["application/problem+json"]
+    assert operation["tags"] == ["runs"]
+
+
+def test_without_redis_everything_answers_503_and_recovers(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    process = GatewayProcess(tmp_path / "data", server.url)
+    try:
+        with httpx.Client(base_url=process.url, timeout=30) as api:
+            _answers_503(api)
+            server.start()
+            assert upload(api, "kept", b'{"prompt": "a"}').status_code == 201
+            server.stop()
+            _answers_503(api)
+            server.start()
+            assert api.get("/v1/datasets/kept").json()["rows"] == 1
+            assert api.get("/readyz").status_code == 200
+    finally:
+        process.stop()
+        server.stop()
+
+
+def _answers_503(api: httpx.Client) -> None:
+    for path in ("/v1/runs", "/v1/datasets", "/readyz"):
+        response = api.get(path)
+        assert response.status_code == 503, response.text
+        assert "Redis" in response.json()["detail"]
+        assert int(response.headers["retry-after"]) > 0
+    assert api.get("/healthz").status_code == 200
+    assert "headrace_redis_up 0.0" in api.get("/metrics").text
+
+
+def test_a_port_in_use_ends_the_start_with_one_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ended = subprocess.run(
+            [sys.executable, "-m", "services.gateway", "--port", str(port)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        f"error: cannot listen on 127.0.0.1:{port} (Address already in use): stop what listens "
+        "there, or choose another port with --port"
+    ]

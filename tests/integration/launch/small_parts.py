@@ -1,0 +1,93 @@
+"""Small real processes in place of the five big ones, with the habits that make those hard to end.
+
+Run as a script it is `headrace up` over such parts: `python small_parts.py DATA KIND`.
+"""
+
+import sys
+from pathlib import Path
+
+from services.launch import LaunchError, UpOptions, run
+from services.launch.part import Part
+from services.launch.plan import Plan
+
+# Writes "TERM" when asked to stop, as a service that ends in order would.
+OBEDIENT = """
+import signal, sys
+def leave(number, frame):
+    print("TERM", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+signal.pause()
+"""
+
+# Ignores SIGTERM, as a process stuck in a driver does.
+STUBBORN = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+
+# As torchrun: a child in a session of its own, which ties itself to its parent. And as the worst
+# library: another child in a session of its own that does nothing of the kind.
+AGENT = """
+import signal, subprocess, sys
+loose = "import signal; signal.pause()"
+tied = "from services.process import die_with_parent; die_with_parent(); " + loose
+for code in (tied, loose)[: int(sys.argv[1])]:
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+print("up", flush=True)
+signal.pause()
+"""
+
+CRASHING = "import sys; sys.exit('the GPU is on fire')"
+
+
+def script(name: str, code: str, *arguments: str, stage: int = 2) -> Part:
+    return Part(name=name, argv=(sys.executable, "-c", code, *arguments), stage=stage)
+
+
+KINDS: dict[str, tuple[Part, ...]] = {
+    "obedient": (
+        script("redis", OBEDIENT, stage=0),
+        script("gateway", OBEDIENT, stage=1),
+        script("learner", OBEDIENT),
+    ),
+    "stubborn": (script("redis", OBEDIENT, stage=0), script("learner", STUBBORN)),
+    "agent": (script("redis", OBEDIENT, stage=0), script("learner", AGENT, "1")),
+    "agent-with-loose-child": (script("learner", AGENT, "2"),),
+    "crashing": (script("redis", OBEDIENT, stage=0), script("learner", CRASHING)),
+    "torchrun": (
+        Part(
+            name="learner",
+            argv=(
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                *("--local-addr", "127.0.0.1", "--nnodes", "1", "--nproc-per-node", "2"),
+                str(Path(__file__).with_name("rank.py")),
+            ),
+            stage=2,
+        ),
+    ),
+}
+
+
+def planner(kind: str, options: UpOptions, data: Path) -> Plan:
+    return Plan(KINDS[kind], "redis://127.0.0.1:1/0", "http://127.0.0.1:1", "http://127.0.0.1:1")
+
+
+def main() -> int:
+    data, kind = Path(sys.argv[1]), sys.argv[2]
+    try:
+        return run(
+            UpOptions(data=data, grace=float(sys.argv[3]), restart_limit=2),
+            planner=lambda options, folder: planner(kind, options, folder),
+        )
+    except LaunchError as error:
+        print(error)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""`Stack`: a real Redis and small parts inside `with`, ready on enter and gone on exit."""
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+
+from services.launch import LaunchError, Stack, UpOptions
+from services.launch.part import Part, http_not_ready
+from services.launch.plan import Plan
+from services.process import marked, started_at
+from tests.integration.launch.conditions import eventually
+from tests.integration.launch.small_parts import CRASHING, OBEDIENT, STUBBORN, script
+
+REDIS = frozenset({"redis"})
+
+# Answers /readyz with 503 until the file named in argv[2] exists.
+SLOW_SERVER = """
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        ready = os.path.exists(sys.argv[2])
+        self.send_response(200 if ready else 503)
+        self.end_headers()
+        self.wfile.write(b"" if ready else b"warming up")
+    def log_message(self, *args):
+        pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def stack_of(data: Path, *parts: Part, grace: float = 20.0, restart_limit: int = 3) -> Stack:
+    urls = ("redis://127.0.0.1:1/0", "http://127.0.0.1:1", "http://127.0.0.1:1")
+    options = UpOptions(data=data, grace=grace, restart_limit=restart_limit)
+    return Stack(options, planner=lambda options, folder: Plan(parts, *urls))
+
+
+def redis_stack(data: Path) -> Stack:
+    return Stack(UpOptions(data=data, parts=REDIS, redis_port=0))
+
+
+def test_redis_is_ready_on_enter_and_gone_on_exit(tmp_path: Path) -> None:
+    with redis_stack(tmp_path) as stack:
+        client = redis.Redis.from_url(stack.redis_url)
+        assert client.ping()
+        assert client.config_get("append*")["appendfsync"] == "always"
+        assert client.config_get("append*")["appendonly"] == "yes"
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        pid = stack.processes["redis"]
+        assert stack.status("redis").state == "ready"
+    assert started_at(pid) is None
+    assert stack.processes == {}
+
+
+def test_redis_killed_is_back_with_everything_it_acknowledged(tmp_path: Path) -> None:
+    with redis_stack(tmp_path) as stack:
+        client = redis.Redis.from_url(stack.redis_url)
+        for i in range(100):
+            client.rpush("list", i)
+        first = stack.processes["redis"]
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: stack.processes.get("redis") not in (None, first))
+        eventually(lambda: stack.status("redis").state == "ready")
+        assert [int(one) for one in client.lrange("list", 0, -1)] == list(range(100))
+        assert stack.status("redis").restarts == 1
+
+
+def test_a_stopped_stack_starts_again_from_its_data(tmp_path: Path) -> None:
+    with redis_stack(tmp_path) as stack:
+        redis.Redis.from_url(stack.redis_url).set("kept", "yes")
+    with redis_stack(tmp_path) as stack:
+        assert redis.Redis.from_url(stack.redis_url).get("kept") == b"yes"
+
+
+def test_redis_cannot_be_made_to_write_elsewhere(tmp_path: Path) -> None:
+    with redis_stack(tmp_path) as stack:
+        client = redis.Redis.from_url(stack.redis_url)
+        for command in (
+            ("CONFIG", "SET", "dir", "/tmp"),
+            ("MODULE", "LOAD", "/tmp/evil.so"),
+            ("REPLICAOF", "127.0.0.1", "6379"),
+            ("DEBUG", "SLEEP", "1"),
+            ("ACL", "SETUSER", "default", "+@all"),
+        ):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*command)
+
+
+def test_a_redis_that_runs_already_is_used_and_left_running(tmp_path: Path) -> None:
+    with redis_stack(tmp_path / "first") as first:
+        options = UpOptions(
+            data=tmp_path / "second",
+            redis_url=first.redis_url,
+            parts=frozenset({"redis", "gateway"}),
+        )
+        with Stack(options, planner=lambda o, d: Plan((script("gateway", OBEDIENT),), "", "", "")):
+            assert first.status("redis").state == "ready"
+        assert redis.Redis.from_url(first.redis_url).ping()
+
+
+def test_a_given_redis_that_does_not_answer_is_named_without_its_password(tmp_path: Path) -> None:
+    options = UpOptions(data=tmp_path, redis_url="redis://:hunter2@127.0.0.1:1/0")
+    with pytest.raises(LaunchError, match=r"Redis at redis://:\*\*\*@127\.0\.0\.1:1/0") as raised:
+        Stack(options).__enter__()
+    assert "hunter2" not in str(raised.value)
+
+
+def test_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        stack = Stack(UpOptions(data=tmp_path, parts=REDIS, redis_port=port))
+        with pytest.raises(LaunchError, match=f"port {port} .* is in use.*--redis-port"):
+            stack.__enter__()
+    assert not (tmp_path / "logs").exists()
+
+
+def test_enter_waits_for_readiness(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    flag = tmp_path / "warm"
+    seen: list[str] = []
+
+    async def not_ready() -> str | None:
+        reason = await http_not_ready(f"http://127.0.0.1:{port}/readyz")()
+        if reason is not None:
+            seen.append(reason)
+            if "warming up" in reason:
+                # The learner is held back while stage 0 says this; now it may go on.
+                assert stack.status("learner").state == "waiting"
+                flag.touch()
+        return reason
+
+    server = (sys.executable, "-c", SLOW_SERVER, str(port), str(flag))
+    first = Part(name="redis", argv=server, stage=0, not_ready=not_ready)
+    stack = stack_of(tmp_path, first, script("learner", OBEDIENT))
+    with stack:
+        assert stack.status("learner").state == "ready"
+    assert "is not ready: 503 warming up" in seen
+
+
+def test_a_part_that_is_never_ready_fails_the_start_with_its_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def never() -> str | None:
+        return "has no model"
+
+    part = Part(
+        name="gateway",
+        argv=(sys.executable, "-c", OBEDIENT),
+        stage=1,
+        not_ready=never,
+        ready_within=0.5,
+    )
+    with pytest.raises(LaunchError, match=r"gateway has no model, 0\.5 s after its start"):
+        stack_of(tmp_path, part).__enter__()
+    # asyncio reports what was cancelled and never looked at once it is collected: to a user, a
+    # traceback below the error.
+    gc.collect()
+    assert [one.getMessage() for one in caplog.records if one.name == "asyncio"] == []
+
+
+def test_a_part_that_keeps_crashing_ends_the_stack_with_its_last_lines(tmp_path: Path) -> None:
+    other = script("gateway", OBEDIENT, stage=0)
+    with stack_of(tmp_path, other, script("learner", CRASHING), restart_limit=2) as stack:
+        eventually(lambda: not stack.processes)
+        with pytest.raises(LaunchError, match="the GPU is on fire"):
+            stack.check()
+    assert marked(stack.marker) == []
+
+
+def test_a_missing_program_fails_the_start_by_name(tmp_path: Path) -> None:
+    part = Part(name="gateway", argv=("/nowhere/python",), stage=1)
+    with pytest.raises(LaunchError, match=r"gateway cannot be started: .*/nowhere/python"):
+        stack_of(tmp_path, part).__enter__()
+
+
+def test_a_part_that_is_killed_comes_back_and_its_descendants_do_not_pile_up(
+    tmp_path: Path,
+) -> None:
+    agent = (
+        "import subprocess, sys, signal; subprocess.Popen([sys.executable, '-c', "
+        "'import signal; signal.pause()'], start_new_session=True); signal.pause()"
+    )
+    with stack_of(tmp_path, script("learner", agent)) as stack:
+        eventually(lambda: len(marked(stack.marker)) == 2)
+        before = set(marked(stack.marker))
+        os.kill(stack.processes["learner"], signal.SIGKILL)
+        eventually(lambda: stack.status("learner").restarts == 1)
+        eventually(lambda: len(marked(stack.marker)) == 2)
+        assert not before & set(marked(stack.marker))
+    assert marked(stack.marker) == []
+
+
+def test_an_error_inside_with_still_ends_everything(tmp_path: Path) -> None:
+    stack = stack_of(tmp_path, script("learner", STUBBORN), grace=0.2)
+    with pytest.raises(ZeroDivisionError), stack:
+        raise ZeroDivisionError
+    assert marked(stack.marker) == []
+
+
+def test_processes_are_on_record_while_they_run(tmp_path: Path) -> None:
+    with redis_stack(tmp_path) as stack:
+        state = json.loads((tmp_path / "up.json").read_text())
+        pid = stack.processes["redis"]
+        assert state["processes"] == [{"name": "redis", "pid": pid, "start": started_at(pid)}]
+    assert json.loads((tmp_path / "up.json").read_text())["processes"] == []
+
+
+def test_a_torn_record_does_not_keep_the_next_one_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "up.json").write_text('{"instance": "ab')
+    with redis_stack(tmp_path) as stack:
+        assert stack.status("redis").state == "ready"
+
+
+def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LaunchError, match=r"data folder .*/file/data cannot be used: Not a dir"):
+        redis_stack(tmp_path / "file" / "data").__enter__()

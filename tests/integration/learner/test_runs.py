@@ -1,0 +1,230 @@
+"""A real learner on a real Redis: runs in order, killed, cancelled, resumed, refused."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from learner.checkpoint import verify
+from services.contracts.config import parse_config
+from services.contracts.dataset import Row
+from services.contracts.records import DatasetRecord, RunRecord, RunState
+from services.datasets import append_rows
+from services.store import Store
+from services.volume import Volume
+from tests.integration.learner.conftest import Place
+from tests.integration.learner.torch_worker import TorchWorker, eventually
+
+pytestmark = pytest.mark.timeout(240)
+
+MIDTRAIN: dict[str, Any] = {
+    "type": "midtrain",
+    "model": {
+        "source": "scratch",
+        "hidden_size": 32,
+        "layers": 2,
+        "heads": 2,
+        "intermediate_size": 48,
+        "max_length": 32,
+    },
+    "data": {"dataset": "sums", "template": "{prompt}="},
+    "training": {"max_steps": 20, "rows_per_step": 32, "validate_every": 10},
+}
+
+
+def rl(**changes: Any) -> dict[str, Any]:
+    return {
+        "type": "rl",
+        "model": {"path": "run:first"},
+        "data": {"dataset": "sums", "template": "{prompt}=", "chat_template": "none"},
+        "rewards": [{"verifier": "math"}],
+        "sampling": {"max_tokens": 5},
+        "rollout": {"max_staleness": 1},
+        "algorithm": {"prompts_per_step": 4, "samples_per_prompt": 4},
+        "optimizer": {"type": "adamw", "lr": 1e-3},
+        "training": {"max_steps": 30, "checkpoint_every": 5, "tokens_per_microbatch": 64},
+    } | changes
+
+
+async def add_sums(store: Store, data: Path) -> None:
+    rows = [Row(prompt=f"{a}+{b}", answer=str(a + b)) for a in range(20) for b in range(20)]
+    segment = append_rows(data, "sums", rows)
+    await store.datasets.add(
+        DatasetRecord(id="sums", name="sums", rows=400, created=time.time(), segments=[segment])
+    )
+
+
+async def submit(store: Store, id: str, raw: dict[str, Any], **fields: Any) -> None:
+    config = parse_config(raw)
+    await store.runs.submit(
+        RunRecord(
+            id=id,
+            name=id,
+            pool="default",
+            kind=config.type,
+            state=RunState.QUEUED,
+            config=config.model_dump(mode="json"),
+            created=time.time(),
+            max_steps=config.training.max_steps,
+            **fields,
+        )
+    )
+
+
+async def ended(store: Store, run: str) -> RunRecord:
+    async def final() -> RunRecord | None:
+        record = await store.runs.get(run)
+        return record if record and record.state.final else None
+
+    record: RunRecord = await eventually(final, within=100)
+    return record
+
+
+def steps(place: Place, run: str) -> list[dict[str, Any]]:
+    lines = (place.data / f"runs/{run}/metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+async def test_a_run_survives_kill_9_is_cancelled_and_goes_on_at_its_step(
+    place: Place, store: Store
+) -> None:
+    volume = Volume(place.data)
+    await add_sums(store, place.data)
+    await submit(store, "first", MIDTRAIN)
+    learner = place.learner()
+    first = await ended(store, "first")
+    assert (first.state, first.reason) == (RunState.SUCCEEDED, "")
+    assert first.checkpoint is not None
+    AutoModelForCausalLM.from_pretrained(place.data / first.checkpoint)
+    losses = [row["validation/loss"] for row in steps(place, "first") if "validation/loss" in row]
+    assert losses[-1] < losses[0]
+
+    await submit(store, "second", rl())
+    config = parse_config(rl())
+    worker = TorchWorker(store, volume, "second", config)  # type: ignore[arg-type]
+    working = asyncio.create_task(worker.work())
+
+    async def reached(step: int) -> bool:
+        record = await store.runs.get("second")
+        return record is not None and record.step >= step
+
+    await eventually(lambda: reached(8))
+    learner.send_signal(signal.SIGKILL)
+    learner.wait()
+    before = dict(worker.digests)
+    learner = place.learner()
+    await eventually(lambda: reached(14))
+    await store.runs.cancel("second")
+    second = await ended(store, "second")
+    working.cancel()
+
+    assert second.state is RunState.CANCELLED
+    assert second.step == second.committed_step
+    assert second.checkpoint is not None
+    state = verify(place.data / second.checkpoint)
+    assert state.step == second.step
+    assert len(state.lineages) == 2
+    # Replay is exact: the version it went back to and those after it are the same bytes.
+    old, fork = state.lineages[0][0], state.lineages[1][1]
+    assert fork == 5
+    again = {tag: xxh3 for tag, xxh3 in worker.digests.items() if not tag.startswith(old)}
+    common = [
+        (xxh3, before[f"{old}:{tag.partition(':')[2]}"])
+        for tag, xxh3 in again.items()
+        if f"{old}:{tag.partition(':')[2]}" in before
+    ]
+    assert common
+    assert all(ours == theirs for ours, theirs in common)
+    rows = steps(place, "second")
+    assert [row["step"] for row in rows] == list(range(1, second.step + 1))
+    assert all(row["staleness/max"] <= 1 for row in rows)
+    assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in rows)
+    checkpoints = sorted(path.name for path in (place.data / "runs/second/checkpoints").iterdir())
+    assert len(checkpoints) == 2
+
+    longer = rl(training=rl()["training"] | {"max_steps": second.step + 3})
+    await submit(store, "third", longer, resume_from="second")
+    working = asyncio.create_task(
+        TorchWorker(store, volume, "third", parse_config(longer)).work()  # type: ignore[arg-type]
+    )
+    third = await ended(store, "third")
+    working.cancel()
+    assert (third.state, third.step) == (RunState.SUCCEEDED, second.step + 3)
+    assert [row["step"] for row in steps(place, "third")] == [second.step + i for i in (1, 2, 3)]
+
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0
+
+
+async def test_what_a_user_got_wrong_fails_the_run_in_words_and_the_learner_goes_on(
+    place: Place, store: Store
+) -> None:
+    await add_sums(store, place.data)
+    no_dataset = MIDTRAIN | {"data": {"dataset": "nowhere"}}
+    letters = MIDTRAIN | {"data": {"dataset": "sums", "template": "what is {prompt}?"}}
+    wrong = {
+        "a": (rl(model={"path": "/nowhere"}), "model /nowhere: no such folder"),
+        "b": (rl(model={"path": "run:nobody"}), "run nobody does not exist"),
+        "c": (no_dataset, "there is no dataset 'nowhere'"),
+        "d": (letters, "row 0 holds characters that the tokenizer does not know"),
+    }
+    for id, (raw, _) in wrong.items():
+        await submit(store, id, raw)
+    learner = place.learner()
+    for id, (_, message) in wrong.items():
+        record = await ended(store, id)
+        assert record.state is RunState.FAILED
+        assert message in record.reason
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0
+
+
+async def test_a_second_learner_of_a_pool_is_refused(place: Place, store: Store) -> None:
+    await add_sums(store, place.data)
+    await submit(store, "first", MIDTRAIN)
+    learner = place.learner()
+    await ended(store, "first")
+    second = place.learner()
+    assert await asyncio.to_thread(second.wait, 60) == 3
+    assert "pool 'default' already has a learner" in place.log.read_text()
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0
+
+
+def test_without_redis_the_learner_says_so(tmp_path: Path) -> None:
+    place = Place("redis://:secret@127.0.0.1:1/0", tmp_path)
+    assert place.learner().wait(timeout=60) == 2
+    said = place.log.read_text()
+    assert "cannot use Redis" in said
+    assert "secret" not in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.multirank
+async def test_two_ranks_train_a_run_together(place: Place, store: Store) -> None:
+    await add_sums(store, place.data)
+    await submit(store, "first", MIDTRAIN)
+    await submit(store, "second", rl(training=rl()["training"] | {"max_steps": 4}))
+    learner = place.learner(
+        *("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
+        *("--nproc-per-node", "2", "-m", "learner"),
+    )
+    worker = TorchWorker(
+        store,
+        Volume(place.data),
+        "second",
+        parse_config(rl()),  # type: ignore[arg-type]
+    )
+    working = asyncio.create_task(worker.work())
+    record = await ended(store, "second")
+    working.cancel()
+    assert (record.state, record.step) == (RunState.SUCCEEDED, 4)
+    assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in steps(place, "second"))
+    os.kill(learner.pid, signal.SIGTERM)
+    learner.wait(timeout=40)

@@ -1,0 +1,130 @@
+"""A rollout worker in a few lines: the real leases and groups, sampled with torch.
+
+It stands where vLLM would: tests of the learner alone need no server that takes a minute to
+start. It follows the newest weights between groups, as real workers follow them during one.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from services.contracts.config import RLConfig
+from services.contracts.dataset import Row, row_of
+from services.contracts.trajectory import GroupHeader, TrajectoryGroup, encode
+from services.contracts.weights import WeightManifest
+from services.datasets import DatasetReader
+from services.store import Store
+from services.volume import Volume
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], within: float = 60.0) -> Any:
+    """The first true result of `condition`; AssertionError after `within` seconds."""
+    deadline = time.monotonic() + within
+    while not (result := await condition()):
+        assert time.monotonic() < deadline, f"not within {within} s: {condition}"
+        await asyncio.sleep(0.05)
+    return result
+
+
+class TorchWorker:
+    """Samples the groups of one run until it is cancelled."""
+
+    def __init__(self, store: Store, volume: Volume, run: str, config: RLConfig) -> None:
+        self.store, self.volume, self.run, self.config = store, volume, run, config
+        self.live: WeightManifest | None = None
+        self.model: Any = None
+        self.digests: dict[str, str] = {}
+        """Checksum of each version that was live here, by tag."""
+
+    async def work(self) -> None:
+        record = await self.store.datasets.find(self.config.data.dataset)
+        assert record is not None
+        reader = DatasetReader(self.volume, record)
+        while True:
+            manifest = await self.store.weights.newest(self.run)
+            if manifest is None or not self.follow(manifest):
+                await asyncio.sleep(0.05)
+                continue
+            granted = await self.store.prompts.lease(
+                self.run,
+                worker="torch",
+                lineage=manifest.lineage,
+                version=manifest.version,
+                count=2,
+                ttl=60.0,
+                reserve_bytes=4096,
+            )
+            for lease in granted.leases:
+                row = reader.row(row_of(lease.position, self.config.training.seed))
+                blob = encode(self.group(row, lease.draw, lease.attempt))
+                await self.store.prompts.complete(
+                    self.run,
+                    lease.attempt,
+                    min_version=manifest.version,
+                    lineage=manifest.lineage,
+                    blob=blob,
+                )
+            await asyncio.sleep(0 if granted.leases else 0.02)
+
+    def follow(self, manifest: WeightManifest) -> bool:
+        """Load `manifest` where it is not live. False where its file is gone already."""
+        if self.live is not None and manifest.tag == self.live.tag:
+            return True
+        folder = self.volume.path(manifest.model)
+        if self.model is None:
+            self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+            self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        try:
+            weights = load_file(self.volume.path(manifest.files[0].name))
+        except FileNotFoundError:
+            return False
+        self.model.load_state_dict(weights)
+        self.digests[manifest.tag] = manifest.files[0].xxh3
+        self.live = manifest
+        return True
+
+    @torch.no_grad()
+    def group(self, row: Row, draw: int, attempt: str) -> TrajectoryGroup:
+        assert self.live is not None
+        n, end = self.config.algorithm.samples_per_prompt, self.tokenizer.eos_token_id
+        asked = self.config.data.template.replace("{prompt}", str(row.prompt))
+        prompt = self.tokenizer(asked).input_ids
+        rows = torch.tensor([prompt] * n)
+        columns = []
+        for _ in range(self.config.sampling.max_tokens):
+            logprobs = self.model(rows, use_cache=False).logits[:, -1].log_softmax(-1)
+            token = torch.distributions.Categorical(logits=logprobs).sample()
+            columns.append(logprobs.gather(1, token[:, None]))
+            rows = torch.cat([rows, token[:, None]], 1)
+        answers = [sample.tolist() for sample in rows[:, len(prompt) :]]
+        answers = [a[: a.index(end) + 1] if end in a else a for a in answers]
+        lengths = np.array([len(answer) for answer in answers])
+        sampled = torch.cat(columns, 1).numpy()
+        texts = [self.tokenizer.decode(a, skip_special_tokens=True) for a in answers]
+        return TrajectoryGroup(
+            GroupHeader(
+                run=self.run,
+                draw=draw,
+                attempt=attempt,
+                worker="torch",
+                row=0,
+                lineage=self.live.lineage,
+                tags=[self.live.tag],
+                finish_reasons=["stop" if a[-1] == end else "length" for a in answers],
+                statuses=["correct" if text == row.answer else "wrong" for text in texts],
+                # Partly for length, so that groups differ also while no answer is right.
+                rewards=[float(text == row.answer) + 0.1 * len(text) for text in texts],
+            ),
+            np.array(prompt),
+            lengths,
+            np.concatenate([np.array(a) for a in answers]),
+            np.ones(lengths.sum(), np.bool_),
+            np.concatenate([sampled[i, :k] for i, k in enumerate(lengths)]),
+            np.array([[i, 0, k, 0] for i, k in enumerate(lengths)]),
+        )

@@ -1,0 +1,216 @@
+"""The HTTP contract: scores, verifiers, and what bad requests are told."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+JSON = {"content-type": "application/json"}
+
+
+def item(number: int, completion: str, answer: object = "72", **more: Any) -> dict[str, Any]:
+    return {
+        "id": f"item-{number}",
+        "verifier": "math",
+        "completion": completion,
+        "answer": answer,
+        **more,
+    }
+
+
+def problem(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert body["status"] == status
+    assert body["title"]
+    return body
+
+
+async def test_results_come_in_the_order_of_the_items(client: httpx.AsyncClient) -> None:
+    items = [
+        item(0, "The answer is 72."),
+        item(1, "The answer is 71."),
+        item(2, ""),
+        item(3, "\\boxed{???}"),
+        item(4, "72", answer="see page 3 of the book"),
+        item(5, "yes", answer="yes", verifier="exact"),
+        item(6, "\\boxed{(x+1)^2}", answer="x^2+2x+1"),
+    ]
+
+    response = await client.post("/v1/score", json={"items": items})
+
+    assert response.status_code == 200
+    results = response.json()["results"]
+    assert [(result["id"], result["status"], result["reward"]) for result in results] == [
+        ("item-0", "correct", 1.0),
+        ("item-1", "wrong", 0.0),
+        ("item-2", "no_answer", 0.0),
+        ("item-3", "unparsable", 0.0),
+        ("item-4", "error", None),
+        ("item-5", "correct", 1.0),
+        ("item-6", "correct", 1.0),
+    ]
+    assert "see page 3 of the book" in results[4]["detail"]
+
+
+async def test_many_requests_of_many_items_each_get_their_own(client: httpx.AsyncClient) -> None:
+    for batch in range(5):
+        numbers = range(100 * batch, 100 * batch + 64)
+        items = [item(number, f"so {number}", answer=number - number % 2) for number in numbers]
+
+        response = await client.post("/v1/score", json={"items": items})
+
+        rewards = [result["reward"] for result in response.json()["results"]]
+        assert rewards == [1.0, 0.0] * 32
+
+
+async def test_no_items_no_results(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/score", json={"items": []})
+
+    assert response.json() == {"results": []}
+
+
+async def test_verifiers_are_listed_with_their_parameters(client: httpx.AsyncClient) -> None:
+    verifiers = (await client.get("/v1/verifiers")).json()["verifiers"]
+
+    by_name = {verifier["name"]: verifier for verifier in verifiers}
+    assert {"math", "exact", "contains", "regex", "gate", "bad"} == set(by_name)
+    math = by_name["math"]
+    assert math["description"]
+    assert math["params"]["properties"]["timeout"]["default"] == 5.0
+    assert math["params"]["additionalProperties"] is False
+
+
+async def test_an_unknown_verifier_is_named_with_the_nearest_known(
+    client: httpx.AsyncClient,
+) -> None:
+    response = await client.post(
+        "/v1/score", json={"items": [item(0, "1"), item(1, "1", verifier="maths")]}
+    )
+
+    body = problem(response, 422)
+    assert "items.1.verifier (item 'item-1')" in body["detail"]
+    assert "did you mean 'math'?" in body["detail"]
+    assert "GET /v1/verifiers" in body["detail"]
+    assert body["problems"][0]["item"] == "item-1"
+
+
+@pytest.mark.parametrize(
+    ("params", "path", "message"),
+    [
+        ({"stric": True}, "items.0.params.stric", "did you mean 'strict'?"),
+        ({"timeout": 0}, "items.0.params.timeout", "greater than 0"),
+        ({"on_timeout": "none"}, "items.0.params.on_timeout", "valid number"),
+    ],
+)
+async def test_bad_parameters_are_named(
+    client: httpx.AsyncClient, params: dict[str, Any], path: str, message: str
+) -> None:
+    response = await client.post("/v1/score", json={"items": [item(0, "1", params=params)]})
+
+    (error,) = problem(response, 422)["problems"]
+    assert error["path"] == path
+    assert message in error["message"]
+
+
+async def test_two_items_of_one_id_are_refused(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/score", json={"items": [item(0, "1"), item(0, "2")]})
+
+    assert "occurs more than once" in problem(response, 422)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"", 422, "required"),
+        (b'{"items": [', 400, "the body is not JSON"),
+        (b'{"items": [{"id": "a"}]}', 422, "items.0.verifier"),
+        (b'{"itmes": []}', 422, "itmes"),
+        (b"[1]", 422, "dictionary"),
+        (b'{"items": [\xff\xfe]}', 400, "UTF-8"),
+        (b"[" * 100_000, 400, "JSON"),
+        (b'{"items": [{"id": "a", "verifier": "math", "completion": "\\ud800"}]}', 422, "sent"),
+        (b'{"items": [{"id": "\\udfff", "verifier": "math", "completion": "1"}]}', 422, "sent"),
+        (b'{"items": [{"id": "a", "verifier": "\\udfff", "completion": "1"}]}', 422, "exist"),
+        (b'{"items": [{"id": "a", "verifier": "math", "completion": 7}]}', 422, "string"),
+    ],
+)
+async def test_a_body_that_makes_no_sense_is_told_why(
+    client: httpx.AsyncClient, body: bytes, status: int, said: str
+) -> None:
+    response = await client.post("/v1/score", content=body, headers=JSON)
+
+    assert said.lower() in json.dumps(problem(response, status)).lower()
+
+
+async def test_a_body_over_the_limit_is_refused(client: httpx.AsyncClient) -> None:
+    body = json.dumps({"items": [item(0, "x" * (2 << 20))]}).encode()
+
+    declared = await client.post("/v1/score", content=body, headers=JSON)
+
+    assert "--body-limit" in problem(declared, 413)["detail"]
+
+
+async def test_a_body_over_the_limit_is_refused_while_it_streams(
+    client: httpx.AsyncClient,
+) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b'{"items": [{"id": "'
+        for _ in range(100):
+            yield b"x" * (1 << 20)
+
+    streamed = await client.post("/v1/score", content=endless(), headers=JSON)
+
+    assert "1048576 bytes" in problem(streamed, 413)["detail"]
+
+
+async def test_integers_of_any_size_are_taken(client: httpx.AsyncClient) -> None:
+    big = 10**30
+
+    response = await client.post("/v1/score", json={"items": [item(0, str(big), answer=big)]})
+
+    assert response.json()["results"][0]["status"] == "correct"
+
+
+async def test_deep_nesting_breaks_nothing(client: httpx.AsyncClient) -> None:
+    for depth in (100, 500, 900, 990, 2000):
+        nested = "[" * depth + "]" * depth
+        body = f'{{"items":[{{"id":"a","verifier":"math","completion":"1","answer":{nested}}}]}}'
+
+        response = await client.post("/v1/score", content=body, headers=JSON)
+
+        assert response.status_code in (200, 400, 422), response.text
+        if response.status_code == 200:
+            assert response.json()["results"][0]["status"] == "error"
+
+
+async def test_unknown_paths_and_methods_are_problems_too(client: httpx.AsyncClient) -> None:
+    problem(await client.get("/nowhere"), 404)
+    problem(await client.get("/v1/score"), 405)
+
+
+async def test_metrics_count_items_by_verifier_and_status(client: httpx.AsyncClient) -> None:
+    def count(text: str) -> float:
+        wanted = 'headrace_reward_items_total{status="unparsable",verifier="math"} '
+        lines = [line for line in text.splitlines() if line.startswith(wanted)]
+        return float(lines[0].removeprefix(wanted)) if lines else 0.0
+
+    before = count((await client.get("/metrics")).text)
+    await client.post("/v1/score", json={"items": [item(0, "\\boxed{???}")]})
+
+    assert count((await client.get("/metrics")).text) == before + 1
+
+
+async def test_health_and_readiness(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/healthz")).json() == {"status": "ok"}
+    assert (await client.get("/readyz")).json() == {"status": "ready"}
+
+
+async def test_the_openapi_document_describes_the_contract(client: httpx.AsyncClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+
+    assert set(document["paths"]["/v1/score"]["post"]["responses"]) >= {"200", "413", "422", "429"}
+    assert "ScoreRequest" in document["components"]["schemas"]

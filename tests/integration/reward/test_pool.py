@@ -1,0 +1,204 @@
+"""What the pool of killable processes promises, against real processes: items that hang, crash or
+eat memory cost their own deadline and nothing else, and deaths from outside cost nothing."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.reward.conftest import Service, alive, until
+
+# SymPy works on it for ever, in one long call of C code.
+POISON = "\\boxed{9^{9^{9}}}"
+
+
+def math(number: int, completion: str, answer: str = "5", **params: Any) -> dict[str, Any]:
+    return {
+        "id": str(number),
+        "verifier": "math",
+        "completion": completion,
+        "answer": answer,
+        "params": params,
+    }
+
+
+def bad(completion: str, **more: Any) -> dict[str, Any]:
+    return {"id": completion, "verifier": "bad", "completion": completion, **more}
+
+
+async def score(client: httpx.AsyncClient, *items: dict[str, Any]) -> list[dict[str, Any]]:
+    response = await client.post("/v1/score", json={"items": items})
+    assert response.status_code == 200, response.text
+    results: list[dict[str, Any]] = response.json()["results"]
+    return results
+
+
+@pytest.fixture
+async def own(start: Callable[..., Service]) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
+    """A service that the test may do anything to, and a client of it."""
+    service = await start().ready()
+    async with service.client() as client:
+        yield service, client
+
+
+def arrived(folder: Path) -> list[int]:
+    """The workers that stand at the gate in `folder`."""
+    return [int(path.name.removeprefix("arrived-")) for path in folder.glob("arrived-*")]
+
+
+def gate(folder: Path, name: str = "gate", **params: Any) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    return {
+        "id": name,
+        "verifier": "gate",
+        "completion": "",
+        "params": {"folder": str(folder), "timeout": 60, **params},
+    }
+
+
+async def test_a_comparison_that_never_ends_costs_itself_alone(client: httpx.AsyncClient) -> None:
+    items = [math(number, "5") for number in range(20)]
+    items[7] = math(7, POISON, timeout=0.3, on_timeout=-0.5)
+
+    results = await score(client, *items)
+
+    poisoned = results.pop(7)
+    assert (poisoned["status"], poisoned["reward"]) == ("timeout", -0.5)
+    assert "0.3 s, twice" in poisoned["detail"]
+    assert {result["status"] for result in results} == {"correct"}
+
+
+async def test_others_are_answered_while_poison_is_still_being_tried(
+    client: httpx.AsyncClient,
+) -> None:
+    # As many poisonous items as there are workers, each for 2 × 2 s.
+    poison = [math(number, POISON, timeout=2) for number in range(2)]
+    poisoned = asyncio.create_task(score(client, *poison))
+
+    for _ in range(10):
+        results = await score(client, *[math(number, "5") for number in range(64)])
+        assert {result["status"] for result in results} == {"correct"}
+
+    assert not poisoned.done()
+    assert {result["status"] for result in await poisoned} == {"timeout"}
+
+
+async def test_a_poisonous_reference_is_not_the_answers_fault(client: httpx.AsyncClient) -> None:
+    (result,) = await score(client, math(0, "5", answer=POISON, timeout=0.3))
+
+    assert (result["status"], result["reward"]) == ("error", None)
+    assert "reference answer alone" in result["detail"]
+
+
+async def test_a_process_that_blocks_every_signal_is_killed_with_its_children(
+    client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+
+    (result,) = await score(client, bad("stubborn", answer=str(pids), params={"timeout": 1.0}))
+
+    assert result["status"] == "timeout"
+    worker, child = map(int, pids.read_text().split())
+    await until(lambda: not alive(worker) and not alive(child), "worker and child are gone")
+
+
+async def test_a_verifier_that_breaks_down_gives_no_reward(client: httpx.AsyncClient) -> None:
+    ways = ("raise", "exit", "segfault", "nan", "null", "status")
+
+    *broken, fine = await score(client, *map(bad, ways), bad("fine"))
+
+    assert [result["status"] for result in broken] == ["error"] * 6
+    assert [result["reward"] for result in broken] == [None] * 6
+    details = {result["id"]: result["detail"] for result in broken}
+    assert "RuntimeError: as asked" in details["raise"]
+    assert "died twice: exit code 3" in details["exit"]
+    assert "died twice: SIGSEGV" in details["segfault"]
+    assert "not finite" in details["nan"]
+    assert "no valid Verdict" in details["status"]
+    assert fine["status"] == "correct"
+
+
+async def test_an_answer_that_needs_too_much_memory_is_wrong(client: httpx.AsyncClient) -> None:
+    (result,) = await score(client, bad("memory"))
+
+    assert (result["status"], result["reward"]) == ("wrong", 0.0)
+    assert result["detail"] == "memory_limit"
+
+
+async def test_killing_a_worker_from_outside_costs_nothing(
+    own: tuple[Service, httpx.AsyncClient], tmp_path: Path
+) -> None:
+    service, client = own
+    folder = tmp_path / "gate"
+    waiting = asyncio.create_task(score(client, gate(folder)))
+    (first,) = await until(lambda: arrived(folder), "the item is being judged")
+
+    for worker in service.workers:
+        os.kill(worker, signal.SIGKILL)
+    await until(lambda: len(arrived(folder)) == 2, "another worker tries the item")
+    (folder / "open").touch()
+
+    (result,) = await waiting
+    assert result["status"] == "correct"
+    assert not alive(first)
+
+
+async def test_killing_the_workers_parent_costs_nothing(
+    own: tuple[Service, httpx.AsyncClient], tmp_path: Path
+) -> None:
+    service, client = own
+    folder = tmp_path / "gate"
+    waiting = asyncio.create_task(score(client, gate(folder)))
+    (first,) = await until(lambda: arrived(folder), "the item is being judged")
+
+    os.kill(service.nursery, signal.SIGKILL)
+    await until(lambda: not alive(first), "the worker dies with its parent")
+    await until(lambda: len(arrived(folder)) == 2, "another worker tries the item")
+    (folder / "open").touch()
+
+    (result,) = await waiting
+    assert result["status"] == "correct"
+
+
+async def test_killing_the_service_leaves_no_process_behind(
+    own: tuple[Service, httpx.AsyncClient],
+) -> None:
+    service, _ = own
+    family = [service.nursery, *service.workers]
+    assert len(family) == 3
+
+    service.process.kill()
+    service.process.wait()
+
+    await until(lambda: not any(map(alive, family)), "nursery and workers are gone")
+
+
+async def test_a_full_queue_says_when_to_come_back(
+    start: Callable[..., Service], tmp_path: Path
+) -> None:
+    service = await start("--max-queued-items", "3").ready()
+    folder = tmp_path / "gate"
+    async with service.client() as client:
+        gates = [gate(folder, name) for name in ("a", "b", "c")]
+        waiting = asyncio.create_task(score(client, *gates))
+        await until(lambda: arrived(folder), "the items have been taken")
+
+        full = await client.post("/v1/score", json={"items": [math(0, "5")]})
+        too_many = await client.post(
+            "/v1/score", json={"items": [math(number, "5") for number in range(4)]}
+        )
+        (folder / "open").touch()
+
+        assert full.status_code == 429
+        assert int(full.headers["retry-after"]) >= 1
+        assert "at most 3" in full.json()["detail"]
+        # These would never fit: waiting does not help.
+        assert too_many.status_code == 413
+        assert {result["status"] for result in await waiting} == {"correct"}
+        (after,) = await score(client, math(0, "5"))
+        assert after["status"] == "correct"

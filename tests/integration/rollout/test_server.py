@@ -1,0 +1,155 @@
+"""Supervising a server process and talking to it over HTTP: with the scripted stand-in."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from rollout.policy import (
+    LoadRefused,
+    PolicyClient,
+    RequestRefused,
+    Snapshot,
+    VLLMUnavailable,
+)
+from rollout.samples import sampling_params
+from rollout.vllm_server import VLLMFailed, VLLMServer
+from services.contracts.config.run import VLLM, Sampling
+from services.process import started_at
+
+COMMAND = f"{sys.executable} -m tests.scripted_vllm"
+
+
+def make_server(folder: Path, monkeypatch: pytest.MonkeyPatch, **script: object) -> VLLMServer:
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text('{"max_position_embeddings": 128}')
+    monkeypatch.setenv("HEADRACE_SCRIPTED_VLLM", json.dumps(script))
+    return VLLMServer(
+        folder / "model",
+        VLLM(startup_seconds=30),
+        dtype="float32",
+        device="cpu",
+        log_file=folder / "vllm.log",
+        command=COMMAND,
+    )
+
+
+def snapshot(folder: Path, version: int, width: int = 4) -> Snapshot:
+    path = folder / f"v{version}-{width}.safetensors"
+    save_file({"weight": np.full((2, width), version, np.float32)}, path)
+    return Snapshot(str(path), f"aaaaaa:{version}", tensors=1)
+
+
+@pytest.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[VLLMServer]:
+    server = make_server(tmp_path, monkeypatch, tokens_per_second=400)
+    await (await server.start()).close()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def policy(server: VLLMServer) -> AsyncIterator[PolicyClient]:
+    client = PolicyClient(server.url)
+    yield client
+    await client.close()
+
+
+async def test_a_request_in_flight_over_an_update_shows_both_versions(
+    policy: PolicyClient, tmp_path: Path
+) -> None:
+    await policy.load(snapshot(tmp_path, 1))
+    params = sampling_params(Sampling(max_tokens=100, ignore_eos=True), [], 128)
+    request = asyncio.create_task(policy.generate([1, 2], 2, params, "aaaaaa:1"))
+    while await policy.tokens_generated() < 20:
+        assert not request.done()
+
+    await policy.load(snapshot(tmp_path, 2))
+
+    for sample in await request:
+        assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]
+        assert len(sample.token_ids) == 100
+
+
+async def test_a_refused_snapshot_leaves_the_server_running_on_the_old_version(
+    policy: PolicyClient, tmp_path: Path
+) -> None:
+    await policy.load(snapshot(tmp_path, 1))
+
+    with pytest.raises(LoadRefused, match=r"weight is F32 \[2, 5\], the model's was F32 \[2, 4\]"):
+        await policy.load(snapshot(tmp_path, 2, width=5))
+
+    assert await policy.version() == "aaaaaa:1"
+    assert not await policy.paused()
+
+
+async def test_an_update_that_lost_its_end_does_not_block_the_next_one(
+    policy: PolicyClient, tmp_path: Path
+) -> None:
+    """As after a worker that died between start and finish and was replaced."""
+    await policy._control("/pause?mode=keep&clear_cache=false")
+    await policy._control("/start_weight_update")
+
+    await policy.load(snapshot(tmp_path, 3))
+
+    assert await policy.version() == "aaaaaa:3"
+    assert not await policy.paused()
+
+
+async def test_the_context_limit_comes_from_the_server(policy: PolicyClient) -> None:
+    assert await policy.context_length() == 128
+    params = sampling_params(Sampling(max_tokens=4), [], 128)
+    with pytest.raises(RequestRefused, match="400 the prompt exceeds the context"):
+        await policy.generate([1] * 200, 1, params, "none")
+
+
+async def test_a_server_that_dies_is_noticed_with_its_signal(
+    server: VLLMServer, policy: PolicyClient
+) -> None:
+    assert server.alive
+    params = sampling_params(Sampling(max_tokens=100, ignore_eos=True), [], 128)
+    request = asyncio.create_task(policy.generate([1, 2], 1, params, "none"))
+    while await policy.tokens_generated() == 0:
+        assert not request.done()
+
+    os.kill(server.pid, signal.SIGKILL)
+
+    with pytest.raises(VLLMUnavailable):
+        await request
+    # Its sockets close a moment before it can be waited for.
+    while server.alive:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    with pytest.raises(VLLMFailed, match="vLLM ended with signal SIGKILL"):
+        server.check()
+
+
+async def test_stop_leaves_no_process(server: VLLMServer) -> None:
+    pid = server.pid
+    await server.stop()
+    await server.stop()
+    assert started_at(pid) is None
+
+
+async def test_a_start_that_fails_carries_the_reason_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server(tmp_path, monkeypatch, fail_start="max_model_len (4096) is too large")
+    with pytest.raises(VLLMFailed, match=r"exit code 1(.|\n)*max_model_len \(4096\) is too large"):
+        await server.start()
+
+
+async def test_a_start_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server(tmp_path, monkeypatch)
+    server.options = VLLM(startup_seconds=0.2)
+    with pytest.raises(VLLMFailed, match=r"did not start within .*startup_seconds = 0\.2"):
+        await server.start()
+    assert not server.alive

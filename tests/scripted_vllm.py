@@ -1,0 +1,228 @@
+"""A stand-in for vLLM with its HTTP surface, for tests that kill and restart things many times.
+
+Start it as the worker would start vLLM: HEADRACE_VLLM_COMMAND="python -m tests.scripted_vllm".
+Tokens are random (or from a script), one log-probability for all of them; what is real is
+everything around: version spans per token, pause, resume, weight files that are read and checked,
+the token counter, the context limit. Serves within a second.
+
+HEADRACE_SCRIPTED_VLLM holds its script as JSON, the fields of `Script`.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from rollout.weight_transfer import (
+    WEIGHTS_KEPT,
+    SnapshotError,
+    Tensors,
+    check_tensors,
+    read_tensors,
+)
+
+STEP_SECONDS = 0.01
+
+
+@dataclass
+class Script:
+    """How the stand-in behaves."""
+
+    vocabulary: int = 32
+    tokens_per_second: float = 1000.0
+    """Of each sequence, while nothing is paused."""
+    replies: list[list[int]] = field(default_factory=list)
+    """Completions to give, in turn; empty: random ones of random length."""
+    fail_start: str = ""
+    """Log this line and exit with code 1."""
+    hang_after: int | None = None
+    """Sample no more tokens once so many were sampled; go on answering everything else."""
+
+
+@dataclass
+class State:
+    """What the server knows."""
+
+    script: Script
+    context: int
+    version: str = "default"
+    tokens: int = 0
+    answered: int = 0
+    loaded: Tensors | None = None
+    updating: bool = False
+    running: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def one_sample(state: State, params: dict[str, Any], index: int, room: int) -> dict[str, Any]:
+    """Sample token by token, noting under which version each was."""
+    script = state.script
+    limit = min(params.get("max_tokens", 16), room)
+    stops = set(params.get("stop_token_ids", []))
+    script_number = state.answered
+    state.answered += 1
+    reply = script.replies[script_number % len(script.replies)] if script.replies else None
+    seed = params.get("seed")
+    source = random.Random(seed + index if seed is not None else None)
+    tokens: list[int] = []
+    spans: list[dict[str, Any]] = []
+    finish = "length"
+    per_step = max(1, round(script.tokens_per_second * STEP_SECONDS))
+    while len(tokens) < limit and finish == "length":
+        await asyncio.sleep(STEP_SECONDS)
+        await state.running.wait()
+        if script.hang_after is not None and state.tokens >= script.hang_after:
+            await asyncio.Event().wait()
+        for _ in range(min(per_step, limit - len(tokens))):
+            token = reply[len(tokens)] if reply else source.randrange(script.vocabulary)
+            if spans and spans[-1]["version"] == state.version:
+                spans[-1]["end"] += 1
+            else:
+                start = len(tokens)
+                spans.append({"version": state.version, "start": start, "end": start + 1})
+            tokens.append(token)
+            state.tokens += 1
+            if token in stops or (reply and len(tokens) == len(reply)):
+                finish = "stop"
+                break
+    logprob = -math.log(script.vocabulary)
+    content = [{"token_id": t, "logprob": logprob, "rank": 1, "top_logprobs": []} for t in tokens]
+    return {
+        "index": index,
+        "token_ids": tokens,
+        "finish_reason": finish,
+        "logprobs": {"content": content},
+        "weight_versions": spans,
+    }
+
+
+def error(status: int, message: str) -> JSONResponse:
+    """An error in vLLM's shape."""
+    return JSONResponse({"error": {"message": message, "code": status}}, status_code=status)
+
+
+def build(state: State) -> FastAPI:
+    """The routes that the rollout process uses."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        state.running.set()
+        yield
+
+    app = FastAPI(lifespan=lifespan)
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"data": [{"id": "policy", "max_model_len": state.context}]}
+
+    @app.get("/metrics")
+    async def metrics() -> PlainTextResponse:
+        return PlainTextResponse(
+            f'vllm:generation_tokens_total{{engine="0",model_name="policy"}} {state.tokens}.0\n'
+        )
+
+    @app.post("/inference/v1/generate")
+    async def generate(request: Request) -> Any:
+        body = await request.json()
+        params = body["sampling_params"]
+        room = state.context - len(body["token_ids"])
+        if room < 1:
+            return error(400, f"the prompt exceeds the context of {state.context} tokens")
+        samples = (one_sample(state, params, i, room) for i in range(params.get("n", 1)))
+        return {"choices": await asyncio.gather(*samples)}
+
+    @app.post("/pause")
+    async def pause() -> dict[str, str]:
+        state.running.clear()
+        return {"status": "paused"}
+
+    @app.post("/resume")
+    async def resume() -> dict[str, str]:
+        state.running.set()
+        return {"status": "resumed"}
+
+    @app.get("/is_paused")
+    async def is_paused() -> dict[str, bool]:
+        return {"is_paused": not state.running.is_set()}
+
+    @app.post("/init_weight_transfer_engine")
+    async def init() -> dict[str, str]:
+        return {}
+
+    @app.post("/start_weight_update")
+    async def start() -> Any:
+        if state.updating:
+            return error(500, "start_weight_update called while an update is already active")
+        state.updating = True
+        return {}
+
+    @app.post("/update_weights")
+    async def update(request: Request) -> Any:
+        info = (await request.json())["update_info"]
+        try:
+            tensors = read_tensors(Path(info["path"]))
+            if len(tensors) != info["tensors"]:
+                raise SnapshotError(f"{len(tensors)} tensors, manifest says {info['tensors']}")
+            if state.loaded is not None:
+                check_tensors(Path(info["path"]), tensors, state.loaded)
+        except SnapshotError as broken:
+            state.updating = False
+            return error(500, f"{WEIGHTS_KEPT}: {broken}")
+        state.loaded = tensors
+        return {}
+
+    @app.post("/finish_weight_update")
+    async def finish(request: Request) -> Any:
+        if not state.updating:
+            return error(500, "finish_weight_update called without start_weight_update")
+        state.updating = False
+        body = await request.body()
+        state.version = (json.loads(body) if body else {}).get("weight_version") or state.version
+        return {}
+
+    @app.get("/weight_info")
+    async def weight_info() -> dict[str, str]:
+        return {"weight_version": state.version}
+
+    return app
+
+
+def main() -> None:
+    """Parse the part of vLLM's command line that matters here, and serve."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--max-model-len", type=int)
+    known, _ = parser.parse_known_args()
+    script = Script(**json.loads(os.environ.get("HEADRACE_SCRIPTED_VLLM", "{}")))
+    if script.fail_start:
+        sys.exit(f"ValueError: {script.fail_start}")
+    config = json.loads((known.model / "config.json").read_text())
+    context = known.max_model_len or config.get("max_position_embeddings", 512)
+    uvicorn.run(
+        build(State(script, context)),
+        host=known.host,
+        port=known.port,
+        log_level="warning",
+        timeout_keep_alive=3600,
+    )
+
+
+if __name__ == "__main__":
+    main()

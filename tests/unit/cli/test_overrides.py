@@ -1,0 +1,42 @@
+"""`--set KEY=VALUE` to a nested config."""
+
+from typing import Any
+
+import pytest
+
+from services.cli.output import CliError, duration, size
+from services.cli.runs import overrides_from
+
+
+@pytest.mark.parametrize(
+    ("settings", "config"),
+    [
+        (["training.max_steps=5"], {"training": {"max_steps": 5}}),
+        (["optimizer.lr=1e-6"], {"optimizer": {"lr": 1e-6}}),
+        (["a.b=x", "a.c=true", "a.d.e=null"], {"a": {"b": "x", "c": True, "d": {"e": None}}}),
+        (["rewards=[{verifier: math}]"], {"rewards": [{"verifier": "math"}]}),
+        (["model.path=run:a1"], {"model": {"path": "run:a1"}}),
+        (["data.template=Q={prompt}"], {"data": {"template": "Q={prompt}"}}),
+        (["a.b=1", "a.b=2"], {"a": {"b": 2}}),
+    ],
+)
+def test_settings_nest_by_their_dots_and_are_yaml(
+    settings: list[str], config: dict[str, Any]
+) -> None:
+    assert overrides_from(settings) == config
+
+
+@pytest.mark.parametrize("setting", ["training.max_steps", "=5", "a..b=1", "a=[1"])
+def test_a_setting_that_is_not_key_and_value_is_refused_by_name(setting: str) -> None:
+    with pytest.raises(CliError, match="--set"):
+        overrides_from([setting])
+
+
+def test_a_key_below_a_plain_value_is_refused() -> None:
+    with pytest.raises(CliError, match="a was set to 1 before"):
+        overrides_from(["a=1", "a.b=2"])
+
+
+def test_durations_and_sizes_are_said_in_the_unit_that_fits() -> None:
+    assert [duration(s) for s in (42, 180, 18_720, 300_000)] == ["42 s", "3 min", "5.2 h", "3 d"]
+    assert [size(b) for b in (12, 2048, 5 << 20)] == ["12 B", "2.0 KiB", "5.0 MiB"]

@@ -1,0 +1,89 @@
+"""What a watcher makes of a run's events, and how each is said."""
+
+from typing import Any
+
+import pytest
+
+from services.cli.view import RunView, said, sparkline
+from services.contracts.events import Event, EventKind
+
+
+def event(kind: EventKind, time: float = 0.0, **data: Any) -> Event:
+    return Event(id="1-0", time=time, kind=kind, data=data)
+
+
+@pytest.fixture
+def view() -> RunView:
+    return RunView(name="demo", id="a1", kind="rl", state="queued", reason="", max_steps=10)
+
+
+def test_state_events_change_the_state_and_give_the_reason(view: RunView) -> None:
+    line = view.apply(event("state", state="failed", reason="vLLM did not start"))
+
+    assert (view.state, view.reason) == ("failed", "vLLM did not start")
+    assert line == "failed: vLLM did not start"
+
+
+def test_a_step_is_said_with_the_figures_one_looks_at_first(view: RunView) -> None:
+    line = view.apply(
+        event("step", step=3, **{"reward/mean": 0.41234, "staleness/mean": 0.5, "other": 1})
+    )
+
+    assert line == "step 3/10  reward 0.412  staleness 0.50"
+    assert (view.step, view.rewards) == (3, [0.41234])
+
+
+def test_the_time_left_follows_the_pace_of_the_newest_steps(view: RunView) -> None:
+    assert view.seconds_left is None
+
+    for step in (1, 2, 3):
+        view.apply(event("step", time=100.0 + 4 * step, step=step))
+
+    assert view.seconds_left == pytest.approx(7 * 4.0)
+
+
+def test_progress_of_a_midtraining_counts_as_its_steps(view: RunView) -> None:
+    view.apply(event("progress", done=40, total=300, unit="steps"))
+
+    assert (view.step, view.max_steps) == (40, 300)
+
+
+def test_evaluations_are_kept_by_step(view: RunView) -> None:
+    view.apply(event("evaluation", step=0, accuracy=0.4, rows=200))
+    view.apply(event("evaluation", step=10, accuracy=0.95, rows=200))
+
+    assert view.evaluations == [(0, 0.4), (10, 0.95)]
+
+
+def test_every_kind_of_event_has_a_line() -> None:
+    lines = [
+        said(event("worker", worker="w1", state="unhealthy", error="out of memory"), None),
+        said(event("warning", message="all rewards are zero"), None),
+        said(event("checkpoint", step=20, directory="runs/a/checkpoints/step-000020"), None),
+        said(event("evaluation", step=20, accuracy=0.5, rows=100), None),
+    ]
+
+    assert lines == [
+        "worker w1 unhealthy: out of memory",
+        "warning: all rewards are zero",
+        "checkpoint at step 20: runs/a/checkpoints/step-000020",
+        "evaluation at step 20: accuracy 0.500 on 100 rows",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "bars"),
+    [
+        ([], 10, ""),
+        ([1.0], 10, "▁"),
+        ([0.0, 1.0], 10, "▁█"),
+        ([5.0, 5.0, 5.0], 10, "▁▁▁"),
+        ([0.0, 0.0, 1.0, 1.0], 2, "▁█"),
+        ([0.0, 0.5, 1.0], 3, "▁▅█"),
+    ],
+)
+def test_a_sparkline_runs_from_its_lowest_to_its_highest(
+    values: list[float], width: int, bars: str
+) -> None:
+    # 0.5 · 7 = 3.5, which Python rounds to the even 4: the fifth bar.
+    assert sparkline(values, width) == bars

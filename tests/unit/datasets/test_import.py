@@ -1,0 +1,197 @@
+"""Files in, segments out: what is read, what is refused and where, and what the names mean."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.contracts.dataset import Row
+from services.contracts.records import DatasetRecord
+from services.datasets import (
+    ColumnMapping,
+    DatasetError,
+    DatasetReader,
+    Imported,
+    UnsupportedFormat,
+    append_rows,
+    import_file,
+)
+from services.datasets.segments import BATCH, Segment, write_segment
+from services.volume import Volume
+
+Import = Callable[..., Imported]
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> Import:
+    def run(content: bytes, filename: str = "rows.jsonl", **options: Any) -> Imported:
+        options.setdefault("name", "rows")
+        return import_file(tmp_path, io.BytesIO(content), filename, **options)
+
+    return run
+
+
+def rows_of(root: Path, result: Imported) -> list[Row]:
+    record = DatasetRecord(
+        id=result.id, name="rows", rows=result.segment.rows, created=0, segments=[result.segment]
+    )
+    return DatasetReader(Volume(root), record).rows(range(result.segment.rows))
+
+
+def parquet(table: dict[str, list[Any]]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(table), sink)
+    return sink.getvalue()
+
+
+def test_jsonl_comes_back_as_it_went_in(imported: Import, tmp_path: Path) -> None:
+    result = imported(
+        b'{"question": "2+2", "answer": 4, "level": "easy"}\n\n'
+        b'{"question": [{"role": "user", "content": "\xc3\xa9"}], "answer": {"x": [1]}}\n'
+    )
+
+    assert rows_of(tmp_path, result) == [
+        Row(prompt="2+2", answer=4, meta={"level": "easy"}),
+        Row(prompt=[{"role": "user", "content": "é"}], answer={"x": [1]}),
+    ]
+
+
+def test_csv_cells_stay_text_and_may_hold_commas_and_line_breaks(
+    imported: Import, tmp_path: Path
+) -> None:
+    result = imported(b'prompt,answer\r\n"a, then\nb",007\r\n', "rows.csv")
+
+    assert rows_of(tmp_path, result) == [Row(prompt="a, then\nb", answer="007")]
+
+
+def test_tsv_is_csv_with_tabs(imported: Import, tmp_path: Path) -> None:
+    result = imported(b"prompt\tanswer\na,b\t1\n", "rows.tsv")
+
+    assert rows_of(tmp_path, result) == [Row(prompt="a,b", answer="1")]
+
+
+def test_parquet_keeps_types_and_nested_values(imported: Import, tmp_path: Path) -> None:
+    result = imported(parquet({"problem": ["a"], "gold": [3], "tags": [["x", "y"]]}), "rows.bin")
+
+    assert rows_of(tmp_path, result) == [Row(prompt="a", answer=3, meta={"tags": ["x", "y"]})]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(imported: Import, tmp_path: Path) -> None:
+    result = imported(b"\xef\xbb\xbfprompt,answer\na,1\n", "rows.csv")
+
+    assert rows_of(tmp_path, result)[0].prompt == "a"
+
+
+@pytest.mark.parametrize(
+    ("content", "filename", "said"),
+    [
+        (b"", "rows.jsonl", "rows.jsonl is empty: it has no rows"),
+        (b"\n \n", "rows.jsonl", "rows.jsonl has no rows"),
+        (b"prompt,answer\n", "rows.csv", "rows.csv has no rows"),
+        (b'{"prompt": "a"}\n{"prompt": nope}\n', "rows.jsonl", "line 2 is not JSON"),
+        (b'{"prompt": "a"}\n\n{"prompt": "b"', "rows.jsonl", "line 3 is not JSON"),
+        (b'{"prompt": "a"}\n["b"]\n', "rows.jsonl", "line 2 is a list, not an object"),
+        (b'{"prompt": "a"}\n"b"\n', "rows.jsonl", "line 2 is a bare value, not an object"),
+        (b'[{"prompt": "a"}]', "rows.jsonl", "jq -c '.[]' FILE"),
+        (b'{\n"prompt": "a"}', "rows.json", "the file is one JSON document"),
+        (b'{"prompt": "a"}\n{"prompt": " "}', "rows.jsonl", "line 2: the prompt is empty"),
+        (b'{"prompt": "a"}\n{"prompt": "\xff"}', "rows.jsonl", "line 2 is not valid UTF-8"),
+        (b"prompt,answer\na,\xe9\n", "rows.csv", "line 2 is not valid UTF-8"),
+        (b"prompt,answer\na\n", "rows.csv", "line 2 has 1 cells, the header has 2"),
+        (b'prompt,answer\n"a\nb",1\nc,"d', "rows.csv", "line 4 is not CSV"),
+        (b"prompt,prompt\na,b\n", "rows.csv", "names a column twice: 'prompt'"),
+        (b"PAR1 and then nothing", "rows.parquet", "not a whole Parquet file"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_by_place_and_leaves_nothing(
+    imported: Import, tmp_path: Path, content: bytes, filename: str, said: str
+) -> None:
+    with pytest.raises(DatasetError) as refused:
+        imported(content, filename)
+
+    assert said in str(refused.value)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("filename", ["rows.txt", "rows", "rows.jsonl.gz"])
+def test_a_format_nobody_reads_is_refused_with_those_that_are(
+    imported: Import, filename: str
+) -> None:
+    content = b"\x1f\x8b" if filename.endswith(".gz") else b"hello"
+    with pytest.raises(UnsupportedFormat, match=r"jsonl, \.csv or \.parquet|unpack it"):
+        imported(content, filename)
+
+
+def test_a_file_without_a_telling_name_is_known_by_its_first_bytes(imported: Import) -> None:
+    assert imported(b'{"prompt": "a"}', "upload").segment.rows == 1
+    assert imported(parquet({"prompt": ["a", "b"]}), "upload").segment.rows == 2
+
+
+def test_the_same_rows_under_the_same_name_are_the_same_dataset(imported: Import) -> None:
+    first = imported(b'{"question": "a", "answer": 1}')
+    again = imported(b'{"question": "a",   "answer": 1}\n\n')
+
+    assert (first.id, first.segment) == (again.id, again.segment)
+
+
+def test_another_name_or_another_mapping_is_another_dataset(imported: Import) -> None:
+    content = b'{"question": "a", "answer": 1, "gold": 2}'
+    first = imported(content)
+
+    assert imported(content, name="other").id != first.id
+    assert imported(content, mapping=ColumnMapping(answer="gold")).id != first.id
+
+
+def test_a_segment_is_named_by_its_checksum(imported: Import) -> None:
+    result = imported(b'{"prompt": "a"}')
+
+    assert result.segment.file == f"datasets/{result.id}/segment-{result.segment.xxh3}.arrow"
+
+
+def test_rows_are_read_by_index_across_segments(imported: Import, tmp_path: Path) -> None:
+    first = imported(b'{"prompt": "a"}\n{"prompt": "b"}')
+    second = append_rows(tmp_path, first.id, [Row(prompt="c", answer=3)])
+    record = DatasetRecord(
+        id=first.id, name="rows", rows=3, created=0, segments=[first.segment, second]
+    )
+    reader = DatasetReader(Volume(tmp_path), record)
+
+    assert [row.prompt for row in reader.rows([2, 0, 1, 2])] == ["c", "a", "b", "c"]
+    with pytest.raises(IndexError, match="dataset rows has 3 rows; there is no row 3"):
+        reader.row(3)
+
+
+def test_a_reader_takes_in_what_was_appended_later(imported: Import, tmp_path: Path) -> None:
+    first = imported(b'{"prompt": "a"}')
+    record = DatasetRecord(id=first.id, name="rows", rows=1, created=0, segments=[first.segment])
+    reader = DatasetReader(Volume(tmp_path), record)
+    more = append_rows(tmp_path, first.id, [Row(prompt="b")])
+
+    reader.extend(record.model_copy(update={"rows": 2, "segments": [first.segment, more]}))
+
+    assert len(reader) == 2
+    assert reader.row(1).prompt == "b"
+
+
+def test_prompts_that_are_appended_are_checked_like_uploaded_ones(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="prompt 2: the prompt is empty"):
+        append_rows(tmp_path, "d", [Row(prompt="a"), Row(prompt="")])
+    with pytest.raises(DatasetError, match="no prompts were given"):
+        append_rows(tmp_path, "d", [])
+
+
+@given(count=st.sampled_from([1, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH + 3]), data=st.data())
+def test_any_row_is_found_at_its_index(
+    tmp_path_factory: pytest.TempPathFactory, count: int, data: st.DataObject
+) -> None:
+    rows = (Row(prompt=str(index), answer=index) for index in range(count))
+    index = data.draw(st.integers(0, count - 1))
+
+    with write_segment(rows, tmp_path_factory.mktemp("volume")) as written:
+        assert Segment(written.path).row(index).answer == index

@@ -1,0 +1,32 @@
+"""Every recipe is a run config once the model and the dataset are named."""
+
+import pytest
+
+from recipes import Recipe, UnknownRecipe, find_recipe, list_recipes, merged, read_recipe
+from services.contracts.config import parse_config
+
+
+@pytest.mark.parametrize("recipe", list_recipes(), ids=lambda recipe: recipe.name)
+def test_it_is_valid_and_says_when_to_use_it(recipe: Recipe) -> None:
+    given = {"data": {"dataset": "d"}}
+    if recipe.config.get("type") != "midtrain":
+        given["model"] = {"path": "org/model"}
+
+    parse_config(merged(recipe.config, given))
+
+    assert len(recipe.when) > 20
+
+
+def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownRecipe, match=r"no recipe 'grop' \(did you mean 'grpo'\?\)"):
+        find_recipe("grop")
+
+
+def test_a_file_that_is_not_yaml_is_refused_by_line() -> None:
+    with pytest.raises(UnknownRecipe, match=r"mine\.yaml is not YAML: .* at line 2"):
+        read_recipe("mine.yaml", "a: 1\nb: : 2\n")
+
+
+def test_a_file_that_is_not_a_mapping_is_refused() -> None:
+    with pytest.raises(UnknownRecipe, match="a recipe is a mapping"):
+        read_recipe("mine.yaml", "- 1\n")

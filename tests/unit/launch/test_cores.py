@@ -1,0 +1,106 @@
+"""Who gets which core. Worked out by hand for machines from one core to sixteen."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.launch.cores import physical_cores, plan_cores
+
+
+def machine(count: int) -> list[tuple[int, ...]]:
+    """`count` physical cores without hyper-threads."""
+    return [(id_,) for id_ in range(count)]
+
+
+def test_two_cores_give_one_to_generation_and_one_to_training() -> None:
+    plan = plan_cores(machine(2), rollouts=1, ranks=1)
+    assert plan.rollouts == ((0,),)
+    assert plan.ranks == ((1,),)
+
+
+def test_one_core_is_shared() -> None:
+    plan = plan_cores(machine(1), rollouts=1, ranks=2)
+    assert plan.rollouts == ((0,),)
+    assert plan.ranks == ((0,), (0,))
+
+
+def test_two_ranks_on_two_cores_leave_the_engine_its_own() -> None:
+    plan = plan_cores(machine(2), rollouts=1, ranks=2)
+    assert plan.rollouts == ((0,),)
+    assert plan.ranks == ((1,), (1,))
+
+
+def test_the_last_core_belongs_to_nobody_and_the_odd_one_to_generation() -> None:
+    assert plan_cores(machine(4), 1, 1).rollouts == ((0, 1),)
+    assert plan_cores(machine(4), 1, 1).ranks == ((2,),)
+    assert plan_cores(machine(8), 1, 1).rollouts == ((0, 1, 2, 3),)
+    assert plan_cores(machine(8), 1, 1).ranks == ((4, 5, 6),)
+
+
+def test_several_engines_and_ranks_get_contiguous_shares() -> None:
+    plan = plan_cores(machine(8), rollouts=2, ranks=2)
+    assert plan.rollouts == ((0, 1), (2, 3))
+    assert plan.ranks == ((4,), (5, 6))
+
+
+def test_a_side_that_does_not_run_takes_nothing() -> None:
+    assert plan_cores(machine(2), rollouts=0, ranks=1).ranks == ((0, 1),)
+    assert plan_cores(machine(2), rollouts=1, ranks=0).rollouts == ((0, 1),)
+
+
+def test_hyperthreads_stay_idle_while_there_are_whole_cores() -> None:
+    four_cores_eight_threads = [(0, 4), (1, 5), (2, 6), (3, 7)]
+    plan = plan_cores(four_cores_eight_threads, rollouts=1, ranks=1)
+    assert plan.rollouts == ((0, 1),)
+    assert plan.ranks == ((2,),)
+
+
+def test_two_threads_of_one_core_are_better_than_sharing_one() -> None:
+    plan = plan_cores([(0, 1)], rollouts=1, ranks=1)
+    assert plan.rollouts == ((0,),)
+    assert plan.ranks == ((1,),)
+
+
+def test_no_cores_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one core"):
+        plan_cores([], 1, 1)
+
+
+@given(count=st.integers(2, 64), rollouts=st.integers(1, 4), ranks=st.integers(1, 4))
+def test_engines_and_ranks_never_share_and_all_get_something(
+    count: int, rollouts: int, ranks: int
+) -> None:
+    plan = plan_cores(machine(count), rollouts, ranks)
+    generating = {id_ for cores in plan.rollouts for id_ in cores}
+    training = {id_ for cores in plan.ranks for id_ in cores}
+    assert len(plan.rollouts) == rollouts
+    assert len(plan.ranks) == ranks
+    assert all(plan.rollouts)
+    assert all(plan.ranks)
+    assert not generating & training
+    assert generating | training <= set(range(count))
+
+
+def test_environment_names_ids_for_vllm_and_a_thread_count_for_torch() -> None:
+    plan = plan_cores(machine(8), rollouts=1, ranks=1)
+    assert plan.rollout_environment(0) == {"VLLM_CPU_OMP_THREADS_BIND": "0,1,2,3"}
+    assert plan.learner_environment() == {"OMP_NUM_THREADS": "3"}
+
+
+def test_uneven_ranks_run_with_the_threads_the_smallest_has() -> None:
+    assert plan_cores(machine(8), 2, 2).learner_environment() == {"OMP_NUM_THREADS": "1"}
+
+
+def test_siblings_as_the_kernel_writes_them() -> None:
+    assert physical_cores([0, 1, 2, 3], {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}) == [
+        (0, 2),
+        (1, 3),
+    ]
+
+
+def test_an_affinity_mask_can_leave_half_a_core() -> None:
+    assert physical_cores([1, 2], {1: "0-1", 2: "2-3"}) == [(1,), (2,)]
+
+
+def test_a_core_without_topology_stands_alone() -> None:
+    assert physical_cores([0, 1], {}) == [(0,), (1,)]

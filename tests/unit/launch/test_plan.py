@@ -1,0 +1,104 @@
+"""Command lines, addresses and environments of the five processes."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.launch import UpOptions
+from services.launch.cores import CorePlan, plan_cores
+from services.launch.part import Part
+from services.launch.plan import Plan, make_plan
+
+FREE = UpOptions(port=0, reward_port=0, redis_port=0)
+
+
+def on_two_cores(rollouts: int, ranks: int) -> CorePlan:
+    return plan_cores([(0,), (1,)], rollouts, ranks)
+
+
+def part(plan: Plan, name: str) -> Part:
+    return next(one for one in plan.parts if one.name == name)
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    options = replace(FREE, rollouts=2, ranks=2, pool="blue")
+    return make_plan(options, tmp_path, place=on_two_cores)
+
+
+def test_redis_starts_first_and_stops_last(plan: Plan) -> None:
+    assert {one.name: one.stage for one in plan.parts} == {
+        "redis": 0,
+        "gateway": 1,
+        "reward": 1,
+        "rollout-0": 2,
+        "rollout-1": 2,
+        "learner": 2,
+    }
+
+
+def test_processes_start_by_their_own_names(plan: Plan) -> None:
+    assert part(plan, "gateway").argv[:5] == (
+        *(sys.executable, "-m", "services.gateway"),
+        *("--host", "127.0.0.1"),
+    )
+    assert part(plan, "reward").argv[:3] == (sys.executable, "-m", "reward")
+    assert part(plan, "rollout-1").argv == (sys.executable, "-m", "rollout")
+    learner = part(plan, "learner").argv
+    assert learner[:3] == (sys.executable, "-m", "torch.distributed.run")
+    assert learner[learner.index("--nproc-per-node") + 1] == "2"
+    assert learner[-2:] == ("-m", "learner")
+
+
+def test_everyone_is_told_the_same_addresses(plan: Plan, tmp_path: Path) -> None:
+    for name in ("gateway", "reward", "rollout-0", "learner"):
+        environment = part(plan, name).environment
+        assert environment["HEADRACE_REDIS_URL"] == plan.redis_url
+        assert environment["HEADRACE_GATEWAY_URL"] == plan.gateway_url
+        assert environment["HEADRACE_REWARD_URL"] == plan.reward_url
+        assert environment["HEADRACE_DATA"] == str(tmp_path)
+        assert environment["HEADRACE_POOL"] == "blue"
+
+
+def test_engines_and_ranks_are_placed_on_different_cores(plan: Plan) -> None:
+    assert part(plan, "rollout-0").environment["VLLM_CPU_OMP_THREADS_BIND"] == "0"
+    assert part(plan, "learner").environment["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_placement_the_user_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    plan = make_plan(FREE, tmp_path, place=on_two_cores)
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in part(plan, "rollout-0").environment
+
+
+def test_a_gpu_machine_is_not_placed_by_cpu_core(tmp_path: Path) -> None:
+    plan = make_plan(FREE, tmp_path, place=lambda rollouts, ranks: None)
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in part(plan, "rollout-0").environment
+
+
+def test_a_gateway_on_all_interfaces_is_reached_over_loopback(tmp_path: Path) -> None:
+    plan = make_plan(replace(FREE, host="0.0.0.0"), tmp_path)
+    assert "0.0.0.0" in part(plan, "gateway").argv
+    assert plan.gateway_url.startswith("http://127.0.0.1:")
+
+
+def test_parts_elsewhere_are_reached_where_the_settings_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_GATEWAY_URL", "http://big-box:8000")
+    options = UpOptions(parts=frozenset({"rollout"}), redis_url="redis://big-box:6379/0")
+    plan = make_plan(options, tmp_path)
+    assert [one.name for one in plan.parts] == ["rollout-0"]
+    environment = plan.parts[0].environment
+    assert environment["HEADRACE_GATEWAY_URL"] == "http://big-box:8000"
+    assert environment["HEADRACE_REDIS_URL"] == "redis://big-box:6379/0"
+
+
+def test_weaker_durability_is_passed_on_so_that_the_store_accepts_it(tmp_path: Path) -> None:
+    plan = make_plan(replace(FREE, redis_fsync="everysec"), tmp_path)
+    assert part(plan, "gateway").environment["HEADRACE_ALLOW_UNSAFE_REDIS"] == "true"
+    assert "appendfsync everysec" in (tmp_path / "redis" / "redis.conf").read_text()

@@ -1,0 +1,83 @@
+"""Small models, groups and samples that the learner's tests share."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from learner.batch import Sample
+from learner.models import LoadedModel, make_model
+from services.contracts.config.model import ScratchModel
+from services.contracts.trajectory import GroupHeader, TrajectoryGroup
+
+TINY = ScratchModel(
+    source="scratch", hidden_size=32, layers=2, heads=2, intermediate_size=48, max_length=64
+)
+
+
+def tiny_model(seed: int = 0) -> LoadedModel:
+    return make_model(TINY, seed)
+
+
+def random_samples(groups: int, per_group: int, seed: int = 0) -> list[Sample]:
+    """Samples of random lengths, with log-probabilities near those of an untrained model; the
+    last of each group is masked."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def integer(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (1,), generator=generator))
+
+    samples = []
+    for group in range(groups):
+        prompt = integer(2, 9)
+        for number in range(per_group):
+            length = integer(1, 12)
+            wanted = torch.zeros(prompt + length, dtype=torch.bool)
+            wanted[prompt:] = number != per_group - 1
+            k = int(wanted.sum())
+            samples.append(
+                Sample(
+                    tokens=torch.randint(4, 20, (prompt + length,), generator=generator),
+                    wanted=wanted,
+                    sampler_logprobs=-3.0 + 0.2 * torch.randn(k, generator=generator),
+                    behind=torch.randint(0, 2, (k,), generator=generator),
+                    advantage=float(torch.randn(1, generator=generator)),
+                    group=group,
+                )
+            )
+    return samples
+
+
+def trajectory_group(rewards: list[float | None], **header: Any) -> TrajectoryGroup:
+    """A group of draw 5 with prompt [1, 7], whose sample i has the i + 2 tokens 10, 11, …; the
+    second token of each is not the policy's; the first was sampled at a:1, the others at a:2."""
+    n = len(rewards)
+    lengths = np.arange(2, 2 + n)
+    spans = []
+    for i, length in enumerate(lengths):
+        spans += [[i, 0, 1, 0]] + ([[i, 2, length, 1]] if length > 2 else [])
+    mask = np.concatenate([np.arange(length) != 1 for length in lengths])
+    return TrajectoryGroup(
+        header=msgspec.structs.replace(
+            GroupHeader(
+                run="r",
+                draw=5,
+                attempt="x",
+                worker="w",
+                row=3,
+                lineage="a",
+                tags=["a:1", "a:2"],
+                finish_reasons=["stop"] * n,
+                statuses=["correct"] * n,
+                rewards=rewards,
+            ),
+            **header,
+        ),
+        prompt_tokens=np.array([1, 7]),
+        lengths=lengths,
+        tokens=np.concatenate([np.arange(10, 10 + length) for length in lengths]),
+        loss_mask=mask,
+        logprobs=(-0.1 * np.arange(1, lengths.sum() + 1) * mask).astype(np.float32),
+        spans=np.array(spans),
+    )

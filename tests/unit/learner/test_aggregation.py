@@ -1,0 +1,55 @@
+"""Weights by hand: lengths 2 and 4 of prompt 0, 6 of prompt 1, nothing of prompt 2."""
+
+import pytest
+import torch
+
+from learner.aggregation import Counts, local_counts, sequence_weights
+from services.contracts.config.algorithm import (
+    Aggregation,
+    ConstantLength,
+    PromptMean,
+    SequenceMean,
+    TokenMean,
+)
+
+LENGTHS = torch.tensor([2, 4, 6, 0])
+PROMPT = torch.tensor([0, 0, 1, 2])
+CONFIGS: list[Aggregation] = [
+    TokenMean(),
+    SequenceMean(type="sequence_mean"),
+    PromptMean(type="prompt_mean"),
+    ConstantLength(type="constant"),
+]
+
+
+def test_what_does_not_train_does_not_count() -> None:
+    assert local_counts(LENGTHS, PROMPT) == Counts(tokens=12, sequences=3, prompts=2)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (CONFIGS[0], [1 / 12, 1 / 12, 1 / 12, 0]),
+        (CONFIGS[1], [1 / 6, 1 / 12, 1 / 18, 0]),
+        (CONFIGS[2], [1 / 12, 1 / 12, 1 / 12, 0]),
+        (CONFIGS[3], [1 / 30, 1 / 30, 1 / 30, 0]),
+    ],
+    ids=lambda value: getattr(value, "type", ""),
+)
+def test_weights(config: Aggregation, expected: list[float]) -> None:
+    counts = local_counts(LENGTHS, PROMPT)
+    weights = sequence_weights(config, LENGTHS, PROMPT, counts, max_tokens=10)
+    assert weights.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("config", CONFIGS[:3], ids=lambda c: c.type)
+def test_means_of_a_constant_loss_are_that_constant(config: Aggregation) -> None:
+    weights = sequence_weights(config, LENGTHS, PROMPT, local_counts(LENGTHS, PROMPT), 10)
+    assert float((weights * LENGTHS * 7.0).sum()) == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.type)
+def test_an_empty_batch_weighs_nothing(config: Aggregation) -> None:
+    nothing = torch.tensor([0, 0])
+    weights = sequence_weights(config, nothing, nothing, local_counts(nothing, nothing), 10)
+    assert weights.tolist() == [0.0, 0.0]

@@ -1,0 +1,54 @@
+"""From a group on the wire to samples: masks, advantages, token versions."""
+
+import pytest
+
+from learner.batch import group_samples, token_distances
+from learner.staleness import Ancestry
+from services.contracts.config.algorithm import Algorithm, GroupMean
+from services.contracts.trajectory import decode, encode
+from tests.unit.learner.policies import trajectory_group
+
+LINE = Ancestry((("a", 0),))
+MEAN = Algorithm(advantage=GroupMean(type="group_mean"))
+
+
+def test_a_sample_holds_what_was_sampled_and_trains_only_that() -> None:
+    group = decode(encode(trajectory_group([1.0, 0.0])))
+    first, second = group_samples(group, MEAN, LINE, version=3, index=4)
+    assert first.tokens.tolist() == [1, 7, 10, 11]
+    assert first.wanted.tolist() == [False, False, True, False]
+    assert first.sampler_logprobs.tolist() == pytest.approx([-0.1])
+    assert first.behind.tolist() == [2]
+    assert second.tokens.tolist() == [1, 7, 10, 11, 12]
+    assert second.wanted.tolist() == [False, False, True, False, True]
+    assert second.sampler_logprobs.tolist() == pytest.approx([-0.3, -0.5])
+    assert second.behind.tolist() == [2, 1]
+    assert [first.advantage, second.advantage] == [0.5, -0.5]
+    assert first.group == second.group == 4
+
+
+def test_a_null_reward_masks_the_sample_and_leaves_the_statistics() -> None:
+    samples = group_samples(trajectory_group([1.0, None, 0.0]), MEAN, LINE, 3, 0)
+    assert [sample.advantage for sample in samples] == [0.5, 0.0, -0.5]
+    assert [sample.trains for sample in samples] == [True, False, True]
+    assert len(samples[1].sampler_logprobs) == 0
+    assert not samples[1].wanted.any()
+
+
+def test_a_sample_cut_off_stays_in_the_statistics() -> None:
+    group = trajectory_group([1.0, 0.0, 0.5], finish_reasons=["stop", "length", "stop"])
+    masking = MEAN.model_copy(update={"mask_too_long": True})
+    samples = group_samples(group, masking, LINE, 3, 0)
+    assert [sample.trains for sample in samples] == [True, False, True]
+    assert [sample.advantage for sample in samples] == [0.5, -0.5, 0.0]
+    assert all(sample.trains for sample in group_samples(group, MEAN, LINE, 3, 0))
+
+
+def test_rewards_are_clipped_before_advantages() -> None:
+    clipped = MEAN.model_copy(update={"max_reward_clip": 2.0})
+    samples = group_samples(trajectory_group([9.0, 0.0]), clipped, LINE, 3, 0)
+    assert [sample.advantage for sample in samples] == [1.0, -1.0]
+
+
+def test_each_token_has_its_own_distance() -> None:
+    assert token_distances(trajectory_group([1.0, 0.0]), LINE, 4).tolist() == [3, 0, 3, 0, 2]

@@ -1,0 +1,143 @@
+"""A checkpoint restores everything, loads in transformers, and is refused unless it is whole."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from learner.checkpoint import (
+    TrainingState,
+    UnusableCheckpoint,
+    directory_name,
+    load_optimizer,
+    retain,
+    save_checkpoint,
+    verify,
+)
+from learner.distributed import Ranks
+from learner.logprobs import TokenLogprobs
+from learner.models import LoadedModel, load_model
+from learner.optimizers import Optimizers
+from learner.step import Objective, train_batch
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.model import PretrainedModel
+from services.contracts.config.run import AdamW, MuonAdamW
+from tests.unit.learner.policies import random_samples, tiny_model
+
+STATE = TrainingState("r1", 10, 10, 20, [("a", 0), ("b", 5)], "models/base")
+CONFIGS: list[AdamW | MuonAdamW] = [AdamW(lr=1e-3), MuonAdamW(type="muon", lr=1e-3)]
+
+
+def step(loaded: LoadedModel, optimizers: Optimizers, seed: int) -> None:
+    train_batch(
+        TokenLogprobs(loaded.model),
+        optimizers,
+        [random_samples(groups=2, per_group=3, seed=seed)],
+        Objective(Algorithm(), 1.0, 12),
+        1000,
+        Ranks(0, 1, torch.device("cpu")),
+        lambda: None,
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.type)
+def test_training_goes_on_exactly_where_the_checkpoint_was_made(
+    tmp_path: Path, config: AdamW | MuonAdamW
+) -> None:
+    loaded = tiny_model()
+    optimizers = Optimizers(loaded.model, config)
+    step(loaded, optimizers, 1)
+    folder = tmp_path / directory_name(10)
+    save_checkpoint(folder, loaded, optimizers, STATE)
+    drawn = torch.rand(3)
+    step(loaded, optimizers, 2)
+
+    again = load_model(str(folder), PretrainedModel(path=str(folder)))
+    again_optimizers = Optimizers(again.model, config)
+    assert verify(folder) == STATE
+    load_optimizer(folder, again_optimizers)
+    assert torch.equal(torch.rand(3), drawn)
+    step(again, again_optimizers, 2)
+    expected = loaded.model.state_dict()
+    for name, tensor in again.model.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def checkpoint(folder: Path) -> Path:
+    loaded = tiny_model()
+    save_checkpoint(folder, loaded, Optimizers(loaded.model, CONFIGS[0]), STATE)
+    return folder
+
+
+def test_a_checkpoint_is_a_hugging_face_folder(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "step-000010")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer("1+2=").input_ids[0] == tokenizer.bos_token_id
+    assert tokenizer.decode(tokenizer("1+2= 3").input_ids, skip_special_tokens=True) == "1+2= 3"
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert set(load_file(folder / "model.safetensors")) == set(model.state_dict())
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
+
+
+FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "config.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    path = checkpoint(tmp_path / "step-000010") / name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UnusableCheckpoint, match=name):
+        verify(path.parent)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_changed_byte_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    path = checkpoint(tmp_path / "step-000010") / name
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(UnusableCheckpoint, match=name):
+        verify(path.parent)
+
+
+@pytest.mark.parametrize("name", [*FILES, "manifest.json"])
+def test_a_missing_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    path = checkpoint(tmp_path / "step-000010") / name
+    path.unlink()
+    with pytest.raises(UnusableCheckpoint, match=f"step-000010 lacks {name}"):
+        verify(path.parent)
+
+
+def test_a_torn_manifest_is_refused(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path / "step-000010") / "manifest.json"
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(UnusableCheckpoint, match="step-000010 is damaged"):
+        verify(path.parent)
+
+
+def test_what_an_uncommitted_attempt_left_is_replaced_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "step-000010"
+    folder.mkdir()
+    (folder / "junk").write_text("left by a crash")
+    checkpoint(folder)
+    assert verify(folder) == STATE
+    assert not (folder / "junk").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000010"]
+
+
+def test_only_the_newest_checkpoints_and_the_current_one_stay(tmp_path: Path) -> None:
+    for number in (10, 20, 30, 40):
+        (tmp_path / directory_name(number)).mkdir()
+    assert retain(tmp_path, keep=2, current="step-000010") == ["step-000020"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["step-000010", "step-000030", "step-000040"]
+
+
+def test_optimizer_state_of_another_model_is_refused() -> None:
+    optimizers = Optimizers(tiny_model().model, CONFIGS[0])
+    with pytest.raises(ValueError, match=r"'model\.layers\.9\.weight', which this model lacks"):
+        optimizers.load({"model.layers.9.weight/exp_avg": torch.zeros(1)})

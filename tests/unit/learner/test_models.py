@@ -1,0 +1,179 @@
+"""Models from nothing and from folders; rows to imitate; what a published version holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from learner.models import (
+    UnusableModel,
+    end_tokens,
+    load_model,
+    make_model,
+    save_description,
+    weight_tensors,
+)
+from learner.optimizers import Optimizers
+from learner.publish import Publisher, snapshot
+from learner.rows import UnusableRow, lesson
+from services.contracts.config.model import PretrainedModel
+from services.contracts.config.run import MidtrainData, MuonAdamW
+from services.contracts.dataset import Row
+from services.contracts.weights import WeightManifest
+from services.volume import checksum
+from tests.unit.learner.policies import TINY, tiny_model
+
+
+def test_the_same_seed_makes_the_same_model() -> None:
+    a, b, c = (make_model(TINY, seed).model.state_dict() for seed in (3, 3, 4))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not torch.equal(a["lm_head.weight"], c["lm_head.weight"])
+
+
+def test_one_token_per_character_after_a_beginning() -> None:
+    loaded = tiny_model()
+    tokenizer = loaded.tokenizer
+    assert tokenizer("10+2=").input_ids == [1, 5, 4, 14, 6, 18]
+    assert tokenizer("7", add_special_tokens=False).input_ids == [11]
+    assert tokenizer.decode([5, 4, 2], skip_special_tokens=True) == "10"
+    assert end_tokens(loaded) == {tokenizer.eos_token_id} == {2}
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda path: None, "no such folder"),
+        (lambda path: path.mkdir(), "no config.json"),
+        (
+            lambda path: (path.mkdir(), (path / "config.json").write_text("{}")),
+            "no .safetensors file",
+        ),
+    ],
+)
+def test_a_folder_that_is_no_model_is_refused_in_words(
+    tmp_path: Path, prepare: object, message: str
+) -> None:
+    path = tmp_path / "model"
+    prepare(path)  # type: ignore[operator]
+    with pytest.raises(UnusableModel, match=message):
+        load_model(str(path), PretrainedModel(path=str(path)))
+
+
+def test_a_description_has_everything_but_weights_and_names_the_published_type(
+    tmp_path: Path,
+) -> None:
+    loaded = tiny_model()
+    loaded.publish_dtype = torch.bfloat16
+    save_description(loaded, tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"config.json", "generation_config.json", "tokenizer.json"} <= names
+    assert not any(name.endswith(".safetensors") for name in names)
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_a_tied_head_is_published_once() -> None:
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=19,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=16,
+            tie_word_embeddings=True,
+        )
+    )
+    names = set(weight_tensors(model))
+    assert "model.embed_tokens.weight" in names
+    assert "lm_head.weight" not in names
+
+
+def test_a_version_is_on_disk_before_it_is_registered(tmp_path: Path) -> None:
+    loaded = tiny_model()
+    registered: list[WeightManifest] = []
+
+    def register(manifest: WeightManifest) -> None:
+        file = manifest.files[0]
+        assert checksum(tmp_path / file.name) == file.xxh3
+        registered.append(manifest)
+
+    publisher = Publisher(tmp_path, "r1", "9f3a1c", register)
+    before = {name: t.clone() for name, t in loaded.model.state_dict().items()}
+    publisher.submit(snapshot(loaded, 7, 123.0))
+    with torch.no_grad():
+        loaded.model.lm_head.weight.add_(1)  # the next optimizer step does not wait
+    publisher.wait()
+    publisher.close()
+    (manifest,) = registered
+    assert manifest.tag == "9f3a1c:7"
+    assert manifest.files[0].name == "runs/r1/weights/v000007-9f3a1c.safetensors"
+    assert manifest.tensors == len(before)
+    assert manifest.created == 123.0
+    for name, tensor in load_file(tmp_path / manifest.files[0].name).items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_what_goes_wrong_in_publishing_reaches_the_training_loop(tmp_path: Path) -> None:
+    def refuse(_: WeightManifest) -> None:
+        raise RuntimeError("fenced")
+
+    publisher = Publisher(tmp_path, "r1", "a", refuse)
+    publisher.submit(snapshot(tiny_model(), 1, 0.0))
+    with pytest.raises(RuntimeError, match="fenced"):
+        publisher.wait()
+    publisher.close()
+
+
+def test_muon_takes_the_matrices_inside_the_blocks() -> None:
+    optimizers = Optimizers(tiny_model().model, MuonAdamW(type="muon"))
+    muon, adamw = (
+        {optimizers.names[p] for group in part.param_groups for p in group["params"]}
+        for part in optimizers.parts
+    )
+    assert "model.layers.0.mlp.up_proj.weight" in muon
+    assert {"model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"} <= adamw
+    assert len(muon) == 2 * 7
+
+
+def test_an_update_with_an_infinite_gradient_is_skipped() -> None:
+    model = tiny_model().model
+    optimizers = Optimizers(model, MuonAdamW(type="muon"))
+    before = model.lm_head.weight.detach().clone()
+    model.lm_head.weight.grad = torch.full_like(model.lm_head.weight, float("inf"))
+    assert optimizers.step() == float("inf")
+    assert torch.equal(model.lm_head.weight, before)
+
+
+SUM = Row(prompt="10+2", answer="12")
+DATA = MidtrainData(dataset="d", template="{prompt}=")
+
+
+def test_a_lesson_is_the_prompt_the_answer_and_the_end() -> None:
+    found = lesson(SUM, 0, DATA, tiny_model().tokenizer, 64)
+    assert found.tokens.tolist() == [1, 5, 4, 14, 6, 18, 5, 6, 2]
+    assert found.wanted.tolist() == [False] * 6 + [True] * 3
+    assert found.text_bytes == 2
+
+
+def test_training_on_all_leaves_out_only_the_beginning() -> None:
+    everything = DATA.model_copy(update={"train_on": "all"})
+    found = lesson(SUM, 0, everything, tiny_model().tokenizer, 64)
+    assert found.wanted.tolist() == [False] + [True] * 8
+    assert found.text_bytes == 7
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (Row(prompt="1", answer=None), "dataset row 5 has no answer"),
+        (Row(prompt="1x2", answer="y"), "row 5 holds characters .* 'x', 'y'; add them"),
+        (Row(prompt="1" * 80, answer="1"), "row 5 has 84 tokens, the model takes 64"),
+    ],
+)
+def test_a_row_that_cannot_be_learned_is_named(row: Row, message: str) -> None:
+    with pytest.raises(UnusableRow, match=message):
+        lesson(row, 5, DATA, tiny_model().tokenizer, 64)

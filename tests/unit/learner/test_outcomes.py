@@ -1,0 +1,48 @@
+"""A batch's rewards and lengths as metrics, worked out by hand."""
+
+import pytest
+
+from learner.outcomes import ks, outcome_metrics, outcome_sums, pass_at
+from tests.unit.learner.policies import trajectory_group
+
+
+def test_rewards_and_lengths_of_two_groups() -> None:
+    groups = [
+        trajectory_group([1.0, None, 0.0], finish_reasons=["stop", "stop", "length"]),
+        trajectory_group([0.0, 0.0]),
+    ]
+    metrics = outcome_metrics(outcome_sums(groups, 3, ["math"]), 3, ["math"])
+    assert metrics["reward/mean"] == pytest.approx(0.25)
+    # One 1 and three 0: squared distances .75² + 3 · .25² = .75, over n − 1 = 3.
+    assert metrics["reward/std"] == pytest.approx(0.5)
+    assert metrics["reward/groups_without_variance"] == 0.5
+    assert metrics["reward/missing"] == pytest.approx(0.2)
+    assert metrics["response/tokens_mean"] == pytest.approx((2 + 3 + 4 + 2 + 3) / 5)
+    assert metrics["response/without_end"] == pytest.approx(0.2)
+    assert "reward/pass_at_1" not in metrics
+
+
+def test_pass_at_k_is_one_minus_the_chance_of_drawing_only_wrong_ones() -> None:
+    # 4 samples, 1 right: drawing 2, C(3,2)/C(4,2) = 3/6 are all wrong.
+    assert [pass_at(k, 4, 1) for k in (1, 2, 4)] == [0.25, 0.5, 1.0]
+    assert pass_at(2, 4, 0) == 0.0
+    assert ks(6) == [1, 2, 4, 6]
+
+
+def test_pass_at_k_is_averaged_over_groups_with_all_their_rewards() -> None:
+    groups = [
+        trajectory_group([1.0, 0.0], statuses=["correct", "wrong"]),
+        trajectory_group([0.0, 0.0], statuses=["wrong", "wrong"]),
+        trajectory_group([1.0, None], statuses=["correct", "error"]),
+    ]
+    metrics = outcome_metrics(outcome_sums(groups, 2, ["math"]), 2, ["math"])
+    assert metrics["reward/pass_at_1"] == 0.25
+    assert metrics["reward/pass_at_2"] == 0.5
+
+
+def test_each_of_several_verifiers_has_its_own_mean() -> None:
+    group = trajectory_group([1.5, 0.5], components={"math": [1.0, 0.0], "format": [0.5, None]})
+    names = ["math", "format"]
+    metrics = outcome_metrics(outcome_sums([group], 2, names), 2, names)
+    assert metrics["reward/math"] == 0.5
+    assert metrics["reward/format"] == 0.5

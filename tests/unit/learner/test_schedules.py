@@ -1,0 +1,31 @@
+"""Shares of the peak learning rate, by hand."""
+
+import pytest
+
+from learner.schedules import lr_share
+from services.contracts.config.run import Schedule
+
+
+def shares(schedule: Schedule, steps: list[int], total: int = 10) -> list[float]:
+    return [lr_share(schedule, step, total) for step in steps]
+
+
+def test_warm_up_rises_linearly_and_is_never_zero() -> None:
+    schedule = Schedule(type="constant", warmup_steps=3)
+    assert shares(schedule, [0, 1, 2, 3, 9]) == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_linear_falls_to_its_floor() -> None:
+    assert shares(Schedule(type="linear"), [0, 5, 9, 10, 12]) == pytest.approx([1, 0.5, 0.1, 0, 0])
+    floor = Schedule(type="linear", floor=0.5)
+    assert shares(floor, [0, 5, 10]) == [1.0, 0.75, 0.5]
+
+
+def test_cosine_is_half_way_at_half_time() -> None:
+    schedule = Schedule(type="cosine", floor=0.1)
+    assert shares(schedule, [0, 5, 10]) == pytest.approx([1.0, 0.55, 0.1])
+
+
+def test_wsd_is_flat_until_its_decay_share() -> None:
+    schedule = Schedule(type="wsd", decay_share=0.4)
+    assert shares(schedule, [0, 5, 6, 8, 10]) == pytest.approx([1.0, 1.0, 1.0, 0.5, 0.0])

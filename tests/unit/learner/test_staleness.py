@@ -1,0 +1,94 @@
+"""Distance along the tree of versions, and which groups a batch takes."""
+
+import pytest
+
+from learner.collector import Collector, Waiting
+from learner.staleness import Ancestry, oldest
+
+# a: versions 0..., b forked from a at 5, c forked from b at 8.
+TREE = Ancestry((("a", 0), ("b", 5), ("c", 8)))
+
+
+@pytest.mark.parametrize(
+    ("tag", "version", "distance"),
+    [
+        ("c:9", 9, 0),
+        ("c:8", 11, 3),
+        ("b:6", 9, 3),  # c passed through b's version 6
+        ("b:10", 9, 3),  # two back to the fork at 8, one forward
+        ("a:7", 9, 6),  # two back to the fork at 5, four forward
+        ("a:3", 9, 6),
+    ],
+)
+def test_distance_goes_back_to_the_fork_and_forward_again(
+    tag: str, version: int, distance: int
+) -> None:
+    assert TREE.distance(tag, version) == distance
+
+
+def test_going_back_twice_counts_from_the_lowest_fork() -> None:
+    tree = Ancestry((("a", 0), ("b", 5), ("c", 3)))
+    assert tree.distance("a:4", 4) == 2
+
+
+def test_a_foreign_lineage_is_named() -> None:
+    with pytest.raises(ValueError, match="z:1 belongs to no lineage of this run"):
+        TREE.distance("z:1", 9)
+
+
+def test_a_group_is_as_stale_as_its_oldest_token() -> None:
+    assert oldest(TREE, ["c:9", "c:8", "b:7"], 9) == 2
+
+
+SINGLE = Ancestry((("a", 0),))
+
+
+def waiting(position: int, version: int, entry: str | None = None) -> Waiting:
+    return Waiting(entry or f"e{position}", f"{position}:0:100:{position}", f"a:{version}", 10)
+
+
+def positions(groups: list[Waiting] | None) -> list[int] | None:
+    return None if groups is None else [group.position for group in groups]
+
+
+def test_a_batch_waits_until_there_are_enough_groups() -> None:
+    collector = Collector(batch=2, max_staleness=1)
+    collector.arrive([waiting(4, 1)])
+    assert collector.take(SINGLE, 1) is None
+
+
+def test_the_oldest_versions_go_first_then_the_order_of_the_run() -> None:
+    collector = Collector(batch=3, max_staleness=2)
+    collector.arrive([waiting(9, 2), waiting(3, 2), waiting(7, 1), waiting(8, 0)])
+    assert positions(collector.take(SINGLE, 2)) == [8, 7, 3]
+
+
+def test_what_would_be_too_stale_next_time_is_in_this_batch() -> None:
+    collector = Collector(batch=2, max_staleness=1)
+    collector.arrive([waiting(1, 5), waiting(2, 5), waiting(3, 4), waiting(4, 4)])
+    assert positions(collector.take(SINGLE, 5)) == [3, 4]
+    assert collector.stale(SINGLE, 6) == []
+    assert positions(collector.take(SINGLE, 6)) == [1, 2]
+
+
+def test_stale_groups_are_taken_out() -> None:
+    collector = Collector(batch=1, max_staleness=1)
+    collector.arrive([waiting(1, 3), waiting(2, 4), waiting(3, 5)])
+    assert positions(collector.stale(SINGLE, 5)) == [1]
+    assert positions(collector.take(SINGLE, 5)) == [2]
+
+
+def test_a_redelivered_entry_or_a_second_group_of_a_draw_counts_once() -> None:
+    collector = Collector(batch=1, max_staleness=9)
+    collector.arrive([waiting(1, 0)])
+    collector.arrive([waiting(1, 0), waiting(1, 0, entry="again")])
+    assert positions(collector.take(SINGLE, 0)) == [1]
+    collector.arrive([waiting(1, 0)])
+    assert collector.take(SINGLE, 0) is None
+
+
+def test_entries_of_a_recorded_plan_are_not_taken_again() -> None:
+    collector = Collector(batch=1, max_staleness=9)
+    collector.planned(["e1"])
+    collector.arrive([waiting(1, 0), waiting(2, 0)])
+    assert positions(collector.take(SINGLE, 0)) == [2]

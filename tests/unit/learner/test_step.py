@@ -1,0 +1,177 @@
+"""The gradient of a batch does not depend on how it was cut, and equals the formula's."""
+
+import pytest
+import torch
+
+from learner.aggregation import local_counts
+from learner.batch import Sample
+from learner.distributed import Ranks
+from learner.logprobs import TokenLogprobs
+from learner.optimizers import Optimizers
+from learner.step import Objective, Tally, accumulate_gradients, train_batch
+from services.contracts.config.algorithm import (
+    Aggregation,
+    Algorithm,
+    ConstantLength,
+    GSPOLoss,
+    Loss,
+    PPOLoss,
+    PromptMean,
+    RecomputeProximal,
+    ReferenceKL,
+    ReinforceLoss,
+    SequenceMean,
+    TokenMean,
+)
+from services.contracts.config.run import AdamW
+from tests.unit.learner.policies import random_samples, tiny_model
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def objective(**algorithm: object) -> Objective:
+    return Objective(Algorithm.model_validate(algorithm), temperature=0.8, max_tokens=12)
+
+
+def gradients(goal: Objective, budget: int, permute: bool = False) -> dict[str, torch.Tensor]:
+    model = tiny_model().model
+    samples = random_samples(groups=5, per_group=4)
+    if permute:
+        samples = samples[::-1]
+    accumulate_gradients(TokenLogprobs(model), samples, goal, budget, ALONE)
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    scale = max(float(grad.abs().max()) for grad in a.values())
+    for name, grad in a.items():
+        torch.testing.assert_close(b[name], grad, atol=1e-5 * scale, rtol=1e-5)
+
+
+AGGREGATIONS: list[Aggregation] = [
+    TokenMean(),
+    SequenceMean(type="sequence_mean"),
+    PromptMean(type="prompt_mean"),
+    ConstantLength(type="constant"),
+]
+LOSSES: list[Loss] = [PPOLoss(), ReinforceLoss(type="reinforce"), GSPOLoss(type="gspo")]
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS, ids=lambda c: c.type)
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda c: c.type)
+def test_the_token_budget_does_not_change_the_gradient(
+    loss: Loss, aggregation: Aggregation
+) -> None:
+    goal = objective(loss=loss, aggregation=aggregation)
+    whole = gradients(goal, budget=10_000)
+    assert_same(whole, gradients(goal, budget=25))
+    assert_same(whole, gradients(goal, budget=60, permute=True))
+
+
+def test_the_gradient_is_that_of_the_formula_in_float64() -> None:
+    goal = objective(loss=PPOLoss(epsilon_low=0.1, epsilon_high=0.15))
+    samples = [sample for sample in random_samples(groups=3, per_group=3) if sample.trains]
+    model = tiny_model().model.double()
+    total = torch.zeros((), dtype=torch.float64)
+    for sample in samples:
+        logits = model(sample.tokens[None], use_cache=False).logits[0] / 0.8
+        every = logits[:-1].log_softmax(-1).gather(1, sample.tokens[1:, None]).squeeze(1)
+        rho = (every[sample.wanted[1:]] - sample.sampler_logprobs.double()).exp()
+        a = sample.advantage
+        total = total - torch.minimum(rho * a, rho.clamp(0.9, 1.15) * a).sum()
+    tokens = sum(len(sample.sampler_logprobs) for sample in samples)
+    (total / tokens).backward()
+    expected = {name: p.grad.float() for name, p in model.named_parameters()}
+
+    trained = tiny_model().model
+    accumulate_gradients(
+        TokenLogprobs(trained), random_samples(groups=3, per_group=3), goal, 40, ALONE
+    )
+    assert_same(expected, {name: p.grad for name, p in trained.named_parameters()})
+
+
+def test_a_batch_without_anything_to_train_has_gradient_zero() -> None:
+    model = tiny_model().model
+    samples = random_samples(groups=2, per_group=1)  # the only sample of each group is masked
+    accumulate_gradients(TokenLogprobs(model), samples, objective(), 100, ALONE)
+    assert all(float(p.grad.abs().max()) == 0 for p in model.parameters())
+
+
+def own_logprobs(temperature: float) -> list[Sample]:
+    """Samples whose sampler is the tiny model itself."""
+    from learner.step import _forward
+
+    samples = [sample for sample in random_samples(groups=3, per_group=3) if sample.trains]
+    policy = TokenLogprobs(tiny_model().model)
+    for sample, values in _forward(policy, samples, temperature, 1000, ALONE):
+        sample.sampler_logprobs = values
+    return samples
+
+
+def test_at_version_equality_there_is_no_mismatch_and_every_ratio_is_one() -> None:
+    samples = own_logprobs(0.8)
+    tally = Tally()
+    policy = TokenLogprobs(tiny_model().model)
+    accumulate_gradients(policy, samples, objective(), 50, ALONE, tally, unchanged=True)
+    metrics = tally.metrics(ALONE)
+    assert metrics["mismatch/logprob_max"] == pytest.approx(0, abs=1e-5)
+    assert metrics["mismatch/kl"] == pytest.approx(0, abs=1e-9)
+    assert metrics["train/ratio_mean"] == pytest.approx(1)
+    assert metrics["train/ess"] == pytest.approx(1)
+    assert metrics["train/clip_low"] == metrics["train/clip_high"] == 0
+    counts = local_counts(
+        torch.tensor([len(s.sampler_logprobs) for s in samples]),
+        torch.tensor([s.group for s in samples]),
+    )
+    assert tally.sums[0] == counts.tokens
+
+
+def test_recomputed_proximal_makes_the_ratio_one_whatever_the_sampler() -> None:
+    model = tiny_model()
+    goal = objective(proximal=RecomputeProximal(type="recompute"))
+    metrics = train_batch(
+        TokenLogprobs(model.model),
+        Optimizers(model.model, AdamW(lr=1e-3)),
+        [random_samples(groups=3, per_group=3)],
+        goal,
+        60,
+        ALONE,
+        lambda: None,
+    )
+    assert metrics["train/ratio_mean"] == pytest.approx(1, abs=1e-6)
+    assert metrics["train/ratio_max"] == pytest.approx(1, abs=1e-5)
+
+
+def test_a_reference_equal_to_the_policy_adds_nothing_and_one_apart_pulls() -> None:
+    goal = objective(kl=ReferenceKL(type="k3", beta=0.5), loss=ReinforceLoss(type="reinforce"))
+    kls = []
+    for seed in (0, 1):
+        model = tiny_model()
+        metrics = train_batch(
+            TokenLogprobs(model.model),
+            Optimizers(model.model, AdamW(lr=1e-3)),
+            [random_samples(groups=3, per_group=3)],
+            goal,
+            60,
+            ALONE,
+            lambda: None,
+            TokenLogprobs(tiny_model(seed).model),
+        )
+        kls.append(metrics["train/kl"])
+    assert kls[0] == pytest.approx(0, abs=1e-9)
+    assert kls[1] > 1e-4
+
+
+def test_every_minibatch_of_every_epoch_is_one_optimizer_step() -> None:
+    model, rates = tiny_model(), []
+    parts = [random_samples(groups=2, per_group=3, seed=seed) for seed in (0, 1, 2)]
+    train_batch(
+        TokenLogprobs(model.model),
+        Optimizers(model.model, AdamW(lr=1e-3)),
+        parts,
+        objective(minibatches=3, epochs_per_batch=2),
+        60,
+        ALONE,
+        lambda: rates.append(1),
+    )
+    assert len(rates) == 6

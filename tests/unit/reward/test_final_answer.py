@@ -1,0 +1,59 @@
+"""Where in a completion the final answer stands."""
+
+import pytest
+
+from reward.verifiers.final_answer import find_answer, too_deep
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "form"),
+    [
+        ("so \\boxed{72}.", "72", "\\boxed"),
+        ("\\boxed{1} no, \\boxed{2}", "2", "\\boxed"),
+        ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}", "\\boxed"),
+        ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}", "\\boxed"),
+        ("\\boxed{\\boxed{3}}", "\\boxed{3}", "\\boxed"),
+        ("$\\boxed{3}$ and $\\boxed{5}$", "3, 5", "\\boxed"),
+        ("\\boxed{3}, \\boxed{4} or \\boxed{5}", "3, 4, 5", "\\boxed"),
+        ("\\boxed{7} and then it was cut \\boxed{8", "7", "\\boxed"),
+        ("\\fbox{7}", "7", "\\boxed"),
+        ("\\boxed{}", "", "\\boxed"),
+        ("\\boxed{5}\n#### 6", "5", "\\boxed"),
+        ("<think>4</think><answer> 72 </answer>", "72", "<answer>"),
+        ("<answer>1</answer> wait <answer>2</answer>", "2", "<answer>"),
+        ("<answer>so \\boxed{2}</answer>", "2", "\\boxed"),
+        ("48/2 = <<48/2=24>>24\n#### 72", "72", "####"),
+        ("#### 72\nand more", "72", "####"),
+        ("#### 1\n\n#### 2", "2", "####"),
+        ("####", "", "####"),
+        ("The answer is 72.", "72", "answer is"),
+        ("The answer is 72. I hope it is correct.", "72", "answer is"),
+        ("The answer is 3.5 apples", "3.5 apples", "answer is"),
+        ("**Answer:** 72", "72", "answer is"),
+        ("Final Answer: The final answer is $72$. I hope", "$72$", "answer is"),
+        ("The answer to the question is: 8", "8", "answer is"),
+        ("The answer is\n\n72", "72", "answer is"),
+        ("The answer is:\n$$\n72\n$$\nDone", "$$\n72\n$$", "answer is"),
+        ("The answer is 5. Or: the answer is", "5", "answer is"),
+    ],
+)
+def test_finds_the_marked_answer(text: str, answer: str, form: str) -> None:
+    assert find_answer(text) == (answer, form)
+
+
+@pytest.mark.parametrize("text", ["", "72", "So it is 72.", "\\boxed{72", "my answers vary", "# 5"])
+def test_unmarked_text_has_no_marked_answer(text: str) -> None:
+    assert find_answer(text) is None
+
+
+def test_depth_counts_open_brackets_only() -> None:
+    assert not too_deep("()" * 1000)
+    assert not too_deep("(" * 40 + ")" * 40)
+    assert too_deep("(" * 41)
+
+
+def test_a_megabyte_of_open_boxes_takes_linear_time() -> None:
+    # Quadratic time here would be 10^11 steps: the test's own time limit catches it.
+    assert find_answer("\\boxed{" * 150_000) is None
+    assert find_answer("<answer>" * 130_000) is None
+    assert find_answer("answer is " * 100_000) is not None

@@ -1,0 +1,96 @@
+"""Numbers as people write them, and what must be left to the mathematics library."""
+
+from fractions import Fraction
+
+import pytest
+
+from reward.verifiers.plain_number import PlainNumber, read_number, same_number
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("72", 72),
+        (" 72. ", 72),
+        ("007", 7),
+        ("-5", -5),
+        ("\u22125", -5),
+        ("+5", 5),
+        ("1,234", 1234),
+        ("12,345,678", 12345678),
+        ("1 000 000", 1000000),
+        ("1{,}234", 1234),
+        ("$18", 18),
+        ("-$5", -5),
+        ("$-5", -5),
+        ("\\$1,234.50", Fraction(2469, 2)),
+        ("€3", 3),
+        ("$72$", 72),
+        ("\\(72\\)", 72),
+        ("\\text{72}", 72),
+        ("**72**", 72),
+        ("18 eggs", 18),
+        ("18 fresh duck eggs.", 18),
+        ("18\\text{ cm}", 18),
+        ("5 million dollars", 5_000_000),
+        ("2.5 thousand", 2500),
+        (".5", Fraction(1, 2)),
+        ("-.25", Fraction(-1, 4)),
+        ("1e3", 1000),
+        ("1.5e-3", Fraction(3, 2000)),
+        ("3/4", Fraction(3, 4)),
+        ("-3/4", Fraction(-3, 4)),
+        ("3 1/2", Fraction(7, 2)),
+        ("\\frac{3}{4}", Fraction(3, 4)),
+        ("-\\dfrac{3}{4}", Fraction(-3, 4)),
+    ],
+)
+def test_reads_plain_numbers_exactly(text: str, value: int | Fraction) -> None:
+    number = read_number(text)
+
+    assert number is not None
+    assert number.value == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "-", "$", "x", "5x", "2 pi", "2 + 3", "3 or 4", "3 and 4", "1,5", "1,2345", "1.2.3"),
+        *("10%", "10 percent", "3 dozen", "12:30", "5 hours 30", "--5", "-$-5", "1/0", "5 squared"),
+        *("1e9999", "\u0663", "7 8", "{5}", "2^3", "\\sqrt{4}", "1" * 1001),
+    ],
+)
+def test_leaves_everything_else_alone(text: str) -> None:
+    assert read_number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        ("72", "72.0", True),
+        ("1/3", "2/6", True),
+        ("1/3", "0.3333333", True),  # off by 3.3e-8
+        ("1/3", "0.3333", False),  # off by 3.3e-5
+        ("0.1234567", "0.1234571", True),  # off by 4e-7: less than half of 1e-6
+        ("0.1234567", "0.1234573", False),  # off by 6e-7
+        ("72", "73", False),
+        ("9" * 400, "9" * 399 + "8", False),  # equal as floats
+        ("1000001/1000000", "1000002/1000000", False),  # fractions are exact
+    ],
+)
+def test_compares_to_six_decimals_only_where_a_decimal_point_is(
+    left: str, right: str, same: bool
+) -> None:
+    first, second = read_number(left), read_number(right)
+    assert first is not None
+    assert second is not None
+
+    assert same_number(first, second, places=6) is same
+    assert same_number(second, first, places=6) is same
+
+
+def test_fewer_places_accept_rounded_answers() -> None:
+    third, rounded = PlainNumber(Fraction(1, 3), False), PlainNumber(Fraction(33, 100), True)
+
+    assert same_number(third, rounded, places=2)
+    assert not same_number(third, rounded, places=3)

@@ -1,0 +1,242 @@
+"""Which worker takes which item, and whose fault it is: the state machine, without processes.
+
+Times are seconds; every task may take 5 s, and is slow after 0.25 s.
+"""
+
+from reward.frames import Step
+from reward.schedule import Action, Cause, Done, Kill, Schedule, Send, Start, Stop, Task
+from reward.verifiers.base import Verdict, broken, correct
+from services.contracts.scores import ScoreStatus
+
+
+def tasks(count: int, first: int = 0) -> list[Task]:
+    return [Task(first + number, 5.0, 0.0, True) for number in range(count)]
+
+
+def running(size: int, spare: int = 2, **options: int) -> Schedule:
+    """A schedule whose `size` workers (0, 1, …) are up and idle."""
+    schedule = Schedule(size, spare=spare, slow_after=0.25, **options)
+    assert schedule.plan(0.0) == [Start()] * size
+    for worker in range(size):
+        schedule.started(worker)
+    return schedule
+
+
+def sent(actions: list[Action]) -> dict[int, list[int]]:
+    return {
+        action.worker: [task.ticket for task in action.tasks]
+        for action in actions
+        if isinstance(action, Send)
+    }
+
+
+def test_starts_as_many_workers_as_it_has_and_no_more() -> None:
+    schedule = Schedule(3, spare=2)
+
+    assert schedule.plan(0.0) == [Start()] * 3
+    assert schedule.plan(0.0) == []
+
+
+def test_shares_the_queue_in_chunks_that_get_smaller() -> None:
+    schedule = running(2)
+    schedule.add(tasks(64))
+
+    # 64 / (2 · 2) = 16, then 48 / 4 = 12.
+    assert sent(schedule.plan(0.0)) == {0: list(range(16)), 1: list(range(16, 28))}
+
+
+def test_a_worker_gets_more_when_its_last_answer_is_in() -> None:
+    schedule = running(1)
+    schedule.add(tasks(4))
+    assert sent(schedule.plan(0.0)) == {0: [0, 1]}
+
+    assert schedule.answered(0, correct(), 0.1) == [Done(0, correct())]
+    assert schedule.plan(0.1) == []
+    assert schedule.answered(0, correct(), 0.2) == [Done(1, correct())]
+    assert sent(schedule.plan(0.2)) == {0: [2]}
+
+
+def test_what_waits_behind_a_slow_item_goes_to_another_worker() -> None:
+    schedule = running(1)
+    schedule.add(tasks(4))
+    schedule.plan(0.0)
+
+    assert schedule.due() == 0.25
+    assert schedule.tick(0.25) == []
+    # The slow worker no longer counts: one more is started in its place.
+    assert schedule.plan(0.25) == [Start()]
+    schedule.started(1)
+    assert sent(schedule.plan(0.3)) == {1: [1]}
+
+
+def test_answers_to_items_taken_back_are_ignored() -> None:
+    schedule = running(1)
+    schedule.add(tasks(4))
+    schedule.plan(0.0)
+    schedule.tick(0.25)
+
+    assert schedule.answered(0, correct(), 1.0) == [Done(0, correct())]
+    assert schedule.answered(0, correct(), 1.0) == []
+
+
+def test_the_deadline_kills_the_worker_and_blames_its_first_unanswered_item() -> None:
+    schedule = running(1)
+    schedule.add(tasks(6))
+    schedule.plan(0.0)
+    schedule.answered(0, correct(), 1.0)
+    schedule.tick(1.25)
+
+    actions = schedule.tick(6.0)
+
+    assert [action.task.ticket for action in actions if isinstance(action, Kill)] == [1]
+    assert schedule.due() is None
+
+
+def test_a_suspect_is_tried_again_alone_on_a_worker_that_has_judged_nothing() -> None:
+    schedule = running(1)
+    schedule.add(tasks(4))
+    schedule.plan(0.0)
+    schedule.tick(0.25)
+    schedule.tick(5.0)
+    assert schedule.plan(5.0) == [Start()]
+
+    schedule.started(1)
+
+    assert sent(schedule.plan(5.0)) == {1: [0]}
+
+
+def test_a_used_worker_makes_room_for_the_fresh_one_that_a_suspect_needs() -> None:
+    schedule = running(2, spare=0)
+    schedule.add(tasks(2))
+    schedule.plan(0.0)
+    schedule.answered(0, correct(), 0.1)
+    schedule.lost(1)
+    task = tasks(1, first=1)[0]
+    schedule.blame(task, Cause.DIED, "SIGSEGV")
+
+    # Worker 0 is used, and a fresh one is on its way in place of the dead one.
+    assert schedule.plan(0.2) == [Start()]
+    other = tasks(1, first=9)[0]
+    schedule.blame(other, Cause.DIED, "SIGSEGV")
+    assert schedule.plan(0.2) == [Stop(0), Start()]
+
+
+def test_twice_over_the_deadline_is_a_timeout_once_the_reference_is_cleared() -> None:
+    schedule = running(1)
+    task = Task(7, 5.0, -0.5, True)
+
+    assert schedule.blame(task, Cause.DEADLINE, "") == []
+    assert schedule.blame(task, Cause.DEADLINE, "") == []
+    assert task.step is Step.REFERENCE
+    (action,) = schedule.plan(0.0)
+    assert isinstance(action, Send)
+    done = schedule.answered(0, Verdict(ScoreStatus.SCORED, 0.0), 0.1)
+
+    assert done == [Done(7, Verdict(ScoreStatus.TIMEOUT, -0.5, "not finished in 5 s, twice"))]
+
+
+def test_a_reference_that_does_not_finish_alone_is_an_error_without_reward() -> None:
+    schedule = running(1)
+    task = Task(7, 5.0, 0.0, True, step=Step.REFERENCE, failures=2)
+
+    (done,) = schedule.blame(task, Cause.DEADLINE, "")
+
+    assert done == Done(7, broken("checking the reference answer alone did not finish"))
+
+
+def test_a_bad_reference_found_that_way_is_an_error_too() -> None:
+    schedule = running(1)
+    schedule.add([Task(7, 5.0, 0.0, True, step=Step.REFERENCE, failures=2)])
+    schedule.plan(0.0)
+
+    assert schedule.answered(0, broken("no number"), 0.1) == [Done(7, broken("no number"))]
+
+
+def test_without_a_reference_twice_over_the_deadline_is_a_timeout() -> None:
+    schedule = running(1)
+    task = Task(7, 2.5, 0.0, False)
+
+    schedule.blame(task, Cause.DEADLINE, "")
+    (done,) = schedule.blame(task, Cause.DEADLINE, "")
+
+    assert isinstance(done, Done)
+    assert done.verdict == Verdict(ScoreStatus.TIMEOUT, 0.0, "not finished in 2.5 s, twice")
+
+
+def test_dying_twice_on_an_item_is_an_error() -> None:
+    schedule = running(1)
+    task = Task(7, 5.0, 0.0, True)
+
+    assert schedule.blame(task, Cause.DIED, "SIGSEGV") == []
+    (done,) = schedule.blame(task, Cause.DIED, "SIGSEGV")
+
+    assert isinstance(done, Done)
+    assert done.verdict == broken("the verifier's process died twice: SIGSEGV")
+
+
+def test_losing_all_workers_at_once_counts_against_nobody_until_it_happens_again_and_again() -> (
+    None
+):
+    schedule = running(1)
+    task = Task(7, 5.0, 0.0, True)
+
+    for _ in range(4):
+        assert schedule.blame(task, Cause.ORPHANED, "") == []
+    assert task.failures == 0
+    assert schedule.blame(task, Cause.ORPHANED, "") == []
+    (done,) = schedule.blame(task, Cause.ORPHANED, "with their parent")
+
+    assert done == Done(7, broken("the verifier's process died twice: with their parent"))
+
+
+def test_a_lost_worker_costs_the_items_behind_nothing() -> None:
+    schedule = running(1)
+    schedule.add(tasks(8))
+    assert sent(schedule.plan(0.0)) == {0: [0, 1, 2, 3]}
+
+    culprit = schedule.lost(0)
+
+    assert culprit is not None
+    assert culprit.ticket == 0
+    assert schedule.plan(0.1) == [Start()]
+    schedule.started(1)
+    # 1, 2, 3 are back in front of 4 to 7.
+    assert sent(schedule.plan(0.1)) == {1: [1, 2, 3]}
+
+
+def test_slow_items_get_at_most_the_spare_workers() -> None:
+    schedule = running(1, spare=2)
+    for number in range(3):
+        schedule.add(tasks(1, first=number))
+        schedule.plan(float(number))
+        schedule.tick(number + 0.25)
+        if schedule.plan(number + 0.25) == [Start()]:
+            schedule.started(number + 1)
+
+    assert schedule.workers == (0, 0, 3)
+    schedule.add(tasks(1, first=3))
+    assert schedule.plan(3.0) == []
+
+
+def test_surplus_workers_go_when_the_slow_one_is_back() -> None:
+    schedule = running(1)
+    schedule.add(tasks(1))
+    schedule.plan(0.0)
+    schedule.tick(0.25)
+    assert schedule.plan(0.25) == [Start()]
+    schedule.started(1)
+
+    schedule.answered(0, correct(), 0.5)
+
+    assert schedule.plan(0.5) == [Stop(0)]
+
+
+def test_a_worn_out_worker_is_replaced() -> None:
+    schedule = running(1, judged_max=2)
+    schedule.add(tasks(2))
+    schedule.plan(0.0)
+    schedule.answered(0, correct(), 0.1)
+    schedule.plan(0.1)
+    schedule.answered(0, correct(), 0.2)
+
+    assert schedule.plan(0.2) == [Stop(0), Start()]

@@ -1,0 +1,54 @@
+"""`exact`, `contains` and `regex` by value."""
+
+import pytest
+from pydantic import ValidationError
+
+from reward.verifiers.base import BadReferenceError, Item, Verdict
+from reward.verifiers.registry import AnyVerifier, build_registry, parse_params
+
+REGISTRY = build_registry()
+
+
+def score(name: str, completion: str, answer: object, **params: object) -> Verdict:
+    verifier: AnyVerifier = REGISTRY[name]
+    return verifier.score(Item(name, "", completion, answer, {}), parse_params(verifier, params))
+
+
+@pytest.mark.parametrize(
+    ("name", "completion", "answer", "params", "status"),
+    [
+        ("exact", " yes\n", "yes", {}, "correct"),
+        ("exact", " yes", "yes", {"strip": False}, "wrong"),
+        ("exact", "YES", "yes", {}, "wrong"),
+        ("exact", "YES", "yes", {"ignore_case": True}, "correct"),
+        ("exact", "7", 7, {}, "correct"),
+        ("exact", "b", ["a", "b"], {}, "correct"),
+        ("exact", "", "yes", {}, "no_answer"),
+        ("contains", "It is Paris, of course.", "Paris", {}, "correct"),
+        ("contains", "It is paris.", "Paris", {}, "wrong"),
+        ("contains", "It is paris.", "Paris", {"ignore_case": True}, "correct"),
+        ("regex", "call 555-1234 now", r"\d{3}-\d{4}", {}, "correct"),
+        ("regex", "call 555-1234 now", r"\d{3}-\d{4}", {"whole": True}, "wrong"),
+        ("regex", "abc", None, {"pattern": "B", "ignore_case": True}, "correct"),
+    ],
+)
+def test_scores(
+    name: str, completion: str, answer: object, params: dict[str, object], status: str
+) -> None:
+    verdict = score(name, completion, answer, **params)
+
+    assert (verdict.status, verdict.reward) == (status, 1.0 if status == "correct" else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [("exact", None), ("exact", []), ("exact", {"a": 1}), ("contains", ""), ("regex", "(")],
+)
+def test_unusable_references_are_refused(name: str, answer: object) -> None:
+    with pytest.raises(BadReferenceError):
+        score(name, "yes", answer)
+
+
+def test_a_pattern_that_does_not_compile_is_a_bad_parameter() -> None:
+    with pytest.raises(ValidationError, match="is no regular expression"):
+        score("regex", "x", None, pattern="(")

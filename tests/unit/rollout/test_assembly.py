@@ -1,0 +1,125 @@
+"""From completions and scores to a group on the wire, and which version its oldest token has."""
+
+import numpy as np
+import pytest
+
+from rollout.assembly import (
+    Origin,
+    SampleScore,
+    assemble,
+    combine,
+    component_names,
+    oldest_tag,
+    score_items,
+)
+from rollout.episodes import Completion
+from rollout.samples import Span
+from services.contracts.config.run import Reward
+from services.contracts.scores import ScoreResult, ScoreStatus
+from services.contracts.trajectory import decode, encode
+
+ORIGIN = Origin("run1", 17, "attempt", "w1", 4, "aa", 1.0, 2.0, 3.0)
+
+
+def completion(tokens, mask, spans, reason="stop"):
+    return Completion(
+        token_ids=np.array(tokens, np.int32),
+        loss_mask=np.array(mask, bool),
+        logprobs=-np.arange(1, len(tokens) + 1, dtype=np.float32),
+        spans=spans,
+        finish_reason=reason,
+    )
+
+
+def result(id_, status, reward):
+    return ScoreResult(id=id_, status=ScoreStatus(status), reward=reward)
+
+
+def test_each_completion_is_scored_by_every_verifier_sample_by_sample():
+    rewards = [Reward(verifier="math"), Reward(verifier="format", params={"tag": "think"})]
+    items = score_items(rewards, "2+2=", 4, ["4", "5"])
+
+    assert [item.id for item in items] == ["0/0", "0/1", "1/0", "1/1"]
+    assert [item.verifier for item in items] == ["math", "format"] * 2
+    assert [item.completion for item in items] == ["4", "4", "5", "5"]
+    assert items[1].params == {"tag": "think"}
+    assert all(item.answer == 4 and item.prompt == "2+2=" for item in items)
+
+
+def test_the_reward_is_the_weighted_sum_and_components_stay_unweighted():
+    rewards = [Reward(verifier="math", weight=2.0), Reward(verifier="format", weight=0.5)]
+    results = [result("0/0", "correct", 1.0), result("0/1", "partial", 0.5)]
+
+    (score,) = combine(rewards, results)
+
+    assert score == SampleScore(2.25, "correct", {"math": 1.0, "format": 0.5})
+
+
+def test_one_broken_verifier_makes_the_reward_unknown_not_smaller():
+    rewards = [Reward(verifier="math"), Reward(verifier="format")]
+    results = [
+        result("0/0", "correct", 1.0),
+        result("0/1", "error", None),
+        result("1/0", "wrong", 0.0),
+        result("1/1", "scored", 1.0),
+    ]
+
+    broken, whole = combine(rewards, results)
+
+    assert (broken.reward, broken.status) == (None, "error")
+    assert broken.components == {"math": 1.0, "format": None}
+    assert (whole.reward, whole.status) == (1.0, "wrong")
+
+
+def test_a_verifier_used_twice_has_two_names():
+    names = component_names([Reward(verifier=v) for v in ("math", "tag", "tag")])
+    assert names == ["math", "tag", "tag#2"]
+
+
+def test_a_group_survives_the_wire_token_for_token():
+    completions = [
+        completion([5, 6, 7], [1, 0, 1], [Span(0, 1, "aa:3"), Span(2, 3, "aa:4")]),
+        completion([8], [1], [Span(0, 1, "aa:4")], "length"),
+    ]
+    scores = [
+        SampleScore(1.0, "correct", {"math": 1.0}),
+        SampleScore(None, "error", {"math": None}),
+    ]
+
+    group = decode(encode(assemble(ORIGIN, [0, 9], completions, scores)))
+
+    assert group.header.tags == ["aa:3", "aa:4"]
+    assert group.spans.tolist() == [[0, 0, 1, 0], [0, 2, 3, 1], [1, 0, 1, 1]]
+    assert group.prompt_tokens.tolist() == [0, 9]
+    assert group.lengths.tolist() == [3, 1]
+    assert group.tokens.tolist() == [5, 6, 7, 8]
+    assert group.loss_mask.tolist() == [True, False, True, True]
+    assert group.logprobs.tolist() == [-1.0, -2.0, -3.0, -1.0]
+    assert group.header.rewards == [1.0, None]
+    assert group.header.components == {"math": [1.0, None]}
+    assert group.header.finish_reasons == ["stop", "length"]
+    assert (group.header.draw, group.header.row, group.header.lineage) == (17, 4, "aa")
+
+
+def test_a_group_takes_at_most_twelve_bytes_a_token():
+    """32 prompts × 8 samples × 64 tokens: the setting of the benchmark."""
+    tokens = list(range(64))
+    completions = [completion(tokens, [1] * 64, [Span(0, 64, "aa:3")]) for _ in range(8)]
+    scores = [SampleScore(1.0, "correct", {"math": 1.0})] * 8
+    assert len(encode(assemble(ORIGIN, list(range(16)), completions, scores))) <= 12 * 8 * 64
+
+
+@pytest.mark.parametrize(
+    ("tags", "forks", "expected"),
+    [
+        (["aa:7", "aa:5"], {}, "aa:5"),
+        ([], {}, "aa:7"),
+        # bb ended at 4, where aa began: bb:3 is a common ancestor, 4 behind aa:7; bb:6 lies two
+        # steps down a dead branch, 2 back and 3 forward, 5 from aa:7.
+        (["aa:5", "bb:3"], {"bb": 4}, "bb:3"),
+        (["aa:7", "bb:6", "bb:3"], {"bb": 4}, "bb:6"),
+        (["cc:6"], {"bb": 4}, "cc:6"),
+    ],
+)
+def test_the_oldest_version_is_found_along_the_tree(tags, forks, expected):
+    assert oldest_tag(tags, "aa:7", forks) == expected

