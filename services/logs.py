@@ -38,9 +38,7 @@ def configure(process: str, level: str = "info", fmt: str = "auto") -> None:
     if not console:
         final.append(structlog.processors.format_exc_info)
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared, processors=[*final, renderer]
-        )
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*final, renderer])
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]

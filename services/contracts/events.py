@@ -14,9 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-EventKind = Literal[
-    "state", "step", "evaluation", "progress", "worker", "warning", "checkpoint"
-]
+EventKind = Literal["state", "step", "evaluation", "progress", "worker", "warning", "checkpoint"]
 
 
 class Event(BaseModel):

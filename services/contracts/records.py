@@ -34,7 +34,9 @@ class RunRecord(BaseModel):
     reason: str = Field("", description="Why it is in this state, in words.")
     priority: int = 0
     config: dict[str, Any] = Field(description="The validated run config, defaults filled in.")
-    resume_from: str | None = Field(None, description="The run whose checkpoint this one continues.")
+    resume_from: str | None = Field(
+        None, description="The run whose checkpoint this one continues."
+    )
     created: float = Field(description="Unix seconds.")
     started: float | None = None
     finished: float | None = None

@@ -34,9 +34,7 @@ class ScoreItem(BaseModel):
         "", description="What the policy was asked: text, or chat messages."
     )
     completion: str = Field(description="What the policy answered.")
-    answer: Any = Field(
-        None, description="The reference from the dataset row, as it stands there."
-    )
+    answer: Any = Field(None, description="The reference from the dataset row, as it stands there.")
     params: dict[str, Any] = Field(
         default_factory=dict, description="The verifier's parameters; see its JSON schema."
     )

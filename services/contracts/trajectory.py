@@ -97,9 +97,7 @@ def encode(group: TrajectoryGroup) -> bytes:
     """The group as bytes. Raises ValueError where its arrays do not fit each other."""
     group.check()
     header = msgspec.msgpack.encode(group.header)
-    highest = max(
-        int(group.tokens.max(initial=0)), int(group.prompt_tokens.max(initial=0))
-    )
+    highest = max(int(group.tokens.max(initial=0)), int(group.prompt_tokens.max(initial=0)))
     token_type = np.uint16 if highest <= np.iinfo(np.uint16).max else np.uint32
     arrays = save_arrays(
         {

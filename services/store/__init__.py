@@ -7,6 +7,6 @@ cluster slot. Asynchronous throughout; the learner calls it through a blocking p
 """
 
 from services.store.client import Store, UnsafeRedis
-from services.store.runs import Fenced
+from services.store.errors import Fenced
 
 __all__ = ["Fenced", "Store", "UnsafeRedis"]

@@ -1,7 +1,9 @@
 """Names of keys. `{…}` is the cluster hash tag: all keys of a run share one slot."""
 
 RUNS = "headrace:runs"
-DATASETS = "headrace:datasets"
+DATASETS = "headrace:{datasets}:records"
+DATASET_NAMES = "headrace:{datasets}:names"
+POOLS = "headrace:pools"
 
 
 def run_key(run: str, part: str) -> str:

@@ -1,0 +1,78 @@
+"""Datasets by id, with a second hash from name to id."""
+
+from redis.asyncio import Redis
+from redis.exceptions import WatchError
+
+from services.contracts.records import DatasetRecord, DatasetSegment, RunState
+from services.store.keys import DATASET_NAMES, DATASETS, RUNS, run_key
+
+
+class Datasets:
+    """Records only: rows lie on the data volume."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def add(self, record: DatasetRecord) -> DatasetRecord:
+        """Register a dataset. Returns the one that holds the name: an older one stays as it is."""
+        if not await self._redis.hsetnx(DATASET_NAMES, record.name, record.id):
+            held = await self.find(record.name)
+            if held is not None:
+                return held
+            await self._redis.hset(DATASET_NAMES, record.name, record.id)
+        await self._redis.hset(DATASETS, record.id, record.model_dump_json())
+        return record
+
+    async def find(self, name: str) -> DatasetRecord | None:
+        """A dataset by id or by name."""
+        text = await self._redis.hget(DATASETS, name)
+        if text is None:
+            id = await self._redis.hget(DATASET_NAMES, name)
+            text = await self._redis.hget(DATASETS, id) if id else None
+        return DatasetRecord.model_validate_json(text) if text else None
+
+    async def list(self) -> list[DatasetRecord]:
+        """All datasets."""
+        found = await self._redis.hgetall(DATASETS)
+        return [DatasetRecord.model_validate_json(text) for text in found.values()]
+
+    async def delete(self, id: str) -> None:
+        """Forget a dataset."""
+        record = await self.find(id)
+        if record is not None:
+            await self._redis.hdel(DATASETS, record.id)
+            await self._redis.hdel(DATASET_NAMES, record.name)
+
+    async def append(self, id: str, segment: DatasetSegment) -> DatasetRecord:
+        """Grow a dataset by a durable segment; runs on it draw the new rows in their next epoch.
+        Raises KeyError where there is no such dataset."""
+        async with self._redis.pipeline() as pipe:
+            while True:
+                try:
+                    await pipe.watch(DATASETS)
+                    text = await pipe.hget(DATASETS, id)
+                    if text is None:
+                        raise KeyError(id)
+                    old = DatasetRecord.model_validate_json(text)
+                    grown = old.model_copy(
+                        update={
+                            "rows": old.rows + segment.rows,
+                            "segments": [*old.segments, segment],
+                        }
+                    )
+                    pipe.multi()
+                    await pipe.hset(DATASETS, id, grown.model_dump_json())
+                    await pipe.execute()
+                    break
+                except WatchError:
+                    continue
+        await self._tell_runs(grown)
+        return grown
+
+    async def _tell_runs(self, record: DatasetRecord) -> None:
+        for run in await self._redis.zrange(RUNS, 0, -1):
+            name = run.decode()
+            state, dataset = await self._redis.hmget(run_key(name, "run"), ["state", "dataset"])
+            live = state is not None and not RunState(state.decode()).final
+            if live and dataset is not None and dataset.decode() in (record.id, record.name):
+                await self._redis.hset(run_key(name, "order"), "dataset_rows", record.rows)

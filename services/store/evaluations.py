@@ -1,0 +1,111 @@
+"""The open evaluation of a run: rows handed out apart from training, one version for all."""
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from services.contracts.config.run import Evaluation
+from services.contracts.weights import parse_version_tag
+from services.store.datasets import Datasets
+from services.store.keys import run_key
+from services.store.scripts import Scripts
+
+PARTS = ("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_results")
+
+
+@dataclass(frozen=True)
+class EvaluationLeases:
+    """Rows to answer, as (attempt, row)."""
+
+    id: str
+    rows: list[tuple[str, int]]
+
+
+class Evaluations:
+    """The learner asks, workers answer, the learner reads the outcome."""
+
+    def __init__(self, redis: Redis, scripts: Scripts, datasets: Datasets) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._datasets = datasets
+
+    async def ask(self, run: str, evaluation: Evaluation, *, step: int, min_version: int) -> str:
+        """Open an evaluation, replacing an older one. Returns its id. Raises KeyError where its
+        dataset does not exist."""
+        record = await self._datasets.find(evaluation.dataset)
+        if record is None:
+            raise KeyError(f"there is no dataset {evaluation.dataset!r} to evaluate on")
+        rows = min(record.rows, evaluation.rows or record.rows)
+        id = secrets.token_hex(4)
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.delete(run_key(run, "evaluation"), *self._keys(run))
+            fields: dict[Any, Any] = {
+                "id": id,
+                "state": "open",
+                "min_version": min_version,
+                "rows": rows,
+                "next": 0,
+                "step": step,
+                "name": record.name,
+            }
+            pipe.hset(run_key(run, "evaluation"), mapping=fields)
+            await pipe.execute()
+        return id
+
+    async def lease(
+        self, run: str, *, worker: str, lineage: str, version: int, count: int, ttl: float
+    ) -> EvaluationLeases:
+        """Up to `count` rows for a worker that serves `version`."""
+        keys = [run_key(run, "evaluation"), *self._keys(run), run_key(run, "run")]
+        attempts = [secrets.token_hex(8) for _ in range(count)]
+        reply = await self._scripts.run(
+            "evaluation_lease", keys, [worker, lineage, version, count, int(ttl * 1000), *attempts]
+        )
+        if not reply:
+            return EvaluationLeases("", [])
+        id, *pairs = [part.decode() for part in reply]
+        rows = list(zip(pairs[::2], map(int, pairs[1::2]), strict=True))
+        return EvaluationLeases(id, rows)
+
+    async def renew(self, run: str, attempts: list[str], ttl: float) -> None:
+        """Move deadlines to `ttl` seconds from now."""
+        keys = [run_key(run, "evaluation_attempts")]
+        await self._scripts.run("renew", keys, [int(ttl * 1000), *attempts])
+
+    async def complete(self, run: str, id: str, attempt: str, outcome: dict[str, Any]) -> bool:
+        """Record a row's {"rewards", "statuses"}. False: the attempt was no longer held."""
+        keys = [run_key(run, "evaluation"), *self._keys(run)[1:]]
+        arguments = [id, attempt, json.dumps(outcome)]
+        return bool(await self._scripts.run("evaluation_complete", keys, arguments))
+
+    async def give_back(self, run: str, attempts: list[str]) -> None:
+        """Return rows unanswered."""
+        await self._scripts.run("give_back_evaluation", self._keys(run)[:3], attempts)
+
+    async def outcome(self, run: str) -> dict[str, Any] | None:
+        """Accuracy and mean reward once every row is answered, else None. Samples that a broken
+        verifier could not score are left out of the mean reward, and are not correct."""
+        found = await self._redis.hgetall(run_key(run, "evaluation"))
+        if found.get(b"state") != b"done":
+            return None
+        answers = [
+            json.loads(text)
+            for text in (await self._redis.hgetall(run_key(run, "evaluation_results"))).values()
+        ]
+        statuses = [status for answer in answers for status in answer["statuses"]]
+        rewards = [r for answer in answers for r in answer["rewards"] if r is not None]
+        _, version = parse_version_tag(found[b"pinned"].decode())
+        return {
+            "step": int(found[b"step"]),
+            "version": version,
+            "name": found[b"name"].decode(),
+            "accuracy": statuses.count("correct") / max(1, len(statuses)),
+            "reward": sum(rewards) / len(rewards) if rewards else 0.0,
+            "rows": len(answers),
+        }
+
+    def _keys(self, run: str) -> list[str]:
+        return [run_key(run, part) for part in PARTS]

@@ -1,0 +1,42 @@
+"""Events of a run: a bounded stream."""
+
+import json
+import time
+from typing import Any
+
+from redis.asyncio import Redis
+
+from services.contracts.events import Event, EventKind
+from services.store.keys import run_key
+
+KEPT = 20_000
+
+
+class Events:
+    """Appended by whoever knows something; read by whoever watches."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def add(self, run: str, kind: EventKind, data: dict[str, Any]) -> None:
+        """Append an event."""
+        fields: dict[Any, Any] = {"kind": kind, "time": time.time(), "data": json.dumps(data)}
+        await self._redis.xadd(run_key(run, "events"), fields, maxlen=KEPT, approximate=True)
+
+    async def read(self, run: str, after: str, wait: float = 0) -> list[Event]:
+        """Up to 1,000 events after id `after` ("0": from the start), waiting up to `wait` seconds
+        for the first. Without `wait`, it does not block."""
+        key = run_key(run, "events")
+        block = max(1, int(wait * 1000)) if wait else None
+        if block is not None:
+            await self._redis.xread({key: after}, count=1, block=block)
+        found: Any = await self._redis.xrange(key, min=f"({after}", count=1000)
+        return [
+            Event(
+                id=entry.decode(),
+                time=float(fields[b"time"]),
+                kind=fields[b"kind"].decode(),
+                data=json.loads(fields[b"data"]) or {},
+            )
+            for entry, fields in found
+        ]

@@ -1,0 +1,91 @@
+"""Leases of draws. Each call is one script, one round trip, whatever the number of draws."""
+
+import secrets
+from dataclasses import dataclass
+
+from services.contracts.dataset import Position
+from services.store.keys import run_key
+from services.store.scripts import Scripts
+
+
+@dataclass(frozen=True)
+class Lease:
+    """One attempt at a draw."""
+
+    attempt: str
+    draw: int
+    position: Position
+
+
+@dataclass(frozen=True)
+class Granted:
+    """Leases, or why there are none: `state`, `lineage`, `admission`, `bytes`, `exhausted`."""
+
+    refusal: str
+    leases: list[Lease]
+
+
+class Prompts:
+    """What workers do with draws."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    async def lease(
+        self,
+        run: str,
+        *,
+        worker: str,
+        lineage: str,
+        version: int,
+        count: int,
+        ttl: float,
+        reserve_bytes: int,
+    ) -> Granted:
+        """Up to `count` draws for `ttl` seconds, as admission for a worker that serves `version`
+        allows. `reserve_bytes`: the most that one finished group may weigh."""
+        parts = ("run", "order", "returned", "attempts", "held", "groups", "bytes")
+        attempts = [secrets.token_hex(8) for _ in range(count)]
+        reply = await self._scripts.run(
+            "lease",
+            [run_key(run, part) for part in parts],
+            [worker, lineage, version, count, int(ttl * 1000), reserve_bytes, *attempts],
+        )
+        refusal, *pairs = [part.decode() for part in reply]
+        leases = []
+        for attempt, draw in zip(pairs[::2], pairs[1::2], strict=True):
+            position, epoch, rows, index = map(int, draw.split(":"))
+            leases.append(Lease(attempt, position, Position(epoch, rows, index)))
+        return Granted(refusal, leases)
+
+    async def renew(self, run: str, attempts: list[str], ttl: float) -> list[str]:
+        """Move deadlines to `ttl` seconds from now. Returns the attempts that are lost."""
+        if not attempts:
+            return []
+        keys = [run_key(run, "attempts")]
+        lost = await self._scripts.run("renew", keys, [int(ttl * 1000), *attempts])
+        return [attempt.decode() for attempt in lost]
+
+    async def complete(
+        self, run: str, attempt: str, *, min_version: int, lineage: str, blob: bytes
+    ) -> bool:
+        """Hand in a group. False: the attempt was no longer held and the work is discarded."""
+        parts = ("attempts", "held", "groups", "blobs", "bytes", "returned")
+        keys = [run_key(run, part) for part in parts]
+        return bool(
+            await self._scripts.run("complete", keys, [attempt, min_version, lineage, blob])
+        )
+
+    async def drop(self, run: str, attempt: str, reason: str, detail: str) -> bool:
+        """End the held draw without training it. False: it was no longer held."""
+        keys = [run_key(run, part) for part in ("attempts", "held", "ledger")]
+        return bool(await self._scripts.run("drop", keys, [attempt, reason, detail]))
+
+    async def give_back(
+        self, run: str, attempts: list[str], *, cause: str = "", limit: int = 3
+    ) -> int:
+        """Return draws to the front of the order. With a `cause`, a draw that failed so `limit`
+        times is dropped instead; returns how many were."""
+        parts = ("attempts", "held", "returned", "tries", "ledger")
+        keys = [run_key(run, part) for part in parts]
+        return int(await self._scripts.run("give_back", keys, [cause, limit, *attempts]))

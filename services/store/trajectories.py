@@ -1,0 +1,118 @@
+"""The stream of finished groups, its payloads, and the batches planned from it.
+
+The stream carries about 100 bytes a group; payloads lie in a hash beside it, so that rank 0
+plans without touching them and each is read once, by the rank that trains it.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from services.store.errors import Fenced
+from services.store.keys import run_key
+from services.store.scripts import Scripts
+
+READ = 1000
+"""Groups per read."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """What the stream says of a group. `draw` is "position:epoch:rows:index"."""
+
+    entry: str
+    draw: str
+    min_version: int
+    lineage: str
+    bytes: int
+
+
+class Trajectories:
+    """What the learner does with groups."""
+
+    def __init__(self, redis: Redis, scripts: Scripts) -> None:
+        self._redis = redis
+        self._scripts = scripts
+
+    async def pending(self, run: str) -> list[Group]:
+        """Groups read before and not acknowledged."""
+        found: list[Group] = []
+        while more := await self._read(run, found[-1].entry if found else "0", None):
+            found += more
+        return found
+
+    async def read(self, run: str, wait: float) -> list[Group]:
+        """Groups that were never read, waiting up to `wait` seconds for the first."""
+        return await self._read(run, ">", max(1, int(wait * 1000)))
+
+    async def _read(self, run: str, after: str, block: int | None) -> list[Group]:
+        streams: dict[Any, Any] = {run_key(run, "groups"): after}
+        reply: Any = await self._redis.xreadgroup(
+            "learner", "rank0", streams, count=READ, block=block
+        )
+        entries = reply.values() if isinstance(reply, dict) else [item[1] for item in reply or []]
+        groups = []
+        for entry, fields in (pair for batch in entries for pair in _flat(batch)):
+            if fields:
+                said = {key.decode(): value.decode() for key, value in fields.items()}
+                groups.append(
+                    Group(
+                        entry.decode(),
+                        said["draw"],
+                        int(said["min_version"]),
+                        said["lineage"],
+                        int(said["bytes"]),
+                    )
+                )
+        return groups
+
+    async def plan(self, run: str, epoch: int, step: int, pairs: list[tuple[str, str]]) -> None:
+        """Record batch `step` as (entry, draw) pairs. Raises Fenced."""
+        keys = [run_key(run, "run"), run_key(run, "plans")]
+        if await self._scripts.run("plan", keys, [epoch, step, json.dumps(pairs)]) == -1:
+            raise Fenced(run)
+
+    async def plans(self, run: str) -> dict[int, list[tuple[str, str]]]:
+        """Recorded plans that no commit covers."""
+        found = await self._redis.hgetall(run_key(run, "plans"))
+        return {
+            int(step): [(entry, draw) for entry, draw in json.loads(pairs)]
+            for step, pairs in found.items()
+        }
+
+    async def payloads(self, run: str, positions: list[int]) -> list[bytes]:
+        """The groups of these draws. Raises KeyError naming one that is gone."""
+        if not positions:
+            return []
+        found = await self._redis.hmget(run_key(run, "blobs"), [str(p) for p in positions])
+        for position, blob in zip(positions, found, strict=True):
+            if blob is None:
+                raise KeyError(f"the group of draw {position} is not in run {run}'s stream")
+        return [blob for blob in found if blob is not None]
+
+    async def take_out(
+        self, run: str, epoch: int, entries: list[str], *, cause: str, limit: int
+    ) -> int:
+        """Send groups back to be sampled again; a draw sent back `limit` times for this cause is
+        dropped. Returns how many were dropped. Raises Fenced."""
+        parts = ("run", "groups", "blobs", "bytes", "returned", "tries", "ledger")
+        keys = [run_key(run, part) for part in parts]
+        dropped = await self._scripts.run("take_out", keys, [epoch, "", cause, limit, *entries])
+        if dropped == -1:
+            raise Fenced(run)
+        return int(dropped)
+
+    async def commit(self, run: str, epoch: int, lineage: str, step: int, directory: str) -> None:
+        """Make a durable checkpoint current and acknowledge its groups. Raises Fenced."""
+        parts = ("run", "plans", "groups", "blobs", "bytes", "ledger", "tries")
+        keys = [run_key(run, part) for part in parts]
+        if await self._scripts.run("commit", keys, [epoch, lineage, step, directory]) == -1:
+            raise Fenced(run)
+
+
+def _flat(batch: Any) -> list[Any]:
+    # RESP3 wraps the entries of a stream in one more list than RESP2 does.
+    nested = batch and isinstance(batch[0], list) and batch[0] and isinstance(batch[0][0], tuple)
+    return list(batch[0]) if nested else list(batch)

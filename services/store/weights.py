@@ -1,0 +1,50 @@
+"""Published versions: a stream of manifests per run, newest last."""
+
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+
+from services.contracts.weights import WeightManifest
+from services.store.errors import Fenced
+from services.store.keys import run_key
+from services.store.scripts import Scripts
+
+
+class Weights:
+    """One writer (the learner that holds the run), any number of followers."""
+
+    def __init__(self, redis: Redis, scripts: Scripts) -> None:
+        self._redis = redis
+        self._scripts = scripts
+
+    async def publish(self, epoch: int, manifest: WeightManifest, *, keep: int) -> None:
+        """Register a version whose files are durable; about `keep` manifests stay listed.
+        Raises Fenced."""
+        keys = [run_key(manifest.run, "run"), run_key(manifest.run, "weights")]
+        text = msgspec.json.encode(manifest)
+        arguments = [epoch, manifest.version, manifest.lineage, text, keep]
+        if not await self._scripts.run("publish", keys, arguments):
+            raise Fenced(manifest.run)
+
+    async def newest(self, run: str) -> WeightManifest | None:
+        """The newest version, if there is one."""
+        found = await self._newest(run)
+        return found[1] if found else None
+
+    async def newest_after(
+        self, run: str, entry: str, wait: float
+    ) -> tuple[str, WeightManifest] | None:
+        """(entry, manifest) of the newest version if it came after `entry`, waiting up to `wait`
+        seconds for one."""
+        streams: dict[Any, Any] = {run_key(run, "weights"): entry}
+        if not await self._redis.xread(streams, count=1, block=max(1, int(wait * 1000))):
+            return None
+        return await self._newest(run)
+
+    async def _newest(self, run: str) -> tuple[str, WeightManifest] | None:
+        found: Any = await self._redis.xrevrange(run_key(run, "weights"), count=1)
+        if not found:
+            return None
+        entry, fields = found[0]
+        return entry.decode(), msgspec.json.decode(fields[b"manifest"], type=WeightManifest)
