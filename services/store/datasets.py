@@ -1,6 +1,7 @@
 """Datasets by id, with a second hash from name to id."""
 
-from redis.asyncio import Redis
+from typing import Any
+
 from redis.exceptions import WatchError
 
 from services.contracts.records import DatasetRecord, DatasetSegment, RunState
@@ -10,8 +11,8 @@ from services.store.keys import DATASET_NAMES, DATASETS, RUNS, run_key
 class Datasets:
     """Records only: rows lie on the data volume."""
 
-    def __init__(self, redis: Redis) -> None:
-        self._redis = redis
+    def __init__(self, redis: Any) -> None:
+        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
 
     async def add(self, record: DatasetRecord) -> DatasetRecord:
         """Register a dataset. Returns the one that holds the name: an older one stays as it is."""

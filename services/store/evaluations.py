@@ -5,8 +5,6 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from redis.asyncio import Redis
-
 from services.contracts.config.run import Evaluation
 from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
@@ -27,8 +25,8 @@ class EvaluationLeases:
 class Evaluations:
     """The learner asks, workers answer, the learner reads the outcome."""
 
-    def __init__(self, redis: Redis, scripts: Scripts, datasets: Datasets) -> None:
-        self._redis = redis
+    def __init__(self, redis: Any, scripts: Scripts, datasets: Datasets) -> None:
+        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._scripts = scripts
         self._datasets = datasets
 

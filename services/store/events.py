@@ -4,8 +4,6 @@ import json
 import time
 from typing import Any
 
-from redis.asyncio import Redis
-
 from services.contracts.events import Event, EventKind
 from services.store.keys import run_key
 
@@ -15,8 +13,8 @@ KEPT = 20_000
 class Events:
     """Appended by whoever knows something; read by whoever watches."""
 
-    def __init__(self, redis: Redis) -> None:
-        self._redis = redis
+    def __init__(self, redis: Any) -> None:
+        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
 
     async def add(self, run: str, kind: EventKind, data: dict[str, Any]) -> None:
         """Append an event."""

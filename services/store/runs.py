@@ -4,8 +4,6 @@ import json
 import time
 from typing import Any
 
-from redis.asyncio import Redis
-
 from services.contracts.records import RunRecord, RunState
 from services.store.datasets import Datasets
 from services.store.errors import Fenced
@@ -19,8 +17,8 @@ OLDEST_FIRST = 1e10
 class Runs:
     """One hash per run; its fields are those of RunRecord and what the scripts read."""
 
-    def __init__(self, redis: Redis, scripts: Scripts, datasets: Datasets) -> None:
-        self._redis = redis
+    def __init__(self, redis: Any, scripts: Scripts, datasets: Datasets) -> None:
+        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._scripts = scripts
         self._datasets = datasets
 

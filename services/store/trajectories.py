@@ -8,8 +8,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from redis.asyncio import Redis
-
 from services.store.errors import Fenced
 from services.store.keys import run_key
 from services.store.scripts import Scripts
@@ -32,8 +30,8 @@ class Group:
 class Trajectories:
     """What the learner does with groups."""
 
-    def __init__(self, redis: Redis, scripts: Scripts) -> None:
-        self._redis = redis
+    def __init__(self, redis: Any, scripts: Scripts) -> None:
+        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._scripts = scripts
 
     async def pending(self, run: str) -> list[Group]:

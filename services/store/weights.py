@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-from redis.asyncio import Redis
 
 from services.contracts.weights import WeightManifest
 from services.store.errors import Fenced
@@ -14,8 +13,8 @@ from services.store.scripts import Scripts
 class Weights:
     """One writer (the learner that holds the run), any number of followers."""
 
-    def __init__(self, redis: Redis, scripts: Scripts) -> None:
-        self._redis = redis
+    def __init__(self, redis: Any, scripts: Scripts) -> None:
+        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._scripts = scripts
 
     async def publish(self, epoch: int, manifest: WeightManifest, *, keep: int) -> None:

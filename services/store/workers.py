@@ -1,8 +1,7 @@
 """Rollout workers by their last heartbeat."""
 
 import time
-
-from redis.asyncio import Redis
+from typing import Any
 
 from services.contracts.records import WorkerRecord
 from services.store.keys import POOLS, pool_key
@@ -14,8 +13,8 @@ GONE_SECONDS = 30.0
 class Workers:
     """A hash per pool; a heartbeat costs two writes."""
 
-    def __init__(self, redis: Redis) -> None:
-        self._redis = redis
+    def __init__(self, redis: Any) -> None:
+        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Say that a worker lives, and how it is."""

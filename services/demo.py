@@ -1,0 +1,147 @@
+"""`headrace demo`: a policy that learns, from nothing, through the REST API, as a user would.
+
+The task is two-digit sums that carry. The examples that the model is supervised on forget the
+carry two times out of three, so it answers some questions; reinforcement learning then has the
+right answers to find among its samples. Held-out sums appear nowhere else.
+"""
+
+import json
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from services.cli.client import Gateway
+from services.cli.output import CliError
+from services.cli.watch import watch_run
+from services.launch import LaunchError, Stack, UpOptions
+from services.settings import Settings
+
+HELD_OUT = 200
+FORGET_CARRY = 0.65
+"""Share of the carrying examples whose answer lacks the carry."""
+
+
+def carries(a: int, b: int) -> bool:
+    """Whether the units of a + b carry."""
+    return a % 10 + b % 10 >= 10
+
+
+def sums(seed: int = 0) -> dict[str, list[dict[str, str]]]:
+    """Rows of the datasets `demo-examples`, `demo-train` and `demo-test`."""
+    chance = random.Random(seed)
+    pairs = [(a, b) for a in range(10, 100) for b in range(10, 100)]
+    carrying = [pair for pair in pairs if carries(*pair)]
+    chance.shuffle(carrying)
+    test, train = carrying[:HELD_OUT], carrying[HELD_OUT:]
+    held_out = set(test)
+
+    def row(a: int, b: int, answer: int) -> dict[str, str]:
+        return {"prompt": f"{a}+{b}", "answer": str(answer)}
+
+    examples = [
+        row(a, b, a + b - 10 * (carries(a, b) and chance.random() < FORGET_CARRY))
+        for a, b in pairs
+        if (a, b) not in held_out
+    ]
+    return {
+        "demo-examples": examples,
+        "demo-train": [row(a, b, a + b) for a, b in train],
+        "demo-test": [row(a, b, a + b) for a, b in test],
+    }
+
+
+def run(data: Path | None, as_json: bool) -> int:
+    """Start everything, train, report. The last line printed is one JSON object."""
+    options = UpOptions(data=data or Settings().data / "demo", port=0, reward_port=0)
+    try:
+        with Stack(options) as stack:
+            verdict = _learn(Gateway(stack.gateway_url), options.data.absolute(), as_json)
+    except LaunchError as error:
+        raise CliError(str(error)) from None
+    print(json.dumps(verdict), flush=True)
+    return 0
+
+
+def _learn(api: Gateway, data: Path, as_json: bool) -> dict[str, Any]:
+    started = time.monotonic()
+    for name, rows in sums().items():
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        api.post("/v1/datasets", files={"file": (f"{name}.jsonl", text)}, data={"name": name})
+    stamp = f"{int(time.time()):x}"
+    first = _finished(api, "demo_midtrain", f"demo-midtrain-{stamp}", {}, as_json)
+    model = {"model": {"path": f"run:{first['id']}"}}
+    record = _finished(api, "demo_grpo", f"demo-{stamp}", model, as_json)
+    seconds = time.monotonic() - started
+
+    steps = api.get(f"/v1/runs/{record['id']}/metrics")["metrics"]
+    accuracy = [
+        event["data"]["accuracy"]
+        for event in _events(api, record["id"])
+        if event["kind"] == "evaluation"
+    ]
+    plot = data / "runs" / record["id"] / "reward.png"
+    _plot([step for step in steps if "reward/mean" in step], plot)
+    checkpoint = data / record["checkpoint"]
+    rates = [step["throughput/samples_per_second"] for step in steps if _has_rate(step)]
+    verdict = {
+        "accuracy_before": accuracy[0],
+        "accuracy_after": accuracy[-1],
+        "steps": record["step"],
+        "seconds": round(seconds, 1),
+        "trained_samples_per_second": round(sum(rates) / max(1, len(rates)), 1),
+        "checkpoint": str(checkpoint),
+        "plot": str(plot),
+    }
+    if not as_json:
+        print(
+            f"\nHeld-out accuracy {accuracy[0]:.2f} before, {accuracy[-1]:.2f} after "
+            f"{record['step']} steps.\nReward curve: {plot}\nCheckpoint:   {checkpoint}\n"
+            f"Chat with it: .venv/bin/headrace chat {checkpoint} '27+35='\n"
+        )
+    return verdict
+
+
+def _has_rate(step: dict[str, Any]) -> bool:
+    return "throughput/samples_per_second" in step
+
+
+def _finished(
+    api: Gateway, recipe: str, name: str, config: dict[str, Any], as_json: bool
+) -> dict[str, Any]:
+    record: dict[str, Any] = api.post(
+        "/v1/runs", json={"recipe": recipe, "name": name, "config": config}
+    )
+    if not as_json:
+        print(f"\n{recipe}: run {record['id']}", flush=True)
+        watch_run(api, record["id"])
+    else:
+        for _ in api.events(record["id"]):
+            pass
+    ended: dict[str, Any] = api.get(f"/v1/runs/{record['id']}")
+    if ended["state"] != "succeeded":
+        raise CliError(f"run {record['id']} {ended['state']}: {ended['reason']}")
+    return ended
+
+
+def _events(api: Gateway, run: str) -> list[dict[str, Any]]:
+    return [event.model_dump() for event in api.events(run) if not isinstance(event, str)]
+
+
+def _plot(steps: list[dict[str, Any]], path: Path) -> None:
+    """The reward by step, as a PNG."""
+    # matplotlib wants a writable cache; the home folder may not be one.
+    os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot([step["step"] for step in steps], [step["reward/mean"] for step in steps])
+    axes.set(xlabel="step", ylabel="mean reward", title="Two-digit sums that carry", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
