@@ -34,7 +34,7 @@ def configure(process: str, level: str = "info", fmt: str = "auto") -> None:
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
-    final = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+    final: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if not console:
         final.append(structlog.processors.format_exc_info)
     handler.setFormatter(

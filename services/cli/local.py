@@ -73,9 +73,9 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """See a policy learn, from nothing, in a few minutes on two cores."""
-    from services import demo as demonstration
+    from services.demo import run as run_demo
 
-    raise typer.Exit(demonstration.run(data=data, as_json=as_json))
+    raise typer.Exit(run_demo(data=data, as_json=as_json))
 
 
 def logs(

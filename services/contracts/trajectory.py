@@ -99,7 +99,7 @@ def encode(group: TrajectoryGroup) -> bytes:
     header = msgspec.msgpack.encode(group.header)
     highest = max(int(group.tokens.max(initial=0)), int(group.prompt_tokens.max(initial=0)))
     token_type = np.uint16 if highest <= np.iinfo(np.uint16).max else np.uint32
-    arrays = save_arrays(
+    arrays: bytes = save_arrays(
         {
             "prompt_tokens": group.prompt_tokens.astype(token_type),
             "lengths": group.lengths.astype(np.uint32),

@@ -213,9 +213,7 @@ class Algorithm(Section):
                 f"minibatches {self.minibatches} exceeds prompts_per_step {self.prompts_per_step}: "
                 "a minibatch needs at least one prompt"
             )
-        if isinstance(self.advantage, GroupMean | GroupZScore | LeaveOneOut) and (
-            self.samples_per_prompt < 2
-        ):
+        if self.samples_per_prompt < 2:
             raise ValueError(
                 f"advantage {self.advantage.type} compares samples of one prompt: set "
                 "samples_per_prompt to 2 or more"

@@ -52,7 +52,7 @@ def _problem(detail: ErrorDetails) -> tuple[str, str]:
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         key = str(context.get("discriminator", "'type'")).strip("'")
         if not tag:
-            there = [tag for model in holders if (tag := _tag(model))]
+            there = [name for model in holders if (name := _tag(model))]
             return shown, f"needs a {key}: one of {', '.join(there)}"
         return shown, f"{key} {tag!r} does not exist{hint}; there is {', '.join(names)}"
     if detail["type"] == "missing":

@@ -1,6 +1,7 @@
 """From dataset rows to token ids."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,21 +13,21 @@ from services.contracts.dataset import Row
 class Letters:
     """A tokenizer of one id per character, with a chat template if told so."""
 
-    eos_token_id = 2
+    eos_token_id: int | None = 2
 
     def __init__(self, template: str | None = None) -> None:
-        self.chat_template = template
+        self.chat_template: Any = template
 
-    def __call__(self, text):
+    def __call__(self, text: str) -> Any:
         return {"input_ids": [ord(c) for c in text]}
 
-    def apply_chat_template(self, conversation, **options):
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
         assert options["add_generation_prompt"]
         if any(m["role"] == "system" for m in conversation) and self.chat_template == "no system":
             raise RuntimeError("System role not supported")
         return self("".join(f"<{m['role']}>{m['content']}" for m in conversation))["input_ids"]
 
-    def batch_decode(self, sequences, **options):
+    def batch_decode(self, sequences: Any, **options: Any) -> list[str]:
         return ["".join(map(chr, ids)) for ids in sequences]
 
 
