@@ -61,7 +61,7 @@ class Link:
         self._stack = ExitStack()
         with ExitStack() as stack:
             self._portal = stack.enter_context(start_blocking_portal("asyncio"))
-            self.store = self.call(lambda: _connected(settings.redis_url.get_secret_value()))
+            self.store = self.call(lambda: _connected(settings))
             stack.callback(lambda: self.call(self.store.close))
             self._stack = stack.pop_all()
 
@@ -275,10 +275,12 @@ class RunLink:
         return reader
 
 
-async def _connected(url: str) -> Store:
-    store = Store.from_url(url)
+async def _connected(settings: Settings) -> Store:
+    store = Store.from_url(settings.redis_url.get_secret_value())
     try:
         await store.ping()
+        if not settings.allow_unsafe_redis:
+            await store.check_durability()
     except BaseException:
         await store.close()
         raise
