@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
-from services.store.prompts import Lease
 
 from rollout.tasks import end
 from services.logs import get_logger
 from services.store import Store
+from services.store.prompts import Lease
 
 log = get_logger(__name__)
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from redis.exceptions import RedisError
-from services.store.prompts import Lease
 
 from rollout.evaluating import Evaluator
 from rollout.follower import Follower
@@ -32,6 +31,7 @@ from services.contracts.trajectory import encode
 from services.contracts.weights import WeightManifest, parse_version_tag
 from services.logs import get_logger
 from services.store import Store
+from services.store.prompts import Lease
 
 log = get_logger(__name__)
 
