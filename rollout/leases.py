@@ -26,6 +26,8 @@ TRIES = 3
 class _Held:
     task: asyncio.Task[None]
     generating: bool = True
+    ending: bool = False
+    """The store has been asked to end it: that it is gone then is what was asked for."""
 
 
 class Leases:
@@ -64,6 +66,7 @@ class Leases:
 
     async def complete(self, attempt: str, version: int, lineage: str, blob: bytes) -> None:
         """Hand in the group."""
+        self._ending([attempt])
         await self._insist(
             lambda: self._store.prompts.complete(
                 self._run, attempt, min_version=version, lineage=lineage, blob=blob
@@ -72,11 +75,13 @@ class Leases:
 
     async def drop(self, attempt: str, reason: str, detail: str) -> None:
         """End the draw without training it."""
+        self._ending([attempt])
         await self._insist(lambda: self._store.prompts.drop(self._run, attempt, reason, detail))
 
     async def give_back(self, attempts: list[str], cause: str = "") -> None:
         """Let others have the draws; with a cause, so often and then no more."""
         if attempts:
+            self._ending(attempts)
             await self._insist(
                 lambda: self._store.prompts.give_back(self._run, attempts, cause=cause, limit=TRIES)
             )
@@ -88,7 +93,8 @@ class Leases:
         if not keep:
             return
         for attempt in await self._store.prompts.renew(self._run, keep, self._ttl):
-            if held := self._held.get(attempt):
+            held = self._held.get(attempt)
+            if held and not held.ending:
                 log.info("lease lost", run=self._run, attempt=attempt)
                 held.task.cancel()
 
@@ -103,6 +109,11 @@ class Leases:
         await end(one.task for one in held.values())
         self._held.clear()
         await self.give_back(list(held))
+
+    def _ending(self, attempts: list[str]) -> None:
+        for attempt in attempts:
+            if held := self._held.get(attempt):
+                held.ending = True
 
     async def _insist(self, call: Callable[[], Awaitable[object]]) -> None:
         while True:
