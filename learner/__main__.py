@@ -5,16 +5,20 @@ that cannot be trained fails with a reason in words, and the process goes on. An
 ends the process: torchrun starts all ranks again, and the run resumes from its checkpoint.
 
 Exit codes: 0 asked to end (SIGTERM, SIGINT), 1 crash, 2 wrong settings or no Redis, 3 another
-learner serves the pool.
+learner serves the pool. A Redis that goes away ends the process with 2, too; started again by
+torchrun it waits for Redis to come back, and resumes.
 """
 
+import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 
 import transformers
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from learner.crashes import Crashes
 from learner.distributed import Ranks, start_ranks, stop_ranks
@@ -24,23 +28,26 @@ from learner.midtrain import train_midtrain
 from learner.rl import train_rl
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.records import RunRecord
+from services.durability import cannot_use
 from services.logs import configure, get_logger
 from services.process import die_with_parent
-from services.settings import Settings, redacted
+from services.settings import EXIT_SETTINGS, Settings, from_command_line
 from services.store import Fenced, UnsafeRedis
 from services.volume import Volume
 
 log = get_logger(__name__)
 
 POLL_SECONDS = 0.5
-EXIT_SETTINGS = 2
+SAY_EVERY = 10.0
+"""Seconds between two lines about a Redis that stays away."""
+REDIS_AWAY = (RedisConnectionError, RedisTimeoutError)
 EXIT_POOL_TAKEN = 3
 
 
 def main() -> int:
     """Serve one pool until told to end. Returns the exit code."""
     die_with_parent()
-    settings = Settings(_cli_parse_args=True)
+    settings = from_command_line(Settings)
     configure("learner", settings.log_level, settings.log_format)
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
@@ -53,20 +60,32 @@ def main() -> int:
     signal.signal(signal.SIGINT, ask_to_end)
     ranks = start_ranks()
     try:
-        link = Link(settings, stop)
-    except (UnsafeRedis, RedisError, OSError) as error:
-        log.error(
-            "cannot use Redis",
-            url=redacted(settings.redis_url.get_secret_value()),
-            reason=str(error),
-        )
+        with connect(settings, stop) as link:
+            if (code := agree_on_start(ranks, link, settings)) != 0:
+                return code
+            serve(ranks, link, Volume(settings.data, settings.gateway_url), stop)
+    except (UnsafeRedis, *REDIS_AWAY) as error:
+        sys.stderr.write(f"error: {cannot_use(settings, error)}\n")
         return EXIT_SETTINGS
-    with link:
-        if (code := agree_on_start(ranks, link, settings)) != 0:
-            return code
-        serve(ranks, link, Volume(settings.data, settings.gateway_url), stop)
     stop_ranks(ranks)
     return EXIT_POOL_TAKEN if link.lost else 0
+
+
+def connect(settings: Settings, stop: threading.Event) -> Link:
+    """The connection to the store. Raises UnsafeRedis, and at a first start one of REDIS_AWAY; a
+    learner that torchrun started again has had its Redis, and waits for it."""
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    said = -SAY_EVERY
+    while True:
+        try:
+            return Link(settings, stop)
+        except REDIS_AWAY as error:
+            if not again or stop.is_set():
+                raise
+            if time.monotonic() - said >= SAY_EVERY:
+                said = time.monotonic()
+                log.warning("waiting for Redis", reason=cannot_use(settings, error))
+            stop.wait(POLL_SECONDS)
 
 
 def agree_on_start(ranks: Ranks, link: Link, settings: Settings) -> int:
@@ -124,6 +143,9 @@ def train_one(
         if ranks.first:
             run.finish("failed", str(error))
         return
+    except REDIS_AWAY:
+        # Not the run's fault, and no crash to count.
+        raise
     except Exception as error:
         if ranks.first:
             crashes.record(error)

@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from services.contracts.events import EventKind
 from services.contracts.records import RunRecord, WorkerRecord
 from services.contracts.weights import WeightManifest, version_tag
 from services.datasets import DatasetReader
+from services.durability import require_durable
 from services.logs import get_logger
 from services.settings import Settings
 from services.store import Fenced, Store
@@ -76,7 +77,9 @@ class Link:
     ) -> None:
         if self._held is not None:
             self._held.cancel()
-            self.call(lambda: self.store.runs.release_pool(self.pool, self._token))
+            # Without Redis the lock lapses by itself.
+            with suppress(RedisError, OSError):
+                self.call(lambda: self.store.runs.release_pool(self.pool, self._token))
         self._stack.close()
 
     def call(self, action: Callable[[], Awaitable[T]]) -> T:
@@ -148,13 +151,25 @@ class RunLink:
         self._epoch = self._call(lambda s: s.runs.acquire(self.run, self._lineage))
         return self._lineage
 
+    def lineages(self) -> list[tuple[str, int]]:
+        """(lineage, version it began at) of all starts so far, this one's last. A checkpoint knows
+        only those that led to it: one that died before its first checkpoint is only here, and
+        groups that it had sampled may still be in the stream."""
+        return list(self._call(lambda s: s.runs.lineages(self.run)))
+
     def set_state(self, state: str, reason: str) -> None:
-        """Change the run's state; nothing happens where it is final already."""
-        self._call(lambda s: s.runs.set_state(self.run, state, reason))
+        """Change the run's state; nothing happens where it is final already. Raises Fenced."""
+        epoch = self._epoch or None
+        self._call(lambda s: s.runs.set_state(self.run, state, reason, epoch=epoch))
 
     def finish(self, state: str, reason: str) -> None:
-        """End the run and make room for the pool's next one."""
-        self._call(lambda s: s.runs.finish(self.run, self._pool, state, reason))
+        """End the run and make room for the pool's next one; of a run that another learner has
+        taken over, nothing."""
+        epoch = self._epoch or None
+        try:
+            self._call(lambda s: s.runs.finish(self.run, self._pool, state, reason, epoch=epoch))
+        except Fenced as error:
+            log.warning(str(error), run=self.run)
 
     def cancelled(self) -> bool:
         """Whether the user wants the run to end, or someone else has ended it."""
@@ -210,9 +225,7 @@ class RunLink:
     def give_back(self, entries: list[str]) -> None:
         """Have stale groups sampled again."""
         self._call(
-            lambda s: s.trajectories.take_out(
-                self.run, self._epoch, entries, cause="stale", limit=STALE_LIMIT
-            )
+            lambda s: s.trajectories.send_back(self.run, self._epoch, entries, limit=STALE_LIMIT)
         )
 
     def commit(self, step: int, directory: str) -> None:
@@ -278,9 +291,7 @@ class RunLink:
 async def _connected(settings: Settings) -> Store:
     store = Store.from_url(settings.redis_url.get_secret_value())
     try:
-        await store.ping()
-        if not settings.allow_unsafe_redis:
-            await store.check_durability()
+        await require_durable(store, settings)
     except BaseException:
         await store.close()
         raise

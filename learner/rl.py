@@ -77,7 +77,7 @@ def train_rl(
     if max_steps is None:
         raise ValueError(f"run {record.id} has no max_steps: submit it again")
     lineage = take_over(ranks, link)
-    trainee = ranks.together(lambda: prepare(record, config, ranks, link, volume, lineage))
+    trainee = ranks.together(lambda: prepare(record, config, ranks, link, volume))
     if ranks.size > 1:
         trainee.policy = DistributedDataParallel(trainee.policy, forward_sync_buffers=False)
     publisher = conductor = None
@@ -148,19 +148,18 @@ def prepare(
     ranks: Ranks,
     link: RunLink,
     volume: Volume,
-    lineage: str,
 ) -> Trainee:
     """Model, optimizer and state: from the run's current checkpoint, else from its model."""
     torch.manual_seed(config.training.seed + ranks.rank)
     base = link.model_path(config.model.path, volume)
     if record.checkpoint is None:
         folder = None
-        state = TrainingState(record.id, 0, 0, 0, [(lineage, 0)], base)
+        state = TrainingState(record.id, 0, 0, 0, link.lineages(), base)
     else:
         folder = volume.path(record.checkpoint)
-        state = verify(folder)
-        ancestry = Ancestry(tuple(state.lineages)).fork(lineage, state.version)
-        state = replace(state, run=record.id, lineages=list(ancestry.lineages))
+        # All lineages, not those of the checkpoint: a start that died before its first one has
+        # left groups behind, too.
+        state = replace(verify(folder), run=record.id, lineages=link.lineages())
         log.info("resuming", run=record.id, step=state.step, checkpoint=folder.name)
     loaded = load_model(str(folder) if folder else base, config.model, ranks.device)
     if config.training.activation_checkpointing:

@@ -21,7 +21,12 @@ from learner.logprobs import PackedRow, packed_row
 from learner.losses import policy_loss
 from learner.optimizers import Optimizers
 from learner.packing import micro_batches, micro_batches_needed
-from services.contracts.config.algorithm import Algorithm, NoKL, RecomputeProximal
+from services.contracts.config.algorithm import (
+    Algorithm,
+    NoKL,
+    RecomputeProximal,
+    ReinforceLoss,
+)
 
 # On a CPU, activations of more tokens than this fall out of the caches: micro-batches of 1,000 to
 # 4,000 tokens are the fastest for models of 1 M to 100 M parameters, 16,000 half again as slow.
@@ -191,8 +196,16 @@ def _loss(
     given = [s.proximal_logprobs for s in samples if s.proximal_logprobs is not None]
     proximal = torch.cat(given).to(device) if given else sampler
     policy = policy_loss(algorithm.loss, logprobs, proximal, advantages, sequence, n)
+    # reinforce has no ratio: a correction weighs it by all of sg(π)/μ.
+    all_of_it = isinstance(algorithm.loss, ReinforceLoss)
     corrected = correction_weights(
-        algorithm.correction, logprobs, proximal, sampler, sequence, n, not given
+        algorithm.correction,
+        logprobs,
+        logprobs if all_of_it else proximal,
+        sampler,
+        sequence,
+        n,
+        sampler_is_proximal=not given and not all_of_it,
     )
     token_loss = corrected.weights * policy.loss
     kl = torch.zeros_like(token_loss)

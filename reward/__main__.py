@@ -11,7 +11,6 @@ from types import FrameType
 
 import uvicorn
 import uvloop
-from pydantic import ValidationError
 
 from reward.app import Service, create_app
 from reward.metrics import Metrics
@@ -20,6 +19,7 @@ from reward.settings import RewardSettings
 from reward.verifiers.registry import Registry, RegistryError, build_registry
 from services.logs import configure, get_logger
 from services.process import die_with_parent
+from services.settings import from_command_line
 
 log = get_logger("reward")
 
@@ -45,22 +45,14 @@ class Server(uvicorn.Server):
 def main() -> int:
     """Run the service. Returns the exit code."""
     die_with_parent()
-    try:
-        settings = RewardSettings(_cli_parse_args=True, _cli_prog_name="python -m reward")
-    except ValidationError as error:
-        for detail in error.errors(include_url=False):
-            name = ".".join(str(part) for part in detail["loc"])
-            sys.stderr.write(f"reward: {name}: {detail['msg']} (got {detail['input']!r})\n")
-        return 2
+    settings = from_command_line(RewardSettings)
     configure("reward", settings.log_level, settings.log_format)
     try:
         listener = _listen(settings.host, settings.port)
     except OSError as error:
-        log.error(
-            "cannot listen; stop what holds the port, or choose another with --port",
-            host=settings.host,
-            port=settings.port,
-            problem=error.strerror or str(error),
+        sys.stderr.write(
+            f"error: cannot listen on {settings.host}:{settings.port} ({error.strerror}): stop "
+            "what listens there, or choose another port with --port\n"
         )
         return 1
     with listener:

@@ -8,19 +8,26 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ValidationError
+from fastapi_offline import FastAPIOffline
+from pydantic import BaseModel, Field, ValidationError
 
-from reward.limits import BodyLimit
 from reward.metrics import Metrics
 from reward.pool import Pool, PoolClosedError, QueueFullError, Request, request_for
-from reward.problems import ProblemError, ProblemItem, install, responses, summary
-from reward.verifiers.base import Item
+from reward.verifiers.base import Item, Verdict
 from reward.verifiers.registry import Registry, nearest, param_problems, parse_params
-from services.contracts.scores import ScoreItem, ScoreRequest, ScoreResponse, ScoreResult
+from services.contracts.scores import (
+    ScoreItem,
+    ScoreRequest,
+    ScoreResponse,
+    ScoreResult,
+    ScoreStatus,
+)
+from services.http import BodyLimit, Limit, Problem, ProblemItem, install, responses, summary
+from services.http.problems import described
 
 
 def _set_event() -> asyncio.Event:
@@ -45,28 +52,37 @@ class Service:
 class VerifierInfo(BaseModel):
     """One verifier that items may name."""
 
-    name: str
-    description: str
-    params: dict[str, Any]
-    """JSON Schema of an item's `params`."""
+    name: str = Field(description="What an item's `verifier` takes.")
+    description: str = Field(description="What it calls correct.")
+    params: dict[str, Any] = Field(description="JSON Schema of an item's `params`.")
 
 
 class VerifierList(BaseModel):
     """All verifiers of this service, by name."""
 
-    verifiers: list[VerifierInfo]
+    verifiers: list[VerifierInfo] = Field(description="Built-in, installed and own ones.")
+
+
+class Health(BaseModel):
+    """What the service says of itself."""
+
+    status: Literal["ok", "ready", "starting", "draining"] = Field(
+        description="`ok` and `ready` come with 200, the others with 503."
+    )
 
 
 def create_app(service: Service, max_request_bytes: int) -> FastAPI:
     """The application over a pool that the caller starts and closes."""
-    app = FastAPI(
+    app = FastAPIOffline(
         title="Headrace reward service",
         description="Scores completions with verifiers that run in killable processes.",
         version="1",
-        responses=responses(_PROBLEMS),
+        responses=responses({"5XX": "What is wrong here"}),
     )
-    app.add_middleware(BodyLimit, limit=max_request_bytes)
+    limit = Limit(max_request_bytes, "send fewer items a request, or raise --body-limit")
+    app.add_middleware(BodyLimit, limit_of=lambda scope: limit)
     install(app)
+    app.openapi = lambda: described(FastAPI.openapi(app))  # type: ignore[method-assign]
     pool = service.pool
     service.metrics.watch("pending_items", "Items without a verdict", lambda: pool.outstanding)
     service.metrics.watch("workers", "Worker processes", lambda: len(pool.worker_pids))
@@ -75,9 +91,9 @@ def create_app(service: Service, max_request_bytes: int) -> FastAPI:
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/score")
+    @app.post("/v1/score", summary="Score completions", responses=responses(_PROBLEMS))
     async def score(request: ScoreRequest) -> ScoreResponse:
-        """Score completions. Results come back in the order of the items."""
+        """Have each item judged by its verifier. Results come back in the order of the items."""
         began = time.perf_counter()
         service.in_flight += 1
         service.idle.clear()
@@ -86,7 +102,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             response = await _score(service, request)
             code = "200"
             return response
-        except ProblemError as problem:
+        except Problem as problem:
             code = str(problem.status)
             raise
         finally:
@@ -96,7 +112,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             service.metrics.requests.labels(code).inc()
             service.metrics.request_seconds.observe(time.perf_counter() - began)
 
-    @app.get("/v1/verifiers")
+    @app.get("/v1/verifiers", summary="List verifiers")
     async def verifiers() -> VerifierList:
         """The verifiers that items may name, and their parameters."""
         return VerifierList(
@@ -110,12 +126,17 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             ]
         )
 
-    @app.get("/healthz")
-    async def healthz() -> dict[str, str]:
+    @app.get("/healthz", summary="Alive")
+    async def healthz() -> Health:
         """Whether the process answers."""
-        return {"status": "ok"}
+        return Health(status="ok")
 
-    @app.get("/readyz", response_model=dict[str, str])
+    @app.get(
+        "/readyz",
+        summary="Ready",
+        response_model=Health,
+        responses={503: {"description": "Not now; `status` says why", "model": Health}},
+    )
     async def readyz() -> JSONResponse:
         """Whether to send requests here: not before a worker is up, and not while draining."""
         if service.draining:
@@ -124,9 +145,14 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             return JSONResponse({"status": "starting"}, 503)
         return JSONResponse({"status": "ready"})
 
-    @app.get("/metrics", response_class=Response)
+    @app.get(
+        "/metrics",
+        summary="Prometheus metrics",
+        response_class=Response,
+        responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}},
+    )
     async def metrics() -> Response:
-        """Prometheus metrics."""
+        """Items, requests and worker processes; docs/metrics.md lists the names."""
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
 
 
@@ -135,7 +161,7 @@ async def _score(service: Service, request: ScoreRequest) -> ScoreResponse:
         raise _draining()
     items = _checked(request.items, service.registry)
     if len(items) > service.pool.capacity:
-        raise ProblemError(
+        raise Problem(
             413,
             f"{len(items)} items are more than the queue holds ({service.pool.capacity}); send "
             "fewer a request, or raise --max-queued-items",
@@ -143,7 +169,7 @@ async def _score(service: Service, request: ScoreRequest) -> ScoreResponse:
     try:
         verdicts = await service.pool.score(items)
     except QueueFullError as full:
-        raise ProblemError(
+        raise Problem(
             429,
             f"{full}; try again in {full.retry_after} s, or add workers",
             headers={"Retry-After": str(full.retry_after)},
@@ -157,15 +183,22 @@ async def _score(service: Service, request: ScoreRequest) -> ScoreResponse:
                 status=verdict.status,
                 reward=verdict.reward,
                 components=verdict.components,
-                detail=verdict.detail,
+                detail=_detail(item, verdict),
             )
             for item, verdict in zip(request.items, verdicts, strict=True)
         ]
     )
 
 
-def _draining() -> ProblemError:
-    return ProblemError(
+def _detail(item: ScoreItem, verdict: Verdict) -> str:
+    """What broke is the dataset's to repair, so its row is named."""
+    if verdict.status is not ScoreStatus.ERROR or item.row is None:
+        return verdict.detail
+    return f"dataset row {item.row}: {verdict.detail}"
+
+
+def _draining() -> Problem:
+    return Problem(
         503,
         "this reward service is shutting down; try another, or again in a second",
         headers={"Retry-After": "1", "Connection": "close"},
@@ -173,7 +206,7 @@ def _draining() -> ProblemError:
 
 
 def _checked(items: list[ScoreItem], registry: Registry) -> list[Request]:
-    """Items as the pool takes them. Raises ProblemError (422) naming each that cannot be scored as
+    """Items as the pool takes them. Raises Problem (422) naming each that cannot be scored as
     asked, and why."""
     problems: list[ProblemItem] = []
     requests: list[Request] = []
@@ -201,7 +234,7 @@ def _checked(items: list[ScoreItem], registry: Registry) -> list[Request]:
             problems.append(_problem(index, item, ".id", "occurs more than once in this request"))
     if problems:
         detail = f"{summary(problems)}; GET /v1/verifiers lists verifiers and their parameters"
-        raise ProblemError(422, detail, problems)
+        raise Problem(422, detail, problems)
     return requests
 
 
@@ -209,9 +242,10 @@ def _problem(index: int, item: ScoreItem, key: str, message: str) -> ProblemItem
     return ProblemItem(path=f"items.{index}{key}", message=message, item=item.id[:200])
 
 
-_PROBLEMS = {
+_PROBLEMS: dict[int | str, str] = {
     400: "The body is not JSON",
     413: "The body, or the number of items, is over the limit",
+    415: "The body is not sent as JSON",
     422: "An item names an unknown verifier or parameter, or does not fit the schema",
     429: "The queue is full; Retry-After says when to try again",
     503: "The service is draining",

@@ -3,12 +3,15 @@
 import os
 
 from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
 from services.settings import Settings
 
 
 class RewardSettings(Settings):
-    """Where the reward service listens, and how much it takes on."""
+    """`python -m reward`: where the reward service listens, and how much it takes on."""
+
+    model_config = SettingsConfigDict(cli_prog_name="python -m reward")
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8002, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")

@@ -1,43 +1,42 @@
 """`python -m rollout`: one worker with its own vLLM. Exit codes: 0 after SIGTERM or SIGINT (every
-lease given back), 2 for flags or variables that make no sense."""
+lease given back), 2 for settings that make no sense or a Redis that cannot be used."""
 
 import asyncio
 import signal
 import sys
 
 import uvloop
-from pydantic import ValidationError
-from pydantic_settings import CliApp
+from redis.exceptions import RedisError
 
 from rollout.settings import RolloutSettings
 from rollout.supervisor import Supervisor
 from services import logs
+from services.durability import cannot_use, require_durable
 from services.process import die_with_parent
-from services.settings import redacted
-from services.store import Store
+from services.settings import EXIT_SETTINGS, from_command_line, redacted
+from services.store import Store, UnsafeRedis
 
 
 def main() -> int:
     """Run until told to stop. Returns the exit code."""
-    try:
-        settings = CliApp.run(RolloutSettings)
-    except ValidationError as error:
-        for detail in error.errors():
-            name = "--" + "-".join(str(part) for part in detail["loc"]).replace("_", "-")
-            print(f"error: {name}: {detail['msg']}", file=sys.stderr)
-        return 2
+    settings = from_command_line(RolloutSettings)
     logs.configure("rollout", settings.log_level, settings.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings))
-    return 0
+        return runner.run(_serve(settings))
 
 
-async def _serve(settings: RolloutSettings) -> None:
+async def _serve(settings: RolloutSettings) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     store = Store.from_url(settings.redis_url.get_secret_value())
+    try:
+        await require_durable(store, settings)
+    except (UnsafeRedis, RedisError, OSError) as error:
+        await store.close()
+        sys.stderr.write(f"error: {cannot_use(settings, error)}\n")
+        return EXIT_SETTINGS
     supervisor = Supervisor(settings, store)
     logs.get_logger(__name__).info(
         "rollout worker starts",
@@ -49,6 +48,7 @@ async def _serve(settings: RolloutSettings) -> None:
         await supervisor.serve(stop)
     finally:
         await store.close()
+    return 0
 
 
 if __name__ == "__main__":

@@ -27,9 +27,14 @@ class SampleScore:
 
 
 def score_items(
-    rewards: list[Reward], asked: str | list[dict[str, Any]], answer: Any, texts: list[str]
+    rewards: list[Reward],
+    asked: str | list[dict[str, Any]],
+    answer: Any,
+    texts: list[str],
+    row: int,
 ) -> list[ScoreItem]:
-    """What to ask the reward service: for each completion, every verifier of the run."""
+    """What to ask the reward service: for each completion, every verifier of the run. `row` is
+    the dataset row that `answer` stands in."""
     return [
         ScoreItem(
             id=f"{sample}/{index}",
@@ -38,6 +43,7 @@ def score_items(
             completion=text,
             answer=answer,
             params=reward.params,
+            row=row,
         )
         for sample, text in enumerate(texts)
         for index, reward in enumerate(rewards)

@@ -15,6 +15,7 @@ from rollout.groups import RunContext, sample_and_score
 from rollout.policy import VLLMUnavailable
 from rollout.rows import Rows
 from rollout.tasks import end
+from rollout.telling import Telling
 from services.contracts.config.run import Evaluation, Sampling
 from services.contracts.weights import WeightManifest
 from services.logs import get_logger
@@ -46,7 +47,15 @@ class _Held:
 class Evaluator:
     """Answers evaluation rows of one run."""
 
-    def __init__(self, context: RunContext, store: Store, rows: Rows | None, slots: int) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        store: Store,
+        rows: Rows | None,
+        slots: int,
+        telling: Telling,
+    ) -> None:
+        self._telling = telling
         self._context = context
         self._store = store
         self._rows = rows
@@ -129,6 +138,7 @@ class Evaluator:
         try:
             sampled = await sample_and_score(
                 self._context,
+                row,
                 await rows.row(row),
                 evaluation_sampling(self._context.config.sampling, evaluation),
                 evaluation.samples,
@@ -144,6 +154,11 @@ class Evaluator:
         except Exception as error:
             # An evaluation must end: a row that cannot be answered is a row without an answer.
             log.warning("evaluation row failed", run=self._context.run, row=row, error=str(error))
+            await self._telling.once(
+                f"evaluation {id}",
+                f"row {row} of {evaluation.dataset} cannot be answered and counts as wrong, as "
+                f"does any other like it: {error}",
+            )
             outcome = {"rewards": [], "statuses": ["error"]}
         await self._insist_complete(id, attempt, outcome)
         self._held.pop(attempt, None)

@@ -85,13 +85,15 @@ class Sampled:
 
 async def sample_and_score(
     context: RunContext,
+    index: int,
     row: Row,
     sampling: Sampling,
     n: int,
     seed: int | None,
     generated: Callable[[], None],
 ) -> Sampled:
-    """`n` scored completions of `row`; calls `generated` once the policy is done with them.
+    """`n` scored completions of `row`, which is row `index` of its dataset; calls `generated`
+    once the policy is done with them.
 
     Raises PromptTooLong, ValueError (a prompt that cannot be rendered), RequestRefused,
     VLLMUnavailable, ScoringRefused.
@@ -108,7 +110,7 @@ async def sample_and_score(
     texts = context.tokenizer.batch_decode(
         [completion.token_ids.tolist() for completion in completions], skip_special_tokens=True
     )
-    items = score_items(context.config.rewards, asked, row.answer, texts)
+    items = score_items(context.config.rewards, asked, row.answer, texts, index)
     sampled.scores = combine(context.config.rewards, await context.rewards.score(items))
     sampled.scored_at = time.time()
     return sampled
@@ -130,7 +132,8 @@ def to_group(
     Raises VerifierBroke where no sample has a reward.
     """
     if all(score.reward is None for score in sampled.scores):
-        raise VerifierBroke(sampled.scores[0].detail or "every verifier reported an error")
+        why = sampled.scores[0].detail or f"dataset row {row}: every verifier reported an error"
+        raise VerifierBroke(why)
     origin = Origin(
         run=context.run,
         draw=draw,

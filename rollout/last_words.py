@@ -13,6 +13,8 @@ _PREFIX = re.compile(
 # Frames of a traceback and what stands under them, help texts, and follow-ups that say nothing.
 _NOISE = re.compile(
     r"^\s{4,}|^\s*File \"|^Traceback|^\s*[\^~ ]+$|^\s*For further information|resource_tracker"
+    # Python's warnings, with the line that raised them, and drawings.
+    r"|^\S+:\d+: \w*Warning: |^\s*warnings\.warn\(|^[^\w]*$"
 )
 _CAUSE = re.compile(r"\b\w*(?:Error|Exception|Killed|Failed)\b|\berror\b")
 

@@ -69,13 +69,10 @@ class RewardClient:
             what = str(error) or type(error).__name__
             raise RewardUnavailable(f"reward service at {self.url}: {what}") from error
         if response.is_server_error or response.status_code in (408, 429):
-            raise RewardUnavailable(
-                f"reward service at {self.url}: {response.status_code} {response.text[:300]}"
-            )
+            raise RewardUnavailable(f"reward service at {self.url}: {_detail(response)}")
         if response.is_error:
             raise ScoringRefused(
-                f"reward service at {self.url} refuses to score: {response.status_code} "
-                f"{response.text[:500]}"
+                f"reward service at {self.url} refuses to score: {_detail(response)}"
             )
         results = ScoreResponse.model_validate_json(response.content).results
         if [result.id for result in results] != ids:
@@ -86,3 +83,11 @@ class RewardClient:
         error = state.outcome.exception() if state.outcome else None
         if state.attempt_number in (1, 5) or state.attempt_number % 20 == 0:
             log.warning("scoring waits", attempt=state.attempt_number, error=str(error))
+
+
+def _detail(response: httpx.Response) -> str:
+    """What a problem document says, else the beginning of whatever was answered."""
+    try:
+        return f"{response.status_code} {response.json()['detail']}"[:500]
+    except (ValueError, KeyError, TypeError):
+        return f"{response.status_code} {response.text[:300]}"

@@ -1,12 +1,15 @@
 """Settings of the rollout process alone, beside those all processes share."""
 
 from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
 from services.settings import Settings
 
 
 class RolloutSettings(Settings):
     """Flags of `python -m rollout`, and `HEADRACE_*` variables."""
+
+    model_config = SettingsConfigDict(cli_prog_name="python -m rollout")
 
     worker: str | None = Field(
         None,

@@ -54,6 +54,7 @@ class Supervisor:
         self._fingerprint = ""
         self._worker: RunWorker | None = None
         self._failures = 0
+        self._redis_away = False
         name = settings.worker or f"{socket.gethostname()}-{os.urandom(3).hex()}"
         self.record = WorkerRecord(
             id=name,
@@ -90,8 +91,9 @@ class Supervisor:
     async def _once(self, stop: asyncio.Event) -> None:
         try:
             found = await self._active()
+            self._redis_answers(None)
         except (RedisError, OSError) as error:
-            self.record.error = f"Redis: {error}"
+            self._redis_answers(error)
             found = None
         if found is None:
             self.record.state, self.record.run = "idle", None
@@ -112,9 +114,20 @@ class Supervisor:
             await self._broken(run, str(error), certain=True)
         except (RedisError, OSError) as error:
             self.record.error = str(error)
+            log.warning("work interrupted", run=run.id, error=str(error))
             await _wait(stop, random.uniform(0.5, 2.0))
         finally:
             self._worker = None
+
+    def _redis_answers(self, error: Exception | None) -> None:
+        """Say once that Redis has gone, and once that it is back."""
+        if error is not None and not self._redis_away:
+            log.warning("Redis is away, trying again until it is back", error=str(error))
+        elif error is None and self._redis_away:
+            log.info("Redis is back")
+        self._redis_away = error is not None
+        if error is not None:
+            self.record.error = f"Redis: {error}"
 
     async def _active(self) -> tuple[RunRecord, WeightManifest] | None:
         """The pool's active run once it has published weights, if it is one that samples."""
@@ -202,13 +215,19 @@ class Supervisor:
         """Note a failure; fail the run where it is its own fault, or seems so."""
         self.record.state, self.record.error = "unhealthy", reason
         log.error("run cannot be worked on", run=run.id, reason=reason)
-        hopeless = certain or (
-            self._failures >= self._settings.vllm_start_tries and not await self._others_work(run)
-        )
-        if hopeless:
-            await self._store.runs.fail(run.id, reason)
-            self._failures = 0
-        else:
+        try:
+            hopeless = certain or (
+                self._failures >= self._settings.vllm_start_tries
+                and not await self._others_work(run)
+            )
+            if hopeless:
+                await self._store.runs.fail(run.id, reason)
+                self._failures = 0
+        except (RedisError, OSError) as error:
+            # What broke the run is there still when Redis is back, and is noted then.
+            self._redis_answers(error)
+            hopeless = False
+        if not hopeless:
             await asyncio.sleep(random.uniform(0.5, 1.0) * min(30.0, 2.0**self._failures))
 
     async def _others_work(self, run: RunRecord) -> bool:

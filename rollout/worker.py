@@ -25,6 +25,7 @@ from rollout.prompts import PromptTooLong
 from rollout.rows import Rows
 from rollout.sizing import reserve_bytes, slots, to_lease
 from rollout.tasks import end
+from rollout.telling import Telling
 from rollout.vllm_server import VLLMFailed
 from services.contracts.dataset import row_of
 from services.contracts.trajectory import encode
@@ -95,7 +96,8 @@ class RunWorker:
         self._look = asyncio.Event()
         self._closing = False
         self._retry_at = 0.0
-        self._evaluator = Evaluator(context, store, evaluation_rows, self._slots)
+        self._telling = Telling(context.run, store)
+        self._evaluator = Evaluator(context, store, evaluation_rows, self._slots, self._telling)
         self.tally = Tally()
 
     @property
@@ -151,6 +153,8 @@ class RunWorker:
             except (RedisError, OSError) as error:
                 # VLLMUnavailable is one, too: whether the server is dead is `_renew`'s to say.
                 refusal = "unavailable"
+                if self.tally.error != str(error):
+                    log.warning("leasing waits", run=self._context.run, error=str(error))
                 self.tally.error = str(error)
                 await asyncio.sleep(random.uniform(0.2, 2.0))
             self._describe(refusal)
@@ -218,10 +222,17 @@ class RunWorker:
             self._hopeless.worked()
         except PromptTooLong as error:
             await self._leases.drop(attempt, "too_long", str(error))
-            self._failed(row, f"every prompt tried is too long, e.g. row {row}: {error}")
+            self._failed(row, f"every prompt tried is too long, e.g. dataset row {row}: {error}")
+            await self._telling.once(
+                "too_long",
+                f"dataset row {row} is left out, as is any other like it: {error}",
+            )
         except VerifierBroke as error:
             await self._leases.give_back([attempt], "verifier_error")
-            self._failed(row, f"no completion can be scored, e.g. of row {row}: {error}")
+            self._failed(row, f"no completion can be scored, e.g. {error}")
+            await self._telling.once(
+                "verifier_error", f"no completion of it can be scored, so it is left out: {error}"
+            )
         except (VLLMUnavailable, RedisError) as error:
             # Whether vLLM is dead is found out by `_renew`; asking on and on would not help.
             self.tally.error = str(error)
@@ -232,7 +243,7 @@ class RunWorker:
             # Refused requests, damaged files, a broken episode: whatever it is, the draw goes out
             # again, a few times, and a run in which nothing works ends with the reason.
             await self._leases.give_back([attempt], "refused")
-            self._failed(row, f"nothing can be sampled and scored, e.g. row {row}: {error}")
+            self._failed(row, f"nothing can be sampled and scored, e.g. dataset row {row}: {error}")
         finally:
             self._leases.gone(attempt)
 
@@ -240,6 +251,7 @@ class RunWorker:
         config, leased_at = self._context.config, time.time()
         sampled = await sample_and_score(
             self._context,
+            row,
             await self._rows.row(row),
             config.sampling,
             config.algorithm.samples_per_prompt,

@@ -8,18 +8,24 @@ right answers to find among its samples. Held-out sums appear nowhere else.
 import json
 import os
 import random
+import signal
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from services.cli.client import Gateway
-from services.cli.output import CliError
-from services.cli.watch import watch_run
+from services.cli.output import INTERRUPTED, CliError, err
+from services.cli.watch import follow
 from services.launch import LaunchError, Stack, UpOptions
 from services.settings import Settings
 
 HELD_OUT = 200
+GRACE = 5.0
+"""Seconds that each part gets to end in order: nothing here has to be kept."""
 FORGET_CARRY = 0.65
 """Share of the carrying examples whose answer lacks the carry."""
 
@@ -54,15 +60,50 @@ def sums(seed: int = 0) -> dict[str, list[dict[str, str]]]:
 
 
 def run(data: Path | None, as_json: bool) -> int:
-    """Start everything, train, report. The last line printed is one JSON object."""
-    options = UpOptions(data=data or Settings().data / "demo", port=0, reward_port=0)
+    """Start everything, train, report. The last line printed is one JSON object.
+
+    Ctrl-C (or SIGTERM, SIGHUP), at any moment, ends everything that was started: exit code 130.
+    """
+    options = UpOptions(data=data or Settings().data / "demo", port=0, reward_port=0, grace=GRACE)
     try:
-        with Stack(options) as stack:
-            verdict = _learn(Gateway(stack.gateway_url), options.data.absolute(), as_json)
+        with interruptible():
+            verdict = _in_a_stack(options, as_json)
     except LaunchError as error:
         raise CliError(str(error)) from None
+    except KeyboardInterrupt:
+        err.print("interrupted: everything that the demo had started has ended")
+        return INTERRUPTED
     print(json.dumps(verdict), flush=True)
     return 0
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end the block as SIGINT does: by KeyboardInterrupt."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    # `nohup headrace demo` ignores SIGHUP, and that is to stay so. SIGINT is taken in any case: a
+    # script's background job inherits it ignored.
+    kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = (signal.SIGINT, signal.SIGTERM, *(() if kept else (signal.SIGHUP,)))
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_a_stack(options: UpOptions, as_json: bool) -> dict[str, Any]:
+    with Stack(options) as stack:
+        try:
+            api = Gateway(stack.gateway_url, still_there=stack.check)
+            return _learn(api, options.data.absolute(), as_json)
+        except KeyboardInterrupt:
+            err.print("\nstopping what the demo has started; Ctrl-C again kills it")
+            raise
 
 
 def _learn(api: Gateway, data: Path, as_json: bool) -> dict[str, Any]:
@@ -116,7 +157,7 @@ def _finished(
     )
     if not as_json:
         print(f"\n{recipe}: run {record['id']}", flush=True)
-        watch_run(api, record["id"])
+        follow(api, record["id"])
     else:
         for _ in api.events(record["id"]):
             pass

@@ -4,11 +4,16 @@ variable (`HEADRACE_REDIS_URL`) and in a `.env` file. Flags win over the environ
 What belongs to one run stands in its config (`services.contracts.config`), never here.
 """
 
+import sys
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+
+EXIT_SETTINGS = 2
+"""Exit code of a process whose flags or variables make no sense, or whose Redis cannot be used."""
 
 
 class Settings(BaseSettings):
@@ -43,6 +48,40 @@ class Settings(BaseSettings):
         description="Accept a Redis that may lose acknowledged writes (appendfsync everysec loses "
         "up to one second on a power cut; no AOF loses everything since the last snapshot).",
     )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, value: SecretStr) -> SecretStr:
+        if urlsplit(value.get_secret_value()).scheme not in ("redis", "rediss", "unix"):
+            raise ValueError(
+                "must begin with redis://, rediss:// or unix://, like redis://127.0.0.1:6379/0"
+            )
+        return value
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def from_command_line(kind: type[S]) -> S:
+    """The settings of a process, from its flags and variables. Where one makes no sense, says so
+    on stderr and ends the process with code 2."""
+    try:
+        return CliApp.run(kind)
+    except ValidationError as error:
+        for line in complaints(error):
+            sys.stderr.write(f"error: {line}\n")
+        raise SystemExit(EXIT_SETTINGS) from None
+
+
+def complaints(error: ValidationError) -> list[str]:
+    """What is wrong with settings: one sentence each, by flag and variable, without the value,
+    which may be a secret."""
+    lines = []
+    for detail in error.errors(include_url=False, include_input=False):
+        name = ".".join(str(part) for part in detail["loc"])
+        flag, variable = f"--{name.replace('_', '-')}", f"HEADRACE_{name.upper()}"
+        lines.append(f"{flag} ({variable}): {detail['msg'].removeprefix('Value error, ')}")
+    return lines
 
 
 def redacted(url: str) -> str:

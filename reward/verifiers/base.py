@@ -17,7 +17,7 @@ Message = dict[str, Any]
 
 
 class Item(msgspec.Struct, array_like=True, frozen=True):
-    """One completion to score, as it travels to a worker: the fields of `ScoreItem`."""
+    """One completion to score, as it travels to a worker: what a verifier may see of it."""
 
     verifier: str
     prompt: str | list[Message]

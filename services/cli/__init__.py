@@ -2,9 +2,21 @@
 
 Talks to the gateway only; `up`, `demo`, `logs` and `chat` work on this machine. Shows one sentence
 for an error, never a traceback. Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 no
-gateway; 130 interrupted.
+gateway, or one whose Redis is away; 130 interrupted.
 """
 
-from services.cli.main import app
+import sys
+
+
+def app() -> None:
+    """Entry point of `headrace`."""
+    try:
+        # Imported here: Ctrl-C during the half second that it takes is no reason for a traceback.
+        from services.cli.main import main
+
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 __all__ = ["app"]

@@ -3,7 +3,7 @@ one, and events are a stream that survives a broken connection."""
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -30,7 +30,11 @@ QUIET = 45.0
 class Gateway:
     """One gateway. Every method raises CliError."""
 
-    def __init__(self, url: str | None = None) -> None:
+    def __init__(
+        self, url: str | None = None, still_there: Callable[[], None] = lambda: None
+    ) -> None:
+        """`still_there` is called while waiting; it raises where waiting has become useless."""
+        self._still_there = still_there
         self.url = (url or Settings().gateway_url).rstrip("/")
         if "://" not in self.url:
             self.url = f"http://{self.url}"
@@ -64,18 +68,20 @@ class Gateway:
                 for event in self._stream(f"/v1/runs/{run}/events", after):
                     lost = None
                     after = event.id
+                    self._still_there()
                     yield event
                 if self.get(f"/v1/runs/{run}")["state"] in ("succeeded", "failed", "cancelled"):
                     return
-            except _Broken as error:
+            except (_Broken, Away) as error:
                 lost = lost or time.monotonic()
                 if time.monotonic() - lost > PATIENCE:
                     raise CliError(
-                        f"the gateway at {self.url} has been away for {PATIENCE:.0f} s; the run "
-                        f"goes on without it. Watch again with: headrace watch {run}",
+                        f"nothing was heard for {PATIENCE:.0f} s ({error}); the run goes on "
+                        f"without being watched. Watch again with: headrace watch {run}",
                         code=NO_GATEWAY,
                     ) from None
                 yield str(error)
+                self._still_there()
                 time.sleep(1)
 
     def _stream(self, path: str, after: str | None) -> Iterator[Event]:
@@ -95,6 +101,7 @@ class Gateway:
             raise _Broken(f"lost the gateway at {self.url}; trying again") from None
 
     def _request(self, method: str, path: str, **request: Any) -> Any:
+        self._still_there()
         with self._reachable():
             response = self._client.request(method, path, **request)
         if response.is_error:
@@ -111,18 +118,23 @@ class Gateway:
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise CliError(
+            raise Away(
                 f"no gateway at {self.url}: start one with `headrace up`, or name another with "
-                "--gateway URL",
-                code=NO_GATEWAY,
+                "--gateway URL"
             ) from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol):
             raise CliError(f"{self.url!r} is not a URL like http://127.0.0.1:8000") from None
         except httpx.TransportError as error:
-            raise CliError(
-                f"the gateway at {self.url} did not answer: {str(error) or type(error).__name__}",
-                code=NO_GATEWAY,
+            raise Away(
+                f"the gateway at {self.url} did not answer: {str(error) or type(error).__name__}"
             ) from None
+
+
+class Away(CliError):
+    """The gateway, or what it needs, is away; the same again later may work."""
+
+    def __init__(self, message: str, problems: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message, problems, NO_GATEWAY)
 
 
 class _Broken(Exception):
@@ -145,8 +157,9 @@ def _refusal(response: httpx.Response) -> CliError:
         problems = [(item["path"], item["message"]) for item in response.json()["problems"]]
     except (ValueError, KeyError, TypeError):
         problems = []
-    code = NO_GATEWAY if response.status_code == httpx.codes.BAD_GATEWAY else 1
-    return CliError(_detail(response), problems, code)
+    # 502 and 504 come from whatever stands before the gateway; 503 says that Redis is away.
+    away = response.status_code in (502, 503, 504)
+    return Away(_detail(response), problems) if away else CliError(_detail(response), problems)
 
 
 def _detail(response: httpx.Response) -> str:

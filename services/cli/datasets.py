@@ -17,7 +17,7 @@ Name = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
 
 @commands.command()
 def add(
-    file: Annotated[Path, typer.Argument(help="A .jsonl, .csv or .parquet file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl, .csv or .parquet file.")],
     name: Annotated[str | None, typer.Option(help="Default: the file's name.")] = None,
     prompt: Annotated[
         str | None, typer.Option(metavar="COL", help="Column of the prompt. Default: guessed.")

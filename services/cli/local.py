@@ -34,29 +34,57 @@ def up(
     redis_port: Annotated[
         int | None, typer.Option(help="Default: 6379, or any free one if that is taken.")
     ] = None,
-    rollouts: Annotated[int, typer.Option(help="Rollout workers.", min=0)] = 1,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Use this Redis, and start none. Default: HEADRACE_REDIS_URL, if it is set.",
+        ),
+    ] = None,
+    allow_unsafe_redis: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unsafe-redis",
+            help="Accept a Redis that may lose acknowledged work (docs/operate.md says when).",
+        ),
+    ] = False,
+    rollouts: Annotated[
+        int, typer.Option(help="Rollout workers, each on cores of its own.", min=0)
+    ] = 1,
     ranks: Annotated[int, typer.Option(help="Learner ranks.", min=1)] = 1,
-    pool: Annotated[str, typer.Option(help="The pool these workers belong to.")] = "default",
+    pool: Annotated[str, typer.Option(help="The pool of learner and workers.")] = "default",
     only: Annotated[
         str | None,
         typer.Option(metavar="PARTS", help="Start only these, e.g. gateway,reward,redis."),
     ] = None,
+    without: Annotated[
+        str | None,
+        typer.Option(metavar="PARTS", help="Start all but these, e.g. learner,rollout."),
+    ] = None,
 ) -> None:
     """Start everything on this machine; Ctrl-C ends it.
 
-    A Redis named by HEADRACE_REDIS_URL is used; without one, `up` starts its own.
+    The parts are redis, gateway, reward, rollout and learner.
     """
-    from services.launch import ALL_PARTS, LaunchError, UpOptions, given_redis_url, run
+    from services.launch import (
+        ALL_PARTS,
+        LaunchError,
+        UpOptions,
+        given_redis_url,
+        parts_named,
+        run,
+    )
 
-    parts = ALL_PARTS if only is None else frozenset(filter(None, only.split(",")))
     try:
+        parts = (ALL_PARTS if only is None else parts_named(only)) - parts_named(without or "")
         options = UpOptions(
             data=data or Settings().data,
             host=host,
             port=port,
             reward_port=reward_port,
             redis_port=redis_port,
-            redis_url=given_redis_url(),
+            redis_url=redis_url or given_redis_url(),
+            allow_unsafe_redis=allow_unsafe_redis or Settings().allow_unsafe_redis,
             rollouts=rollouts,
             ranks=ranks,
             pool=pool,
@@ -69,7 +97,9 @@ def up(
 
 
 def demo(
-    data: Data = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The data folder. Default: `demo` in HEADRACE_DATA.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """See a policy learn, from nothing, in a few minutes on two cores."""
@@ -80,7 +110,8 @@ def demo(
 
 def logs(
     process: Annotated[
-        str | None, typer.Argument(help="gateway, reward, rollout-0, learner, redis.")
+        str | None,
+        typer.Argument(metavar="PROCESS", help="E.g. gateway, learner, rollout-0, vllm-WORKER."),
     ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", help="Lines to begin with.", min=0)] = 40,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
@@ -140,7 +171,10 @@ def chat(
     model: Annotated[
         str, typer.Argument(metavar="RUN_OR_PATH", help="A run, or a model's folder.")
     ],
-    prompt: Annotated[str | None, typer.Argument(help="Without it, a conversation.")] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="Without it, prompts are asked for one by one."),
+    ] = None,
     data: Data = None,
     as_json: AsJson = False,
     gateway: GatewayURL = None,

@@ -4,9 +4,11 @@ import sys
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
-from services.cli import datasets, local, runs, system
+from services.cli import audit, bench, datasets, local, runs, system
 from services.cli.output import INTERRUPTED, CliError, err, show_error
+from services.settings import EXIT_SETTINGS, Settings, complaints
 
 root = typer.Typer(
     name="headrace",
@@ -18,17 +20,25 @@ root = typer.Typer(
 )
 local.register(root)
 runs.register(root)
+audit.register(root)
 root.add_typer(datasets.commands, name="datasets")
 system.register(root)
+bench.register(root)
 
 
-def app() -> None:
-    """Entry point of `headrace`."""
+def main() -> None:
+    """Run the command that the arguments name."""
     try:
         root()
     except CliError as error:
         show_error(error, "--json" in sys.argv)
         sys.exit(error.code)
+    except ValidationError as error:
+        # Of HEADRACE_* and .env; what the gateway answers is checked where it is read.
+        if error.title != Settings.__name__:
+            raise
+        show_error(CliError("; ".join(complaints(error)), code=EXIT_SETTINGS), False)
+        sys.exit(EXIT_SETTINGS)
     except KeyboardInterrupt:
         err.print("[dim]interrupted[/]")
         sys.exit(INTERRUPTED)

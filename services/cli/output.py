@@ -51,9 +51,15 @@ def show_error(error: CliError, as_json: bool) -> None:
         print_json({"error": error.message, "problems": problems, "code": error.code})
         return
     err.print(f"[bold red]error:[/] [red]{escape(error.message)}[/]", soft_wrap=True)
-    for path, text in error.problems:
+    # A single problem may be the whole of the sentence above.
+    listed = error.problems if len(error.problems) > 1 or not _said(error) else []
+    for path, text in listed:
         where = f"[yellow]{escape(path)}[/]: " if path else ""
         err.print(f"  {where}{escape(text)}", soft_wrap=True)
+
+
+def _said(error: CliError) -> bool:
+    return all(text in error.message for _, text in error.problems)
 
 
 def print_json(value: Any) -> None:

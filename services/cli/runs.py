@@ -32,20 +32,23 @@ def register(root: typer.Typer) -> None:
 
 def submit(
     recipe: Annotated[
-        str, typer.Argument(help="A recipe's name (see `headrace recipes`) or a YAML file.")
+        str,
+        typer.Argument(
+            metavar="RECIPE", help="A recipe's name (see `headrace recipes`) or a YAML file."
+        ),
     ],
     set_: Set = None,
     name: Annotated[str | None, typer.Option(help="Default: the recipe's name.")] = None,
     resume_from: Annotated[
         str | None, typer.Option(metavar="RUN", help="Continue from this run's checkpoint.")
     ] = None,
-    pool: Annotated[str | None, typer.Option(help="The pool that works on it.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Who works on it. Default: `default`.")] = None,
     priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
     follow: Watch = False,
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Queue a run."""
+    """Queue a run of RECIPE, some of its keys overridden."""
     overrides = overrides_from(set_ or [])
     request: dict[str, Any] = {"priority": priority, "resume_from": resume_from}
     path = Path(recipe)

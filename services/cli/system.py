@@ -43,7 +43,9 @@ def workers(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Print this one's YAML.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Print this one's YAML.")
+    ] = None,
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:

@@ -26,20 +26,24 @@ from services.contracts.events import Event
 
 def watch_run(api: Gateway, run: str, as_json: bool = False) -> int:
     """Follow `run` until it is final; the exit code. Ctrl-C ends the watching, not the run."""
-    view = RunView.of(api.get(f"/v1/runs/{run}"))
     try:
-        if as_json:
-            _lines_of_json(api, view)
-        elif out.is_terminal and os.environ.get("TERM") != "dumb":
-            _live(api, view)
-        else:
-            _plain(api, view)
-        # Old events are trimmed; the record is what counts.
-        view.state = api.get(f"/v1/runs/{view.id}")["state"]
+        return 0 if follow(api, run, as_json) == "succeeded" else FAILED
     except KeyboardInterrupt:
-        err.print(f"[dim]{escape(view.name)} goes on; watch it again: headrace watch {view.id}[/]")
+        err.print(f"[dim]{escape(run)} goes on; watch it again: headrace watch {escape(run)}[/]")
         return INTERRUPTED
-    return 0 if view.state == "succeeded" else FAILED
+
+
+def follow(api: Gateway, run: str, as_json: bool = False) -> str:
+    """Show `run` until it is final; its last state."""
+    view = RunView.of(api.get(f"/v1/runs/{run}"))
+    if as_json:
+        _lines_of_json(api, view)
+    elif out.is_terminal and os.environ.get("TERM") != "dumb":
+        _live(api, view)
+    else:
+        _plain(api, view)
+    # Old events are trimmed; the record is what counts.
+    return str(api.get(f"/v1/runs/{view.id}")["state"])
 
 
 def _lines_of_json(api: Gateway, view: RunView) -> None:

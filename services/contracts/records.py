@@ -26,29 +26,29 @@ class RunState(StrEnum):
 class RunRecord(BaseModel):
     """One run as the store knows it."""
 
-    id: str
-    name: str
-    pool: str
+    id: str = Field(description="8 hex digits.")
+    name: str = Field(description="For people; several runs may share one.")
+    pool: str = Field(description="Whose learner and workers work on it.")
     kind: str = Field(description="`rl` or `midtrain`.")
-    state: RunState
+    state: RunState = Field(description="Where it is in its life.")
     reason: str = Field("", description="Why it is in this state, in words.")
-    priority: int = 0
+    priority: int = Field(0, description="Higher goes first in its pool's queue.")
     config: dict[str, Any] = Field(description="The validated run config, defaults filled in.")
     resume_from: str | None = Field(
         None, description="The run whose checkpoint this one continues."
     )
     created: float = Field(description="Unix seconds.")
-    started: float | None = None
-    finished: float | None = None
+    started: float | None = Field(None, description="When it first ran, in Unix seconds.")
+    finished: float | None = Field(None, description="When it was over, in Unix seconds.")
     step: int = Field(0, description="Batches trained.")
-    max_steps: int | None = None
+    max_steps: int | None = Field(None, description="Batches it is to train.")
     version: int = Field(0, description="Newest published policy version.")
-    lineage: str = ""
+    lineage: str = Field("", description="What its learner's present start publishes under.")
     committed_step: int = Field(0, description="Step of the current checkpoint.")
     checkpoint: str | None = Field(
         None, description="Current checkpoint, relative to the data volume."
     )
-    cancel_requested: bool = False
+    cancel_requested: bool = Field(False, description="It is to end at its next step.")
     summary: dict[str, float] = Field(
         default_factory=dict, description="Newest value of each metric."
     )
@@ -58,41 +58,41 @@ class DatasetSegment(BaseModel):
     """One immutable Arrow file of a dataset."""
 
     file: str = Field(description="Relative to the data volume.")
-    rows: int
-    bytes: int
-    xxh3: str
+    rows: int = Field(description="Rows in it.")
+    bytes: int = Field(description="Its size.")
+    xxh3: str = Field(description="Its checksum (64 bit, hex).")
 
 
 class DatasetRecord(BaseModel):
     """A named list of rows; it only ever grows, so a row's index never changes meaning."""
 
-    id: str
-    name: str
-    rows: int
-    created: float
-    segments: list[DatasetSegment]
+    id: str = Field(description="16 hex digits, from its name and its first rows.")
+    name: str = Field(description="What runs call it; unique.")
+    rows: int = Field(description="Rows it has now.")
+    created: float = Field(description="Unix seconds.")
+    segments: list[DatasetSegment] = Field(description="Its files, in the order of their rows.")
     source: str = Field("", description="Where the first rows came from, e.g. the file name.")
 
 
 class WorkerRecord(BaseModel):
     """A rollout worker's last heartbeat."""
 
-    id: str
-    pool: str
-    host: str
-    pid: int
+    id: str = Field(description="Its name.")
+    pool: str = Field(description="Which pool it belongs to.")
+    host: str = Field(description="The machine it runs on.")
+    pid: int = Field(description="Its process id there.")
     state: str = Field(
         description="`starting`, `idle`, `generating`, `waiting_admission`, `updating`, "
         "`evaluating`, `unhealthy`, `stopping`."
     )
-    run: str | None = None
+    run: str | None = Field(None, description="The run it works on.")
     version: int | None = Field(None, description="Policy version that is live in its vLLM.")
-    lineage: str | None = None
-    groups_in_flight: int = 0
-    tokens_per_second: float = 0.0
-    tokens_total: int = 0
+    lineage: str | None = Field(None, description="The lineage of that version.")
+    groups_in_flight: int = Field(0, description="Leases it holds.")
+    tokens_per_second: float = Field(0.0, description="What its vLLM samples now.")
+    tokens_total: int = Field(0, description="What its vLLM has sampled since it started.")
     admission_wait_seconds: float = Field(
-        0.0, description="Total time with a free slot and no admission, since it started."
+        0.0, description="Time with a free slot and no admission, in its present run."
     )
     update_seconds: float | None = Field(
         None, description="From the end of the optimizer step until its version was live here."
@@ -102,5 +102,5 @@ class WorkerRecord(BaseModel):
     )
     restarts: int = Field(0, description="How often its vLLM was restarted.")
     error: str = Field("", description="The last thing that went wrong.")
-    started: float = 0.0
-    heartbeat: float = 0.0
+    started: float = Field(0.0, description="When the process started, in Unix seconds.")
+    heartbeat: float = Field(0.0, description="When this was said, in Unix seconds.")

@@ -38,21 +38,38 @@ class ScoreItem(BaseModel):
     params: dict[str, Any] = Field(
         default_factory=dict, description="The verifier's parameters; see its JSON schema."
     )
+    row: int | None = Field(
+        None, ge=0, description="Index of the dataset row; an `error` names it in its detail."
+    )
 
 
 class ScoreRequest(BaseModel):
     """Items are independent of each other; results come back in their order."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "items": [
+                    {
+                        "id": "0",
+                        "verifier": "math",
+                        "completion": "27 + 35 = 62, so the answer is \\boxed{62}.",
+                        "answer": "62",
+                    }
+                ]
+            }
+        },
+    )
 
-    items: list[ScoreItem] = Field(max_length=4096)
+    items: list[ScoreItem] = Field(max_length=4096, description="What to score.")
 
 
 class ScoreResult(BaseModel):
     """The outcome for one item."""
 
-    id: str
-    status: ScoreStatus
+    id: str = Field(description="The item's.")
+    status: ScoreStatus = Field(description="How the scoring ended.")
     reward: float | None = Field(description="Null for status `error` alone.")
     components: dict[str, float] = Field(
         default_factory=dict, description="Named parts of the reward, for the metrics."
@@ -69,4 +86,4 @@ class ScoreResult(BaseModel):
 class ScoreResponse(BaseModel):
     """Results in the order of the request's items."""
 
-    results: list[ScoreResult]
+    results: list[ScoreResult] = Field(description="One for each item.")

@@ -1,29 +1,25 @@
 """`python -m services.gateway`: the REST API on one port. Exit code 0 after a signal, 1 where it
-cannot start."""
+cannot listen, 2 for settings that make no sense or a Redis that may lose work."""
 
+import asyncio
 import socket
 import sys
 
 import uvicorn
-from pydantic import ValidationError
-from pydantic_settings import CliApp
+from redis.exceptions import RedisError
 
 from services import logs
+from services.durability import cannot_use, require_durable
 from services.gateway.app import create_app
 from services.gateway.settings import GatewaySettings
 from services.process import die_with_parent
-from services.settings import redacted
+from services.settings import EXIT_SETTINGS, from_command_line, redacted
+from services.store import Store, UnsafeRedis
 
 
 def main() -> int:
     """Listen until told to stop."""
-    try:
-        settings = CliApp.run(GatewaySettings)
-    except ValidationError as error:
-        for detail in error.errors():
-            name = "--" + "-".join(str(part) for part in detail["loc"]).replace("_", "-")
-            print(f"error: {name}: {detail['msg']}", file=sys.stderr)
-        return 2
+    settings = from_command_line(GatewaySettings)
     logs.configure("gateway", settings.log_level, settings.log_format)
     log = logs.get_logger(__name__)
     try:
@@ -42,6 +38,15 @@ def main() -> int:
         redis=redacted(settings.redis_url.get_secret_value()),
         data=str(settings.data.absolute()),
     )
+    try:
+        asyncio.run(_look_at_redis(settings))
+    except UnsafeRedis as error:
+        listener.close()
+        print(f"error: {cannot_use(settings, error)}", file=sys.stderr)
+        return EXIT_SETTINGS
+    except (RedisError, OSError) as error:
+        # It may come: the gateway answers 503 until it does.
+        log.warning("starting without Redis", reason=cannot_use(settings, error))
     config = uvicorn.Config(
         create_app(settings),
         log_config=None,
@@ -53,6 +58,14 @@ def main() -> int:
     with listener:
         uvicorn.Server(config).run(sockets=[listener])
     return 0
+
+
+async def _look_at_redis(settings: GatewaySettings) -> None:
+    store = Store.from_url(settings.redis_url.get_secret_value())
+    try:
+        await require_durable(store, settings)
+    finally:
+        await store.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:

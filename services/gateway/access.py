@@ -9,8 +9,8 @@ from fastapi import Depends, Path, Request
 from rapidfuzz import fuzz, process
 
 from services.contracts.records import DatasetRecord, RunRecord
-from services.gateway.problems import Problem
 from services.gateway.settings import GatewaySettings
+from services.http import Problem
 from services.store import Store
 from services.volume import Volume
 
@@ -91,6 +91,14 @@ async def _dataset(
 ) -> DatasetRecord:
     return await find_dataset(given, dataset)
 
+
+RUN_PROBLEMS: dict[int | str, str] = {
+    404: "There is no such run; `detail` names the nearest",
+    409: "The beginning of an id that several runs have",
+}
+DATASET_PROBLEMS: dict[int | str, str] = {
+    404: "There is no such dataset; `detail` names the nearest"
+}
 
 RunDep = Annotated[RunRecord, Depends(_run)]
 DatasetDep = Annotated[DatasetRecord, Depends(_dataset)]

@@ -6,12 +6,13 @@ from importlib.metadata import version
 
 import httpx
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 from starlette.types import Scope
 
 from services.gateway import problems
 from services.gateway.access import Access
-from services.gateway.limits import BodyLimit
 from services.gateway.routes import (
+    audit,
     datasets,
     events,
     files,
@@ -24,6 +25,8 @@ from services.gateway.routes import (
     workers,
 )
 from services.gateway.settings import GatewaySettings
+from services.http import BodyLimit, Limit, responses
+from services.http.problems import described
 from services.store import Store
 from services.volume import Volume
 
@@ -59,24 +62,40 @@ def create_app(settings: GatewaySettings) -> FastAPI:
             finally:
                 await store.close()
 
-    app = FastAPI(
+    app = FastAPIOffline(
         title="Headrace",
         version=version("headrace"),
         description=DESCRIPTION,
         openapi_tags=TAGS,
-        responses=problems.RESPONSES,
+        responses=responses({"4XX": "What is wrong with the request", "5XX": "What is wrong here"}),
         lifespan=lifespan,
         redoc_url=None,
     )
     problems.install(app)
-    app.openapi = lambda: problems.described(FastAPI.openapi(app))  # type: ignore[method-assign]
+    app.openapi = lambda: described(FastAPI.openapi(app))  # type: ignore[method-assign]
 
-    def limit_of(scope: Scope) -> tuple[int, str]:
+    def limit_of(scope: Scope) -> Limit:
         if scope["path"].rstrip("/") == "/v1/datasets":
-            return settings.upload_limit, "HEADRACE_UPLOAD_LIMIT"
-        return settings.body_limit, "HEADRACE_BODY_LIMIT"
+            return Limit(
+                settings.upload_limit,
+                "upload a part of it and append the rest with POST /v1/prompts, or raise the "
+                "gateway's HEADRACE_UPLOAD_LIMIT",
+            )
+        return Limit(settings.body_limit, "split it, or raise the gateway's HEADRACE_BODY_LIMIT")
 
     app.add_middleware(BodyLimit, limit_of=limit_of)
-    for module in (datasets, prompts, runs, events, recipes, workers, files, health, metrics, page):
+    for module in (
+        datasets,
+        prompts,
+        runs,
+        audit,
+        events,
+        recipes,
+        workers,
+        files,
+        health,
+        metrics,
+        page,
+    ):
         app.include_router(module.router)
     return app

@@ -17,7 +17,7 @@ from services.contracts.config import ConfigError, MidtrainConfig, RLConfig, par
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.datasets import DatasetReader
 from services.gateway.access import Access, find_run, missing_dataset
-from services.gateway.problems import Problem
+from services.http import Problem
 from services.logs import get_logger
 
 Problems = list[tuple[str, str]]
@@ -47,7 +47,11 @@ class RunSubmission(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
         None, description="For people; default: the recipe's name."
     )
-    pool: str = Field("default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    pool: str = Field(
+        "default",
+        pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
+        description="The learner and the workers that are to work on it.",
+    )
     priority: int = Field(0, description="Higher goes first.")
     resume_from: str | None = Field(
         None,

@@ -4,9 +4,18 @@ Here live the choice of ports and cores, the local Redis, the process tree and i
 here knows what a process does: parts are command lines, an environment and a readiness address.
 """
 
-from services.launch.options import ALL_PARTS, LaunchError, UpOptions
+from services.launch.options import ALL_PARTS, LaunchError, UpOptions, parts_named
 from services.launch.part import Status
 from services.launch.plan import given_redis_url
 from services.launch.stack import Stack, run
 
-__all__ = ["ALL_PARTS", "LaunchError", "Stack", "Status", "UpOptions", "given_redis_url", "run"]
+__all__ = [
+    "ALL_PARTS",
+    "LaunchError",
+    "Stack",
+    "Status",
+    "UpOptions",
+    "given_redis_url",
+    "parts_named",
+    "run",
+]

@@ -27,6 +27,8 @@ class UpOptions:
     """None: 6379, or any free one if that is taken."""
     redis_url: str | None = None
     """A Redis that runs already: it is used, and neither started nor stopped."""
+    allow_unsafe_redis: bool = False
+    """Take `redis_url` also where it may lose acknowledged work."""
     redis_fsync: Literal["always", "everysec"] = "always"
     """`everysec` may lose the last second's acknowledged writes on a power cut."""
     rollouts: int = 1
@@ -56,6 +58,17 @@ class UpOptions:
         if part == "redis" and self.redis_url is not None:
             return False
         return part in self.parts and (part != "rollout" or self.rollouts > 0)
+
+
+def parts_named(text: str) -> frozenset[str]:
+    """`gateway, reward` as names of parts. Raises LaunchError for one that there is not."""
+    parts = frozenset(name for part in text.split(",") if (name := part.strip()))
+    if unknown := parts - ALL_PARTS:
+        raise LaunchError(
+            f"unknown part {', '.join(sorted(unknown))}: the parts are "
+            f"{', '.join(sorted(ALL_PARTS))}"
+        )
+    return parts
 
 
 def port_is_free(host: str, port: int) -> bool:

@@ -17,7 +17,7 @@ from services.launch.options import (
     require_port,
 )
 from services.launch.part import Part, http_not_ready
-from services.settings import Settings, redacted
+from services.settings import Settings
 
 Place = Callable[[int, int], CorePlan | None]
 
@@ -70,7 +70,7 @@ def make_plan(options: UpOptions, data: Path, *, place: Place = place_here) -> P
         "HEADRACE_REWARD_URL": reward_url,
         "HEADRACE_POOL": options.pool,
     }
-    if options.redis_fsync != "always":
+    if options.allow_unsafe_redis or options.redis_fsync != "always":
         shared["HEADRACE_ALLOW_UNSAFE_REDIS"] = "true"
     parts: list[Part] = []
     if options.runs("redis"):
@@ -177,13 +177,3 @@ def _compute_parts(options: UpOptions, shared: dict[str, str], place: Place) -> 
 def _unless_set(placed: dict[str, str]) -> dict[str, str]:
     """Core placement, minus what the user has decided already."""
     return {name: value for name, value in placed.items() if name not in os.environ}
-
-
-async def check_given_redis(url: str) -> None:
-    """LaunchError if the Redis that the user named does not answer."""
-    reason = await redis.not_ready(url)
-    if reason is not None:
-        raise LaunchError(
-            f"Redis at {redacted(url)} {reason}. Start it, or unset HEADRACE_REDIS_URL: "
-            "headrace up then starts its own"
-        )

@@ -14,9 +14,10 @@ from typing import Self
 
 from services.launch.display import Display
 from services.launch.folder import DataFolder
+from services.launch.given import check_given_redis
 from services.launch.options import LaunchError, UpOptions
 from services.launch.part import Status
-from services.launch.plan import Plan, check_given_redis, make_plan
+from services.launch.plan import Plan, make_plan
 from services.launch.supervisor import Supervisor
 from services.logs import configure
 from services.process import kill_marked
@@ -70,7 +71,7 @@ async def _prepare(
 ) -> tuple[Plan, Supervisor]:
     """The plan and its supervisor, with nothing started yet."""
     if options.redis_url is not None:
-        await check_given_redis(options.redis_url)
+        await check_given_redis(options, options.redis_url)
     plan = planner(options, folder.path)
     supervisor = Supervisor(
         plan.parts,

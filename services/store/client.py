@@ -3,11 +3,12 @@
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError
 
 from services.store.datasets import Datasets
 from services.store.evaluations import Evaluations
 from services.store.events import Events
+from services.store.ledger import Ledger
 from services.store.prompts import Prompts
 from services.store.runs import Runs
 from services.store.scripts import Scripts
@@ -15,6 +16,9 @@ from services.store.trajectories import Trajectories
 from services.store.weights import Weights
 from services.store.workers import Workers
 
+SILENCE_SECONDS = 10.0
+"""A Redis that has not answered for this long counts as away (its host may have gone without a
+word). Longer than any blocking read here."""
 SAFE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
 
 
@@ -29,9 +33,10 @@ class Store:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         scripts = Scripts(redis)
-        self.datasets = Datasets(redis)
+        self.datasets = Datasets(redis, scripts)
         self.events = Events(redis)
         self.evaluations = Evaluations(redis, scripts, self.datasets)
+        self.ledger = Ledger(redis)
         self.prompts = Prompts(scripts)
         self.runs = Runs(redis, scripts, self.datasets)
         self.trajectories = Trajectories(redis, scripts)
@@ -41,8 +46,15 @@ class Store:
     @classmethod
     def from_url(cls, url: str) -> "Store":
         """A store that connects on its first call."""
-        retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=0.5), 3)
-        return cls(Redis.from_url(url, retry=retry, socket_connect_timeout=2))
+        # What was sent and not answered in time may have been done: only a lost connection, or
+        # one that never came to be, is worth another try here.
+        backoff = ExponentialWithJitterBackoff(base=0.05, cap=0.5)
+        retry = Retry(backoff, 3, supported_errors=(ConnectionError,))
+        return cls(
+            Redis.from_url(
+                url, retry=retry, socket_connect_timeout=2, socket_timeout=SILENCE_SECONDS
+            )
+        )
 
     async def ping(self) -> None:
         """Raise RedisError unless Redis answers."""

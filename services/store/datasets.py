@@ -6,13 +6,15 @@ from redis.exceptions import WatchError
 
 from services.contracts.records import DatasetRecord, DatasetSegment, RunState
 from services.store.keys import DATASET_NAMES, DATASETS, RUNS, run_key
+from services.store.scripts import Scripts
 
 
 class Datasets:
     """Records only: rows lie on the data volume."""
 
-    def __init__(self, redis: Any) -> None:
+    def __init__(self, redis: Any, scripts: Scripts) -> None:
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
+        self._scripts = scripts
 
     async def add(self, record: DatasetRecord) -> DatasetRecord:
         """Register a dataset. Returns the one that holds the name: an older one stays as it is."""
@@ -76,4 +78,8 @@ class Datasets:
             state, dataset = await self._redis.hmget(run_key(name, "run"), ["state", "dataset"])
             live = state is not None and not RunState(state.decode()).final
             if live and dataset is not None and dataset.decode() in (record.id, record.name):
-                await self._redis.hset(run_key(name, "order"), "dataset_rows", record.rows)
+                await self.tell(name, record)
+
+    async def tell(self, run: str, record: DatasetRecord) -> None:
+        """Have a run's next epoch draw from all rows there are now."""
+        await self._scripts.run("grow", [run_key(run, "order")], [record.rows])

@@ -6,3 +6,30 @@ class Fenced(RuntimeError):
 
     def __init__(self, run: str) -> None:
         super().__init__(f"another learner has taken over run {run}")
+
+
+class PlanStands(RuntimeError):
+    """A batch was planned twice, differently. The first plan is the one that is replayed."""
+
+    def __init__(self, run: str, step: int) -> None:
+        super().__init__(
+            f"step {step} of run {run} has another plan, or a checkpoint that covers it: restart "
+            "the learner, which replays what is recorded"
+        )
+
+
+class Unplanned(RuntimeError):
+    """A checkpoint holds a batch that was never planned, so nobody can say what it taught."""
+
+    def __init__(self, run: str, step: int) -> None:
+        super().__init__(
+            f"run {run} cannot commit a checkpoint that covers step {step}, which has no plan: "
+            "restart the learner, which resumes from the current checkpoint"
+        )
+
+
+class StillRunning(ValueError):
+    """A run that has not ended cannot be continued by another."""
+
+    def __init__(self, run: str, state: str) -> None:
+        super().__init__(f"run {run} is {state}: cancel it before it is resumed, or let it go on")

@@ -57,6 +57,8 @@ class Evaluations:
         self, run: str, *, worker: str, lineage: str, version: int, count: int, ttl: float
     ) -> EvaluationLeases:
         """Up to `count` rows for a worker that serves `version`."""
+        if count <= 0:
+            return EvaluationLeases("", [])
         keys = [run_key(run, "evaluation"), *self._keys(run), run_key(run, "run")]
         attempts = [secrets.token_hex(8) for _ in range(count)]
         reply = await self._scripts.run(

@@ -8,7 +8,8 @@ POOLS = "headrace:pools"
 
 def run_key(run: str, part: str) -> str:
     """A key of one run: `run` (its record), `order`, `returned`, `attempts`, `held`, `tries`,
-    `groups`, `blobs`, `bytes`, `plans`, `ledger`, `weights`, `events`, `evaluation`, …"""
+    `groups`, `blobs`, `bytes`, `plans`, `lineages`, `ledger`, `weights`, `events`,
+    `evaluation`, …"""
     return f"headrace:{{{run}}}:{part}"
 
 

@@ -1,11 +1,22 @@
-"""Leases of draws. Each call is one script, one round trip, whatever the number of draws."""
+"""Leases of draws. Each call is one script, one round trip, whatever the number of draws.
+
+Every call may be made twice: the client repeats one whose reply was lost.
+"""
 
 import secrets
+import time
 from dataclasses import dataclass
 
 from services.contracts.dataset import Position
+from services.contracts.records import RunState
 from services.store.keys import run_key
 from services.store.scripts import Scripts
+
+EXHAUSTED = (
+    "the data has nothing left to give: since a group was last finished every row was drawn again "
+    "and dropped. `headrace audit` counts the reasons; repair the rows, or append others, and "
+    "resume the run"
+)
 
 
 @dataclass(frozen=True)
@@ -43,8 +54,11 @@ class Prompts:
         reserve_bytes: int,
     ) -> Granted:
         """Up to `count` draws for `ttl` seconds, as admission for a worker that serves `version`
-        allows. `reserve_bytes`: the most that one finished group may weigh."""
-        parts = ("run", "order", "returned", "attempts", "held", "groups", "bytes")
+        allows. `reserve_bytes`: the most that one finished group may weigh, the same for all
+        workers of a run. Data that has nothing left to give fails the run."""
+        if count <= 0:
+            return Granted("", [])
+        parts = ("run", "order", "returned", "attempts", "held", "groups", "bytes", "plans")
         attempts = [secrets.token_hex(8) for _ in range(count)]
         reply = await self._scripts.run(
             "lease",
@@ -52,6 +66,10 @@ class Prompts:
             [worker, lineage, version, count, int(ttl * 1000), reserve_bytes, *attempts],
         )
         refusal, *pairs = [part.decode() for part in reply]
+        if refusal == "exhausted":
+            keys = [run_key(run, "run"), run_key(run, "events")]
+            failed = [str(RunState.FAILED), EXHAUSTED, time.time(), "", 1, ""]
+            await self._scripts.run("set_state", keys, failed)
         leases = []
         for attempt, draw in zip(pairs[::2], pairs[1::2], strict=True):
             position, epoch, rows, index = map(int, draw.split(":"))
@@ -70,7 +88,7 @@ class Prompts:
         self, run: str, attempt: str, *, min_version: int, lineage: str, blob: bytes
     ) -> bool:
         """Hand in a group. False: the attempt was no longer held and the work is discarded."""
-        parts = ("attempts", "held", "groups", "blobs", "bytes", "returned")
+        parts = ("attempts", "held", "groups", "blobs", "bytes", "returned", "order")
         keys = [run_key(run, part) for part in parts]
         return bool(
             await self._scripts.run("complete", keys, [attempt, min_version, lineage, blob])
@@ -78,13 +96,13 @@ class Prompts:
 
     async def drop(self, run: str, attempt: str, reason: str, detail: str) -> bool:
         """End the held draw without training it. False: it was no longer held."""
-        keys = [run_key(run, part) for part in ("attempts", "held", "ledger")]
+        keys = [run_key(run, part) for part in ("attempts", "held", "ledger", "tries")]
         return bool(await self._scripts.run("drop", keys, [attempt, reason, detail]))
 
     async def give_back(
         self, run: str, attempts: list[str], *, cause: str = "", limit: int = 3
     ) -> int:
-        """Return draws to the front of the order. With a `cause`, a draw that failed so `limit`
+        """Return draws: they go out again first. With a `cause`, a draw that failed so `limit`
         times is dropped instead; returns how many were."""
         parts = ("attempts", "held", "returned", "tries", "ledger")
         keys = [run_key(run, part) for part in parts]

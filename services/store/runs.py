@@ -2,16 +2,39 @@
 
 import json
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from services.contracts.records import RunRecord, RunState
+from services.contracts.records import DatasetRecord, RunRecord, RunState
+from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
-from services.store.errors import Fenced
+from services.store.errors import Fenced, StillRunning
+from services.store.evaluations import PARTS as EVALUATION_PARTS
 from services.store.keys import RUNS, pool_key, run_key
 from services.store.scripts import Scripts
 
 OLDEST_FIRST = 1e10
 """Queue score: a step of priority outweighs any difference of age (Unix seconds)."""
+
+
+SETTLED = (
+    *("run", "order", "returned", "attempts", "held", "groups", "blobs", "bytes", "plans"),
+    *("tries", "lineages", "evaluation", *EVALUATION_PARTS),
+)
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """What a run that continues another one takes over."""
+
+    run: str
+    step: int
+    checkpoint: str | None
+    order: dict[str, int]
+    """Position, epoch, rows, index; empty where the run never sampled."""
+    lineages: list[str]
+    open: list[str]
 
 
 class Runs:
@@ -24,54 +47,95 @@ class Runs:
 
     async def submit(self, record: RunRecord) -> None:
         """Write a run and queue it. With `resume_from`, it continues at that run's checkpoint,
-        with that run's open draws first. Raises KeyError where a dataset or run is gone."""
-        old = None
-        if record.resume_from:
-            old = await self.get(record.resume_from)
-            if old is None:
-                raise KeyError(record.resume_from)
+        with that run's open draws first. Raises KeyError where that run is gone, StillRunning
+        where it has not ended."""
+        ended = await self._settle(record.resume_from) if record.resume_from else None
+        if ended is not None:
             record = record.model_copy(
                 update={
-                    "checkpoint": old.checkpoint,
-                    "committed_step": old.committed_step,
-                    "step": old.committed_step,
-                    "version": old.committed_step,
+                    "checkpoint": ended.checkpoint,
+                    "committed_step": ended.step,
+                    "step": ended.step,
+                    "version": ended.step,
                 }
             )
-        fields: dict[Any, Any] = {
+        fields = {
             name: _written(value)
             for name, value in record.model_dump(mode="json").items()
             if value is not None
         }
-        fields["dataset"] = record.config["data"]["dataset"]
+        name = record.config["data"]["dataset"]
+        dataset = await self._datasets.find(name)
+        fields["dataset"] = name
+        order, returned, cancelled, lineages = {}, [], [], []
         if record.kind == "rl":
             fields["batch"] = record.config["algorithm"]["prompts_per_step"]
             fields["max_staleness"] = record.config["rollout"]["max_staleness"]
             fields["stream_bytes"] = record.config["rollout"]["stream_bytes"]
-            await self._lay_order(record, old)
-        await self._redis.hset(run_key(record.id, "run"), mapping=fields)
+            rows = dataset.rows if dataset else 0
+            order = {"position": 0, "epoch": 0, "rows": rows, "index": 0}
+            if ended is not None and ended.order:
+                order["position"] = ended.order["position"]
+                lineages = ended.lineages
+                if await self._same_dataset(ended.run, dataset):
+                    order, returned = dict(ended.order), ended.open
+                else:
+                    # Positions go on, so that a draw of the lineage has one name; what was open
+                    # points into rows that this run does not draw from.
+                    cancelled = ended.open
+            order |= {
+                "dataset_rows": rows,
+                "base_position": order["position"],
+                "base_step": record.committed_step,
+                "last_finished": order["position"],
+            }
+        await self._scripts.run(
+            "submit",
+            [
+                run_key(record.id, part)
+                for part in ("run", "order", "returned", "ledger", "lineages")
+            ],
+            [
+                json.dumps({key: str(value) for key, value in fields.items()}),
+                json.dumps({key: str(value) for key, value in order.items()}),
+                json.dumps(returned),
+                json.dumps(cancelled),
+                f"run {record.resume_from} drew from another dataset",
+                json.dumps(lineages),
+            ],
+        )
         await self._redis.zadd(RUNS, {record.id: record.created})
+        # Rows that came while the run was not listed yet.
+        if dataset is not None and (now := await self._datasets.find(dataset.id)) is not None:
+            await self._datasets.tell(record.id, now)
         score = record.created - record.priority * OLDEST_FIRST
         await self._redis.zadd(pool_key(record.pool, "queue"), {record.id: score})
 
-    async def _lay_order(self, record: RunRecord, old: RunRecord | None) -> None:
-        dataset = await self._datasets.find(record.config["data"]["dataset"])
-        rows = dataset.rows if dataset else 0
-        order: dict[Any, Any] = {"position": 0, "epoch": 0, "rows": rows, "index": 0}
-        if old is not None:
-            order |= await self._redis.hgetall(run_key(old.id, "order"))
-            held = await self._redis.hvals(run_key(old.id, "held"))
-            groups: Any = await self._redis.xrange(run_key(old.id, "groups"))
-            draws = [
-                *await self._redis.lrange(run_key(old.id, "returned"), 0, -1),
-                *[text.split(b" ")[0] for text in held],
-                *[said[b"draw"] for _, said in groups],
-            ]
-            if draws:
-                inorder = sorted(set(draws), key=lambda draw: int(draw.split(b":")[0]))
-                await self._redis.rpush(run_key(record.id, "returned"), *inorder)
-        order["dataset_rows"] = rows
-        await self._redis.hset(run_key(record.id, "order"), mapping=order)
+    async def _same_dataset(self, run: str, dataset: DatasetRecord | None) -> bool:
+        named = await self._redis.hget(run_key(run, "run"), "dataset")
+        before = await self._datasets.find(named.decode()) if named else None
+        return before is not None and dataset is not None and before.id == dataset.id
+
+    async def _settle(self, run: str) -> _Ended:
+        """Close a run that has ended, and say where it stopped."""
+        reply = await self._scripts.run("settle", [run_key(run, part) for part in SETTLED], [])
+        if not reply:
+            record = await self.get(run)
+            if record is None:
+                raise KeyError(f"there is no run {run}")
+            raise StillRunning(run, record.state)
+        (step, checkpoint), order, lineages, draws = reply
+        drawn = order[0] is not None
+        return _Ended(
+            run,
+            int(step or 0),
+            checkpoint.decode() if checkpoint else None,
+            dict(zip(("position", "epoch", "rows", "index"), map(int, order), strict=True))
+            if drawn
+            else {},
+            [lineage.decode() for lineage in lineages],
+            [draw.decode() for draw in draws],
+        )
 
     async def get(self, run: str) -> RunRecord | None:
         """A run by id."""
@@ -97,18 +161,39 @@ class Runs:
         return await self.get(run.decode()) if run else None
 
     async def cancel(self, run: str) -> None:
-        """Ask a run to end; one that still queues ends at once."""
-        await self._redis.hset(run_key(run, "run"), "cancel_requested", "1")
+        """Ask a run to end; one that still queues ends at once. Raises KeyError where there is
+        none."""
         record = await self.get(run)
-        if record and await self._redis.zrem(pool_key(record.pool, "queue"), run):
-            await self.set_state(run, RunState.CANCELLED, "cancelled before it started")
+        if record is None:
+            raise KeyError(f"there is no run {run}")
+        await self._redis.hset(run_key(run, "run"), "cancel_requested", "1")
+        queued = await self._redis.zrem(pool_key(record.pool, "queue"), run)
+        # One that its gateway died over is neither in the queue nor with a learner.
+        active = await self._redis.get(pool_key(record.pool, "active"))
+        if queued or active is None or active.decode() != run:
+            await self.set_state(
+                run, RunState.CANCELLED, "cancelled before it started", leaving=RunState.QUEUED
+            )
 
-    async def set_state(self, run: str, state: str, reason: str) -> bool:
-        """Change a run's state, with an event. False: its state is final."""
+    async def set_state(
+        self,
+        run: str,
+        state: str,
+        reason: str,
+        *,
+        leaving: RunState | None = None,
+        epoch: int | None = None,
+    ) -> bool:
+        """Change a run's state, with an event. False: its state is final, or not `leaving`.
+        Raises Fenced where `epoch` is an old learner's."""
         keys = [run_key(run, "run"), run_key(run, "events")]
         final = int(RunState(state).final)
-        arguments = [str(RunState(state)), reason, time.time(), "", final]
-        return bool(await self._scripts.run("set_state", keys, arguments))
+        given = [leaving or "", final, "" if epoch is None else epoch]
+        arguments = [str(RunState(state)), reason, time.time(), *given]
+        changed = await self._scripts.run("set_state", keys, arguments)
+        if changed == -1:
+            raise Fenced(run)
+        return bool(changed)
 
     async def fail(self, run: str, reason: str) -> bool:
         """End a run as failed. Its learner notices and goes on to the next."""
@@ -123,9 +208,19 @@ class Runs:
         return await self.get(run.decode()) if run else None
 
     async def acquire(self, run: str, lineage: str) -> int:
-        """Take a run over under a new lineage. Returns the epoch that fences all others."""
-        keys = [run_key(run, "run"), run_key(run, "groups")]
-        return int(await self._scripts.run("acquire", keys, [lineage]))
+        """Take a run over under a new lineage. Returns the epoch that fences all others. Raises
+        KeyError where there is no such run."""
+        keys = [run_key(run, part) for part in ("run", "groups", "lineages")]
+        epoch = int(await self._scripts.run("acquire", keys, [lineage]))
+        if epoch == 0:
+            raise KeyError(f"there is no run {run}")
+        return epoch
+
+    async def lineages(self, run: str) -> Sequence[tuple[str, int]]:
+        """(lineage, version it began at) of every start of a learner, oldest first, those of the
+        runs that this one continues included."""
+        found = await self._redis.lrange(run_key(run, "lineages"), 0, -1)
+        return [parse_version_tag(text.decode()) for text in found]
 
     async def update(self, run: str, epoch: int, fields: dict[str, Any]) -> None:
         """Set fields of the record. Raises Fenced."""
@@ -134,9 +229,13 @@ class Runs:
         if await self._scripts.run("update_run", keys, [epoch, *arguments]) == -1:
             raise Fenced(run)
 
-    async def finish(self, run: str, pool: str, state: str, reason: str) -> None:
-        """End a run and make room for the pool's next one."""
-        await self.set_state(run, state, reason)
+    async def finish(
+        self, run: str, pool: str, state: str, reason: str, *, epoch: int | None = None
+    ) -> None:
+        """End a run, let go of all it holds, and make room for the pool's next one. Raises Fenced
+        where `epoch` is an old learner's."""
+        await self.set_state(run, state, reason, epoch=epoch)
+        await self._settle(run)
         await self._scripts.run("compare_delete", [pool_key(pool, "active")], [run])
 
     async def lock_pool(self, pool: str, token: str, seconds: float) -> str:
@@ -145,7 +244,10 @@ class Runs:
         if await self._redis.set(key, token, nx=True, px=int(seconds * 1000)):
             return ""
         holder = await self._redis.get(key)
-        return holder.decode() if holder else await self.lock_pool(pool, token, seconds)
+        if holder is None:
+            return await self.lock_pool(pool, token, seconds)
+        # Ours already: the reply that said so was lost, and the client asked again.
+        return "" if holder.decode() == token else str(holder.decode())
 
     async def pool_lock_seconds(self, pool: str) -> float:
         """How long the lock lasts unless it is prolonged."""

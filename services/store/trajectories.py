@@ -5,10 +5,11 @@ plans without touching them and each is read once, by the rank that trains it.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.store.errors import Fenced
+from services.store.errors import Fenced, PlanStands, Unplanned
 from services.store.keys import run_key
 from services.store.scripts import Scripts
 
@@ -33,17 +34,26 @@ class Trajectories:
     def __init__(self, redis: Any, scripts: Scripts) -> None:
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._scripts = scripts
+        self._given: dict[str, str] = {}
+        """By run: the last entry that this reader has handed to its caller."""
 
     async def pending(self, run: str) -> list[Group]:
-        """Groups read before and not acknowledged."""
+        """All groups that were read, by whomever, and are not acknowledged. Begins reading anew."""
+        self._given[run] = "0"
         found: list[Group] = []
-        while more := await self._read(run, found[-1].entry if found else "0", None):
+        while more := await self._read(run, self._given[run], None):
             found += more
         return found
 
     async def read(self, run: str, wait: float) -> list[Group]:
-        """Groups that were never read, waiting up to `wait` seconds for the first."""
-        return await self._read(run, ">", max(1, int(wait * 1000)))
+        """Groups that this reader has not handed out yet, waiting up to `wait` seconds for the
+        first.
+
+        Redis counts a group as read when it has sent it. Where that reply was lost the group is
+        pending and will not come as new: so what is pending beyond the last one seen goes first.
+        """
+        missed = await self._read(run, self._given.get(run, "0"), None)
+        return missed or await self._read(run, ">", max(1, int(wait * 1000)))
 
     async def _read(self, run: str, after: str, block: int | None) -> list[Group]:
         streams: dict[Any, Any] = {run_key(run, "groups"): after}
@@ -51,7 +61,7 @@ class Trajectories:
             "learner", "rank0", streams, count=READ, block=block
         )
         entries = reply.values() if isinstance(reply, dict) else [item[1] for item in reply or []]
-        groups = []
+        groups: list[Group] = []
         for entry, fields in (pair for batch in entries for pair in _flat(batch)):
             if fields:
                 said = {key.decode(): value.decode() for key, value in fields.items()}
@@ -64,20 +74,26 @@ class Trajectories:
                         int(said["bytes"]),
                     )
                 )
+        if groups:
+            self._given[run] = groups[-1].entry
         return groups
 
     async def plan(self, run: str, epoch: int, step: int, pairs: list[tuple[str, str]]) -> None:
-        """Record batch `step` as (entry, draw) pairs. Raises Fenced."""
+        """Record batch `step` as (entry, draw) pairs. Raises Fenced, and PlanStands where the
+        step has another plan or is covered by a checkpoint."""
         keys = [run_key(run, "run"), run_key(run, "plans")]
-        if await self._scripts.run("plan", keys, [epoch, step, json.dumps(pairs)]) == -1:
+        recorded = await self._scripts.run("plan", keys, [epoch, step, json.dumps(pairs)])
+        if recorded == -1:
             raise Fenced(run)
+        if recorded == 0:
+            raise PlanStands(run, step)
 
     async def plans(self, run: str) -> dict[int, list[tuple[str, str]]]:
         """Recorded plans that no commit covers."""
         found = await self._redis.hgetall(run_key(run, "plans"))
         return {
-            int(step): [(entry, draw) for entry, draw in json.loads(pairs)]
-            for step, pairs in found.items()
+            int(step): [(entry, draw) for entry, draw in json.loads(plan)["pairs"]]
+            for step, plan in found.items()
         }
 
     async def payloads(self, run: str, positions: list[int]) -> list[bytes]:
@@ -90,24 +106,41 @@ class Trajectories:
                 raise KeyError(f"the group of draw {position} is not in run {run}'s stream")
         return [blob for blob in found if blob is not None]
 
-    async def take_out(
-        self, run: str, epoch: int, entries: list[str], *, cause: str, limit: int
+    async def send_back(self, run: str, epoch: int, entries: list[str], *, limit: int) -> int:
+        """Have stale groups sampled again; a draw that was stale `limit` times is dropped as
+        `too_slow`. Returns how many were. Raises Fenced."""
+        return await self._take_out(run, epoch, "", "", limit, entries)
+
+    async def drop(
+        self, run: str, epoch: int, entries: list[str], *, reason: str, detail: str = ""
     ) -> int:
-        """Send groups back to be sampled again; a draw sent back `limit` times for this cause is
-        dropped. Returns how many were dropped. Raises Fenced."""
+        """End the draws of groups without training them; further positions replace them. Returns
+        how many there were. Raises Fenced."""
+        return await self._take_out(run, epoch, reason, detail, 1, entries)
+
+    async def _take_out(
+        self, run: str, epoch: int, reason: str, detail: str, limit: int, entries: Sequence[str]
+    ) -> int:
         parts = ("run", "groups", "blobs", "bytes", "returned", "tries", "ledger")
         keys = [run_key(run, part) for part in parts]
-        dropped = await self._scripts.run("take_out", keys, [epoch, "", cause, limit, *entries])
+        arguments = [epoch, reason, detail, limit, *entries]
+        dropped = await self._scripts.run("take_out", keys, arguments)
         if dropped == -1:
             raise Fenced(run)
         return int(dropped)
 
-    async def commit(self, run: str, epoch: int, lineage: str, step: int, directory: str) -> None:
-        """Make a durable checkpoint current and acknowledge its groups. Raises Fenced."""
+    async def commit(self, run: str, epoch: int, lineage: str, step: int, directory: str) -> int:
+        """Make a durable checkpoint current and acknowledge its groups; returns how many. One
+        that is older than the current checkpoint changes nothing. Raises Fenced, and Unplanned
+        where the checkpoint covers a step that has no plan."""
         parts = ("run", "plans", "groups", "blobs", "bytes", "ledger", "tries")
         keys = [run_key(run, part) for part in parts]
-        if await self._scripts.run("commit", keys, [epoch, lineage, step, directory]) == -1:
+        acknowledged = await self._scripts.run("commit", keys, [epoch, lineage, step, directory])
+        if acknowledged == -1:
             raise Fenced(run)
+        if acknowledged < -1:
+            raise Unplanned(run, -1 - acknowledged)
+        return int(acknowledged)
 
 
 def _flat(batch: Any) -> list[Any]:

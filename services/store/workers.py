@@ -1,6 +1,5 @@
-"""Rollout workers by their last heartbeat."""
+"""Rollout workers by their last heartbeat, in Redis' own time: hosts need not agree on it."""
 
-import time
 from typing import Any
 
 from services.contracts.records import WorkerRecord
@@ -11,7 +10,7 @@ GONE_SECONDS = 30.0
 
 
 class Workers:
-    """A hash per pool; a heartbeat costs two writes."""
+    """A hash per pool; a heartbeat costs two writes and a look at the clock."""
 
     def __init__(self, redis: Any) -> None:
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
@@ -19,17 +18,18 @@ class Workers:
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Say that a worker lives, and how it is."""
         await self._redis.sadd(POOLS, record.pool)
-        now = record.model_copy(update={"heartbeat": time.time()})
+        now = record.model_copy(update={"heartbeat": await self._now()})
         await self._redis.hset(pool_key(record.pool, "workers"), record.id, now.model_dump_json())
 
     async def list(self, pool: str | None = None) -> list[WorkerRecord]:
         """The workers of a pool, or of all, that were heard of lately."""
         pools = [pool] if pool else [name.decode() for name in await self._redis.smembers(POOLS)]
         found = []
+        now = await self._now()
         for name in pools:
             for text in (await self._redis.hgetall(pool_key(name, "workers"))).values():
                 record = WorkerRecord.model_validate_json(text)
-                if time.time() - record.heartbeat < GONE_SECONDS:
+                if now - record.heartbeat < GONE_SECONDS:
                     found.append(record)
                 else:
                     await self._redis.hdel(pool_key(name, "workers"), record.id)
@@ -38,3 +38,7 @@ class Workers:
     async def remove(self, pool: str, id: str) -> None:
         """A worker says goodbye."""
         await self._redis.hdel(pool_key(pool, "workers"), id)
+
+    async def _now(self) -> float:
+        seconds, microseconds = await self._redis.time()
+        return float(seconds + microseconds / 1e6)

@@ -49,7 +49,7 @@ class PPOLoss(Section):
 
 
 class ReinforceLoss(Section):
-    """−A·log π, no ratio."""
+    """−A·log π, no ratio; a correction weighs it by sg(π)/μ."""
 
     type: Literal["reinforce"]
 
@@ -208,6 +208,9 @@ class Algorithm(Section):
 
     @model_validator(mode="after")
     def _combinations(self) -> "Algorithm":
+        """More minibatches than prompts per step; fewer than 2 samples per prompt; correction
+        `truncate` with proximal `sampler` and a loss other than `reinforce` (its weight would
+        always be 1)."""
         if self.minibatches > self.prompts_per_step:
             raise ValueError(
                 f"minibatches {self.minibatches} exceeds prompts_per_step {self.prompts_per_step}: "
@@ -218,11 +221,15 @@ class Algorithm(Section):
                 f"advantage {self.advantage.type} compares samples of one prompt: set "
                 "samples_per_prompt to 2 or more"
             )
-        if isinstance(self.correction, TruncateCorrection) and isinstance(
-            self.proximal, SamplerProximal
+        if (
+            isinstance(self.correction, TruncateCorrection)
+            and isinstance(self.proximal, SamplerProximal)
+            # reinforce has no ratio: its correction weighs by all of π/μ, whatever is proximal.
+            and not isinstance(self.loss, ReinforceLoss)
         ):
             raise ValueError(
-                "correction truncate does nothing with proximal sampler (its weight is always 1): "
-                "set proximal.type to recompute, or correction.type to none"
+                f"correction truncate does nothing with proximal sampler and loss {self.loss.type} "
+                "(its weight is always 1): set proximal.type to recompute, or correction.type to "
+                "none"
             )
         return self

@@ -1,13 +1,13 @@
 """From raw values to a run config, with errors that say which key, why, and the way out."""
 
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from rapidfuzz import process
 
 from services.contracts.config.run import MidtrainConfig, RLConfig, RunConfig
+from services.contracts.config.tags import Models, models_of, tags_of, with_default_tags
 
 _ADAPTER: TypeAdapter[RLConfig | MidtrainConfig] = TypeAdapter(RunConfig)
 
@@ -21,11 +21,13 @@ class ConfigError(ValueError):
 
 
 def parse_config(raw: Any) -> RLConfig | MidtrainConfig:
-    """The validated config. `type` defaults to `rl`. Raises ConfigError naming every problem."""
+    """The validated config. `type` defaults to `rl`, and a section's to that of its default.
+    Raises ConfigError naming every problem."""
     if not isinstance(raw, dict):
         raise ConfigError([("", f"a run config is a mapping, not {type(raw).__name__}")])
+    root = MidtrainConfig if raw.get("type") == "midtrain" else RLConfig
     try:
-        return _ADAPTER.validate_python({"type": "rl", **raw})
+        return _ADAPTER.validate_python(with_default_tags(root, {"type": "rl", **raw}))
     except ValidationError as error:
         raise ConfigError([_problem(detail) for detail in error.errors()]) from None
 
@@ -34,9 +36,7 @@ def _problem(detail: ErrorDetails) -> tuple[str, str]:
     # The first element of a location is the union's tag (`rl`), which no user wrote.
     location = [str(part) for part in detail["loc"]]
     root: type[BaseModel] = MidtrainConfig if location[:1] == ["midtrain"] else RLConfig
-    path, models, holders = _walk(
-        root, location[1:] if location[:1] in (["rl"], ["midtrain"]) else location
-    )
+    path, models = _walk(root, location[1:] if location[:1] in (["rl"], ["midtrain"]) else location)
     shown = ".".join(path)
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
@@ -52,7 +52,7 @@ def _problem(detail: ErrorDetails) -> tuple[str, str]:
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         key = str(context.get("discriminator", "'type'")).strip("'")
         if not tag:
-            there = [name for model in holders if (name := _tag(model))]
+            there = [name for model in models for name in tags_of(model)]
             return shown, f"needs a {key}: one of {', '.join(there)}"
         return shown, f"{key} {tag!r} does not exist{hint}; there is {', '.join(names)}"
     if detail["type"] == "missing":
@@ -63,43 +63,18 @@ def _problem(detail: ErrorDetails) -> tuple[str, str]:
     return shown, message
 
 
-Models = list[type[BaseModel]]
-
-
-def _walk(root: type[BaseModel], location: list[str]) -> tuple[list[str], Models, Models]:
-    """The user's key path with union tags taken out, the models that hold its last key, and the
-    models its value may be."""
+def _walk(root: type[BaseModel], location: list[str]) -> tuple[list[str], Models]:
+    """The user's key path with union tags taken out, and the models its value may be; for a key
+    that is not known, those that it was looked for in."""
     models: Models = [root]
     path: list[str] = []
-    holders = models
     for part in location:
         fields = [model.model_fields[part] for model in models if part in model.model_fields]
         if fields:
             path.append(part)
-            holders = models
-            models = [m for field in fields for m in _models(field.annotation)]
-            continue
-        tagged = [model for model in models if _tag(model) == part]
-        if tagged:
+            models = [m for field in fields for m in models_of(field.annotation)]
+        elif tagged := [model for model in models if part in tags_of(model)]:
             models = tagged
-            holders = tagged
-            continue
-        path.append(part)
-        holders = models
-    return path, holders, models
-
-
-def _tag(model: type[BaseModel]) -> str | None:
-    for name in ("type", "source"):
-        field = model.model_fields.get(name)
-        if field is not None and get_args(field.annotation):
-            return str(get_args(field.annotation)[0])
-    return None
-
-
-def _models(annotation: Any) -> Models:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if get_origin(annotation) in (Annotated, Union, UnionType, list):
-        return [model for inner in get_args(annotation) for model in _models(inner)]
-    return []
+        else:
+            path.append(part)
+    return path, models

@@ -16,7 +16,7 @@ class PretrainedModel(Section):
     path: str = Field(min_length=1)
     """A folder, a hub name (`org/name`), or `run:RUN` for the checkpoint of another run."""
     dtype: DType = "float32"
-    """Type of the weights while training and as they are published."""
+    """Type of the forward pass and of published weights; optimizers work on float32."""
     trust_remote_code: bool = False
     """Run Python code that the model's folder ships. Off unless you have read that code."""
 
@@ -30,6 +30,7 @@ class CharacterTokenizer(Section):
 
     @model_validator(mode="after")
     def _distinct(self) -> "CharacterTokenizer":
+        """An alphabet that names a character twice."""
         if len(set(self.alphabet)) != len(self.alphabet):
             raise ValueError("alphabet names a character twice")
         return self
@@ -52,10 +53,11 @@ class ScratchModel(Section):
     tokenizer: CharacterTokenizer = CharacterTokenizer()
     """How text becomes tokens."""
     dtype: DType = "float32"
-    """Type of the weights."""
+    """Type of the forward pass; optimizers work on float32."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "ScratchModel":
+        """A `hidden_size` that is not `heads` times an even number."""
         if self.hidden_size % self.heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}"

@@ -23,6 +23,7 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _placeholder(self) -> "Data":
+        """A template without `{prompt}`."""
         if "{prompt}" not in self.template:
             raise ValueError(f"template {self.template!r} lacks the placeholder {{prompt}}")
         return self
@@ -51,6 +52,8 @@ class Sampling(Section):
 
     @model_validator(mode="after")
     def _support(self) -> "Sampling":
+        """`min_tokens` above `max_tokens`; `top_p` other than 1 and `top_k` other than 0, as long
+        as the learner cannot take its log-probabilities over the same cut support."""
         if self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}")
         if self.top_p != 1 or self.top_k != 0:
@@ -182,6 +185,7 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _one_length(self) -> "Training":
+        """`max_steps` and `epochs` together."""
         if self.max_steps is not None and self.epochs is not None:
             raise ValueError("training has both max_steps and epochs: leave one out")
         return self
@@ -233,6 +237,8 @@ class RLConfig(Section):
 
     @model_validator(mode="after")
     def _lengths(self) -> "RLConfig":
+        """`sampling.max_tokens` that fill `rollout.vllm.max_model_len`; more
+        `algorithm.samples_per_prompt` than `rollout.vllm.max_num_seqs`."""
         limit = self.rollout.vllm.max_model_len
         if limit is not None and self.sampling.max_tokens >= limit:
             raise ValueError(

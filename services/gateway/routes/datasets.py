@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from services.contracts.records import DatasetRecord
 from services.datasets import ColumnMapping, DatasetReader, Format, import_file
-from services.gateway.access import AccessDep, DatasetDep, runs_that_use
-from services.gateway.problems import Problem
+from services.gateway.access import DATASET_PROBLEMS, AccessDep, DatasetDep, runs_that_use
+from services.http import Problem, responses
 from services.logs import get_logger
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
@@ -25,22 +25,22 @@ log = get_logger(__name__)
 class DatasetList(BaseModel):
     """All datasets, by name."""
 
-    datasets: list[DatasetRecord]
+    datasets: list[DatasetRecord] = Field(description="All there are.")
 
 
 class PreviewRow(BaseModel):
     """One row as rollout workers see it."""
 
-    index: int
-    prompt: str | list[dict[str, Any]]
-    answer: Any
-    meta: dict[str, Any]
+    index: int = Field(description="Its place in the dataset, from 0; it never changes.")
+    prompt: str | list[dict[str, Any]] = Field(description="Text, or chat messages.")
+    answer: Any = Field(description="The verifier's reference, as it stood in the source.")
+    meta: dict[str, Any] = Field(description="The columns that are neither.")
 
 
 class Preview(BaseModel):
     """Some rows."""
 
-    rows: list[PreviewRow]
+    rows: list[PreviewRow] = Field(description="Those that were asked for and exist.")
     total: int = Field(description="Rows of the dataset.")
 
 
@@ -57,7 +57,18 @@ class MappingModel(BaseModel):
     "",
     status_code=HTTPStatus.CREATED,
     summary="Upload a dataset",
-    responses={200: {"description": "Uploaded before; nothing changed", "model": DatasetRecord}},
+    responses={
+        200: {"description": "Uploaded before; nothing changed", "model": DatasetRecord},
+        **responses(
+            {
+                409: "There is a dataset of this name with other rows",
+                413: "The upload is over the limit",
+                415: "Not a format that can be read",
+                422: "A row or the mapping cannot be used; `detail` names the line",
+                507: "The data volume is full, or cannot be written",
+            }
+        ),
+    },
 )
 async def upload(
     given: AccessDep,
@@ -118,13 +129,13 @@ async def list_all(given: AccessDep) -> DatasetList:
     )
 
 
-@router.get("/{dataset}", summary="Show a dataset")
+@router.get("/{dataset}", summary="Show a dataset", responses=responses(DATASET_PROBLEMS))
 async def show(record: DatasetDep) -> DatasetRecord:
     """One dataset and its segments."""
     return record
 
 
-@router.get("/{dataset}/preview", summary="Look at rows")
+@router.get("/{dataset}/preview", summary="Look at rows", responses=responses(DATASET_PROBLEMS))
 async def preview(
     given: AccessDep,
     record: DatasetDep,
@@ -143,7 +154,12 @@ async def preview(
     )
 
 
-@router.delete("/{dataset}", status_code=HTTPStatus.NO_CONTENT, summary="Delete a dataset")
+@router.delete(
+    "/{dataset}",
+    status_code=HTTPStatus.NO_CONTENT,
+    summary="Delete a dataset",
+    responses=responses(DATASET_PROBLEMS | {409: "A run that is not over uses it"}),
+)
 async def delete(given: AccessDep, record: DatasetDep) -> None:
     """Delete a dataset and its files. Refused (409) while a run that is not over uses it."""
     users = await runs_that_use(given, record)

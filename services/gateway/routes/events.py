@@ -7,7 +7,8 @@ from fastapi import APIRouter, Header
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from redis.exceptions import RedisError
 
-from services.gateway.access import AccessDep, RunDep
+from services.gateway.access import RUN_PROBLEMS, AccessDep, RunDep
+from services.http import responses
 from services.logs import get_logger
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -18,7 +19,12 @@ WAIT = 5.0
 log = get_logger(__name__)
 
 
-@router.get("/{run}/events", summary="Follow a run", response_class=EventSourceResponse)
+@router.get(
+    "/{run}/events",
+    summary="Follow a run",
+    response_class=EventSourceResponse,
+    responses=responses(RUN_PROBLEMS),
+)
 async def events(
     given: AccessDep,
     record: RunDep,

@@ -3,12 +3,14 @@ checkpoints. Everything else on the volume (logs, Redis' files) is not served.""
 
 import re
 from http import HTTPStatus
+from typing import Annotated
 
 from fastapi import APIRouter
+from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse
 
 from services.gateway.access import AccessDep
-from services.gateway.problems import Problem
+from services.http import Problem, responses
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 
@@ -20,8 +22,19 @@ SERVED = re.compile(
 
 
 @router.head("/{path:path}", include_in_schema=False)
-@router.get("/{path:path}", summary="Fetch a file of the data volume", response_class=FileResponse)
-async def fetch(path: str, given: AccessDep) -> FileResponse:
+@router.get(
+    "/{path:path}",
+    summary="Fetch a file of the data volume",
+    response_class=FileResponse,
+    responses={
+        200: {"description": "The file", "content": {"application/octet-stream": {}}},
+        **responses({403: "Not among what is served", 404: "There is no such file"}),
+    },
+)
+async def fetch(
+    path: Annotated[str, PathParameter(description="Relative to the data volume.")],
+    given: AccessDep,
+) -> FileResponse:
     """A file under `datasets/`, `runs/RUN/model`, `runs/RUN/weights` or `runs/RUN/checkpoints`.
     Takes range requests."""
     if not SERVED.fullmatch(path):

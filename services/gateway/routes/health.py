@@ -6,11 +6,13 @@ from typing import Literal
 
 import anyio.to_thread
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from redis.exceptions import RedisError
 
 from services.gateway.access import Access, AccessDep
-from services.gateway.problems import RETRY_AFTER, Problem
+from services.gateway.problems import RETRY_AFTER
+from services.http import Problem, responses
+from services.store import UnsafeRedis
 
 router = APIRouter(tags=["operation"])
 
@@ -21,7 +23,7 @@ PATIENCE = 2.0
 class Health(BaseModel):
     """The process answers."""
 
-    status: Literal["ok"] = "ok"
+    status: Literal["ok"] = Field("ok", description="Always this: else the answer is an error.")
 
 
 @router.get("/healthz", summary="Alive")
@@ -30,9 +32,10 @@ async def healthz() -> Health:
     return Health()
 
 
-@router.get("/readyz", summary="Ready")
+@router.get("/readyz", summary="Ready", responses=responses({503: "Not ready; `detail` says why"}))
 async def readyz(given: AccessDep) -> Health:
-    """Redis answers and the data volume can be written; else 503 saying what is not so."""
+    """Redis answers and keeps what it acknowledges, and the data volume can be written; else 503
+    saying what is not so."""
     problems = []
     if reason := await _redis_problem(given):
         problems.append(("redis", reason))
@@ -52,6 +55,10 @@ async def _redis_problem(given: Access) -> str | None:
     try:
         with anyio.fail_after(PATIENCE):
             await given.store.ping()
+            if not given.settings.allow_unsafe_redis:
+                await given.store.check_durability()
+    except UnsafeRedis as error:
+        return str(error)
     except (RedisError, OSError, TimeoutError) as error:
         return f"Redis does not answer ({type(error).__name__})"
     return None

@@ -24,8 +24,8 @@ router = APIRouter(tags=["operation"])
 WORKER_GAUGES = {
     "groups_in_flight": "Groups it generates now",
     "tokens_per_second": "Sampled tokens per second",
-    "tokens_total": "Sampled tokens since it started",
-    "admission_wait_seconds": "Time with a free slot and no admission since it started",
+    "tokens_total": "Sampled tokens since its vLLM started",
+    "admission_wait_seconds": "Time with a free slot and no admission in its present run",
     "update_seconds": "From the end of the optimizer step until its version was live",
     "pause_seconds": "How long the last weight update paused generation",
     "restarts": "How often its vLLM was restarted",
@@ -90,7 +90,12 @@ class Snapshot(Collector):
             yield family
 
 
-@router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+@router.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    response_class=Response,
+    responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}},
+)
 async def metrics(given: AccessDep) -> Response:
     """Runs by state, the newest metrics of live runs, workers; in Prometheus' text format."""
     try:

@@ -1,4 +1,4 @@
-"""`/`: the page to watch, three static files without anything from elsewhere."""
+"""`/`: the page to watch, static files without anything from elsewhere."""
 
 from http import HTTPStatus
 from importlib.resources import files
@@ -6,7 +6,7 @@ from importlib.resources import files
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from services.gateway.problems import Problem
+from services.http import Problem
 
 router = APIRouter(include_in_schema=False)
 
@@ -14,6 +14,10 @@ TYPES = {
     "index.html": "text/html; charset=utf-8",
     "app.css": "text/css; charset=utf-8",
     "app.js": "text/javascript; charset=utf-8",
+    "chart.js": "text/javascript; charset=utf-8",
+    # Kept in the tree, with its licence, so that the page works where nothing else is reached.
+    "vendor/uPlot.iife.min.js": "text/javascript; charset=utf-8",
+    "vendor/uPlot.min.css": "text/css; charset=utf-8",
 }
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self'; "
@@ -29,7 +33,7 @@ async def index() -> Response:
     return _file("index.html")
 
 
-@router.get("/web/{name}")
+@router.get("/web/{name:path}")
 async def asset(name: str) -> Response:
     """Its style and its script."""
     if name not in TYPES:

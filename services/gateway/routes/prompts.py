@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.dataset import Row
 from services.datasets import append_rows
-from services.gateway.access import AccessDep, find_dataset
+from services.gateway.access import DATASET_PROBLEMS, AccessDep, find_dataset
+from services.http import responses
 from services.logs import get_logger
 
 router = APIRouter(prefix="/v1/prompts", tags=["datasets"])
@@ -24,7 +25,9 @@ class Prompt(BaseModel):
 
     prompt: str | list[dict[str, Any]] = Field(description="Text, or chat messages.")
     answer: Any = Field(None, description="The verifier's reference.")
-    meta: dict[str, Any] = Field(default_factory=dict)
+    meta: dict[str, Any] = Field(
+        default_factory=dict, description="Anything else that belongs to the row."
+    )
 
 
 class PromptAddition(BaseModel):
@@ -38,19 +41,29 @@ class PromptAddition(BaseModel):
     )
 
     dataset: str = Field(description="Its name or id.")
-    prompts: list[Prompt] = Field(min_length=1, max_length=100_000)
+    prompts: list[Prompt] = Field(
+        min_length=1, max_length=100_000, description="The rows, in their order."
+    )
 
 
 class PromptsAdded(BaseModel):
     """Where the new rows are."""
 
     dataset: str = Field(description="The dataset's id.")
-    added: int
+    added: int = Field(description="How many rows are new.")
     first: int = Field(description="Index of the first new row.")
     rows: int = Field(description="Rows of the dataset now.")
 
 
-@router.post("", status_code=HTTPStatus.CREATED, summary="Add prompts to a dataset")
+@router.post(
+    "",
+    status_code=HTTPStatus.CREATED,
+    summary="Add prompts to a dataset",
+    responses=responses(
+        DATASET_PROBLEMS
+        | {422: "A prompt cannot be used", 507: "The data volume is full, or cannot be written"}
+    ),
+)
 async def add(given: AccessDep, addition: PromptAddition) -> PromptsAdded:
     """Append rows. A run that is training on the dataset draws them from its next epoch on."""
     record = await find_dataset(given, addition.dataset)

@@ -1,13 +1,13 @@
 """`/v1/recipes`: the run configs that come with Headrace."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
 from recipes import Recipe, UnknownRecipe, find_recipe, list_recipes
-from services.gateway.problems import Problem
+from services.http import Problem, responses
 
 router = APIRouter(prefix="/v1/recipes", tags=["recipes"])
 
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1/recipes", tags=["recipes"])
 class RecipeModel(BaseModel):
     """One recipe."""
 
-    name: str
+    name: str = Field(description="What `recipe` in `POST /v1/runs` takes.")
     when: str = Field(description="When to use it.")
     text: str = Field(description="The commented YAML.")
     config: dict[str, Any] = Field(description="What the YAML says; not yet a whole run config.")
@@ -29,7 +29,7 @@ class RecipeModel(BaseModel):
 class RecipeList(BaseModel):
     """All recipes."""
 
-    recipes: list[RecipeModel]
+    recipes: list[RecipeModel] = Field(description="By name.")
 
 
 @router.get("", summary="List recipes")
@@ -38,8 +38,12 @@ async def list_all() -> RecipeList:
     return RecipeList(recipes=[RecipeModel.of(recipe) for recipe in list_recipes()])
 
 
-@router.get("/{name}", summary="Show a recipe")
-async def show(name: str) -> RecipeModel:
+@router.get(
+    "/{name}",
+    summary="Show a recipe",
+    responses=responses({404: "There is no such recipe; `detail` names the nearest"}),
+)
+async def show(name: Annotated[str, Path(description="Its name.")]) -> RecipeModel:
     """One recipe with its commented YAML, to copy and change."""
     try:
         return RecipeModel.of(find_recipe(name))

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from services.contracts.records import RunRecord, RunState
-from services.gateway.access import AccessDep, RunDep
-from services.gateway.problems import Problem
+from services.gateway.access import RUN_PROBLEMS, AccessDep, RunDep
 from services.gateway.submission import RunSubmission, accept
+from services.http import Problem, responses
 from services.logs import get_logger
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -23,19 +23,30 @@ log = get_logger(__name__)
 class RunList(BaseModel):
     """Runs, newest first."""
 
-    runs: list[RunRecord]
+    runs: list[RunRecord] = Field(description="All that were asked for.")
 
 
 class RunMetrics(BaseModel):
     """Metrics of a run by step."""
 
-    run: str
+    run: str = Field(description="The run's id.")
     metrics: list[dict[str, Any]] = Field(
         description="One object a step, by the names of docs/metrics.md."
     )
 
 
-@router.post("", status_code=HTTPStatus.CREATED, summary="Submit a run")
+@router.post(
+    "",
+    status_code=HTTPStatus.CREATED,
+    summary="Submit a run",
+    responses=responses(
+        {
+            404: "There is no such recipe, or no such run to resume",
+            409: "The run to resume is not over, or has no checkpoint",
+            422: "The config cannot be used; `problems` lists everything that is wrong with it",
+        }
+    ),
+)
 async def submit(given: AccessDep, submission: RunSubmission) -> RunRecord:
     """Check a run's config and queue it. A refusal (422) lists every problem with its key path."""
     record = await accept(given, submission)
@@ -59,13 +70,18 @@ async def list_all(
     return RunList(runs=sorted(runs, key=lambda run: run.created, reverse=True))
 
 
-@router.get("/{run}", summary="Show a run")
+@router.get("/{run}", summary="Show a run", responses=responses(RUN_PROBLEMS))
 async def show(record: RunDep) -> RunRecord:
     """One run: its state, the reason for it, its config, where it stands."""
     return record
 
 
-@router.post("/{run}/cancel", status_code=HTTPStatus.ACCEPTED, summary="Cancel a run")
+@router.post(
+    "/{run}/cancel",
+    status_code=HTTPStatus.ACCEPTED,
+    summary="Cancel a run",
+    responses=responses(RUN_PROBLEMS | {409: "It has succeeded or failed already"}),
+)
 async def cancel(given: AccessDep, record: RunDep) -> RunRecord:
     """Ask a run to end. A queued one ends at once, a running one writes a checkpoint first.
     Cancelling twice is fine; a run that has succeeded or failed cannot be cancelled (409)."""
@@ -80,7 +96,7 @@ async def cancel(given: AccessDep, record: RunDep) -> RunRecord:
     return await given.store.runs.get(record.id) or record
 
 
-@router.get("/{run}/metrics", summary="Metrics of a run")
+@router.get("/{run}/metrics", summary="Metrics of a run", responses=responses(RUN_PROBLEMS))
 async def metrics(
     given: AccessDep,
     record: RunDep,

@@ -1,7 +1,9 @@
 """`/v1/workers`: rollout workers by their heartbeats."""
 
-from fastapi import APIRouter
-from pydantic import BaseModel
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
 
 from services.contracts.records import WorkerRecord
 from services.gateway.access import AccessDep
@@ -12,10 +14,13 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
 class WorkerList(BaseModel):
     """All workers whose heartbeat has not lapsed."""
 
-    workers: list[WorkerRecord]
+    workers: list[WorkerRecord] = Field(description="Each as of its last heartbeat.")
 
 
 @router.get("", summary="List workers")
-async def list_all(given: AccessDep, pool: str | None = None) -> WorkerList:
+async def list_all(
+    given: AccessDep,
+    pool: Annotated[str | None, Query(description="Only this pool's.")] = None,
+) -> WorkerList:
     """Rollout workers, of one pool or of all."""
     return WorkerList(workers=await given.store.workers.list(pool))

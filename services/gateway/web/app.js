@@ -1,6 +1,8 @@
 // The page to watch. Lists come from the API every few seconds; the chosen run's events come as SSE.
 // Text from the API only ever becomes textContent, never markup.
 
+import { draw, fit } from "./chart.js";
+
 const REWARD = "reward/mean";
 const TILES = [
   ["Step", (m, run) => `${run.step}${run.max_steps ? ` / ${run.max_steps}` : ""}`],
@@ -217,74 +219,10 @@ function showChart() {
   }
   const points = steps.filter((s) => Number.isFinite(s[picker.value])).map((s) => [s.step, s[picker.value]]);
   const dots = picker.value === REWARD || !points.length ? held.map((e) => [e.step, e.accuracy]) : [];
-  $("legend").replaceChildren(...(dots.length ? [element("i"), "held-out accuracy"] : []));
   const none = !points.length && !dots.length;
-  $("chart").style.display = none ? "none" : "";
   picker.parentElement.hidden = !names.length;
   $("waiting").textContent = none ? (FINAL.has(run.state) ? "No step was trained." : "Waiting for the first step.") : "";
-  if (!none) draw($("chart"), points, dots);
-}
-
-function svg(tag, attributes, text) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
-function ticks(low, high, count) {
-  const raw = (high - low) / count || 1;
-  const unit = 10 ** Math.floor(Math.log10(raw));
-  const size = [1, 2, 5, 10].map((f) => f * unit).find((s) => s >= raw);
-  const result = [];
-  for (let v = Math.ceil(low / size) * size; v <= high + size * 1e-9; v += size) result.push(v);
-  return result;
-}
-
-function short(value) {
-  const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(1);
-  return value.toLocaleString(undefined, { maximumSignificantDigits: 4 });
-}
-
-function draw(chart, points, dots) {
-  const width = chart.clientWidth, height = chart.clientHeight;
-  const box = { left: 52, right: width - 14, top: 12, bottom: height - 24 };
-  const all = [...points, ...dots];
-  const xs = all.map((p) => p[0]), ys = all.map((p) => p[1]);
-  const reduce = (list, pick) => list.reduce((a, b) => pick(a, b));
-  const x0 = reduce(xs, Math.min), x1 = Math.max(reduce(xs, Math.max), x0 + 1);
-  let y0 = reduce(ys, Math.min), y1 = reduce(ys, Math.max);
-  const room = (y1 - y0 || Math.abs(y1) || 1) * 0.08;
-  y0 -= room;
-  y1 += room;
-  const x = (v) => box.left + ((v - x0) / (x1 - x0)) * (box.right - box.left);
-  const y = (v) => box.bottom - ((v - y0) / (y1 - y0)) * (box.bottom - box.top);
-  chart.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  const nodes = [];
-  for (const v of ticks(y0, y1, 4)) {
-    nodes.push(svg("line", { class: "grid", x1: box.left, x2: box.right, y1: y(v), y2: y(v) }));
-    nodes.push(svg("text", { x: box.left - 8, y: y(v) + 4, "text-anchor": "end" }, short(v)));
-  }
-  for (const v of ticks(x0, x1, Math.min(8, x1 - x0)))
-    if (Number.isInteger(v)) nodes.push(svg("text", { x: x(v), y: height - 6, "text-anchor": "middle" }, v.toLocaleString()));
-  if (points.length > 1)
-    nodes.push(svg("path", { class: "line", d: "M" + points.map(([a, b]) => `${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("L") }));
-  else for (const [a, b] of points) nodes.push(svg("circle", { class: "dot", cx: x(a), cy: y(b), r: 3.5 }));
-  for (const [a, b] of dots) nodes.push(svg("circle", { class: "held", cx: x(a), cy: y(b), r: 5.5 }));
-  const tip = svg("g", {});
-  chart.replaceChildren(...nodes, tip);
-  chart.onpointerleave = () => tip.replaceChildren();
-  chart.onpointermove = (event) => {
-    const at = x0 + ((event.offsetX - box.left) / (box.right - box.left)) * (x1 - x0);
-    const near = reduce(all, (a, b) => (Math.abs(b[0] - at) < Math.abs(a[0] - at) ? b : a));
-    const end = x(near[0]) > (box.left + box.right) / 2;
-    tip.replaceChildren(
-      svg("line", { class: "cursor", x1: x(near[0]), x2: x(near[0]), y1: box.top, y2: box.bottom }),
-      svg("circle", { class: "dot", cx: x(near[0]), cy: y(near[1]), r: 4 }),
-      svg("text", { class: "tip", x: x(near[0]) + (end ? -8 : 8), y: box.top + 10, "text-anchor": end ? "end" : "start" }, `step ${near[0]}: ${short(near[1])}`),
-    );
-  };
+  draw($("chart"), picker.value, points, dots);
 }
 
 async function showRecipes() {
@@ -299,6 +237,7 @@ $("curl").textContent =
   `curl ${location.origin}/v1/runs \\\n  --json '{"recipe": "grpo", "config": {\n` +
   `  "model": {"path": "PATH"},\n  "data": {"dataset": "mine"}}}'`;
 $("metric").addEventListener("change", showChart);
-addEventListener("resize", () => run && showChart());
+addEventListener("resize", () => fit($("chart")));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => run && showChart());
 showRecipes().catch(() => setTimeout(showRecipes, 5000));
 refresh();

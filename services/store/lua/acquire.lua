@@ -1,11 +1,20 @@
 -- A learner takes over a run: new epoch (fencing token), new lineage.
--- Invariant: at most one epoch is current, and it is the newest; what older ones still try is
--- refused. No lease is granted under the new lineage before its first version is published,
--- because workers learn the lineage from its manifest.
--- KEYS run groups   ARGV lineage   Reply the epoch
-local epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
-redis.call('HSET', KEYS[1], 'lineage', ARGV[1])
-if redis.call('EXISTS', KEYS[2]) == 0 or #redis.call('XINFO', 'GROUPS', KEYS[2]) == 0 then
-  redis.call('XGROUP', 'CREATE', KEYS[2], 'learner', '0', 'MKSTREAM')
+-- Invariants: at most one epoch is current, and it is the newest; what older ones still try is
+-- refused. `lineages` lists every lineage there ever was with the version it began at, also
+-- those that died before a checkpoint: groups that they sampled may still be in the stream.
+-- No lease is granted under the new lineage before its first version is published, because
+-- workers learn the lineage from its manifest.
+-- KEYS run groups lineages   ARGV lineage   Reply the epoch, or 0 where there is no such run
+local run, groups, lineages = unpack(KEYS)
+local found = redis.call('HMGET', run, 'state', 'lineage', 'committed_step')
+if not found[1] then return 0 end
+local epoch = redis.call('HINCRBY', run, 'epoch', 1)
+-- The same lineage again is a call repeated because its reply was lost.
+if found[2] ~= ARGV[1] then
+  redis.call('HSET', run, 'lineage', ARGV[1])
+  redis.call('RPUSH', lineages, ARGV[1] .. ':' .. (found[3] or '0'))
+end
+if redis.call('EXISTS', groups) == 0 or #redis.call('XINFO', 'GROUPS', groups) == 0 then
+  redis.call('XGROUP', 'CREATE', groups, 'learner', '0', 'MKSTREAM')
 end
 return epoch

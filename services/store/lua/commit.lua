@@ -1,32 +1,38 @@
 -- Make a durable checkpoint the run's current one, and end the draws it was trained on.
 -- Invariants: fenced; steps only go forward; a group is acknowledged, deleted and written to the
--- ledger in the same moment, and only when a checkpoint holds what it taught.
+-- ledger in the same moment, and only when a checkpoint holds what it taught. A checkpoint of an
+-- RL run covers recorded plans only: all steps have one, or nothing changes. The ledger keeps,
+-- beside each draw, the version of its oldest token, and the lineage under which it was planned,
+-- so that staleness can be computed again from it alone.
+-- O(groups acknowledged).
 -- KEYS run plans groups blobs bytes ledger tries
 -- ARGV epoch lineage step directory
--- Reply groups acknowledged, or -1 fenced
+-- Reply groups acknowledged, -1 fenced, or -1 - s where step s was never planned
 local run, plans, groups, blobs, bytes, ledger, tries = unpack(KEYS)
 if fenced(run, ARGV[1]) then return -1 end
 local step = tonumber(ARGV[3])
-local committed = tonumber(redis.call('HGET', run, 'committed_step') or '0')
-local acknowledged = 0
-for s = committed + 1, step do
-  local plan = redis.call('HGET', plans, s)
-  if plan then
-    local draws = {}
-    for _, pair in ipairs(cjson.decode(plan)) do
-      local position = position_of(pair[2])
-      redis.call('XACK', groups, 'learner', pair[1])
-      redis.call('XDEL', groups, pair[1])
-      redis.call('DECRBY', bytes, redis.call('HSTRLEN', blobs, position))
-      redis.call('HDEL', blobs, position)
-      redis.call('HDEL', tries, position .. ' stale', position .. ' verifier_error')
-      draws[#draws + 1] = pair[2]
-    end
-    redis.call('XADD', ledger, '*', 'end', 'trained', 'step', s, 'lineage', ARGV[2],
-      'draws', cjson.encode(draws))
-    redis.call('HDEL', plans, s)
-    acknowledged = acknowledged + #draws
+local r = redis.call('HMGET', run, 'kind', 'committed_step')
+local committed = tonumber(r[2] or '0')
+if step < committed then return 0 end
+if r[1] == 'rl' then
+  for s = committed + 1, step do
+    if redis.call('HEXISTS', plans, s) == 0 then return -1 - s end
   end
+end
+local acknowledged = 0
+for s = committed + 1, r[1] == 'rl' and step or committed do
+  local plan = cjson.decode(redis.call('HGET', plans, s))
+  local draws, oldest = {}, {}
+  for i, pair in ipairs(plan.pairs) do
+    local entry = redis.call('XRANGE', groups, pair[1], pair[1])[1]
+    draws[i], oldest[i] = pair[2], entry and entry[2][6] .. ':' .. entry[2][4] or ''
+    if entry then remove_group(groups, blobs, bytes, pair[1], pair[2]) end
+    redis.call('HDEL', tries, position_of(pair[2]))
+  end
+  redis.call('XADD', ledger, '*', 'end', 'trained', 'step', s, 'lineage', ARGV[2],
+    'planned', plan.lineage, 'draws', cjson.encode(draws), 'oldest', cjson.encode(oldest))
+  redis.call('HDEL', plans, s)
+  acknowledged = acknowledged + #draws
 end
 redis.call('HSET', run, 'committed_step', step, 'checkpoint', ARGV[4])
 return acknowledged

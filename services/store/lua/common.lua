@@ -9,7 +9,49 @@ local function fenced(run_key, epoch)
   return redis.call('HGET', run_key, 'epoch') ~= epoch
 end
 
+local function final(state)
+  return state == 'succeeded' or state == 'failed' or state == 'cancelled'
+end
+
 -- Draws travel as 'position:epoch:rows:index'; the position names the draw everywhere else.
 local function position_of(draw)
   return string.match(draw, '^(%d+):')
+end
+
+-- Returned draws go out again in the run's order, lowest position first; a set has each once.
+local function put_back(returned, draw)
+  redis.call('ZADD', returned, position_of(draw), draw)
+end
+
+-- End an attempt. Its draw, or nil where it was not held.
+local function let_go(attempts, held, attempt)
+  if redis.call('ZREM', attempts, attempt) == 0 then return nil end
+  local draw = string.match(redis.call('HGET', held, attempt), '^(%S+)')
+  redis.call('HDEL', held, attempt)
+  return draw
+end
+
+-- How often a draw has failed for this cause, this time included.
+local function failed_again(tries, draw, cause)
+  local position = position_of(draw)
+  local counts = cjson.decode(redis.call('HGET', tries, position) or '{}')
+  counts[cause] = (counts[cause] or 0) + 1
+  redis.call('HSET', tries, position, cjson.encode(counts))
+  return counts[cause]
+end
+
+-- End a draw without training it.
+local function drop_draw(ledger, tries, draw, reason, detail)
+  redis.call('HDEL', tries, position_of(draw))
+  redis.call('XADD', ledger, '*', 'end', 'dropped', 'reason', reason, 'detail', detail,
+    'draws', cjson.encode({draw}))
+end
+
+-- Take a group out of the stream, with its payload and its bytes.
+local function remove_group(groups, blobs, bytes, entry, draw)
+  local position = position_of(draw)
+  redis.call('XACK', groups, 'learner', entry)
+  redis.call('XDEL', groups, entry)
+  redis.call('DECRBY', bytes, redis.call('HSTRLEN', blobs, position))
+  redis.call('HDEL', blobs, position)
 end

@@ -1,21 +1,21 @@
 -- Turn a held attempt into a group in the stream.
 -- Invariant: only the attempt that holds a draw completes it, once; a lapsed attempt gives its
 -- draw back and its work is discarded. Never refused for space: the lease reserved it.
--- KEYS attempts held groups blobs bytes returned
+-- `last_finished` is the cursor at the newest completion: what was drawn before it may have been
+-- of use, whatever was drawn since has not been yet (see lease).
+-- KEYS attempts held groups blobs bytes returned order
 -- ARGV attempt min_version lineage blob
 -- Reply 1 accepted, 0 discarded
-local attempts, held, groups, blobs, bytes, returned = unpack(KEYS)
-local attempt = ARGV[1]
-local deadline = redis.call('ZSCORE', attempts, attempt)
+local attempts, held, groups, blobs, bytes, returned, order = unpack(KEYS)
+local deadline = redis.call('ZSCORE', attempts, ARGV[1])
 if not deadline then return 0 end
-local draw = string.match(redis.call('HGET', held, attempt), '^(%S+)')
-redis.call('ZREM', attempts, attempt)
-redis.call('HDEL', held, attempt)
-if tonumber(deadline) < now_ms() then
-  redis.call('LPUSH', returned, draw)
+local draw = let_go(attempts, held, ARGV[1])
+if tonumber(deadline) <= now_ms() then
+  put_back(returned, draw)
   return 0
 end
 redis.call('HSET', blobs, position_of(draw), ARGV[4])
 redis.call('INCRBY', bytes, #ARGV[4])
 redis.call('XADD', groups, '*', 'draw', draw, 'min_version', ARGV[2], 'lineage', ARGV[3], 'bytes', #ARGV[4])
+redis.call('HSET', order, 'last_finished', redis.call('HGET', order, 'position'))
 return 1

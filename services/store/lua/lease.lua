@@ -3,26 +3,36 @@
 -- stream, ended. committed*B + waiting + held never exceeds min(u + eta + 1, max_steps) * B for
 -- the version u that the asking worker serves, and u belongs to the run's current lineage.
 -- Bytes: waiting + what held groups may still add stays within the budget, so that `complete`
--- never has to be refused.
--- KEYS run order returned attempts held groups bytes
+-- never has to be refused. The budget bounds what runs ahead of the batch that is being
+-- collected, not that batch itself, which could otherwise never become whole.
+-- A call repeated because its reply was lost gets the same answer again.
+-- `exhausted`: nothing is open, and since the last group was finished more than every row was
+-- drawn, and dropped.
+-- O(draws handed out + attempts lapsed since the last call), not O(in flight).
+-- KEYS run order returned attempts held groups bytes plans
 -- ARGV worker lineage version count ttl_ms reserve_bytes attempt...
 -- Reply {refusal or '', attempt, draw, attempt, draw, ...}
-local run, order, returned, attempts, held, groups, bytes = unpack(KEYS)
+local run, order, returned, attempts, held, groups, bytes, plans = unpack(KEYS)
 local worker, lineage, version = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local count, ttl, reserve = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local now = now_ms()
 
-local expired = redis.call('ZRANGEBYSCORE', attempts, '-inf', now)
-for _, attempt in ipairs(expired) do
-  local record = redis.call('HGET', held, attempt)
-  redis.call('LPUSH', returned, string.match(record, '^(%S+)'))
-  redis.call('HDEL', held, attempt)
-  redis.call('ZREM', attempts, attempt)
+for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', attempts, '-inf', now)) do
+  put_back(returned, let_go(attempts, held, attempt))
 end
+
+local reply = {''}
+for i = 7, #ARGV do
+  local record = redis.call('HGET', held, ARGV[i])
+  if not record then break end
+  reply[#reply + 1] = ARGV[i]
+  reply[#reply + 1] = string.match(record, '^(%S+)')
+end
+if #reply > 1 then return reply end
 
 local r = redis.call('HMGET', run, 'state', 'lineage', 'batch', 'max_staleness', 'max_steps',
   'committed_step', 'stream_bytes', 'cancel_requested')
-if r[1] ~= 'running' or r[8] == '1' then return {'state'} end
+if r[1] ~= 'running' or r[8] == '1' or not (r[3] and r[5]) then return {'state'} end
 if r[2] ~= lineage then return {'lineage'} end
 local batch, eta, max_steps = tonumber(r[3]), tonumber(r[4]), tonumber(r[5])
 local committed, budget = tonumber(r[6] or '0'), tonumber(r[7])
@@ -33,23 +43,26 @@ count = math.min(count, admitted - (committed * batch + waiting + in_flight))
 if count <= 0 then return {'admission'} end
 
 local used = tonumber(redis.call('GET', bytes) or '0') + in_flight * reserve
-if waiting + in_flight > 0 then
-  count = math.min(count, math.floor((budget - used) / reserve))
-  if count <= 0 then return {'bytes'} end
-end
+local lacking = batch - (waiting - redis.call('HLEN', plans) * batch + in_flight)
+count = math.min(count, math.max(math.floor((budget - used) / reserve), lacking))
+if count <= 0 then return {'bytes'} end
 
-local reply = {''}
+local o = redis.call('HMGET', order, 'position', 'epoch', 'rows', 'index', 'dataset_rows', 'last_finished')
+local position, epoch, rows, index = tonumber(o[1]), tonumber(o[2]), tonumber(o[3]), tonumber(o[4])
+local dataset_rows, last_finished = tonumber(o[5]), tonumber(o[6] or '0')
+if in_flight == 0 and redis.call('ZCARD', returned) == 0
+  and position - last_finished >= 2 * math.max(rows, dataset_rows) then
+  return {'exhausted'}
+end
 for i = 1, count do
-  local draw = redis.call('LPOP', returned)
+  local draw = redis.call('ZPOPMIN', returned)[1]
   if not draw then
-    local o = redis.call('HMGET', order, 'position', 'epoch', 'rows', 'index', 'dataset_rows')
-    local position, epoch, rows, index = tonumber(o[1]), tonumber(o[2]), tonumber(o[3]), tonumber(o[4])
     if index >= rows then
-      epoch, rows, index = epoch + 1, tonumber(o[5]), 0
-      if rows == 0 then break end
+      if dataset_rows == 0 then break end
+      epoch, rows, index = epoch + 1, dataset_rows, 0
     end
     draw = position .. ':' .. epoch .. ':' .. rows .. ':' .. index
-    redis.call('HSET', order, 'position', position + 1, 'epoch', epoch, 'rows', rows, 'index', index + 1)
+    position, index = position + 1, index + 1
   end
   local attempt = ARGV[6 + i]
   redis.call('ZADD', attempts, now + ttl, attempt)
@@ -57,5 +70,5 @@ for i = 1, count do
   reply[#reply + 1] = attempt
   reply[#reply + 1] = draw
 end
-if #reply == 1 then return {'exhausted'} end
+redis.call('HSET', order, 'position', position, 'epoch', epoch, 'rows', rows, 'index', index)
 return reply

@@ -1,5 +1,12 @@
--- Record which groups batch `step` trains, before it is trained.
--- Invariant: fenced; a step's plan, once recorded, never changes: a restarted learner replays it.
--- KEYS run plans   ARGV epoch step json([[entry, draw], ...])   Reply 1, 0 if planned, -1 fenced
-if fenced(KEYS[1], ARGV[1]) then return -1 end
-return redis.call('HSETNX', KEYS[2], ARGV[2], ARGV[3])
+-- Record which groups batch `step` trains, before it is trained, and the lineage that plans it.
+-- Invariants: fenced; a step's plan, once recorded, never changes: a restarted learner replays
+-- it. A step that a checkpoint covers is not planned again.
+-- KEYS run plans   ARGV epoch step json([[entry, draw], ...])
+-- Reply 1 recorded (by this call, or by the same one before), 0 another plan stands, -1 fenced
+local run, plans = unpack(KEYS)
+if fenced(run, ARGV[1]) then return -1 end
+local r = redis.call('HMGET', run, 'lineage', 'committed_step')
+if tonumber(ARGV[2]) <= tonumber(r[2] or '0') then return 0 end
+local plan = '{"lineage":' .. cjson.encode(r[1]) .. ',"pairs":' .. ARGV[3] .. '}'
+if redis.call('HSETNX', plans, ARGV[2], plan) == 1 then return 1 end
+return redis.call('HGET', plans, ARGV[2]) == plan and 1 or 0

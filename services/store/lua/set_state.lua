@@ -1,15 +1,16 @@
 -- Change a run's state and say so in its events.
--- Invariant: a final state never changes; where `from` is given, only those states are left.
--- KEYS run events   ARGV state reason now from(csv or '') final(1/0)   Reply 1 changed, 0 not
-local state = redis.call('HGET', KEYS[1], 'state')
+-- Invariants: a final state never changes; where `from` is given, only that state is left; where
+-- an epoch is given (a learner's call), fenced.
+-- KEYS run events   ARGV state reason now from('' any) final(1/0) epoch('' not a learner)
+-- Reply 1 changed, 0 not, -1 fenced
+local run, events = unpack(KEYS)
+local state = redis.call('HGET', run, 'state')
 if not state then return 0 end
-if state == 'succeeded' or state == 'failed' or state == 'cancelled' then return 0 end
-if ARGV[4] ~= '' and not string.find(',' .. ARGV[4] .. ',', ',' .. state .. ',', 1, true) then
-  return 0
-end
-redis.call('HSET', KEYS[1], 'state', ARGV[1], 'reason', ARGV[2])
-if ARGV[1] == 'running' then redis.call('HSETNX', KEYS[1], 'started', ARGV[3]) end
-if ARGV[5] == '1' then redis.call('HSET', KEYS[1], 'finished', ARGV[3]) end
-redis.call('XADD', KEYS[2], 'MAXLEN', '~', 20000, '*', 'kind', 'state', 'time', ARGV[3],
+if ARGV[6] ~= '' and fenced(run, ARGV[6]) then return -1 end
+if final(state) or (ARGV[4] ~= '' and ARGV[4] ~= state) then return 0 end
+redis.call('HSET', run, 'state', ARGV[1], 'reason', ARGV[2])
+if ARGV[1] == 'running' then redis.call('HSETNX', run, 'started', ARGV[3]) end
+if ARGV[5] == '1' then redis.call('HSET', run, 'finished', ARGV[3]) end
+redis.call('XADD', events, 'MAXLEN', '~', 20000, '*', 'kind', 'state', 'time', ARGV[3],
   'data', cjson.encode({state = ARGV[1], reason = ARGV[2]}))
 return 1

@@ -1,5 +1,6 @@
 """The gateway as a service: files, errors, health, metrics, the page, Redis going away."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -119,9 +120,17 @@ def test_the_page_brings_all_it_needs(api: httpx.Client) -> None:
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'self'" in page.headers["content-security-policy"]
     assert "http" not in page.text.replace("http-equiv", "")
-    for name in ("app.css", "app.js"):
-        assert f"web/{name}" in page.text
-        assert api.get(f"/web/{name}").status_code == 200
+    asked = re.findall(r'(?:src|href)="(web/[^"]+)"', page.text)
+    asked += [f"web/{name}" for name in re.findall(r'from "./(.+)"', api.get("/web/app.js").text)]
+    assert sorted(asked) == [
+        "web/app.css",
+        "web/app.js",
+        "web/chart.js",
+        "web/vendor/uPlot.iife.min.js",
+        "web/vendor/uPlot.min.css",
+    ]
+    for name in asked:
+        assert api.get(f"/{name}").status_code == 200, name
     assert api.get("/web/../settings.py").status_code == 404
 
 
@@ -178,3 +187,14 @@ def test_a_port_in_use_ends_the_start_with_one_sentence() -> None:
         f"error: cannot listen on 127.0.0.1:{port} (Address already in use): stop what listens "
         "there, or choose another port with --port"
     ]
+
+
+def test_the_api_page_needs_no_other_host(api: httpx.Client) -> None:
+    page = api.get("/docs")
+
+    assert page.status_code == 200
+    asked = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert asked
+    for path in asked:
+        assert path.startswith("/"), path
+        assert api.get(path).status_code == 200

@@ -90,6 +90,38 @@ def test_the_gradient_is_that_of_the_formula_in_float64() -> None:
     assert_same(expected, {name: p.grad for name, p in trained.named_parameters()})
 
 
+@pytest.mark.parametrize("proximal", ["sampler", "recompute"])
+def test_reinforce_is_weighed_by_the_truncated_policy_over_the_sampler(proximal: str) -> None:
+    # −min(sg(π)/μ, C)·A·log π: without a ratio, the proximal policy plays no part.
+    goal = objective(
+        loss=ReinforceLoss(type="reinforce"),
+        proximal={"type": proximal},
+        correction={"type": "truncate", "cap": 1.1},
+    )
+    samples = [sample for sample in random_samples(groups=3, per_group=3) if sample.trains]
+    model = tiny_model().model.double()
+    total = torch.zeros((), dtype=torch.float64)
+    cut = 0
+    for sample in samples:
+        logits = model(sample.tokens[None], use_cache=False).logits[0] / 0.8
+        every = logits[:-1].log_softmax(-1).gather(1, sample.tokens[1:, None]).squeeze(1)
+        logprobs = every[sample.wanted[1:]]
+        weight = (logprobs.detach() - sample.sampler_logprobs.double()).exp()
+        cut += int((weight > 1.1).sum())
+        total = total - (weight.clamp(max=1.1) * sample.advantage * logprobs).sum()
+    assert cut
+    (total / sum(len(sample.sampler_logprobs) for sample in samples)).backward()
+    expected = {name: p.grad.float() for name, p in model.named_parameters()}
+
+    trained = tiny_model().model
+    given = random_samples(groups=3, per_group=3)
+    for sample in given:
+        if proximal == "recompute":
+            sample.proximal_logprobs = torch.full_like(sample.sampler_logprobs, -7.0)
+    accumulate_gradients(TokenLogprobs(trained), given, goal, 40, ALONE)
+    assert_same(expected, {name: p.grad for name, p in trained.named_parameters()})
+
+
 def test_a_batch_without_anything_to_train_has_gradient_zero() -> None:
     model = tiny_model().model
     samples = random_samples(groups=2, per_group=1)  # the only sample of each group is masked

@@ -37,13 +37,13 @@ def result(id_, status, reward):
 
 def test_each_completion_is_scored_by_every_verifier_sample_by_sample():
     rewards = [Reward(verifier="math"), Reward(verifier="format", params={"tag": "think"})]
-    items = score_items(rewards, "2+2=", 4, ["4", "5"])
+    items = score_items(rewards, "2+2=", 4, ["4", "5"], row=17)
 
     assert [item.id for item in items] == ["0/0", "0/1", "1/0", "1/1"]
     assert [item.verifier for item in items] == ["math", "format"] * 2
     assert [item.completion for item in items] == ["4", "4", "5", "5"]
     assert items[1].params == {"tag": "think"}
-    assert all(item.answer == 4 and item.prompt == "2+2=" for item in items)
+    assert all((item.answer, item.prompt, item.row) == (4, "2+2=", 17) for item in items)
 
 
 def test_the_reward_is_the_weighted_sum_and_components_stay_unweighted():

@@ -1,0 +1,143 @@
+"""The installation that is measured: every process for real, used through the REST API.
+
+Runs are submitted, followed by polling and cancelled like any user's. Nothing is measured here.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from services.cli.client import Gateway
+from services.cli.output import CliError
+from services.demo import sums
+from services.launch import Stack, UpOptions
+
+POLL_SECONDS = 1.0
+STANDSTILL_SECONDS = 240.0
+"""Nothing new for so long: the run hangs. A start of vLLM takes a minute."""
+
+
+class BenchFailed(RuntimeError):
+    """A part could not be measured; the message says why."""
+
+
+class Installation:
+    """One `headrace up` in `data`, with the datasets and the model of the workload."""
+
+    def __init__(self, data: Path) -> None:
+        # Log records are read for the weight updates, whatever the user's own settings.
+        logs = {"HEADRACE_LOG_FORMAT": "json", "HEADRACE_LOG_LEVEL": "info"}
+        self.stack = Stack(
+            UpOptions(data=data, port=0, reward_port=0, redis_port=0, environment=logs)
+        )
+        self._stamp = f"{int(time.time()):x}"
+
+    def __enter__(self) -> Self:
+        self.stack.__enter__()
+        try:
+            self.api = Gateway(self.stack.gateway_url)
+            for name, rows in sums().items():
+                text = "".join(json.dumps(row) + "\n" for row in rows)
+                files = {"file": (f"{name}.jsonl", text)}
+                self.api.post("/v1/datasets", files=files, data={"name": name})
+        except BaseException:
+            self.stack.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stack.stop()
+
+    @property
+    def data(self) -> Path:
+        """The data volume."""
+        return self.stack.data
+
+    def submit(self, recipe: str, name: str, config: dict[str, Any]) -> str:
+        """Queue a run. Returns its id."""
+        body = {"recipe": recipe, "name": f"bench-{name}-{self._stamp}", "config": config}
+        return str(self.api.post("/v1/runs", json=body)["id"])
+
+    def finish(self, run: str) -> dict[str, Any]:
+        """The record of `run` once it has succeeded. Raises BenchFailed."""
+        return self._until(run, lambda record: record["state"] == "succeeded")
+
+    def reach(self, run: str, step: int) -> None:
+        """Return when `run` has trained `step` steps. Raises BenchFailed."""
+        self._until(run, lambda record: record["step"] >= step)
+
+    @contextmanager
+    def running(self, recipe: str, name: str, config: dict[str, Any]) -> Iterator[str]:
+        """A run for the length of the block: submitted before, cancelled and over after it."""
+        run = self.submit(recipe, name, config)
+        try:
+            yield run
+        except Exception:
+            # The next part's run would wait behind it. One that has failed refuses (409).
+            with suppress(CliError):
+                self.api.post(f"/v1/runs/{run}/cancel")
+            raise
+        self.api.post(f"/v1/runs/{run}/cancel")
+        self._until(run, lambda record: record["state"] == "cancelled")
+        self.wait("the worker to be idle", self._workers_idle)
+
+    def metrics(self, run: str) -> list[dict[str, Any]]:
+        """The run's rows of metrics.jsonl that belong to a step."""
+        rows = self.api.get(f"/v1/runs/{run}/metrics")["metrics"]
+        return [row for row in rows if "time/step" in row]
+
+    def worker_records(self) -> list[dict[str, Any]]:
+        """What the rollout worker has logged, oldest first."""
+        found = []
+        for line in self.stack.log("rollout-0").read_text(errors="replace").splitlines():
+            # Other lines: the headings between starts, and what libraries print.
+            if line.startswith("{"):
+                try:
+                    found.append(json.loads(line))
+                except json.JSONDecodeError:
+                    continue
+        return found
+
+    def wait(self, what: str, ready: Callable[[], bool]) -> None:
+        """Return when `ready`. Raises BenchFailed, LaunchError."""
+        began = time.monotonic()
+        while not ready():
+            self.stack.check()
+            if time.monotonic() - began > STANDSTILL_SECONDS:
+                raise BenchFailed(f"waited {STANDSTILL_SECONDS:.0f} s for {what}")
+            time.sleep(POLL_SECONDS)
+
+    def _workers_idle(self) -> bool:
+        workers = self.api.get("/v1/workers")["workers"]
+        return bool(workers) and all(worker["state"] == "idle" for worker in workers)
+
+    def _until(self, run: str, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        seen: tuple[str, int] | None = None
+        moved = time.monotonic()
+        while True:
+            self.stack.check()
+            record: dict[str, Any] = self.api.get(f"/v1/runs/{run}")
+            if ready(record):
+                return record
+            if record["state"] in ("succeeded", "failed", "cancelled"):
+                raise BenchFailed(
+                    f"run {record['name']} {record['state']}: {record['reason'] or 'no reason'}"
+                )
+            now = (record["state"], record["step"])
+            if now != seen:
+                seen, moved = now, time.monotonic()
+            elif time.monotonic() - moved > STANDSTILL_SECONDS:
+                raise BenchFailed(
+                    f"run {record['name']} is {record['state']} at step {record['step']} and has "
+                    f"not moved for {STANDSTILL_SECONDS:.0f} s; logs: {self.data / 'logs'}"
+                )
+            time.sleep(POLL_SECONDS)

@@ -1,0 +1,42 @@
+"""`python -m bench.offline`: vLLM's own `LLM.generate` in a process that stays warm.
+
+One JSON object a line on stdin: first the arguments of `LLM`, then requests; one JSON object a line
+on stdout answers each. What vLLM prints goes to stderr. Ends with its stdin.
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from services.process import die_with_parent
+
+
+def main() -> None:
+    """Load, then generate what is asked for until stdin ends."""
+    die_with_parent()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(value: dict[str, Any]) -> None:
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(**json.loads(sys.stdin.readline()))
+    answer({"ready": True})
+    for line in sys.stdin:
+        request = json.loads(line)
+        prompts = [{"prompt_token_ids": ids} for ids in request["prompts"]]
+        sampling = SamplingParams(**request["sampling"])
+        began = time.monotonic()
+        outputs = llm.generate(prompts, sampling, use_tqdm=False)
+        seconds = time.monotonic() - began
+        tokens = sum(len(one.token_ids) for output in outputs for one in output.outputs)
+        answer({"tokens": tokens, "seconds": seconds})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""`headrace audit`: proof that a run lost nothing and trained nothing twice."""
+
+import typer
+from rich.markup import escape
+
+from services.cli.client import Gateway, GatewayURL
+from services.cli.output import FAILED, AsJson, out, print_json
+from services.cli.runs import Run
+
+
+def register(root: typer.Typer) -> None:
+    """Add the command to the root."""
+    root.command()(audit)
+
+
+def audit(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """Account for every draw of RUN, and of the runs that it continues, from the ledger.
+
+    Exit code 1 if a draw was lost or is there twice.
+    """
+    found = Gateway(gateway).get(f"/v1/runs/{run}/audit")
+    clean = found["lost"] == 0 and found["duplicated"] == 0
+    if as_json:
+        print_json(found)
+        raise typer.Exit(0 if clean else FAILED)
+    rows = [("drawn", found["drawn"]), ("trained", found["trained"])]
+    rows += [(f"dropped: {reason}", count) for reason, count in found["dropped"].items()]
+    rows += [("in flight", found["in_flight"])]
+    for name, count in rows:
+        out.print(f"{escape(name):<24}{count:>10,}")
+    for name in ("lost", "duplicated"):
+        style = "red" if found[name] else "green"
+        out.print(f"{name:<24}[{style}]{found[name]:>10,}[/]")
+    out.print(f"{'staleness seen, at most':<24}{found['max_staleness_seen']:>10,}")
+    for problem in found["problems"]:
+        out.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
+    raise typer.Exit(0 if clean else FAILED)

@@ -1,0 +1,77 @@
+"""Which member of a union a section is: by its tag (`type`, `source`), else by its default.
+
+Pure. A user who writes `optimizer: {lr: 1e-4}` means the optimizer that a config without an
+`optimizer` section would have; pydantic asks for the tag of every union that is written out.
+"""
+
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+TAGS = ("type", "source")
+Models = list[type[BaseModel]]
+
+
+def models_of(annotation: Any) -> Models:
+    """The models that a value of this annotation may be (items of a list included)."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) in (Annotated, Union, UnionType, list):
+        return [model for inner in get_args(annotation) for model in models_of(inner)]
+    return []
+
+
+def tags_of(model: type[BaseModel]) -> tuple[str, ...]:
+    """The values of its tag that mean `model`; none where it is no member of a union."""
+    field = model.model_fields.get(tag_name(model))
+    return tuple(map(str, get_args(field.annotation))) if field is not None else ()
+
+
+def tag_name(model: type[BaseModel]) -> str:
+    """Which key tells `model` from the other members of its union; '' where none does."""
+    fields = model.model_fields
+    return next((name for name in TAGS if name in fields and get_args(fields[name].annotation)), "")
+
+
+def with_default_tags(model: type[BaseModel], raw: dict[str, Any]) -> dict[str, Any]:
+    """`raw`, a value for `model`, with the tags that its sections leave out where they are clear.
+
+    The tag is that of the field's default, else that of the one member whose own tag has one. It
+    stays out where a key belongs to other members only: then the user means one of those.
+    """
+    filled = dict(raw)
+    for name, field in model.model_fields.items():
+        value = raw.get(name)
+        if isinstance(value, dict):
+            filled[name] = _section(field, value)
+    return filled
+
+
+def _section(field: FieldInfo, value: dict[str, Any]) -> dict[str, Any]:
+    members = models_of(field.annotation)
+    if not members:
+        return value
+    if len(members) == 1:
+        return with_default_tags(members[0], value)
+    key = tag_name(members[0])
+    if key not in value:
+        member = _default_member(field, members, key)
+        if member is None or _means_another(value, member, members):
+            return value
+        tag = getattr(field.default, key, None) or member.model_fields[key].default
+        return with_default_tags(member, {key: tag, **value})
+    chosen = next((member for member in members if value[key] in tags_of(member)), None)
+    return with_default_tags(chosen, value) if chosen else value
+
+
+def _default_member(field: FieldInfo, members: Models, key: str) -> type[BaseModel] | None:
+    if isinstance(field.default, BaseModel):
+        return type(field.default)
+    return next((m for m in members if not m.model_fields[key].is_required()), None)
+
+
+def _means_another(value: dict[str, Any], member: type[BaseModel], members: Models) -> bool:
+    elsewhere = {name for other in members for name in other.model_fields}
+    return any(name in elsewhere and name not in member.model_fields for name in value)

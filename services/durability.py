@@ -1,0 +1,34 @@
+"""Whether the Redis of an installation may be trusted with work: asked by every process at start.
+
+Never silent: a Redis that may lose acknowledged work is refused, or, where the user has accepted
+that, named in the log.
+"""
+
+from services.logs import get_logger
+from services.settings import Settings, redacted
+from services.store import Store, UnsafeRedis
+
+log = get_logger(__name__)
+
+
+async def require_durable(store: Store, settings: Settings) -> None:
+    """Raise UnsafeRedis unless `store`'s Redis keeps what it acknowledges, or the settings accept
+    that it may not. Raises RedisError or OSError where it does not answer."""
+    await store.ping()
+    try:
+        await store.check_durability()
+    except UnsafeRedis as error:
+        if not settings.allow_unsafe_redis:
+            raise
+        log.warning("Redis may lose acknowledged work, as was accepted", reason=str(error))
+
+
+def cannot_use(settings: Settings, error: Exception) -> str:
+    """The sentence for a process that will not start without its Redis."""
+    url = redacted(settings.redis_url.get_secret_value())
+    if isinstance(error, UnsafeRedis):
+        return f"cannot use Redis at {url}: {error}"
+    return (
+        f"cannot use Redis at {url}: {error}. Start it, or name another with --redis-url "
+        "(HEADRACE_REDIS_URL)"
+    )

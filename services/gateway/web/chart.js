@@ -1,0 +1,70 @@
+// One metric by step, drawn by uPlot (vendor/), which also gives the cursor, the legend and zooming.
+
+const HEIGHT = 260; // CSS pixels
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+let plot = null;
+let drawn = null; // what `plot` was made for, so that new points only move its data
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+function short(value) {
+  if (value == null) return "";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(1);
+  return (value + 0).toLocaleString(undefined, { maximumSignificantDigits: 4 }).replace(/^-0$/, "0");
+}
+
+// [[step, value], …] of the metric, and of held-out accuracy, on one list of steps.
+function joined(points, dots) {
+  const steps = [...new Set([...points, ...dots].map(([step]) => step))].sort((a, b) => a - b);
+  const values = new Map(points), held = new Map(dots);
+  return [steps, steps.map((s) => values.get(s)), steps.map((s) => held.get(s))];
+}
+
+function options(box, name, withDots) {
+  const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
+  return {
+    width: box.clientWidth,
+    height: HEIGHT,
+    scales: { x: { time: false } },
+    axes: [
+      { ...axis, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5] },
+      { ...axis, size: 64, values: (_, ticks) => ticks.map(short) },
+    ],
+    series: [
+      { label: "step" },
+      { label: name, stroke: colour("accent"), width: 2, spanGaps: true, value: (_, v) => short(v) },
+      {
+        label: "held-out accuracy",
+        show: withDots,
+        stroke: colour("second"),
+        width: 0,
+        points: { show: true, size: 11, width: 1, fill: colour("second"), stroke: colour("card") },
+        value: (_, v) => short(v),
+      },
+    ],
+  };
+}
+
+// Draws `points` of the metric `name`; `dots` are held-out accuracies. Nothing to draw clears it.
+export function draw(box, name, points, dots) {
+  if (!points.length && !dots.length) {
+    plot?.destroy();
+    plot = drawn = null;
+    return;
+  }
+  const wanted = [name, dots.length > 0, dark.matches].join();
+  if (wanted !== drawn) {
+    plot?.destroy();
+    plot = new uPlot(options(box, name, dots.length > 0), joined(points, dots), box);
+    drawn = wanted;
+  } else plot.setData(joined(points, dots));
+  fit(box);
+}
+
+export function fit(box) {
+  if (plot && plot.width !== box.clientWidth) plot.setSize({ width: box.clientWidth, height: HEIGHT });
+}

@@ -1,0 +1,202 @@
+"""Every error as an RFC 9457 problem document (`application/problem+json`).
+
+`detail` is one sentence for a person: the thing, the value, the way out. Where several things are
+wrong at once, `problems` lists them with their place. Nothing internal is ever shown, and no body
+is echoed back: an unexpected error is logged here and answered with a number to find it by.
+"""
+
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from services.logs import get_logger
+
+MEDIA_TYPE = "application/problem+json"
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+MAX_LISTED = 50
+"""Problems listed in one document; a request may have thousands."""
+WORDS = {"missing": "is required", "extra_forbidden": "is not known here"}
+
+Handler = Callable[[Request, Exception], Awaitable[Response]]
+
+log = get_logger(__name__)
+
+
+class ProblemItem(BaseModel):
+    """One thing that is wrong."""
+
+    path: str = Field(description="Key path, e.g. `training.max_steps`; empty: the whole.")
+    message: str = Field(description="What is wrong there, and the way out.")
+    item: str | None = Field(
+        None, description="The id of the item it is about, where the request has items."
+    )
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457 problem details."""
+
+    type: str = Field("about:blank", description="Always this: `status` says the kind.")
+    title: str = Field(description="The status in words.")
+    status: int = Field(description="The HTTP status.")
+    detail: str = Field(description="What went wrong, and the way out.")
+    instance: str = Field(description="The request's path.")
+    problems: list[ProblemItem] | None = Field(
+        None, description=f"Each thing that is wrong, where it stands: the first {MAX_LISTED}."
+    )
+
+
+class Problem(Exception):
+    """Raise it anywhere in a request to answer with a problem document."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        problems: Iterable[ProblemItem | tuple[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """A pair among `problems` is (path, message)."""
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.problems = [
+            ProblemItem(path=one[0], message=one[1]) if isinstance(one, tuple) else one
+            for one in problems
+        ]
+        self.headers = headers
+
+    def response(self, path: str) -> Response:
+        """As the HTTP response to a request of `path`."""
+        document = ProblemDocument(
+            title=HTTPStatus(self.status).phrase,
+            status=self.status,
+            detail=self.detail,
+            instance=path,
+            problems=self.problems[:MAX_LISTED] or None,
+        )
+        # ASCII with escapes: what is quoted from a bad request may be no Unicode.
+        body = json.dumps(document.model_dump(exclude_none=True))
+        return Response(body, self.status, dict(self.headers or {}), MEDIA_TYPE)
+
+
+def answer(
+    request: Request,
+    status: int,
+    detail: str,
+    problems: Iterable[ProblemItem | tuple[str, str]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """The problem document as a response to `request`."""
+    return Problem(status, detail, problems, headers).response(request.url.path)
+
+
+def install(app: FastAPI, more: Mapping[type[Exception], Handler] | None = None) -> None:
+    """Have every error of `app` answered as a problem document; `more`: the service's own errors
+    and what answers them."""
+    own: dict[type[Exception], Handler] = {
+        Problem: _problem,
+        HTTPException: _http,
+        RequestValidationError: _validation,
+        Exception: unexpected,
+    }
+    for error, handler in {**own, **(more or {})}.items():
+        app.add_exception_handler(error, handler)
+
+
+def responses(described: Mapping[int | str, str]) -> dict[int | str, dict[str, Any]]:
+    """For the OpenAPI document: what each status (400, "4XX") means."""
+    return {
+        status: {"description": text, "model": ProblemDocument}
+        for status, text in described.items()
+    }
+
+
+def described(schema: dict[str, Any]) -> dict[str, Any]:
+    """An OpenAPI document with the media type that problems have; FastAPI knows only its own."""
+    reference = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
+    for operations in schema["paths"].values():
+        for operation in operations.values():
+            for response in operation["responses"].values():
+                content = response.get("content", {})
+                for media_type in [
+                    m for m, what in content.items() if what.get("schema") == reference
+                ]:
+                    content[MEDIA_TYPE] = content.pop(media_type)
+    return schema
+
+
+def summary(problems: Sequence[ProblemItem]) -> str:
+    """The first problem in full, and how many more there are."""
+    first = problems[0]
+    item = f" (item {first.item!r})" if first.item else ""
+    place = f"{first.path}{item}: " if first.path else ""
+    more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return f"{place}{first.message}{more}"
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return error.response(request.url.path)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    """What the framework refuses: an unknown path, a wrong method, a body that cannot be read."""
+    assert isinstance(error, HTTPException)
+    detail, path = str(error.detail), request.url.path[:200]
+    if error.status_code == HTTPStatus.NOT_FOUND and detail == "Not Found":
+        detail = f"there is nothing at {path}; the API is described at /docs"
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # Starlette names the methods of the first route alone that has this path.
+        allowed = ", ".join(sorted({m for m in METHODS if _takes(request, m)}))
+        detail = f"{path} does not take {request.method}; it takes {allowed}"
+        return answer(request, error.status_code, detail, headers={"Allow": allowed})
+    elif error.status_code == HTTPStatus.BAD_REQUEST and detail.startswith("There was an error"):
+        detail = (
+            "the body cannot be read: it must be JSON in UTF-8, not nested hundreds of levels "
+            "deep, or a form as its Content-Type says"
+        )
+    return answer(request, error.status_code, detail, headers=error.headers)
+
+
+def _takes(request: Request, method: str) -> bool:
+    scope = {**request.scope, "method": method}
+    return any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes)
+
+
+async def _validation(request: Request, error: Exception) -> Response:
+    """A body, a form or a query that does not fit its model."""
+    assert isinstance(error, RequestValidationError)
+    problems = []
+    for item in error.errors():
+        if item["type"] == "json_invalid":
+            # Its location is the offset in the body, not a field.
+            reason = item.get("ctx", {}).get("error", "")
+            detail = f"the body is not JSON: {reason} at character {item['loc'][-1]}"
+            return answer(request, HTTPStatus.BAD_REQUEST, detail)
+        if item["type"] == "model_attributes_type" and isinstance(item.get("input"), bytes):
+            detail = "send JSON, with the header Content-Type: application/json (curl --json)"
+            return answer(request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)
+        message = WORDS.get(item["type"], item["msg"].removeprefix("Value error, "))
+        where = [str(part) for part in item["loc"]]
+        path = ".".join(where[1:] if where[:1] == ["body"] else where)
+        problems.append(ProblemItem(path=path, message=message))
+    detail = f"the request cannot be used: {summary(problems)}"
+    return answer(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, problems)
+
+
+async def unexpected(request: Request, error: Exception) -> Response:
+    """Our own mistake: the trace is for the log, the number for whoever asks about it."""
+    number = uuid.uuid4().hex[:8]
+    # The server logs the trace itself, after this line.
+    log.error("unexpected error", path=request.url.path, number=number, error=repr(error))
+    detail = f"something broke here; the service's log has it under {number}"
+    return answer(request, HTTPStatus.INTERNAL_SERVER_ERROR, detail)

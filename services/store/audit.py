@@ -1,0 +1,198 @@
+"""What became of every draw of a run: lost and duplicated ones, found from the ledger. Pure.
+
+A run and the runs that it continues are one lineage: positions go on from one to the next, what
+was open at the end of one is taken over by the next. Nothing here trusts a counter: each draw is
+looked for in the ledger's rows and in the places where an open draw can be.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel, Field
+
+from services.contracts.weights import parse_version_tag
+
+SHOWN = 20
+"""Problems that are put into words; all are counted."""
+
+
+class Audit(BaseModel):
+    """Every draw is in exactly one of `trained`, `dropped` and `in_flight`, or it is lost."""
+
+    run: str = Field(description="The run's id.")
+    drawn: int = Field(description="Draws handed out so far, by this run and those it continues.")
+    trained: int = Field(description="Draws that the current checkpoint was trained on.")
+    dropped: dict[str, int] = Field(description="Draws that ended untrained, by reason.")
+    in_flight: int = Field(
+        description="Draws that have not ended: waiting to go out again, held by a worker, or "
+        "finished and not yet in a checkpoint."
+    )
+    lost: int = Field(description="Draws that neither ended nor can be trained any more. 0.")
+    duplicated: int = Field(description="Times a draw is somewhere it was before or also is. 0.")
+    max_staleness_seen: int = Field(
+        description="Most versions between a trained group's oldest token and the version that "
+        "trained on it, as of when its batch was planned."
+    )
+    problems: list[str] = Field(description="The first lost and duplicated draws, in words.")
+
+    @property
+    def clean(self) -> bool:
+        """Nothing lost, nothing twice."""
+        return self.lost == 0 and self.duplicated == 0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """One row of the ledger."""
+
+    draws: list[str]
+    reason: str = ""
+    """Why they were dropped; '' for draws that were trained."""
+    step: int = 0
+    oldest: list[str] = field(default_factory=list)
+    """Per trained draw, the version tag of its oldest token; '' where its group was gone."""
+    planned: str = ""
+    """The lineage under which the batch was planned."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One run of the lineage, as the store has it at one moment."""
+
+    run: str
+    base_step: int
+    """The step it began at."""
+    position: int
+    """The cursor: positions below it were drawn."""
+    endings: list[Ending]
+    lineages: list[tuple[str, int]]
+    """(lineage, version it began at), oldest first, those of the runs before it included."""
+    returned: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
+    groups: list[tuple[str, str]] = field(default_factory=list)
+    """(entry, draw) in the stream."""
+    payloads: frozenset[str] = frozenset()
+    """Positions that have a payload."""
+    plans: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
+    """(entry, draw) of each batch that no checkpoint covers yet."""
+
+
+def audit(generations: Sequence[Generation]) -> Audit:
+    """The audit of the last of `generations`, each of which continues the one before it.
+
+    Batches that an earlier run trained beyond the step at which the next one took over belong to
+    a branch that died, and do not count.
+    """
+    last = generations[-1]
+    places: dict[int, list[str]] = defaultdict(list)
+    dropped: Counter[str] = Counter()
+    staleness = trained = 0
+    for index, one in enumerate(generations):
+        until = generations[index + 1].base_step if index + 1 < len(generations) else None
+        for ending in one.endings:
+            if not ending.reason and until is not None and ending.step > until:
+                continue
+            where = f"dropped as {ending.reason}" if ending.reason else f"trained at {ending.step}"
+            for draw in ending.draws:
+                seen = places[position(draw)]
+                if not seen:
+                    dropped[ending.reason] += bool(ending.reason)
+                    trained += not ending.reason
+                seen.append(where)
+            if not ending.reason:
+                ages = _staleness(ending, one.lineages)
+                staleness = max(staleness, ages)
+    ended = set(places)
+    for where, draws in (
+        ("returned", last.returned),
+        ("held", last.held),
+        ("in the stream", [draw for _, draw in last.groups]),
+    ):
+        for draw in draws:
+            places[position(draw)].append(where)
+    lost = _lost(last, places)
+    twice = _duplicated(last, places)
+    return Audit(
+        run=last.run,
+        drawn=last.position,
+        trained=trained,
+        dropped={reason: count for reason, count in sorted(dropped.items()) if count},
+        in_flight=len(places.keys() - ended - lost.keys()),
+        lost=len(lost),
+        duplicated=sum(count for count, _ in twice),
+        max_staleness_seen=staleness,
+        problems=[*lost.values(), *(text for _, text in twice)][:SHOWN],
+    )
+
+
+def position(draw: str) -> int:
+    """The place in the run's order that names a draw."""
+    return int(draw.partition(":")[0])
+
+
+def _lost(run: Generation, places: dict[int, list[str]]) -> dict[int, str]:
+    """What happened to each lost draw. One whose group cannot be trained is lost wherever it is."""
+    entries = {entry for entry, _ in run.groups}
+    nowhere = {
+        number: f"draw {number} was drawn, has not ended and is nowhere"
+        for number in range(run.position)
+        if number not in places
+    }
+    unreadable = {
+        position(draw): f"draw {position(draw)} is in the stream without its payload"
+        for _, draw in run.groups
+        if str(position(draw)) not in run.payloads
+    }
+    gone = {
+        position(draw): f"draw {position(draw)} is planned for step {step}, not in the stream"
+        for step, pairs in run.plans.items()
+        for entry, draw in pairs
+        if entry not in entries
+    }
+    return dict(sorted((nowhere | unreadable | gone).items()))
+
+
+def _duplicated(run: Generation, places: dict[int, list[str]]) -> list[tuple[int, str]]:
+    twice = [
+        (len(where) - 1, f"draw {number} is in several places: {', '.join(where)}")
+        for number, where in sorted(places.items())
+        if len(where) > 1
+    ]
+    planned: dict[int, list[int]] = defaultdict(list)
+    for step, pairs in sorted(run.plans.items()):
+        for _, draw in pairs:
+            planned[position(draw)].append(step)
+    again = [
+        (len(steps) - 1, f"draw {number} is planned for steps {', '.join(map(str, steps))}")
+        for number, steps in planned.items()
+        if len(steps) > 1
+    ]
+    # Whatever stands at a position that was never handed out will be handed out a second time.
+    ahead = [
+        (1, f"draw {number} is {where[0]}, and its position has not been handed out yet")
+        for number, where in sorted(places.items())
+        if number >= run.position
+    ]
+    return twice + again + ahead
+
+
+def _staleness(batch: Ending, lineages: list[tuple[str, int]]) -> int:
+    """The oldest token of a batch, in versions behind the one that trained it.
+
+    Along the tree as it was when the batch was planned: a replay after a rollback trains exactly
+    the batch that was planned, under a lineage whose versions are the same up to there.
+    """
+    names = [name for name, _ in lineages]
+    known = lineages[: names.index(batch.planned) + 1] if batch.planned in names else lineages
+    version = batch.step - 1
+    return max((_distance(tag, version, known) for tag in batch.oldest if tag), default=0)
+
+
+def _distance(tag: str, version: int, lineages: list[tuple[str, int]]) -> int:
+    """Versions from `tag` back to where its lineage left the living branch, and on to `version`."""
+    lineage, sampled = parse_version_tag(tag)
+    names = [name for name, _ in lineages]
+    later = lineages[names.index(lineage) + 1 :] if lineage in names else []
+    shared = min([sampled, *(began for _, began in later)])
+    return (sampled - shared) + (version - shared)

@@ -1,0 +1,92 @@
+"""The ledger: one row for every draw's end, written by `commit`, `drop`, `give_back` and
+`take_out`, never changed. This module only reads, and audits."""
+
+import json
+from typing import Any
+
+import anyio.to_thread
+
+from services.contracts.weights import parse_version_tag
+from services.store.audit import Audit, Ending, Generation, audit
+from services.store.keys import run_key
+
+PAGE = 1000
+"""Rows per read: a row is one batch or one dropped draw."""
+
+
+class Ledger:
+    """What became of a run's draws."""
+
+    def __init__(self, redis: Any) -> None:
+        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
+
+    async def audit(self, run: str) -> Audit:
+        """Every draw of a run and of those that it continues, looked for wherever it can be.
+        O(draws). Raises KeyError where there is no such run."""
+        generations = [await self._generation(run)]
+        seen = {run}
+        while (before := await self._continued(generations[0].run)) and before not in seen:
+            seen.add(before)
+            generations.insert(0, await self._generation(before))
+        return await anyio.to_thread.run_sync(audit, generations)
+
+    async def _continued(self, run: str) -> str | None:
+        name = await self._redis.hget(run_key(run, "run"), "resume_from")
+        return name.decode() if name else None
+
+    async def _generation(self, run: str) -> Generation:
+        """The run at one moment: what is open is read in one transaction, with the id of the
+        ledger's newest row; the rows up to it, which never change, page by page."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.exists(run_key(run, "run"))
+            pipe.hmget(run_key(run, "order"), ["position", "base_step"])
+            pipe.zrange(run_key(run, "returned"), 0, -1)
+            pipe.hvals(run_key(run, "held"))
+            pipe.xrange(run_key(run, "groups"))
+            pipe.hkeys(run_key(run, "blobs"))
+            pipe.hgetall(run_key(run, "plans"))
+            pipe.lrange(run_key(run, "lineages"), 0, -1)
+            pipe.xrevrange(run_key(run, "ledger"), count=1)
+            found: list[Any] = await pipe.execute()
+        there, order, returned, held, groups, payloads, plans, lineages, newest = found
+        if not there:
+            raise KeyError(f"there is no run {run}")
+        return Generation(
+            run=run,
+            base_step=int(order[1] or 0),
+            position=int(order[0] or 0),
+            endings=await self._endings(run, newest[0][0].decode()) if newest else [],
+            lineages=[parse_version_tag(text.decode()) for text in lineages],
+            returned=[draw.decode() for draw in returned],
+            held=[record.decode().partition(" ")[0] for record in held],
+            groups=[(entry.decode(), said[b"draw"].decode()) for entry, said in groups],
+            payloads=frozenset(name.decode() for name in payloads),
+            plans={
+                int(step): [(entry, draw) for entry, draw in json.loads(plan)["pairs"]]
+                for step, plan in plans.items()
+            },
+        )
+
+    async def _endings(self, run: str, newest: str) -> list[Ending]:
+        endings: list[Ending] = []
+        start = "-"
+        while True:
+            rows: Any = await self._redis.xrange(
+                run_key(run, "ledger"), min=start, max=newest, count=PAGE
+            )
+            endings += [_ending(said) for _, said in rows]
+            if len(rows) < PAGE:
+                return endings
+            start = f"({rows[-1][0].decode()}"
+
+
+def _ending(said: dict[bytes, bytes]) -> Ending:
+    draws = json.loads(said[b"draws"])
+    if said[b"end"] == b"dropped":
+        return Ending(draws, reason=said[b"reason"].decode())
+    return Ending(
+        draws,
+        step=int(said[b"step"]),
+        oldest=json.loads(said[b"oldest"]),
+        planned=said[b"planned"].decode(),
+    )

@@ -1,0 +1,53 @@
+"""A real Redis, as durable as an installation's, empty for every test."""
+
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis
+from redis.asyncio import Redis
+
+from services.launch.options import free_ports
+from services.launch.redis import find_server, servers_here, write_config
+from services.process import die_with
+from services.store import Store
+from tests.integration.store.scene import Scene
+
+
+@pytest.fixture(scope="package")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    (port,) = free_ports("127.0.0.1", 1)
+    server = subprocess.Popen(
+        [find_server(servers_here()), write_config(tmp_path_factory.mktemp("redis"), port)],
+        stdout=subprocess.DEVNULL,
+        preexec_fn=die_with(os.getpid()),
+    )
+    url = f"redis://127.0.0.1:{port}/0"
+    patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)
+    with redis.Redis.from_url(url, retry=patient) as client:
+        client.ping()
+    yield url
+    server.kill()
+    server.wait()
+
+
+@pytest.fixture
+async def raw(redis_url: str) -> AsyncIterator[Redis]:
+    """Redis itself, to look behind the store or to tamper with it."""
+    client = Redis.from_url(redis_url)
+    await client.flushall()
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def store(raw: Redis, redis_url: str) -> AsyncIterator[Store]:
+    store = Store.from_url(redis_url)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def scene(store: Store, raw: Redis) -> Scene:
+    return Scene(store, raw)

@@ -1,0 +1,224 @@
+"""What the store must do, as a few Python collections: nothing atomic, nothing clever.
+
+Positions stand for draws. `version` is (lineage, number); the tree of versions is kept as each
+version's parent, so that staleness is a walk between two nodes and not a formula.
+"""
+
+from dataclasses import dataclass, field
+
+Version = tuple[str, int]
+
+ETA, BATCH, MAX_STEPS, RESERVE, STALE_LIMIT, TRIES = 1, 2, 8, 10, 3, 2
+
+
+@dataclass
+class Attempt:
+    """One lease of a draw, whether it is still held or not."""
+
+    name: str
+    position: int
+    version: Version
+    lapsed: bool = False
+
+
+@dataclass
+class Finished:
+    """A group in the stream."""
+
+    position: int
+    version: Version
+    bytes: int
+
+
+@dataclass
+class Model:
+    """One run, and after `continue_` the run that continues it."""
+
+    dataset_rows: int
+    budget: int
+    lineage: str = ""
+    version: int = 0
+    committed: int = 0
+    cursor: int = 0
+    last_finished: int = 0
+    epoch: int = 0
+    index: int = 0
+    rows: int = 0
+    row_of: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """Epoch, rows and index of each draw."""
+    returned: set[int] = field(default_factory=set)
+    held: dict[str, Attempt] = field(default_factory=dict)
+    stream: dict[int, Finished] = field(default_factory=dict)
+    plans: dict[int, list[int]] = field(default_factory=dict)
+    plan_age: dict[int, int] = field(default_factory=dict)
+    """Staleness of each recorded plan, as of when it was recorded."""
+    trained: dict[int, int] = field(default_factory=dict)
+    dropped: dict[int, str] = field(default_factory=dict)
+    failures: dict[tuple[int, str], int] = field(default_factory=dict)
+    max_staleness: int = 0
+    parent: dict[Version, Version | None] = field(default_factory=dict)
+    alias: dict[Version, Version] = field(default_factory=dict)
+    branch: list[Version] = field(default_factory=list)
+    """The living branch: its node at each version number."""
+
+    def __post_init__(self) -> None:
+        self.rows = self.dataset_rows
+
+    # --- the tree of versions -------------------------------------------------------------------
+
+    def take_over(self, lineage: str) -> None:
+        """A learner starts at the checkpoint, under a new lineage."""
+        self.lineage, self.version = lineage, self.committed
+        if not self.branch:
+            self.branch = [(lineage, 0)]
+            self.parent[lineage, 0] = None
+        self.branch = self.branch[: self.committed + 1]
+        # The same weights under the new lineage's name: no version lies between the two.
+        self.alias[lineage, self.committed] = self.branch[self.committed]
+
+    def train(self) -> None:
+        """One version more."""
+        self.version += 1
+        node = (self.lineage, self.version)
+        self.parent[node] = self.branch[-1]
+        self.branch.append(node)
+
+    def path(self, version: Version) -> list[Version]:
+        """From `version` to the root."""
+        path: list[Version] = []
+        node: Version | None = self.alias.get(version, version)
+        while node is not None:
+            path.append(node)
+            node = self.parent[node]
+        return path
+
+    def distance(self, version: Version) -> int:
+        """Steps through the tree from `version` to the living version."""
+        ours, theirs = self.path((self.lineage, self.version)), self.path(version)
+        shared = set(ours) & set(theirs)
+        return sum(node not in shared for node in ours + theirs)
+
+    # --- workers --------------------------------------------------------------------------------
+
+    def lease(self, count: int, version: int) -> tuple[str, list[int]]:
+        """(refusal, positions) that the store must answer."""
+        for name in [name for name, attempt in self.held.items() if attempt.lapsed]:
+            self.returned.add(self.held.pop(name).position)
+        admitted = min(version + ETA + 1, MAX_STEPS) * BATCH
+        taken = self.committed * BATCH + len(self.stream) + len(self.held)
+        count = min(count, admitted - taken)
+        if count <= 0:
+            return "admission", []
+        used = self.bytes + len(self.held) * RESERVE
+        lacking = BATCH - (len(self.stream) - len(self.plans) * BATCH + len(self.held))
+        count = min(count, max((self.budget - used) // RESERVE, lacking))
+        if count <= 0:
+            return "bytes", []
+        fruitless = self.cursor - self.last_finished >= 2 * max(self.rows, self.dataset_rows)
+        if fruitless and not self.held and not self.returned:
+            return "exhausted", []
+        return "", [self.next_position() for _ in range(count)]
+
+    def next_position(self) -> int:
+        if self.returned:
+            position = min(self.returned)
+            self.returned.remove(position)
+            return position
+        if self.index == self.rows:
+            self.epoch, self.rows, self.index = self.epoch + 1, self.dataset_rows, 0
+        self.row_of[self.cursor] = (self.epoch, self.rows, self.index)
+        self.index += 1
+        self.cursor += 1
+        return self.cursor - 1
+
+    def complete(self, attempt: Attempt, bytes: int) -> bool:
+        """Whether the store must accept it."""
+        if self.held.pop(attempt.name, None) is None:
+            return False
+        if attempt.lapsed:
+            self.returned.add(attempt.position)
+            return False
+        self.stream[attempt.position] = Finished(attempt.position, attempt.version, bytes)
+        self.last_finished = self.cursor
+        return True
+
+    def drop(self, attempt: Attempt, reason: str) -> bool:
+        """Whether the store must accept it."""
+        if self.held.pop(attempt.name, None) is None:
+            return False
+        self.dropped[attempt.position] = reason
+        return True
+
+    def give_back(self, attempt: Attempt, cause: str) -> int:
+        """How many draws the store must drop."""
+        if self.held.pop(attempt.name, None) is None:
+            return 0
+        return self.back(attempt.position, cause, cause, TRIES)
+
+    def back(self, position: int, cause: str, reason: str, limit: int) -> int:
+        if cause:
+            again = self.failures.get((position, cause), 0) + 1
+            self.failures[position, cause] = again
+            if again >= limit:
+                self.dropped[position] = reason
+                return 1
+        self.returned.add(position)
+        return 0
+
+    # --- the learner ----------------------------------------------------------------------------
+
+    @property
+    def planned(self) -> set[int]:
+        return {position for plan in self.plans.values() for position in plan}
+
+    @property
+    def waiting(self) -> list[Finished]:
+        """Groups that no plan has, oldest version first."""
+        free = [group for p, group in self.stream.items() if p not in self.planned]
+        return sorted(free, key=lambda group: (-self.distance(group.version), group.position))
+
+    def stale(self) -> list[int]:
+        """Positions of groups that the next batch must not have."""
+        return [g.position for g in self.waiting if self.distance(g.version) > ETA]
+
+    def send_back(self, position: int) -> int:
+        """How many draws the store must drop."""
+        del self.stream[position]
+        return self.back(position, "stale", "too_slow", STALE_LIMIT)
+
+    def plan(self, positions: list[int]) -> None:
+        """Record the batch that is trained now."""
+        ages = [self.distance(self.stream[position].version) for position in positions]
+        self.plans[self.version + 1] = positions
+        self.plan_age[self.version + 1] = max(ages)
+
+    def commit(self, step: int) -> int:
+        """How many groups the store must acknowledge."""
+        before = len(self.stream)
+        for s in range(self.committed + 1, step + 1):
+            for position in self.plans.pop(s):
+                del self.stream[position]
+                assert position not in self.trained
+                self.trained[position] = s
+            self.max_staleness = max(self.max_staleness, self.plan_age[s])
+        self.committed = max(step, self.committed)
+        return before - len(self.stream)
+
+    def continue_(self) -> None:
+        """The run ends, and another one continues it."""
+        self.returned |= {a.position for a in self.held.values()} | set(self.stream)
+        self.held, self.stream, self.plans, self.failures = {}, {}, {}, {}
+        self.last_finished = self.cursor
+
+    # --- what must hold -------------------------------------------------------------------------
+
+    @property
+    def bytes(self) -> int:
+        return sum(group.bytes for group in self.stream.values())
+
+    @property
+    def open(self) -> set[int]:
+        """Draws that have not ended. Each is in one place, or this fails."""
+        places = [*self.returned, *(a.position for a in self.held.values()), *self.stream]
+        assert len(places) == len(set(places))
+        return set(places)

@@ -1,0 +1,174 @@
+"""A run in the store, and the things that workers and learners do to it, in few words.
+
+Time is not waited for: a lease of 0 seconds has lapsed as soon as it is granted, and `lapse`
+moves a held one's deadline to now.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.contracts.records import DatasetRecord, DatasetSegment, RunRecord, RunState
+from services.contracts.weights import WeightManifest
+from services.store import Store
+from services.store.keys import run_key
+from services.store.prompts import Granted, Lease
+from services.store.trajectories import Group
+
+RUN = "r1"
+MINUTE = 60.0
+ROOMY = 1 << 30
+
+
+def segment(rows: int) -> DatasetSegment:
+    return DatasetSegment(file="datasets/d/0.arrow", rows=rows, bytes=1, xxh3="0")
+
+
+def record(run: str = RUN, **fields: Any) -> RunRecord:
+    """A run of batches of `batch` draws, η = `eta`."""
+    batch, eta = fields.pop("batch", 2), fields.pop("eta", 0)
+    config = {
+        "data": {"dataset": fields.pop("dataset", "d")},
+        "algorithm": {"prompts_per_step": batch},
+        "rollout": {"max_staleness": eta, "stream_bytes": fields.pop("budget", ROOMY)},
+    }
+    given: dict[str, Any] = {
+        "id": run,
+        "name": run,
+        "pool": "default",
+        "kind": "rl",
+        "state": RunState.QUEUED,
+        "config": config,
+        "created": 1.0,
+        "max_steps": 10,
+    }
+    return RunRecord(**given | fields)
+
+
+@dataclass
+class Scene:
+    """`start` makes a run that leases; `lineage`, `version` and `epoch` are its learner's."""
+
+    store: Store
+    raw: Any  # redis-py types replies as str or bytes; ours are bytes
+    run: str = RUN
+    lineage: str = ""
+    version: int = 0
+    epoch: int = 0
+    read: dict[str, Group] = field(default_factory=dict)
+    """Groups that the learner has read and neither committed nor taken out, by draw."""
+
+    async def dataset(self, rows: int, name: str = "d") -> None:
+        await self.store.datasets.add(
+            DatasetRecord(id=name, name=name, rows=rows, created=1.0, segments=[segment(rows)])
+        )
+
+    async def start(self, rows: int = 100, **fields: Any) -> None:
+        """A dataset, a run on it, and a learner that has taken it over."""
+        await self.dataset(rows)
+        await self.store.runs.submit(record(self.run, **fields))
+        await self.take_over("aaa")
+
+    async def take_over(self, lineage: str) -> None:
+        """A learner starts: the version goes back to the checkpoint's."""
+        self.lineage = lineage
+        self.epoch = await self.store.runs.acquire(self.run, lineage)
+        run = await self.store.runs.get(self.run)
+        assert run is not None
+        self.version = run.committed_step
+        self.read = {g.draw: g for g in await self.store.trajectories.pending(self.run)}
+        await self.store.runs.set_state(self.run, "running", "", epoch=self.epoch)
+
+    async def lease(self, count: int, ttl: float = MINUTE, **fields: Any) -> Granted:
+        given: dict[str, Any] = {
+            "version": self.version,
+            "lineage": self.lineage,
+            "reserve_bytes": 100,
+        }
+        return await self.store.prompts.lease(
+            self.run, worker="w", count=count, ttl=ttl, **given | fields
+        )
+
+    async def leased(self, count: int, **fields: Any) -> list[Lease]:
+        granted = await self.lease(count, **fields)
+        assert len(granted.leases) == count, granted
+        return granted.leases
+
+    async def lapse(self, *leases: Lease) -> None:
+        await self.store.prompts.renew(self.run, [lease.attempt for lease in leases], 0)
+
+    async def complete(self, lease: Lease, blob: bytes = b"group") -> bool:
+        return await self.store.prompts.complete(
+            self.run, lease.attempt, min_version=self.version, lineage=self.lineage, blob=blob
+        )
+
+    async def finished(self, count: int, blob: bytes = b"group") -> list[Group]:
+        """Lease and complete `count` draws, and have the learner read them."""
+        for lease in await self.leased(count):
+            assert await self.complete(lease, blob)
+        groups = await self.store.trajectories.read(self.run, wait=1)
+        self.read |= {group.draw: group for group in groups}
+        return groups
+
+    async def plan(self, step: int, groups: list[Group]) -> list[tuple[str, str]]:
+        pairs = [(group.entry, group.draw) for group in groups]
+        await self.store.trajectories.plan(self.run, self.epoch, step, pairs)
+        return pairs
+
+    async def commit(self, step: int) -> int:
+        self.version = max(self.version, step)
+        directory = f"checkpoints/{step}"
+        return await self.store.trajectories.commit(
+            self.run, self.epoch, self.lineage, step, directory
+        )
+
+    async def trained(self, step: int, count: int = 2) -> list[Group]:
+        """One whole step: lease, complete, plan, commit."""
+        groups = await self.finished(count)
+        await self.plan(step, groups)
+        await self.commit(step)
+        return groups
+
+    async def publish(self, version: int) -> None:
+        await self.store.weights.publish(self.epoch, self.manifest(version), keep=64)
+        self.version = version
+
+    def manifest(self, version: int) -> WeightManifest:
+        return WeightManifest(
+            run=self.run,
+            version=version,
+            lineage=self.lineage,
+            kind="full",
+            files=[],
+            tensors=1,
+            model="m",
+        )
+
+    # --- behind the store -----------------------------------------------------------------------
+
+    async def returned(self) -> list[int]:
+        draws = await self.raw.zrange(run_key(self.run, "returned"), 0, -1)
+        return [int(draw.split(b":")[0]) for draw in draws]
+
+    async def weight(self) -> int:
+        return int(await self.raw.get(run_key(self.run, "bytes")) or 0)
+
+    async def payloads(self) -> list[bytes]:
+        return sorted(await self.raw.hkeys(run_key(self.run, "blobs")))
+
+    async def tries(self) -> dict[bytes, bytes]:
+        return await self.raw.hgetall(run_key(self.run, "tries"))
+
+    async def ledger(self) -> list[dict[str, str]]:
+        rows = await self.raw.xrange(run_key(self.run, "ledger"))
+        return [{k.decode(): v.decode() for k, v in said.items()} for _, said in rows]
+
+
+def draws(leases: list[Lease]) -> list[int]:
+    return [lease.draw for lease in leases]
+
+
+def same_ids() -> Callable[[int], str]:
+    """In place of `secrets.token_hex`: a call repeated has the ids that it had."""
+    ids = (f"{n:016x}" for n in range(100))
+    return lambda _: next(ids)

@@ -1,0 +1,252 @@
+"""The audit: right about a run that is well, and about one that was tampered with."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.store import Audit
+from services.store.audit import Ending, Generation, audit
+from services.store.keys import run_key
+from tests.integration.gateway.servers import GatewayProcess
+from tests.integration.store.scene import RUN, Scene, record
+
+
+async def busy(scene: Scene) -> None:
+    """Draws 0 to 3 trained, 4 dropped, 5 returned, 6 held, 7 finished, 8 and 9 planned."""
+    await scene.start(batch=2, eta=9)
+    groups = await scene.finished(4)
+    await scene.plan(1, groups[:2])
+    await scene.plan(2, groups[2:])
+    await scene.commit(2)
+    four, five, _, seven, *planned = await scene.leased(6)
+    await scene.store.prompts.drop(RUN, four.attempt, "bad_reference", "")
+    await scene.store.prompts.give_back(RUN, [five.attempt])
+    for lease in (seven, *planned):
+        await scene.complete(lease)
+    groups = await scene.store.trajectories.read(RUN, wait=1)
+    await scene.plan(3, groups[1:])
+
+
+async def test_every_draw_of_a_busy_run_is_accounted_for(scene: Scene) -> None:
+    await busy(scene)
+    assert await scene.store.ledger.audit(RUN) == Audit(
+        run=RUN,
+        drawn=10,
+        trained=4,
+        dropped={"bad_reference": 1},
+        in_flight=5,
+        lost=0,
+        duplicated=0,
+        max_staleness_seen=1,
+        problems=[],
+    )
+
+
+async def test_a_run_before_its_first_draw_and_a_midtraining_run_are_clean(scene: Scene) -> None:
+    await scene.dataset(10)
+    await scene.store.runs.submit(record())
+    await scene.store.runs.submit(record("m", kind="midtrain"))
+    for run in (RUN, "m"):
+        found = await scene.store.ledger.audit(run)
+        assert (found.drawn, found.in_flight, found.clean) == (0, 0, True)
+
+
+async def forget(scene: Scene, part: str) -> None:
+    await scene.raw.delete(run_key(RUN, part))
+
+
+LOSSES: dict[str, Callable[[Scene], Awaitable[object]]] = {
+    "draw 5 was drawn": lambda scene: forget(scene, "returned"),
+    "draw 6 was drawn": lambda scene: forget(scene, "held"),
+    "draw 7 is in the stream without": lambda s: s.raw.hdel(run_key(RUN, "blobs"), "7"),
+    "draw 4 was drawn": lambda scene: remove_last_row(scene),
+    "draw 10 was drawn": lambda scene: scene.raw.hincrby(run_key(RUN, "order"), "position", 1),
+    "draw 9 is planned for step 3, not": lambda scene: remove_last_group(scene),
+}
+
+
+async def remove_last_row(scene: Scene) -> None:
+    ((entry, _),) = await scene.raw.xrevrange(run_key(RUN, "ledger"), count=1)
+    await scene.raw.xdel(run_key(RUN, "ledger"), entry)
+
+
+async def remove_last_group(scene: Scene) -> None:
+    ((entry, _),) = await scene.raw.xrevrange(run_key(RUN, "groups"), count=1)
+    await scene.raw.xdel(run_key(RUN, "groups"), entry)
+
+
+@pytest.mark.parametrize("said", LOSSES)
+async def test_a_loss_is_found_wherever_it_happened(scene: Scene, said: str) -> None:
+    await busy(scene)
+    await LOSSES[said](scene)
+    found = await scene.store.ledger.audit(RUN)
+    assert (found.lost, found.duplicated) == (1, 0)
+    assert found.problems[0].startswith(said)
+    assert found.drawn == found.trained + sum(found.dropped.values()) + found.in_flight + found.lost
+
+
+def end_again(scene: Scene) -> Awaitable[object]:
+    row = {"end": "dropped", "reason": "too_slow", "draws": '["2:0:100:2"]'}
+    return scene.raw.xadd(run_key(RUN, "ledger"), row)
+
+
+def hand_out_twice(scene: Scene) -> Awaitable[object]:
+    return scene.raw.hset(run_key(RUN, "held"), "feed", "5:0:100:5 w 1")
+
+
+def hand_out_again(scene: Scene) -> Awaitable[object]:
+    return scene.raw.zadd(run_key(RUN, "returned"), {"0:0:100:0": 0})
+
+
+async def plan_again(scene: Scene) -> None:
+    plan = await scene.raw.hget(run_key(RUN, "plans"), "3")
+    pairs = json.loads(plan)["pairs"][:1]
+    await scene.raw.hset(run_key(RUN, "plans"), "4", json.dumps({"lineage": "aaa", "pairs": pairs}))
+
+
+def move_the_cursor_back(scene: Scene) -> Awaitable[object]:
+    return scene.raw.hincrby(run_key(RUN, "order"), "position", -1)
+
+
+TWICE: dict[str, Callable[[Scene], Awaitable[object]]] = {
+    "draw 2 is in several places: trained at 2, dropped as too_slow": end_again,
+    "draw 5 is in several places: returned, held": hand_out_twice,
+    "draw 0 is in several places: trained at 1, returned": hand_out_again,
+    "draw 8 is planned for steps 3, 4": plan_again,
+    "draw 9 is in the stream, and its position has not been handed out": move_the_cursor_back,
+}
+
+
+@pytest.mark.parametrize("said", TWICE)
+async def test_a_duplicate_is_found_wherever_it_is(scene: Scene, said: str) -> None:
+    await busy(scene)
+    await TWICE[said](scene)
+    found = await scene.store.ledger.audit(RUN)
+    assert (found.lost, found.duplicated) == (0, 1)
+    assert found.problems[0].startswith(said)
+
+
+async def test_a_continued_run_is_audited_with_the_one_before(scene: Scene) -> None:
+    await busy(scene)
+    await scene.store.runs.set_state(RUN, "cancelled", "")
+    await scene.store.runs.submit(record("r2", batch=2, eta=9, resume_from=RUN))
+    scene.run = "r2"
+    await scene.take_over("bbb")
+    await scene.trained(3)
+    found = await scene.store.ledger.audit("r2")
+    assert (found.drawn, found.trained, found.dropped) == (10, 6, {"bad_reference": 1})
+    assert (found.in_flight, found.clean) == (3, True)
+    # Draw 5 is trained here; the run before had trained 0.
+    await scene.raw.xadd(
+        run_key(RUN, "ledger"), {"end": "dropped", "reason": "filtered", "draws": '["5:0:100:5"]'}
+    )
+    found = await scene.store.ledger.audit("r2")
+    assert (found.lost, found.duplicated) == (0, 1)
+
+
+def test_what_a_run_trained_beyond_where_it_was_continued_does_not_count() -> None:
+    first = Generation(
+        run="a",
+        base_step=0,
+        position=2,
+        endings=[Ending(["0:0:9:0"], step=1), Ending(["1:0:9:1"], step=2)],
+        lineages=[("aaa", 0)],
+    )
+    second = Generation(
+        run="b",
+        base_step=1,
+        position=3,
+        endings=[Ending(["1:0:9:1"], step=2)],
+        lineages=[("aaa", 0), ("bbb", 1)],
+        held=["2:0:9:2"],
+    )
+    found = audit([first, second])
+    assert (found.drawn, found.trained, found.in_flight, found.clean) == (3, 2, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("oldest", "planned", "staleness"),
+    [
+        # Step 7 trains version 6. Planned under aaa: replayed after the fork, perhaps.
+        ("aaa:6", "aaa", 0),
+        ("aaa:4", "aaa", 2),
+        # bbb left aaa at 5: from aaa:7 it is 2 back to there and 1 on to bbb:6.
+        ("aaa:7", "bbb", 3),
+        ("aaa:5", "bbb", 1),
+        ("bbb:5", "bbb", 1),
+        # ccc left bbb where bbb had left aaa.
+        ("bbb:6", "ccc", 2),
+        ("", "ccc", 0),
+    ],
+)
+def test_staleness_is_counted_along_the_tree_as_it_was_when_the_batch_was_planned(
+    oldest: str, planned: str, staleness: int
+) -> None:
+    batch = Ending(["0:0:9:0"], step=7, oldest=[oldest], planned=planned)
+    lineages = [("aaa", 0), ("bbb", 5), ("ccc", 5)]
+    run = Generation(run="a", base_step=0, position=1, endings=[batch], lineages=lineages)
+    assert audit([run]).max_staleness_seen == staleness
+
+
+async def test_a_long_ledger_is_read_page_by_page(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.store.ledger.PAGE", 2)
+    await scene.start(batch=1, eta=9)
+    for step in range(1, 6):
+        await scene.trained(step, 1)
+    found = await scene.store.ledger.audit(RUN)
+    assert (found.drawn, found.trained, found.clean) == (5, 5, True)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, redis_url: str) -> Iterator[GatewayProcess]:
+    process = GatewayProcess(tmp_path / "data", redis_url)
+    yield process
+    process.stop()
+
+
+async def test_the_api_and_the_command_tell_a_clean_run_from_a_damaged_one(
+    scene: Scene, gateway: GatewayProcess
+) -> None:
+    await busy(scene)
+    async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as api:
+        answer = (await api.get(f"/v1/runs/{RUN}/audit")).json()
+        assert (await api.get("/v1/runs/nobody/audit")).status_code == 404
+    assert answer == {
+        "run": RUN,
+        "drawn": 10,
+        "trained": 4,
+        "dropped": {"bad_reference": 1},
+        "in_flight": 5,
+        "lost": 0,
+        "duplicated": 0,
+        "max_staleness_seen": 1,
+        "problems": [],
+    }
+    code, said = await audited(gateway, "--json")
+    assert (code, json.loads(said)) == (0, answer)
+
+    await forget(scene, "returned")
+    await hand_out_again(scene)
+    code, said = await audited(gateway)
+    assert code == 1
+    assert "draw 5 was drawn, has not ended and is nowhere" in said
+    assert "draw 0 is in several places: trained at 1, returned" in said
+
+
+async def audited(gateway: GatewayProcess, *options: str) -> tuple[int, str]:
+    """`headrace audit`: its exit code and what it printed."""
+    command = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.cli", "audit", RUN, "--gateway", gateway.url),
+        *options,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await command.communicate()
+    assert command.returncode is not None
+    return command.returncode, said.decode()

@@ -1,0 +1,151 @@
+"""Evaluations: every row answered once, all by one version."""
+
+from typing import Any
+
+import pytest
+
+from services.contracts.config.run import Evaluation
+from services.store.evaluations import EvaluationLeases
+from tests.integration.store.scene import MINUTE, RUN, Scene, same_ids
+
+RIGHT: dict[str, Any] = {"rewards": [1.0], "statuses": ["correct"]}
+WRONG: dict[str, Any] = {"rewards": [0.0], "statuses": ["wrong"]}
+BROKEN: dict[str, Any] = {"rewards": [None], "statuses": ["error"]}
+
+
+async def asked(scene: Scene, rows: int = 3, min_version: int = 0) -> str:
+    await scene.start()
+    await scene.dataset(rows, "held-out")
+    evaluation = Evaluation(dataset="held-out")
+    return await scene.store.evaluations.ask(RUN, evaluation, step=5, min_version=min_version)
+
+
+async def lease(scene: Scene, count: int, version: int = 0, **fields: Any) -> EvaluationLeases:
+    given: dict[str, Any] = {"lineage": scene.lineage, "ttl": MINUTE}
+    return await scene.store.evaluations.lease(
+        RUN, worker="w", version=version, count=count, **given | fields
+    )
+
+
+def rows(leases: EvaluationLeases) -> list[int]:
+    return [row for _, row in leases.rows]
+
+
+async def test_an_evaluation_is_done_when_every_row_has_one_answer(scene: Scene) -> None:
+    id = await asked(scene)
+    evaluations = scene.store.evaluations
+    first = await lease(scene, 2)
+    second = await lease(scene, 9)
+    assert (rows(first), rows(second)) == ([0, 1], [2])
+    for (attempt, _), outcome in zip(first.rows, (RIGHT, WRONG), strict=True):
+        assert await evaluations.complete(RUN, id, attempt, outcome)
+        assert not await evaluations.complete(RUN, id, attempt, RIGHT)
+    assert await evaluations.outcome(RUN) is None
+    await evaluations.complete(RUN, id, second.rows[0][0], BROKEN)
+    # The broken one is not correct (1 of 3), and has no reward (1 and 0 are left).
+    assert await evaluations.outcome(RUN) == {
+        "step": 5,
+        "version": 0,
+        "name": "held-out",
+        "accuracy": pytest.approx(1 / 3),
+        "reward": 0.5,
+        "rows": 3,
+    }
+    assert (await lease(scene, 1)).rows == []
+
+
+async def test_rows_that_were_given_back_or_lapsed_go_out_again(scene: Scene) -> None:
+    id = await asked(scene)
+    evaluations = scene.store.evaluations
+    (back, _), (kept, _), (lapsing, _) = (await lease(scene, 3)).rows
+    await evaluations.give_back(RUN, [back, "unknown"])
+    await evaluations.renew(RUN, [kept], MINUTE)
+    await evaluations.renew(RUN, [lapsing], 0)
+    again = await lease(scene, 3)
+    assert sorted(rows(again)) == [0, 2]
+    assert not await evaluations.complete(RUN, id, lapsing, RIGHT)
+    assert await evaluations.complete(RUN, id, kept, RIGHT)
+
+
+async def test_a_version_before_the_one_asked_for_gets_no_row(scene: Scene) -> None:
+    await asked(scene, min_version=3)
+    assert rows(await lease(scene, 1, version=2)) == []
+    assert rows(await lease(scene, 1, version=4)) == [0]
+
+
+async def test_another_version_waits_while_the_first_one_answers(scene: Scene) -> None:
+    await asked(scene)
+    await lease(scene, 1, version=4)
+    assert rows(await lease(scene, 1, version=5)) == []
+    assert rows(await lease(scene, 1, version=4)) == [1]
+
+
+async def test_a_newer_version_starts_over_what_no_one_goes_on_with(scene: Scene) -> None:
+    id = await asked(scene, rows=3)
+    evaluations = scene.store.evaluations
+    answered, unanswered = (await lease(scene, 2, version=4)).rows
+    await evaluations.complete(RUN, id, answered[0], RIGHT)
+    await evaluations.give_back(RUN, [unanswered[0]])
+    assert rows(await lease(scene, 9, version=3)) == []
+    newer = await lease(scene, 9, version=5)
+    assert rows(newer) == [0, 1, 2]
+    for attempt, _ in reversed(newer.rows):
+        assert await evaluations.outcome(RUN) is None
+        await evaluations.complete(RUN, id, attempt, WRONG)
+    outcome = await evaluations.outcome(RUN)
+    assert outcome is not None
+    assert (outcome["version"], outcome["accuracy"], outcome["rows"]) == (5, 0.0, 3)
+
+
+async def test_a_new_lineage_starts_over_although_its_versions_are_lower(scene: Scene) -> None:
+    id = await asked(scene, rows=2)
+    first = await lease(scene, 1, version=4)
+    await scene.store.evaluations.complete(RUN, id, first.rows[0][0], RIGHT)
+    await scene.take_over("bbb")
+    assert rows(await lease(scene, 9, version=4, lineage="aaa")) == []
+    assert rows(await lease(scene, 9, version=1)) == [0, 1]
+
+
+async def test_a_lease_whose_reply_was_lost_is_the_same_lease_when_asked_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asked(scene)
+    for _ in range(2):
+        monkeypatch.setattr("services.store.evaluations.secrets.token_hex", same_ids())
+        assert rows(await lease(scene, 2)) == [0, 1]
+    monkeypatch.undo()
+    assert rows(await lease(scene, 2)) == [2]
+
+
+async def test_asking_again_replaces_what_was_open(scene: Scene) -> None:
+    old = await asked(scene)
+    leases = await lease(scene, 1)
+    new = await scene.store.evaluations.ask(
+        RUN, Evaluation(dataset="held-out", rows=2), step=6, min_version=0
+    )
+    assert not await scene.store.evaluations.complete(RUN, old, leases.rows[0][0], RIGHT)
+    again = await lease(scene, 9)
+    assert (again.id, rows(again)) == (new, [0, 1])
+
+
+async def test_a_run_that_is_to_end_evaluates_no_more(scene: Scene) -> None:
+    await asked(scene)
+    assert rows(await lease(scene, 0)) == []
+    await scene.store.runs.take("default")
+    await scene.store.runs.cancel(RUN)
+    assert rows(await lease(scene, 1)) == []
+
+
+async def test_a_run_that_has_ended_keeps_nothing_of_its_evaluation(scene: Scene) -> None:
+    id = await asked(scene)
+    one, two, _ = (await lease(scene, 3)).rows
+    await scene.store.evaluations.complete(RUN, id, one[0], RIGHT)
+    await scene.store.evaluations.give_back(RUN, [two[0]])
+    await scene.store.runs.finish(RUN, "default", "cancelled", "")
+    assert await scene.raw.keys("*evaluation*") == []
+
+
+async def test_a_dataset_that_is_not_there_is_named(scene: Scene) -> None:
+    await scene.start()
+    with pytest.raises(KeyError, match="there is no dataset 'nowhere'"):
+        await scene.store.evaluations.ask(RUN, Evaluation(dataset="nowhere"), step=0, min_version=0)

@@ -1,0 +1,249 @@
+"""Groups from the stream into a checkpoint: read, planned, sent back, committed."""
+
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from services.store import Fenced, PlanStands, Store, Unplanned
+from services.store.keys import run_key
+from tests.integration.store.scene import RUN, Scene, draws
+
+# --- read ---------------------------------------------------------------------------------------
+
+
+async def test_groups_are_read_once_and_stay_pending_until_a_commit(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9)
+    first = await scene.finished(2)
+    assert [group.draw for group in first] == ["0:0:100:0", "1:0:100:1"]
+    assert await scene.store.trajectories.read(RUN, wait=0.001) == []
+    await scene.plan(1, first)
+    second = await scene.finished(2)
+    assert [group.draw for group in second] == ["2:0:100:2", "3:0:100:3"]
+    assert await scene.store.trajectories.pending(RUN) == first + second
+    await scene.commit(1)
+    assert await scene.store.trajectories.pending(RUN) == second
+
+
+async def test_groups_whose_reply_was_lost_are_read_next(
+    scene: Scene, redis_url: str, raw: Redis
+) -> None:
+    """Redis holds a group as delivered once it has sent it, whether or not it arrived."""
+    await scene.start(batch=2, eta=9)
+    first = await scene.finished(1)
+    for lease in await scene.leased(2):
+        await scene.complete(lease)
+    stream: dict[Any, Any] = {run_key(RUN, "groups"): ">"}
+    assert await raw.xreadgroup("learner", "rank0", stream, count=1)
+    found = [group for _ in range(2) for group in await scene.store.trajectories.read(RUN, wait=1)]
+    assert [group.draw for group in found] == ["1:0:100:1", "2:0:100:2"]
+    successor = Store.from_url(redis_url)
+    assert await successor.trajectories.pending(RUN) == first + found
+    await successor.close()
+
+
+async def test_pending_groups_are_read_page_by_page(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.store.trajectories.READ", 2)
+    await scene.start(batch=5, eta=9)
+    for lease in await scene.leased(5):
+        await scene.complete(lease)
+    found = [g for _ in range(3) for g in await scene.store.trajectories.read(RUN, wait=1)]
+    assert len(found) == 5
+    assert await scene.store.trajectories.pending(RUN) == found
+
+
+async def test_a_payload_that_is_gone_is_named(scene: Scene) -> None:
+    await scene.start(eta=9)
+    await scene.finished(1)
+    assert await scene.store.trajectories.payloads(RUN, []) == []
+    with pytest.raises(KeyError, match="group of draw 7 "):
+        await scene.store.trajectories.payloads(RUN, [0, 7])
+
+
+# --- plan ---------------------------------------------------------------------------------------
+
+
+async def test_a_plan_is_recorded_once_and_read_back_verbatim(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9)
+    one, two, three, four = await scene.finished(4)
+    pairs = await scene.plan(1, [two, one])
+    assert await scene.plan(1, [two, one]) == pairs
+    with pytest.raises(PlanStands, match="step 1 of run r1 has another plan"):
+        await scene.plan(1, [three, four])
+    assert await scene.store.trajectories.plans(RUN) == {1: pairs}
+
+
+async def test_a_plan_outlives_its_learner_but_not_its_commit(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9)
+    groups = await scene.finished(4)
+    first = await scene.plan(1, groups[:2])
+    second = await scene.plan(2, groups[2:])
+    await scene.take_over("bbb")
+    assert await scene.store.trajectories.plans(RUN) == {1: first, 2: second}
+    await scene.commit(1)
+    assert await scene.store.trajectories.plans(RUN) == {2: second}
+    with pytest.raises(PlanStands):
+        await scene.plan(1, groups[:2])
+
+
+# --- stale and filtered groups ------------------------------------------------------------------
+
+
+async def test_a_stale_group_goes_back_and_leaves_nothing_behind(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9)
+    stale, fresh = await scene.finished(2, b"12345")
+    assert await scene.store.trajectories.send_back(RUN, scene.epoch, [stale.entry], limit=3) == 0
+    assert await scene.returned() == [0]
+    assert await scene.payloads() == [b"1"]
+    assert await scene.weight() == 5
+    assert await scene.store.trajectories.pending(RUN) == [fresh]
+    assert (await scene.raw.xpending(run_key(RUN, "groups"), "learner"))["pending"] == 1
+    # Its attempt is over: the same entry again changes nothing.
+    assert await scene.store.trajectories.send_back(RUN, scene.epoch, [stale.entry], limit=3) == 0
+    assert await scene.returned() == [0]
+
+
+async def test_a_draw_that_was_stale_three_times_ends_as_too_slow(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9)
+    dropped = []
+    for _ in range(3):
+        (group,) = await scene.finished(1)
+        assert group.draw == "0:0:100:0"
+        back = await scene.store.trajectories.send_back(RUN, scene.epoch, [group.entry], limit=3)
+        dropped.append(back)
+    assert dropped == [0, 0, 1]
+    assert [(row["reason"], row["draws"]) for row in await scene.ledger()] == [
+        ("too_slow", '["0:0:100:0"]')
+    ]
+    assert await scene.tries() == {}
+    assert draws(await scene.leased(1)) == [1]
+
+
+async def test_filtered_groups_end_and_are_replaced(scene: Scene) -> None:
+    await scene.start(batch=2, eta=0)
+    groups = await scene.finished(2)
+    entries = [group.entry for group in groups]
+    dropped = await scene.store.trajectories.drop(
+        RUN, scene.epoch, entries, reason="filtered", detail="all rewards alike"
+    )
+    assert dropped == 2
+    assert [(row["reason"], row["detail"]) for row in await scene.ledger()] == [
+        ("filtered", "all rewards alike")
+    ] * 2
+    assert await scene.weight() == 0
+    assert draws(await scene.leased(2)) == [2, 3]
+
+
+# --- commit -------------------------------------------------------------------------------------
+
+
+async def test_a_commit_acknowledges_deletes_and_writes_the_ledger(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9)
+    groups = await scene.finished(5, b"12345")
+    await scene.plan(1, [groups[1], groups[0]])
+    await scene.plan(2, [groups[3], groups[2]])
+    assert await scene.commit(2) == 4
+    assert await scene.payloads() == [b"4"]
+    assert await scene.weight() == 5
+    assert await scene.raw.xlen(run_key(RUN, "groups")) == 1
+    assert await scene.store.trajectories.pending(RUN) == [groups[4]]
+    assert (await scene.raw.xpending(run_key(RUN, "groups"), "learner"))["pending"] == 1
+    run = await scene.store.runs.get(RUN)
+    assert run is not None
+    assert (run.committed_step, run.checkpoint) == (2, "checkpoints/2")
+    tags = '["aaa:0","aaa:0"]'
+    assert await scene.ledger() == [
+        {
+            "end": "trained",
+            "step": step,
+            "lineage": "aaa",
+            "planned": "aaa",
+            "draws": drawn,
+            "oldest": tags,
+        }
+        for step, drawn in (
+            ("1", '["1:0:100:1","0:0:100:0"]'),
+            ("2", '["3:0:100:3","2:0:100:2"]'),
+        )
+    ]
+
+
+async def test_a_commit_repeated_changes_nothing(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9)
+    await scene.trained(1)
+    assert await scene.commit(1) == 0
+    assert len(await scene.ledger()) == 1
+
+
+async def test_the_current_checkpoint_never_gets_older(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9)
+    await scene.trained(1)
+    await scene.trained(2)
+    assert await scene.commit(1) == 0
+    run = await scene.store.runs.get(RUN)
+    assert run is not None
+    assert (run.committed_step, run.checkpoint) == (2, "checkpoints/2")
+
+
+async def test_a_checkpoint_with_a_batch_that_was_never_planned_is_refused(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9)
+    groups = await scene.finished(2)
+    await scene.plan(1, groups)
+    with pytest.raises(Unplanned, match="covers step 2, which has no plan"):
+        await scene.commit(2)
+    assert await scene.ledger() == []
+    assert await scene.store.trajectories.pending(RUN) == groups
+
+
+async def test_a_midtraining_run_commits_without_plans(scene: Scene) -> None:
+    await scene.start(kind="midtrain")
+    assert await scene.commit(500) == 0
+    run = await scene.store.runs.get(RUN)
+    assert run is not None
+    assert run.committed_step == 500
+
+
+async def test_a_commit_forgets_how_often_its_draws_failed(scene: Scene) -> None:
+    await scene.start(batch=1, eta=9)
+    (lease,) = await scene.leased(1)
+    await scene.store.prompts.give_back(RUN, [lease.attempt], cause="refused")
+    (stale,) = await scene.finished(1)
+    await scene.store.trajectories.send_back(RUN, scene.epoch, [stale.entry], limit=3)
+    assert await scene.tries() == {b"0": b'{"refused":1,"stale":1}'}
+    await scene.trained(1, 1)
+    assert await scene.tries() == {}
+
+
+# --- fencing ------------------------------------------------------------------------------------
+
+
+async def test_a_learner_that_was_replaced_can_change_nothing(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9)
+    groups = await scene.finished(4)
+    await scene.plan(1, groups[:2])
+    old = scene.epoch
+    await scene.take_over("bbb")
+    assert scene.epoch == old + 1
+    scene.epoch, new = old, scene.epoch
+    entries = [group.entry for group in groups]
+    store = scene.store
+    for refused in (
+        store.trajectories.plan(RUN, old, 2, [(groups[2].entry, groups[2].draw)]),
+        store.trajectories.commit(RUN, old, "aaa", 1, "checkpoints/1"),
+        store.trajectories.send_back(RUN, old, entries, limit=3),
+        store.trajectories.drop(RUN, old, entries, reason="filtered"),
+        store.weights.publish(old, scene.manifest(1), keep=64),
+        store.runs.update(RUN, old, {"step": 1}),
+        store.runs.set_state(RUN, "failed", "", epoch=old),
+        store.runs.finish(RUN, "default", "failed", "", epoch=old),
+    ):
+        with pytest.raises(Fenced, match="another learner has taken over run r1"):
+            await refused
+    run = await store.runs.get(RUN)
+    assert run is not None
+    assert (run.state, run.committed_step, run.step, run.version) == ("running", 0, 0, 0)
+    assert await scene.ledger() == []
+    scene.epoch = new
+    assert await scene.commit(1) == 2

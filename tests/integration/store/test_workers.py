@@ -1,0 +1,65 @@
+"""Workers by their heartbeats, and what is said of a run and of datasets."""
+
+import asyncio
+
+from services.contracts.records import WorkerRecord
+from services.store.keys import pool_key
+from services.store.workers import GONE_SECONDS
+from tests.integration.store.scene import RUN, Scene, segment
+
+
+def worker(id: str, pool: str = "default") -> WorkerRecord:
+    return WorkerRecord(id=id, pool=pool, host="h", pid=1, state="idle")
+
+
+async def test_a_worker_is_listed_from_its_first_heartbeat_to_its_goodbye(scene: Scene) -> None:
+    workers = scene.store.workers
+    await workers.heartbeat(worker("b"))
+    await workers.heartbeat(worker("a"))
+    await workers.heartbeat(worker("c", "other"))
+    assert [one.id for one in await workers.list()] == ["a", "b", "c"]
+    await workers.remove("default", "a")
+    assert [one.id for one in await workers.list("default")] == ["b"]
+
+
+async def test_a_worker_that_went_silent_is_forgotten(scene: Scene) -> None:
+    workers = scene.store.workers
+    await workers.heartbeat(worker("w"))
+    (seen,) = await workers.list()
+    silent = seen.model_copy(update={"heartbeat": seen.heartbeat - GONE_SECONDS})
+    await scene.raw.hset(pool_key("default", "workers"), "w", silent.model_dump_json())
+    assert await workers.list() == []
+    assert await scene.raw.hlen(pool_key("default", "workers")) == 0
+
+
+async def test_events_are_read_after_the_last_one_seen_and_waited_for(scene: Scene) -> None:
+    events = scene.store.events
+    await events.add(RUN, "warning", {"message": "one"})
+    await events.add(RUN, "warning", {"message": "two"})
+    one, two = await events.read(RUN, "0")
+    assert (one.data["message"], two.data["message"]) == ("one", "two")
+    assert await events.read(RUN, one.id) == [two]
+    assert await events.read(RUN, two.id) == []
+    coming = asyncio.create_task(events.read(RUN, two.id, wait=10))
+    await events.add(RUN, "checkpoint", {"step": 1})
+    assert [event.kind for event in await coming] == ["checkpoint"]
+
+
+async def test_a_dataset_is_found_by_id_and_by_name_until_it_is_deleted(scene: Scene) -> None:
+    datasets = scene.store.datasets
+    await scene.dataset(10)
+    (first,) = await datasets.list()
+    renamed = first.model_copy(update={"id": "other"})
+    assert await datasets.add(renamed) == first
+    assert await datasets.find("d") == first
+    await datasets.delete("d")
+    assert (await datasets.find("d"), await datasets.list()) == (None, [])
+    assert await datasets.add(renamed) == renamed
+
+
+async def test_appending_at_once_loses_no_rows(scene: Scene) -> None:
+    await scene.dataset(10)
+    await asyncio.gather(*(scene.store.datasets.append("d", segment(1)) for _ in range(8)))
+    found = await scene.store.datasets.find("d")
+    assert found is not None
+    assert (found.rows, len(found.segments)) == (18, 9)

@@ -1,0 +1,107 @@
+"""The benchmark's statistics, against values worked out by hand."""
+
+from typing import Any
+
+import pytest
+
+from bench.figures import Generated, TooFewSteps, joined, steady, stretch, updates
+
+
+def row(time: float, **changes: float) -> dict[str, Any]:
+    """A step of 2 samples of 10 tokens that ended at `time`."""
+    return {
+        "time": time,
+        "response/tokens_mean": 10.0,
+        "time/step": 2.0,
+        "time/waiting_for_groups": 0.5,
+        "time/workers_waiting_for_admission": 1.0,
+        "time/training": 1.0,
+        "staleness/mean": 0.5,
+        "wire/bytes_per_token": 8.0,
+        **changes,
+    }
+
+
+def test_only_the_steps_after_the_warm_up_count() -> None:
+    slow_start = row(100.0, **{"time/step": 60.0, "time/waiting_for_groups": 59.0})
+    rows = [slow_start, row(102.0), row(104.0), row(110.0)]
+    found = steady(rows, warmup=1, steps=2, batch=2)
+    # From 100 to 104: 4 s, 2 steps of 2 samples of 10 tokens.
+    assert (found.seconds, found.samples, found.tokens) == (4.0, 4, 40)
+    assert (found.samples_per_second, found.tokens_per_second) == (1.0, 10.0)
+    # (0.5 + 0.5) / 4, (1 + 1) / 4, (1 + 1) / 4
+    assert (found.learner_waits, found.workers_wait, found.training) == (0.25, 0.5, 0.5)
+    assert (found.step_median, found.staleness) == (2.0, 0.5)
+
+
+def test_time_between_steps_counts_although_no_step_owns_it() -> None:
+    rows = [row(100.0), row(110.0)]
+    assert steady(rows, warmup=1, steps=1, batch=2).tokens_per_second == 2.0
+
+
+def test_bytes_per_token_weighs_steps_by_their_tokens() -> None:
+    rows = [
+        row(0.0),
+        row(1.0),
+        row(2.0, **{"response/tokens_mean": 30.0, "wire/bytes_per_token": 4.0}),
+    ]
+    # (20 tokens · 8 + 60 tokens · 4) / 80 tokens
+    assert steady(rows, warmup=1, steps=2, batch=2).wire_bytes_per_token == 5.0
+
+
+def test_a_run_that_ended_early_is_refused() -> None:
+    with pytest.raises(TooFewSteps, match=r"2 steps were recorded; 1 \+ 2 are needed"):
+        steady([row(0.0), row(1.0)], warmup=1, steps=2, batch=2)
+
+
+def test_the_window_needs_a_step_to_begin_at() -> None:
+    with pytest.raises(ValueError, match="warmup 0"):
+        steady([row(0.0), row(1.0)], warmup=0, steps=1, batch=2)
+
+
+def live(run: str, version: str, seconds: float, paused: float) -> dict[str, Any]:
+    return {
+        "event": "weights live",
+        "run": run,
+        "version": version,
+        "seconds": seconds,
+        "paused": paused,
+    }
+
+
+def test_updates_are_those_of_the_window_and_the_run() -> None:
+    records = [
+        {"event": "working", "run": "mine"},
+        live("mine", "f29ea3:0", 9.0, 5.0),
+        live("mine", "f29ea3:3", 0.1, 0.04),
+        live("other", "aaaaaa:4", 7.0, 7.0),
+        live("mine", "f29ea3:4", 0.2, 0.02),
+        live("mine", "f29ea3:6", 0.6, 0.03),
+        live("mine", "f29ea3:7", 8.0, 8.0),
+    ]
+    found = updates(records, "mine", first=3, last=6)
+    assert found is not None
+    assert found.count == 3
+    assert (found.live_median, found.live_max) == (0.2, 0.6)
+    assert (found.pause_median, found.pause_max) == (0.03, 0.04)
+
+
+def test_a_window_without_updates_has_no_figures() -> None:
+    assert updates([live("mine", "f29ea3:1", 0.1, 0.1)], "mine", first=2, last=5) is None
+
+
+def test_groups_are_timed_from_the_first_lease_to_the_last_token() -> None:
+    found = stretch([(100, 10.0, 14.0), (200, 11.0, 13.0), (100, 14.5, 18.0)])
+    assert found == Generated(tokens=400, seconds=8.0)
+    assert found.tokens_per_second == 50.0
+
+
+def test_no_groups_have_no_throughput() -> None:
+    with pytest.raises(ValueError, match="no groups"):
+        stretch([])
+
+
+def test_rounds_are_joined_by_their_totals() -> None:
+    # Not the mean of 100 and 10 tokens/s.
+    both = joined([Generated(100, 1.0), Generated(100, 10.0)])
+    assert both.tokens_per_second == pytest.approx(200 / 11)

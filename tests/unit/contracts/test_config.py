@@ -1,0 +1,137 @@
+"""Run configs: what is filled in, what is refused, and what the refusal says."""
+
+from typing import Any
+
+import pytest
+
+from services.contracts.config import ConfigError, parse_config
+from services.contracts.config.algorithm import NoKL, ReferenceKL
+from services.contracts.config.run import AdamW, MidtrainConfig, MuonAdamW, RLConfig
+
+RL: dict[str, Any] = {
+    "model": {"path": "/models/small"},
+    "data": {"dataset": "sums"},
+    "rewards": [{"verifier": "math"}],
+}
+MIDTRAIN: dict[str, Any] = {
+    "type": "midtrain",
+    "model": {"source": "scratch"},
+    "data": {"dataset": "sums"},
+}
+
+
+def rl(**sections: Any) -> RLConfig:
+    config = parse_config(RL | sections)
+    assert isinstance(config, RLConfig)
+    return config
+
+
+def refusal(raw: dict[str, Any]) -> dict[str, str]:
+    with pytest.raises(ConfigError) as refused:
+        parse_config(raw)
+    return dict(refused.value.problems)
+
+
+def test_a_section_without_its_type_is_that_of_its_default() -> None:
+    assert rl(optimizer={"lr": 1e-4}).optimizer == AdamW(lr=1e-4)
+    config = parse_config(MIDTRAIN | {"optimizer": {"lr": 0.01}})
+    assert config.optimizer == MuonAdamW(type="muon", lr=0.01)
+    assert rl(algorithm={"loss": {"epsilon_high": 0.3}}).algorithm.loss.type == "ppo"
+    assert rl(algorithm={"kl": {}}).algorithm.kl == NoKL()
+
+
+def test_a_section_without_a_default_is_the_member_whose_tag_has_one() -> None:
+    config = parse_config(MIDTRAIN | {"model": {"path": "/models/small"}})
+    assert isinstance(config, MidtrainConfig)
+    assert config.model.source == "pretrained"
+
+
+def test_a_key_that_only_other_types_have_needs_the_type() -> None:
+    said = refusal(RL | {"algorithm": {"kl": {"beta": 0.1}}, "optimizer": {"momentum": 0.9}})
+    assert said["algorithm.kl"] == "needs a type: one of none, k1, k2, k3"
+    assert said["optimizer"] == "needs a type: one of adamw, muon"
+
+
+def test_a_type_that_is_given_stays() -> None:
+    kl = rl(algorithm={"kl": {"type": "k3", "beta": 0.1}}).algorithm.kl
+    assert kl == ReferenceKL(type="k3", beta=0.1)
+
+
+@pytest.mark.parametrize(
+    ("sections", "path", "said"),
+    [
+        ({"optimzer": {}}, "optimzer", "unknown key; did you mean 'optimizer'?"),
+        ({"optimizer": {"lrr": 1}}, "optimizer.lrr", "unknown key; did you mean 'lr'?"),
+        (
+            {"algorithm": {"kl": {"type": "k2", "bta": 1}}},
+            "algorithm.kl.bta",
+            "unknown key; did you mean 'beta'?",
+        ),
+        (
+            {"rewards": [{"verifier": "math", "wieght": 2}]},
+            "rewards.0.wieght",
+            "unknown key; did you mean 'weight'?",
+        ),
+        ({"algorithm": {"zzzz": 1}}, "algorithm.zzzz", "unknown key; known here: advantage,"),
+        ({"optimizer": {"type": "adam"}}, "optimizer", "did you mean 'adamw'?"),
+        ({"training": {"max_steps": 0}}, "training.max_steps", "(got 0)"),
+        ({"optimizer": 5}, "optimizer", "(got 5)"),
+    ],
+)
+def test_what_is_not_known_is_named_with_the_nearest_that_is(
+    sections: dict[str, Any], path: str, said: str
+) -> None:
+    assert said in refusal(RL | sections)[path]
+
+
+@pytest.mark.parametrize(
+    ("sections", "path", "said"),
+    [
+        (
+            {"algorithm": {"minibatches": 64}},
+            "algorithm",
+            "minibatches 64 exceeds prompts_per_step 32",
+        ),
+        ({"algorithm": {"samples_per_prompt": 1}}, "algorithm", "set samples_per_prompt to 2"),
+        (
+            {"algorithm": {"correction": {"type": "truncate"}}},
+            "algorithm",
+            "correction truncate does nothing with proximal sampler and loss ppo",
+        ),
+        ({"sampling": {"top_p": 0.9}}, "sampling", "leave them at 1 and 0"),
+        ({"sampling": {"min_tokens": 65}}, "sampling", "min_tokens 65 exceeds max_tokens 64"),
+        (
+            {"sampling": {"max_tokens": 64}, "rollout": {"vllm": {"max_model_len": 64}}},
+            "",
+            "leaves no room for a prompt in rollout.vllm.max_model_len 64",
+        ),
+        (
+            {"algorithm": {"samples_per_prompt": 300}},
+            "",
+            "algorithm.samples_per_prompt 300 exceeds rollout.vllm.max_num_seqs 256",
+        ),
+        ({"training": {"max_steps": 5, "epochs": 1}}, "training", "leave one out"),
+        ({"data": {"dataset": "sums", "template": "{}"}}, "data", "lacks the placeholder"),
+    ],
+)
+def test_a_combination_that_cannot_work_is_refused_with_the_way_out(
+    sections: dict[str, Any], path: str, said: str
+) -> None:
+    assert said in refusal(RL | sections)[path]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"loss": {"type": "reinforce"}, "correction": {"type": "truncate"}},
+        {"proximal": {"type": "recompute"}, "correction": {"type": "truncate"}},
+        {"correction": {"type": "mask"}},
+    ],
+    ids=["reinforce weighs by all of π/μ", "recompute leaves w to correct", "a mask looks at ρ"],
+)
+def test_a_correction_that_does_something_is_taken(algorithm: dict[str, Any]) -> None:
+    assert rl(algorithm=algorithm).algorithm.correction.type == algorithm["correction"]["type"]
+
+
+def test_what_is_no_mapping_is_refused() -> None:
+    assert "a run config is a mapping, not list" in refusal([])[""]  # type: ignore[arg-type]

@@ -1,0 +1,132 @@
+"""What docs/ says against what the code has: metric names and dependencies."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reward.metrics import Metrics
+from services.contracts.records import RunRecord, RunState, WorkerRecord
+from services.gateway.routes.metrics import Snapshot
+
+ROOT = Path(__file__).resolve().parents[2]
+# A metric's name: a group and a name, either of which may have a part that varies.
+METRIC = re.compile(r"[a-z]+/[a-z_*]+")
+
+
+def documented() -> set[str]:
+    """The names in the first column of docs/metrics.md's tables; what varies (`D`, `VERIFIER`) is
+    written in capitals there, and `*` here."""
+    rows = re.findall(r"^\| `([^`|]+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.M)
+    assert sorted(rows) == sorted(set(rows)), "a name is listed twice"
+    return {re.sub(r"[A-Z]+", "*", name) for name in rows}
+
+
+def learner_metrics() -> set[str]:
+    """Every name that the learner's code writes down as a key of a metrics row."""
+    files = (ROOT / "learner").glob("*.py")
+    keys = {key for file in files for key in written_keys(ast.parse(file.read_text()))}
+    return {key for key in keys if METRIC.fullmatch(key)}
+
+
+def written_keys(tree: ast.AST) -> Iterator[str]:
+    """The keys of dictionaries, and of assignments to `x["key"]`; f-strings with `*` for what is
+    filled in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            yield from (name for key in node.keys if (name := pattern(key)))
+        elif isinstance(node, ast.DictComp):
+            yield from filter(None, [pattern(node.key)])
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            yield from filter(None, [pattern(node.slice)])
+
+
+def pattern(node: ast.AST | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(pattern(part) or "*" for part in node.values)
+    return ""
+
+
+def returned_keys(file: str, function: str) -> set[str]:
+    """The keys of the dictionaries in one function."""
+    tree = ast.parse((ROOT / file).read_text())
+    found = (n for n in ast.walk(tree) if getattr(n, "name", "") == function)
+    return {key for node in found for key in written_keys(node)}
+
+
+def test_every_metric_of_the_learner_is_documented_and_no_other_is() -> None:
+    emitted = learner_metrics() - {"evaluation/*"}
+    emitted |= {
+        f"evaluation/{key}" for key in returned_keys("services/store/evaluations.py", "outcome")
+    }
+    emitted |= {
+        key for key in returned_keys("learner/conductor.py", "after_step") if "/" not in key
+    } - {"message"}
+
+    listed = {name for name in documented() if not name.startswith("headrace_")}
+
+    assert emitted - listed == set(), "add these to docs/metrics.md"
+    assert listed - emitted == set(), "no code writes these any more"
+
+
+def test_every_prometheus_metric_is_documented_and_no_other_is() -> None:
+    run = RunRecord(
+        id="9f3a", name="a", pool="p", kind="rl", state=RunState.RUNNING, config={}, created=0.0,
+        summary={"reward/pass_at_8": 0.5},
+    )  # fmt: skip
+    worker = WorkerRecord(id="w", pool="p", host="h", pid=1, state="idle")
+    gateway = {family.name for family in Snapshot(True, [run], [worker]).collect()}
+    reward = {family.name for family in Metrics().registry.collect()} | watched()
+
+    listed = {stem(name) for name in documented() if name.startswith("headrace_")}
+
+    assert "headrace_reward_pass_at_8" in gateway
+    emitted = {stem(name) for name in gateway - {"headrace_reward_pass_at_8"} | reward}
+    assert emitted - listed == set(), "add these to docs/metrics.md"
+    assert listed - emitted == set(), "no code exports these any more"
+
+
+def stem(name: str) -> str:
+    """A counter's name without the ending that its text form has."""
+    return name.removesuffix("_total")
+
+
+def watched() -> set[str]:
+    """The gauges that the reward service's application adds."""
+    names = re.findall(r'metrics\.watch\(\s*"([a-z_]+)"', (ROOT / "reward" / "app.py").read_text())
+    return {f"headrace_reward_{name}" for name in names}
+
+
+def dependencies() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    return {re.split(r"[\[><=!~;]", line)[0].strip() for lines in lists for line in lines}
+
+
+def test_every_direct_dependency_has_a_reason_and_nothing_else_has_one() -> None:
+    text = (ROOT / "docs" / "decisions.md").read_text()
+    rows = re.findall(r"^\| ((?:`[a-z0-9-]+`(?:, )?)+) \| (.*) \|$", text, re.M)
+    named = {name: reason for names, reason in rows for name in re.findall(r"`([^`]+)`", names)}
+
+    assert dependencies() - named.keys() == set(), "give these a reason in docs/decisions.md"
+    assert named.keys() - dependencies() == set(), "these are no direct dependencies any more"
+    assert [name for name, reason in named.items() if not reason.strip()] == []
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docs").glob("*.md")), ids=lambda file: file.name)
+def test_links_and_paths_in_the_text_exist(file: Path) -> None:
+    """Relative links, and names of files in backticks that begin with a folder of the tree."""
+    text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S)
+    links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text) if "://" not in link]
+    folders = "services|rollout|reward|learner|recipes|deploy|tests|docs|bench"
+    files = re.findall(rf"`((?:{folders})/[\w./-]+\.(?:py|lua|md|sh|yaml|txt))`", text)
+
+    broken = [link for link in links if not (file.parent / link).exists()]
+    broken += [name for name in files if not (ROOT / name).exists()]
+
+    assert broken == []
