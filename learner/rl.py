@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -43,8 +44,9 @@ from services.contracts.config import RLConfig
 from services.contracts.config.algorithm import NoKL
 from services.contracts.records import RunRecord
 from services.contracts.trajectory import decode
+from services.contracts.weights import MODEL_FILES, WeightFile
 from services.logs import get_logger
-from services.volume import Volume
+from services.volume import Volume, checksum
 
 log = get_logger(__name__)
 
@@ -128,12 +130,18 @@ def train_rl(
 
 
 def export_description(loaded: LoadedModel, folder: Path) -> None:
-    """All of the model but its weights, for rollout workers; once per run, because a worker may
-    be reading it."""
+    """All of the model but its weights, and the list of its files for hosts without the volume;
+    once per run, because a worker may be reading it."""
     if folder.exists():
         return
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     save_description(loaded, beside)
+    files = [
+        WeightFile(str(path.relative_to(beside)), path.stat().st_size, checksum(path))
+        for path in sorted(beside.rglob("*"))
+        if path.is_file()
+    ]
+    (beside / MODEL_FILES).write_bytes(msgspec.json.encode(files))
     beside.rename(folder)
 
 

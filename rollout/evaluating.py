@@ -156,8 +156,8 @@ class Evaluator:
             log.warning("evaluation row failed", run=self._context.run, row=row, error=str(error))
             await self._telling.once(
                 f"evaluation {id}",
-                f"row {row} of {evaluation.dataset} cannot be answered and counts as wrong, as "
-                f"does any other like it: {error}",
+                f"evaluation row {row} cannot be answered and counts as wrong, as does any other "
+                f"like it: {error}",
             )
             outcome = {"rewards": [], "statuses": ["error"]}
         await self._insist_complete(id, attempt, outcome)

@@ -4,11 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from services.contracts.weights import WeightFile
+from services.contracts.weights import MODEL_FILES, WeightFile
 from services.volume import Volume
-
-# What the folder holds, written last by the learner: hosts without the volume fetch by it.
-INDEX = "files.json"
 
 
 async def fetch_model(volume: Volume, name: str) -> Path:
@@ -16,10 +13,7 @@ async def fetch_model(volume: Volume, name: str) -> Path:
 
     Raises FileNotFoundError, services.volume.DamagedFile.
     """
-    folder = volume.path(name)
-    if (folder / "config.json").exists() and not (folder / INDEX).exists():
-        return folder
-    index = await volume.fetch(f"{name}/{INDEX}")
+    index = await volume.fetch(f"{name}/{MODEL_FILES}")
     for file in msgspec.json.decode(index.read_bytes(), type=list[WeightFile]):
         await volume.fetch(f"{name}/{file.name}", file.bytes, file.xxh3)
-    return folder
+    return volume.path(name)

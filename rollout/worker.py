@@ -231,7 +231,8 @@ class RunWorker:
             await self._leases.give_back([attempt], "verifier_error")
             self._failed(row, f"no completion can be scored, e.g. {error}")
             await self._telling.once(
-                "verifier_error", f"no completion of it can be scored, so it is left out: {error}"
+                "verifier_error",
+                f"a group without a single score is sampled anew, and in the end left out: {error}",
             )
         except (VLLMUnavailable, RedisError) as error:
             # Whether vLLM is dead is found out by `_renew`; asking on and on would not help.

@@ -3,7 +3,7 @@
 Names are relative paths (`runs/ID/weights/v000007-9f3a1c.safetensors`). A process that has the
 volume opens the file; one that has not fetches it from the gateway once, into a cache at the
 same relative path, and checks it before anyone sees it. Files on the volume never change after
-their rename, so a cached one is good as long as its checksum is.
+their rename, so a cached one is good as long as its checksum is, and fetched again where it is not.
 """
 
 import os
@@ -21,6 +21,10 @@ from tenacity import (
     stop_after_attempt,
     wait_random_exponential,
 )
+
+from services.logs import get_logger
+
+log = get_logger(__name__)
 
 CHUNK = 1 << 22
 
@@ -47,16 +51,30 @@ class Volume:
         """The path of a whole file, downloaded where it is not here, checked where its size or
         checksum is given.
 
+        A file that is here and not what was promised is fetched once more: on a host without the
+        volume it is a cached one, and the gateway's may be right. On a host that has the volume
+        that changes nothing, since what comes is the same file.
+
         Raises FileNotFoundError where neither has it, DamagedFile where it is not what was
         promised.
         """
         path = self.path(name)
-        if not path.exists():
-            if self.gateway_url is None:
-                raise FileNotFoundError(f"{name} is not on the data volume {self.root}")
-            await self._download(name, path, size, xxh3)
-            return path
-        await anyio.to_thread.run_sync(check_file, path, size, xxh3)
+        if path.exists():
+            try:
+                await anyio.to_thread.run_sync(check_file, path, size, xxh3)
+                return path
+            except DamagedFile as damaged:
+                if self.gateway_url is None:
+                    raise
+                log.warning("a damaged file is fetched again", file=name, reason=str(damaged))
+                try:
+                    await self._download(name, path, size, xxh3)
+                except (httpx.HTTPError, FileNotFoundError):
+                    raise damaged from None
+                return path
+        if self.gateway_url is None:
+            raise FileNotFoundError(f"{name} is not on the data volume {self.root}")
+        await self._download(name, path, size, xxh3)
         return path
 
     async def _download(self, name: str, path: Path, size: int | None, xxh3: str | None) -> None:
@@ -71,7 +89,7 @@ class Volume:
                 async with httpx.AsyncClient(timeout=60) as client:
                     with written_beside(path) as beside:
                         await _stream_to(client, f"{self.gateway_url}/v1/files/{name}", beside)
-                        await anyio.to_thread.run_sync(check_file, beside, size, xxh3)
+                        await anyio.to_thread.run_sync(check_file, beside, size, xxh3, name)
 
 
 async def _stream_to(client: httpx.AsyncClient, url: str, path: Path) -> None:
@@ -94,12 +112,14 @@ def checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-def check_file(path: Path, size: int | None, xxh3: str | None) -> None:
-    """Raise DamagedFile unless `path` has this size and checksum (None: not checked)."""
+def check_file(path: Path, size: int | None, xxh3: str | None, name: str = "") -> None:
+    """Raise DamagedFile unless `path`, called `name` where it has not got it yet, has this size
+    and checksum (None: not checked)."""
+    name = name or path.name
     if size is not None and (found := path.stat().st_size) != size:
-        raise DamagedFile(f"{path.name} has {found} bytes, its manifest says {size}")
+        raise DamagedFile(f"{name} has {found} bytes, its manifest says {size}")
     if xxh3 is not None and (digest := checksum(path)) != xxh3:
-        raise DamagedFile(f"{path.name} has checksum {digest}, its manifest says {xxh3}")
+        raise DamagedFile(f"{name} has checksum {digest}, its manifest says {xxh3}")
 
 
 @contextmanager

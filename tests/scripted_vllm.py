@@ -214,7 +214,13 @@ def main() -> None:
     if script.fail_start:
         sys.exit(f"ValueError: {script.fail_start}")
     config = json.loads((known.model / "config.json").read_text())
-    context = known.max_model_len or config.get("max_position_embeddings", 512)
+    derived = config.get("max_position_embeddings", 512)
+    if known.max_model_len and known.max_model_len > derived:
+        sys.exit(
+            f"ValueError: User-specified max_model_len ({known.max_model_len}) is greater than the "
+            f"derived max_model_len (max_position_embeddings={derived})"
+        )
+    context = known.max_model_len or derived
     uvicorn.run(
         build(State(script, context)),
         host=known.host,

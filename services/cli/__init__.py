@@ -16,6 +16,7 @@ def app() -> None:
 
         main()
     except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
         sys.exit(130)
 
 

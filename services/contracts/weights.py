@@ -11,6 +11,10 @@ import msgspec
 
 SCHEMA = 1
 
+MODEL_FILES = "files.json"
+"""In a run's model folder: a list of WeightFile, relative to it, by which hosts without the data
+volume fetch the others."""
+
 
 class WeightFile(msgspec.Struct, frozen=True):
     """One file, named relative to the data volume, with what proves it whole."""

@@ -27,7 +27,7 @@ def documented() -> set[str]:
 
 def learner_metrics() -> set[str]:
     """Every name that the learner's code writes down as a key of a metrics row."""
-    files = (ROOT / "learner").glob("*.py")
+    files = (ROOT / "learner").rglob("*.py")
     keys = {key for file in files for key in written_keys(ast.parse(file.read_text()))}
     return {key for key in keys if METRIC.fullmatch(key)}
 

@@ -22,8 +22,9 @@ InStore = Callable[[Callable[[Store], Awaitable[object]]], None]
 class RedisServer:
     """redis-server on a port that stays the same over restarts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fsync: str = "always") -> None:
         self.folder = folder
+        self.fsync = fsync
         (self.port,) = free_ports("127.0.0.1", 1)
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
@@ -31,7 +32,7 @@ class RedisServer:
     def start(self) -> None:
         """Start it and wait until it answers."""
         server = find_server(servers_here())
-        options = ("--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always")
+        options = ("--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", self.fsync)
         self._process = subprocess.Popen(
             [str(server), "--port", str(self.port), "--dir", str(self.folder), *options],
             stdout=subprocess.DEVNULL,

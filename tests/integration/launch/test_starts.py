@@ -1,0 +1,98 @@
+"""Each process that cannot start says why in one sentence and ends with its exit code."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.gateway.servers import RedisServer
+
+ROOT = Path(__file__).parents[3]
+MODULES = {
+    "gateway": "services.gateway",
+    "reward": "reward",
+    "rollout": "rollout",
+    "learner": "learner",
+}
+
+
+def start(process: str, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Start it and wait for its end."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    return subprocess.run(
+        [sys.executable, "-m", MODULES[process], *flags],
+        cwd=ROOT,
+        env=kept | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+
+
+def sentence(ended: subprocess.CompletedProcess[str], code: int) -> str:
+    """The one line that a user reads."""
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, ended.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def unsafe_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"), fsync="everysec")
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.mark.parametrize("process", ["gateway", "rollout", "learner"])
+def test_a_redis_that_may_lose_work_is_refused(
+    process: str, unsafe_redis: str, tmp_path: Path
+) -> None:
+    ended = start(process, HEADRACE_REDIS_URL=unsafe_redis, HEADRACE_DATA=str(tmp_path))
+
+    said = sentence(ended, 2)
+    assert "has appendfsync everysec, which may lose acknowledged work" in said
+    assert "HEADRACE_ALLOW_UNSAFE_REDIS=true" in said
+
+
+@pytest.mark.parametrize("process", ["rollout", "learner"])
+def test_without_redis_there_is_nothing_to_start(process: str, tmp_path: Path) -> None:
+    ended = start(
+        process,
+        HEADRACE_REDIS_URL="redis://:hunter2@127.0.0.1:1/0",
+        HEADRACE_DATA=str(tmp_path),
+    )
+
+    said = sentence(ended, 2)
+    assert said.startswith("error: cannot use Redis at redis://:***@127.0.0.1:1/0: ")
+    assert "name another with --redis-url" in said
+    assert "hunter2" not in ended.stderr + ended.stdout
+
+
+@pytest.mark.parametrize("process", ["gateway", "reward"])
+def test_a_port_in_use_is_named_with_the_flag_to_change_it(process: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = sentence(start(process, "--port", str(port)), 1)
+
+    assert said == (
+        f"error: cannot listen on 127.0.0.1:{port} (Address already in use): stop what listens "
+        "there, or choose another port with --port"
+    )
+
+
+@pytest.mark.parametrize("process", MODULES)
+def test_a_setting_that_makes_no_sense_is_named_as_flag_and_variable(process: str) -> None:
+    said = sentence(start(process, HEADRACE_REDIS_URL="my-password@host:6379"), 2)
+
+    assert said.startswith("error: --redis-url (HEADRACE_REDIS_URL): must begin with redis://")
+    assert "my-password" not in said

@@ -1,0 +1,350 @@
+"""The steps that hypothesis chooses from, and what must hold after each."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from redis.asyncio import Redis
+
+from services.contracts.records import DatasetRecord
+from services.contracts.weights import WeightManifest
+from services.store import Fenced, Store
+from services.store.keys import run_key
+from tests.integration.store.model import (
+    BATCH,
+    ETA,
+    MAX_STEPS,
+    RESERVE,
+    STALE_LIMIT,
+    TRIES,
+    Attempt,
+    Model,
+)
+from tests.integration.store.scene import MINUTE, record, segment
+
+NAMES = itertools.count()
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Each rule does one thing to the store and to the model, and compares what they say."""
+
+    url = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.redis: Any = Redis.from_url(self.url)
+        self.store = Store.from_url(self.url)
+        self.attempts: list[Attempt] = []
+        self.epochs: list[int] = []
+        self.entries: dict[int, str] = {}
+        """Stream entry of each group the learner has read, by position."""
+        self.highest = 0
+        self.exhausted = False
+        self.calm = 0
+        """Steps since a learner started: without some, nothing would ever be trained."""
+
+    def do(self, call: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(call)
+
+    def teardown(self) -> None:
+        self.do(self.store.close())
+        self.do(self.redis.aclose())
+        self.loop.close()
+
+    @initialize(rows=st.integers(1, 5), budget=st.sampled_from([15, 45, 10_000]))
+    def submit(self, rows: int, budget: int) -> None:
+        self.model = Model(rows, budget)
+        self.dataset = f"data{next(NAMES)}"
+        self.do(self.store.datasets.add(self._dataset(rows)))
+        self._submit(None)
+        self._take_over()
+
+    def _dataset(self, rows: int) -> DatasetRecord:
+        return DatasetRecord(
+            id=self.dataset, name=self.dataset, rows=rows, created=1.0, segments=[segment(rows)]
+        )
+
+    def _submit(self, before: str | None) -> None:
+        self.run = f"run{next(NAMES)}"
+        fields = {"batch": BATCH, "eta": ETA, "max_steps": MAX_STEPS, "budget": self.model.budget}
+        given = record(self.run, dataset=self.dataset, resume_from=before, **fields)
+        self.do(self.store.runs.submit(given))
+
+    def _take_over(self) -> None:
+        lineage = f"l{next(NAMES)}"
+        self.epochs.append(self.do(self.store.runs.acquire(self.run, lineage)))
+        self.model.take_over(lineage)
+        self.entries = {}
+        self._note(self.do(self.store.trajectories.pending(self.run)))
+        self.do(self.store.runs.set_state(self.run, "running", "", epoch=self.epochs[-1]))
+
+    def _note(self, groups: list[Any]) -> None:
+        self.entries |= {int(g.draw.partition(":")[0]): g.entry for g in groups}
+
+    def _read(self) -> None:
+        """The learner reads until it has every group that the model has."""
+        while not set(self.model.stream) <= set(self.entries):
+            self._note(self.do(self.store.trajectories.read(self.run, wait=1)))
+
+    def _draw(self, position: int) -> str:
+        return ":".join(map(str, (position, *self.model.row_of[position])))
+
+    # --- workers --------------------------------------------------------------------------------
+
+    @precondition(lambda self: not self.exhausted)
+    @rule(count=st.integers(1, 6), behind=st.integers(0, 1))
+    def lease(self, count: int, behind: int) -> None:
+        self._lease(count, behind)
+
+    def _work(self, count: int, behind: int, bytes: int) -> None:
+        """Complete what is leased now; what was held before straggles on."""
+        for attempt in self._lease(count, behind):
+            self._complete(attempt, bytes)
+
+    def _lease(self, count: int, behind: int) -> list[Attempt]:
+        model = self.model
+        version = max(model.version - behind, model.committed)
+        granted = self.do(
+            self.store.prompts.lease(
+                self.run,
+                worker="w",
+                lineage=model.lineage,
+                version=version,
+                count=count,
+                ttl=MINUTE,
+                reserve_bytes=RESERVE,
+            )
+        )
+        refusal, positions = model.lease(count, version)
+        assert granted.refusal == refusal
+        assert [lease.draw for lease in granted.leases] == positions
+        attempts = []
+        for lease in granted.leases:
+            where = (lease.position.epoch, lease.position.rows, lease.position.index)
+            assert where == model.row_of[lease.draw]
+            attempt = Attempt(lease.attempt, lease.draw, (model.lineage, version))
+            model.held[attempt.name] = attempt
+            attempts.append(attempt)
+        self.attempts += attempts
+        self.exhausted = refusal == "exhausted"
+        self.highest = max(self.highest, version)
+        return attempts
+
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data(), ending=st.sampled_from(["complete", "complete", "drop", "give_back"]))
+    def an_attempt_ends(self, data: st.DataObject, ending: str) -> None:
+        attempt, prompts = self._any_attempt(data), self.store.prompts
+        if ending == "complete":
+            self._complete(attempt, data.draw(st.integers(1, RESERVE)))
+        elif ending == "drop":
+            dropped = self.do(prompts.drop(self.run, attempt.name, "bad_reference", ""))
+            assert dropped == self.model.drop(attempt, "bad_reference")
+        else:
+            cause = data.draw(st.sampled_from(["", "verifier_error", "refused"]))
+            given = prompts.give_back(self.run, [attempt.name], cause=cause, limit=TRIES)
+            assert self.do(given) == self.model.give_back(attempt, cause)
+
+    def _complete(self, attempt: Attempt, bytes: int) -> None:
+        blob = b"x" * bytes
+        lineage, version = attempt.version
+        accepted = self.do(
+            self.store.prompts.complete(
+                self.run, attempt.name, min_version=version, lineage=lineage, blob=blob
+            )
+        )
+        assert accepted == self.model.complete(attempt, len(blob))
+
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data(), seconds=st.sampled_from([0.0, MINUTE]))
+    def time_passes_or_an_attempt_is_renewed(self, data: st.DataObject, seconds: float) -> None:
+        """0 seconds from now its deadline has passed: its worker died, or its vLLM hangs."""
+        attempt = self._any_attempt(data)
+        lost = self.do(self.store.prompts.renew(self.run, [attempt.name], seconds))
+        held = self.model.held.get(attempt.name)
+        assert lost == ([] if held else [attempt.name])
+        if held:
+            held.lapsed = seconds == 0
+
+    def _any_attempt(self, data: st.DataObject) -> Attempt:
+        """Mostly one that is held; sometimes one that ended, however long ago."""
+        held = list(self.model.held.values())
+        pool = held if held and data.draw(st.integers(0, 3)) else self.attempts
+        return pool[data.draw(st.integers(0, len(pool) - 1))]
+
+    # --- the learner ----------------------------------------------------------------------------
+
+    @precondition(lambda self: self.model.version < MAX_STEPS and not self.exhausted)
+    @rule(steps=st.integers(1, 3), work=st.booleans())
+    def work_and_train(self, steps: int, work: bool) -> None:
+        """What a run does when nothing happens to it."""
+        for _ in range(min(steps, MAX_STEPS - self.model.version)):
+            if work and not self.exhausted:
+                self._work(2 * BATCH, 0, RESERVE)
+            self._train()
+
+    def _train(self) -> None:
+        """A recorded batch again, verbatim; else one from what waits, stale groups sent back."""
+        model, epoch, step = self.model, self.epochs[-1], self.model.version + 1
+        self._read()
+        if step not in model.plans:
+            stale = model.stale()
+            entries = [self.entries.pop(position) for position in stale]
+            send_back = self.store.trajectories.send_back
+            dropped = self.do(send_back(self.run, epoch, entries, limit=STALE_LIMIT))
+            assert dropped == sum(model.send_back(position) for position in stale)
+            batch = [group.position for group in model.waiting[:BATCH]]
+            if len(batch) < BATCH:
+                return
+            pairs = [(self.entries[p], self._draw(p)) for p in batch]
+            self.do(self.store.trajectories.plan(self.run, epoch, step, pairs))
+            model.plan(batch)
+        positions = model.plans[step]
+        payloads = self.do(self.store.trajectories.payloads(self.run, positions))
+        assert [len(blob) for blob in payloads] == [model.stream[p].bytes for p in positions]
+        model.train()
+        manifest = WeightManifest(self.run, step, model.lineage, "full", [], 1, "m")
+        self.do(self.store.weights.publish(epoch, manifest, keep=4))
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        """Also of the current checkpoint again, and of an older one."""
+        model = self.model
+        back = data.draw(st.integers(0, 2))
+        step = max(model.version - back, model.committed - 1, 0)
+        acknowledged = self.do(
+            self.store.trajectories.commit(
+                self.run, self.epochs[-1], model.lineage, step, f"step-{step}"
+            )
+        )
+        assert acknowledged == model.commit(step)
+
+    @precondition(lambda self: self.calm > 4 or self.exhausted)
+    @rule(data=st.data())
+    def something_happens(self, data: st.DataObject) -> None:
+        """Not too often, or nothing would ever be trained."""
+        self.calm = 0
+        happens = [self._take_over, self._wake_old, self._append, self._continue, self._filter]
+        if self.exhausted:
+            self._continue()
+        else:
+            data.draw(st.sampled_from(happens))()
+
+    def _wake_old(self) -> None:
+        """Learners that were replaced while they slept can change nothing."""
+        entries, step = list(self.entries.values()), self.model.version + 1
+        for old in self.epochs[:-1]:
+            for call in (
+                self.store.trajectories.commit(self.run, old, "old", MAX_STEPS, "old"),
+                self.store.trajectories.plan(self.run, old, step, []),
+                self.store.trajectories.send_back(self.run, old, entries, limit=1),
+                self.store.runs.finish(self.run, "default", "failed", "", epoch=old),
+            ):
+                with pytest.raises(Fenced):
+                    self.do(call)
+
+    def _append(self) -> None:
+        self.do(self.store.datasets.append(self.dataset, segment(2)))
+        self.model.dataset_rows += 2
+
+    def _continue(self) -> None:
+        """The user cancels the run and resumes it as another one."""
+        before, self.exhausted = self.run, False
+        finish = self.store.runs.finish
+        self.do(finish(before, "default", "cancelled", "", epoch=self.epochs[-1]))
+        self._submit(before)
+        # Epochs count from 1 in the new run.
+        self.epochs = []
+        self.model.continue_()
+        self._take_over()
+
+    def _filter(self) -> None:
+        """The learner ends a group's draw because there is nothing to learn from it."""
+        if not self.model.waiting:
+            return
+        self._read()
+        position = self.model.waiting[0].position
+        entries = [self.entries.pop(position)]
+        call = self.store.trajectories.drop(self.run, self.epochs[-1], entries, reason="filtered")
+        assert self.do(call) == 1
+        del self.model.stream[position]
+        self.model.dropped[position] = "filtered"
+
+    # --- what must hold after every step --------------------------------------------------------
+
+    @invariant()
+    def time_goes_on(self) -> None:
+        self.calm += 1
+
+    @invariant()
+    def everything_is_where_it_belongs(self) -> None:
+        model, open_ = self.model, self.model.open
+        ended = set(model.trained) | set(model.dropped)
+        assert not set(model.trained) & set(model.dropped)
+        assert open_ | ended == set(range(model.cursor))
+        assert not open_ & ended
+        found = self.do(self.store.ledger.audit(self.run))
+        assert (found.lost, found.duplicated, found.problems) == (0, 0, [])
+        assert found.drawn == model.cursor
+        assert found.trained == len(model.trained)
+        assert sum(found.dropped.values()) == len(model.dropped)
+        assert found.in_flight == len(open_)
+        assert found.max_staleness_seen == model.max_staleness <= ETA
+
+    @invariant()
+    def admission_is_bounded(self) -> None:
+        model = self.model
+        taken = model.committed * BATCH + len(model.stream) + len(model.held)
+        assert taken <= min(self.highest + ETA + 1, MAX_STEPS) * BATCH
+
+    @invariant()
+    def redis_holds_what_the_model_holds(self) -> None:
+        model = self.model
+        parts = self.do(self._look())
+        stream, sizes, bytes, attempts, held, returned, plans = parts
+        assert stream == sizes == {p: group.bytes for p, group in model.stream.items()}
+        assert bytes == model.bytes
+        assert attempts == set(held)
+        assert held == {name: a.position for name, a in model.held.items()}
+        assert returned == sorted(model.returned)
+        assert plans == model.plans
+
+    async def _look(self) -> tuple[Any, ...]:
+        def key(part: str) -> str:
+            return run_key(self.run, part)
+
+        async with self.redis.pipeline(transaction=True) as pipe:
+            pipe.xrange(key("groups"))
+            for part in ("blobs", "held", "plans"):
+                pipe.hgetall(key(part))
+            for part in ("attempts", "returned"):
+                pipe.zrange(key(part), 0, -1)
+            pipe.get(key("bytes"))
+            groups, blobs, held, plans, attempts, returned, bytes = await pipe.execute()
+        return (
+            {_position(said[b"draw"]): int(said[b"bytes"]) for _, said in groups},
+            {int(position): len(blob) for position, blob in blobs.items()},
+            int(bytes or 0),
+            {name.decode() for name in attempts},
+            {name.decode(): _position(said) for name, said in held.items()},
+            [_position(draw) for draw in returned],
+            {
+                int(step): [_position(draw.encode()) for _, draw in json.loads(plan)["pairs"]]
+                for step, plan in plans.items()
+            },
+        )
+
+
+def _position(draw: bytes) -> int:
+    return int(draw.split(b":")[0])

@@ -1,0 +1,211 @@
+"""Leases: how many draws a worker gets, which ones, and when there are none."""
+
+import pytest
+
+from services.contracts.dataset import Position
+from services.contracts.records import RunState
+from services.store.keys import run_key
+from tests.integration.store.scene import Scene, draws, same_ids, segment
+
+# --- admission ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("eta", "batches"), [(0, 1), (1, 2), (4, 5)])
+async def test_a_worker_at_version_0_may_run_eta_batches_ahead(
+    scene: Scene, eta: int, batches: int
+) -> None:
+    await scene.start(eta=eta, batch=2)
+    assert draws((await scene.lease(100)).leases) == list(range(2 * batches))
+    assert (await scene.lease(1)).refusal == "admission"
+
+
+async def test_finished_groups_count_until_a_commit_and_trained_ones_after_it(scene: Scene) -> None:
+    await scene.start(eta=0, batch=2)
+    groups = await scene.finished(2)
+    assert (await scene.lease(1)).refusal == "admission"
+    await scene.plan(1, groups)
+    # Trained and published, not committed: the stream's 2 + 2 more are version 1's 2 batches.
+    await scene.publish(1)
+    assert draws(await scene.leased(2)) == [2, 3]
+    assert (await scene.lease(1)).refusal == "admission"
+    await scene.commit(1)
+    assert (await scene.lease(1)).refusal == "admission"
+    assert draws((await scene.lease(9, version=2)).leases) == [4, 5]
+
+
+async def test_no_more_draws_than_the_run_has_steps_for(scene: Scene) -> None:
+    await scene.start(eta=5, batch=2, max_steps=3)
+    assert len((await scene.lease(100)).leases) == 6
+
+
+async def test_a_dropped_draw_is_replaced_by_a_further_one(scene: Scene) -> None:
+    await scene.start(eta=0, batch=2, max_steps=1)
+    first, _ = await scene.leased(2)
+    await scene.store.prompts.drop("r1", first.attempt, "bad_reference", "no number")
+    assert draws(await scene.leased(1)) == [2]
+
+
+async def test_a_worker_of_a_dead_lineage_gets_nothing(scene: Scene) -> None:
+    await scene.start()
+    await scene.take_over("bbb")
+    assert (await scene.lease(1, lineage="aaa")).refusal == "lineage"
+    assert len((await scene.lease(1)).leases) == 1
+
+
+@pytest.mark.parametrize("state", ["starting", "paused", "cancelled"])
+async def test_a_run_that_does_not_run_gives_nothing(scene: Scene, state: str) -> None:
+    await scene.start()
+    await scene.store.runs.set_state("r1", state, "")
+    assert (await scene.lease(1)).refusal == "state"
+
+
+async def test_a_run_that_is_to_be_cancelled_gives_nothing(scene: Scene) -> None:
+    await scene.start()
+    await scene.store.runs.take("default")
+    await scene.store.runs.cancel("r1")
+    assert (await scene.lease(1)).refusal == "state"
+
+
+async def test_a_midtraining_run_and_a_missing_one_give_nothing(scene: Scene) -> None:
+    await scene.start(kind="midtrain")
+    assert (await scene.lease(1)).refusal == "state"
+    scene.run = "nobody"
+    assert (await scene.lease(1)).refusal == "state"
+
+
+async def test_asking_for_none_gets_none(scene: Scene) -> None:
+    await scene.start()
+    granted = await scene.lease(0)
+    assert (granted.refusal, granted.leases) == ("", [])
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+async def test_what_runs_ahead_stays_within_the_byte_budget(scene: Scene) -> None:
+    await scene.start(eta=9, batch=2, budget=1000)
+    assert len((await scene.lease(50, reserve_bytes=200)).leases) == 5
+    assert (await scene.lease(1, reserve_bytes=200)).refusal == "bytes"
+
+
+async def test_a_small_group_frees_what_it_did_not_need(scene: Scene) -> None:
+    await scene.start(eta=9, batch=2, budget=1000)
+    first, *_ = await scene.leased(5, reserve_bytes=200)
+    await scene.complete(first, b"x" * 10)
+    # 10 + 4 * 200 = 810 used: 190 are left.
+    assert (await scene.lease(1, reserve_bytes=200)).refusal == "bytes"
+    assert len((await scene.lease(1, reserve_bytes=190)).leases) == 1
+
+
+async def test_a_batch_becomes_whole_however_small_the_budget(scene: Scene) -> None:
+    await scene.start(eta=9, batch=4, budget=100)
+    assert len((await scene.lease(50, reserve_bytes=1000)).leases) == 4
+    assert (await scene.lease(1, reserve_bytes=1000)).refusal == "bytes"
+
+
+async def test_the_batch_after_a_planned_one_becomes_whole_too(scene: Scene) -> None:
+    await scene.start(eta=9, batch=2, budget=100)
+    await scene.plan(1, await scene.finished(2, b"x" * 60))
+    # 120 of 100 bytes wait for a commit that covers step 1: the learner may need step 2 for it.
+    assert len((await scene.lease(50, reserve_bytes=1000)).leases) == 2
+    assert (await scene.lease(1, reserve_bytes=1000)).refusal == "bytes"
+
+
+# --- order --------------------------------------------------------------------------------------
+
+
+async def test_draws_follow_the_order_and_wrap_into_the_next_permutation(scene: Scene) -> None:
+    await scene.start(rows=3, eta=9)
+    leases = await scene.leased(7)
+    assert draws(leases) == [0, 1, 2, 3, 4, 5, 6]
+    assert [lease.position for lease in leases[2:5]] == [
+        Position(epoch=0, rows=3, index=2),
+        Position(epoch=1, rows=3, index=0),
+        Position(epoch=1, rows=3, index=1),
+    ]
+
+
+async def test_rows_appended_later_join_the_next_epoch(scene: Scene) -> None:
+    await scene.start(rows=3, eta=9)
+    await scene.leased(2)
+    await scene.store.datasets.append("d", segment(2))
+    assert [lease.position for lease in await scene.leased(3)] == [
+        Position(epoch=0, rows=3, index=2),
+        Position(epoch=1, rows=5, index=0),
+        Position(epoch=1, rows=5, index=1),
+    ]
+
+
+async def test_returned_draws_go_out_first_in_the_runs_order(scene: Scene) -> None:
+    await scene.start(eta=9)
+    leases = await scene.leased(5)
+    for number in (3, 1, 2):
+        await scene.store.prompts.give_back("r1", [leases[number].attempt])
+    again = await scene.leased(4)
+    assert draws(again) == [1, 2, 3, 5]
+    assert again[0].position == leases[1].position
+    assert not {lease.attempt for lease in again} & {lease.attempt for lease in leases}
+
+
+async def test_lapsed_draws_go_out_first_in_the_runs_order(scene: Scene) -> None:
+    await scene.start(eta=9)
+    leases = await scene.leased(4)
+    await scene.lapse(leases[2], leases[0], leases[1])
+    assert draws(await scene.leased(4)) == [0, 1, 2, 4]
+
+
+async def test_a_lease_whose_reply_was_lost_is_the_same_lease_when_asked_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client repeats a call that broke after Redis ran it, with the same attempt ids."""
+    await scene.start(eta=9)
+    for _ in range(2):
+        monkeypatch.setattr("services.store.prompts.secrets.token_hex", same_ids())
+        assert draws((await scene.lease(3)).leases) == [0, 1, 2]
+    assert await scene.raw.hlen(run_key("r1", "held")) == 3
+    monkeypatch.undo()
+    assert draws(await scene.leased(1)) == [3]
+
+
+# --- data that has nothing left -----------------------------------------------------------------
+
+
+async def drop_all(scene: Scene, count: int) -> None:
+    for lease in await scene.leased(count):
+        await scene.store.prompts.drop("r1", lease.attempt, "bad_reference", "")
+
+
+async def test_data_of_which_every_row_was_dropped_fails_the_run(scene: Scene) -> None:
+    await scene.start(rows=3, eta=9)
+    await drop_all(scene, 6)
+    assert (await scene.lease(1)).refusal == "exhausted"
+    run = await scene.store.runs.get("r1")
+    assert run is not None
+    assert run.state is RunState.FAILED
+    assert "nothing left to give" in run.reason
+    assert (await scene.lease(1)).refusal == "state"
+
+
+async def test_one_good_row_keeps_a_run_going(scene: Scene) -> None:
+    await scene.start(rows=3, eta=9)
+    for _ in range(4):
+        await drop_all(scene, 2)
+        await scene.complete((await scene.leased(1))[0])
+    assert (await scene.lease(1)).refusal == ""
+
+
+async def test_draws_in_flight_may_still_be_good(scene: Scene) -> None:
+    await scene.start(rows=3, eta=9)
+    (good,) = await scene.leased(1)
+    await drop_all(scene, 6)
+    await drop_all(scene, 1)
+    assert await scene.complete(good)
+    assert (await scene.lease(1)).refusal == ""
+
+
+async def test_draws_that_wait_to_go_out_again_may_still_be_good(scene: Scene) -> None:
+    await scene.start(rows=3, eta=9)
+    (good,) = await scene.leased(1)
+    await drop_all(scene, 6)
+    await scene.store.prompts.give_back("r1", [good.attempt])
+    assert draws(await scene.leased(1)) == [0]
