@@ -8,10 +8,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from services.contracts.records import RunState
-from tests.integration.gateway.servers import GatewayProcess, InStore
+from tests.integration.gateway.servers import (
+    UPLOAD_LIMIT,
+    GatewayProcess,
+    InStore,
+    RedisServer,
+    upload,
+)
 
 Headrace = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -183,3 +190,68 @@ def test_logs_are_listed_and_tailed(headrace: Headrace, gateway: GatewayProcess)
     assert "learner" in headrace("logs").stdout
     assert headrace("logs", "learner", "-n", "2").stdout == "line 98\nline 99\n"
     assert "there is no log of 'lerner'; there is learner" in headrace("logs", "lerner").stderr
+
+
+def test_an_upload_over_the_limit_is_one_sentence(headrace: Headrace, tmp_path: Path) -> None:
+    file = tmp_path / "big.jsonl"
+    file.write_text('{"prompt": "1+1", "answer": "2"}\n' * 200_000)
+
+    refused = headrace("datasets", "add", str(file))
+
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        f"error: the body is over {UPLOAD_LIMIT} bytes: upload a part of it and append the rest "
+        "with POST /v1/prompts, or raise the gateway's HEADRACE_UPLOAD_LIMIT\n"
+    )
+
+
+def test_a_variable_that_makes_no_sense_is_one_sentence(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "services.cli", "runs"],
+        env=os.environ | {"PYTHONPATH": os.getcwd(), "HEADRACE_POOL": "No Spaces"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: --pool (HEADRACE_POOL): ")
+    assert "Traceback" not in ended.stderr
+
+
+def test_while_redis_is_away_commands_say_so_and_a_watcher_waits_for_it(
+    tmp_path: Path, model: Path
+) -> None:
+    redis_server = RedisServer(tmp_path)
+    redis_server.start()
+    gateway = GatewayProcess(tmp_path / "data", redis_server.url)
+    environment = os.environ | {"PYTHONPATH": os.getcwd(), "HEADRACE_GATEWAY_URL": gateway.url}
+    command = [sys.executable, "-m", "services.cli"]
+    try:
+        with httpx.Client(base_url=gateway.url, timeout=30) as api:
+            upload(api, "sums", b'{"prompt": "1+1", "answer": "2"}\n' * 40)
+            config = {"model": {"path": str(model)}, "data": {"dataset": "sums"}}
+            run = api.post("/v1/runs", json={"recipe": "grpo", "config": config}).json()["id"]
+            watching = subprocess.Popen(
+                [*command, "watch", run], env=environment, stdout=subprocess.PIPE, text=True
+            )
+            assert watching.stdout is not None
+            assert run in watching.stdout.readline()
+
+            redis_server.stop()
+            listed = subprocess.run(
+                [*command, "runs"], env=environment, capture_output=True, text=True, check=False
+            )
+            assert "try" in watching.stdout.readline()
+            redis_server.start()
+            api.post(f"/v1/runs/{run}/cancel")
+
+            assert (listed.returncode, listed.stdout) == (3, "")
+            assert listed.stderr.startswith("error: Redis cannot be reached: ")
+            assert watching.wait(30) == 1
+            assert watching.stdout.read().splitlines()[-1].startswith("cancelled")
+            watching.stdout.close()
+    finally:
+        gateway.stop()
+        redis_server.stop()

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,50 @@ def test_a_given_redis_that_does_not_answer_is_named_without_its_password(tmp_pa
     with pytest.raises(LaunchError, match=r"Redis at redis://:\*\*\*@127\.0\.0\.1:1/0") as raised:
         Stack(options).__enter__()
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_given_redis_that_may_lose_work_needs_the_flag(tmp_path: Path) -> None:
+    weak = UpOptions(data=tmp_path / "a", parts=REDIS, redis_port=0, redis_fsync="everysec")
+    with Stack(weak) as first:
+        options = UpOptions(data=tmp_path / "b", redis_url=first.redis_url, parts=frozenset())
+        accepted = replace(options, allow_unsafe_redis=True)
+        part = script("gateway", OBEDIENT)
+        with pytest.raises(LaunchError, match="has appendfsync everysec, which may lose"):
+            Stack(options).__enter__()
+        with Stack(accepted, planner=lambda o, d: Plan((part,), "", "", "")) as second:
+            assert second.status("gateway").state == "ready"
+
+
+def test_a_second_learner_on_the_same_pool_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    with redis_stack(tmp_path / "first") as first:
+        client = redis.Redis.from_url(first.redis_url)
+        ended = threading.Event()
+
+        def learn() -> None:
+            """Hold the pool as a living learner does."""
+            while not ended.wait(0.05):
+                client.set("headrace:{pool:default}:learner", "host:token", px=10_000)
+
+        learning = threading.Thread(target=learn)
+        learning.start()
+        options = UpOptions(data=tmp_path / "second", redis_url=first.redis_url)
+        with pytest.raises(LaunchError, match=r"pool 'default' already has a learner.*--without"):
+            Stack(options).__enter__()
+        ended.set()
+        learning.join()
+    assert not (tmp_path / "second" / "logs").exists()
+
+
+def test_a_lock_that_a_killed_learner_left_is_no_learner(tmp_path: Path) -> None:
+    with redis_stack(tmp_path / "first") as first:
+        client = redis.Redis.from_url(first.redis_url)
+        client.set("headrace:{pool:default}:learner", "host:token", px=1_000)
+        options = UpOptions(data=tmp_path / "second", redis_url=first.redis_url)
+        part = script("learner", OBEDIENT)
+        with Stack(options, planner=lambda o, d: Plan((part,), "", "", "")) as second:
+            assert second.status("learner").state == "ready"
 
 
 def test_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:

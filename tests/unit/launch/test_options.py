@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from services.launch import LaunchError, UpOptions
-from services.launch.options import free_ports, port_is_free
+from services.launch.options import free_ports, parts_named, port_is_free
 from services.launch.plan import choose_ports
 
 
@@ -16,6 +16,13 @@ def busy_port() -> Iterator[int]:
         server.bind(("127.0.0.1", 0))
         server.listen()
         yield server.getsockname()[1]
+
+
+def test_parts_are_named_with_commas_and_unknown_ones_refused() -> None:
+    assert parts_named("gateway, reward") == {"gateway", "reward"}
+    assert parts_named("") == frozenset()
+    with pytest.raises(LaunchError, match="unknown part lerner: the parts are gateway, learner"):
+        parts_named("lerner")
 
 
 def test_unknown_part_is_named() -> None:

@@ -98,6 +98,16 @@ def test_parts_elsewhere_are_reached_where_the_settings_say(
     assert environment["HEADRACE_REDIS_URL"] == "redis://big-box:6379/0"
 
 
+def test_an_accepted_loss_is_accepted_by_every_process(tmp_path: Path) -> None:
+    options = UpOptions(
+        port=0, reward_port=0, redis_url="redis://box:6379/0", allow_unsafe_redis=True
+    )
+    plan = make_plan(options, tmp_path)
+    assert "redis" not in {one.name for one in plan.parts}
+    for one in plan.parts:
+        assert one.environment["HEADRACE_ALLOW_UNSAFE_REDIS"] == "true"
+
+
 def test_weaker_durability_is_passed_on_so_that_the_store_accepts_it(tmp_path: Path) -> None:
     plan = make_plan(replace(FREE, redis_fsync="everysec"), tmp_path)
     assert part(plan, "gateway").environment["HEADRACE_ALLOW_UNSAFE_REDIS"] == "true"
