@@ -1,13 +1,18 @@
 """Checkpoints: folders that Hugging Face loads, plus what a resumed run needs.
 
-A checkpoint is written beside its place, every file and the folder fsynced, then renamed; after
-that the store's commit makes it the run's current one. `verify` reads every byte against the
-manifest: a torn or truncated checkpoint is refused, never loaded in part.
+A checkpoint is copied to the host first (`capture`), all that a step has to wait for. It is written
+beside its place, every file and the folder fsynced, then renamed; after that the store's commit
+makes it the run's current one. `verify` reads every byte against the manifest: a torn or truncated
+checkpoint is refused, never loaded in part.
+
+A folder's name carries the lineage that wrote it: a learner that was replaced while it slept can
+neither replace nor delete what its successor wrote, whenever it wakes.
 """
 
 import json
-import os
+import re
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from learner.errors import RunCannotGoOn
 from learner.models import LoadedModel, save_description, weight_tensors
 from learner.optimizers import Optimizers
+from learner.staleness import Ancestry
 from services.volume import DamagedFile, check_file, checksum, fsync
 
 MANIFEST = "manifest.json"
@@ -48,37 +54,71 @@ class TrainingState:
     """What the run's first step started from: the KL reference."""
     schema: int = SCHEMA
 
+    @property
+    def directory(self) -> str:
+        """Name of its checkpoint's folder, e.g. `step-000010-9f3a1c`."""
+        return f"step-{self.step:06d}-{self.lineages[-1][0]}"
 
-def directory_name(step: int) -> str:
-    """`step-000010`."""
-    return f"step-{step:06d}"
+    @property
+    def path(self) -> str:
+        """Its checkpoint's folder, relative to the data volume."""
+        return f"runs/{self.run}/checkpoints/{self.directory}"
 
 
-def save_checkpoint(
-    folder: Path, loaded: LoadedModel, optimizers: Optimizers, state: TrainingState
-) -> None:
-    """Write a checkpoint to `folder`, durable when this returns.
+NAME = re.compile(r"step-(\d+)-([^-]+)")
 
-    What lies there already was never committed (a commit's step is never trained again), and is
-    replaced.
+
+@dataclass(frozen=True)
+class Captured:
+    """All that a checkpoint holds, on the host, apart from what training changes."""
+
+    loaded: LoadedModel
+    """For config and tokenizer, which training never changes; not for its weights."""
+    weights: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor]
+    random: dict[str, torch.Tensor]
+    state: TrainingState
+
+
+def capture(loaded: LoadedModel, optimizers: Optimizers, state: TrainingState) -> Captured:
+    """Copy to the host what the next step changes."""
+    return Captured(
+        loaded,
+        {
+            name: tensor.to("cpu", copy=True).contiguous()
+            for name, tensor in weight_tensors(loaded.model).items()
+        },
+        optimizers.tensors(),
+        _random_state(loaded.model.device),
+        state,
+    )
+
+
+def write_checkpoint(root: Path, captured: Captured, before_rename: Callable[[], None]) -> Path:
+    """Write a checkpoint under `root`, the run's folder of checkpoints. Durable when this returns.
+
+    `before_rename` may raise to leave nothing under the final name. What lies there already is an
+    earlier try of the same learner, which nobody was told of, and is replaced.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder.parent / f".{folder.name}.{os.getpid()}"
+    folder = root / captured.state.directory
+    beside = root / f".{folder.name}"
+    root.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir()
     try:
-        save_description(loaded, beside)
-        weights = {name: t.contiguous() for name, t in weight_tensors(loaded.model).items()}
-        save_file(weights, beside / WEIGHTS, metadata={"format": "pt"})
-        save_file(optimizers.tensors(), beside / OPTIMIZER)
-        save_file(_random_state(loaded.model.device), beside / RANDOM)
-        (beside / STATE).write_text(json.dumps(asdict(state), indent=2) + "\n")
+        save_description(captured.loaded, beside)
+        save_file(captured.weights, beside / WEIGHTS, metadata={"format": "pt"})
+        save_file(captured.optimizer, beside / OPTIMIZER)
+        save_file(captured.random, beside / RANDOM)
+        (beside / STATE).write_text(json.dumps(asdict(captured.state), indent=2) + "\n")
         _write_manifest(beside)
+        before_rename()
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
-        fsync(folder.parent)
+        fsync(root)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+    return folder
 
 
 def verify(folder: Path) -> TrainingState:
@@ -114,16 +154,26 @@ def load_optimizer(folder: Path, optimizers: Optimizers) -> None:
         torch.cuda.set_rng_state(random["cuda"])
 
 
-def retain(root: Path, keep: int, current: str) -> list[str]:
-    """Delete all but the newest `keep` checkpoints under `root`; `current` (a folder name) is
-    never deleted. Returns the names that went."""
-    found = sorted(path.name for path in root.glob("step-*") if path.is_dir())
-    gone = [name for name in found[:-keep] if name != current]
+def retain(root: Path, keep: int, current: TrainingState) -> list[str]:
+    """Delete all but the newest `keep` checkpoints of the path that led to `current`, which the
+    store names the run's current one and which always stays. Returns the names that went.
+
+    What a dead lineage wrote beyond the fork was never committed, and goes; so does what a learner
+    that died has left unfinished.
+    """
+    ancestry = Ancestry(tuple(current.lineages))
+    found = {p.name: (int(m[1]), m[2]) for p in root.iterdir() if (m := NAME.fullmatch(p.name))}
+    path = [
+        name
+        for name, (step, lineage) in sorted(found.items(), key=lambda item: item[1][0])
+        if step <= current.step and ancestry.passed(lineage, step)
+    ]
+    gone = sorted(found.keys() - set(path[-keep:]) - {current.directory})
     for name in gone:
         # Renamed first: a reader sees a whole checkpoint or none.
-        doomed = root / f".{name}.{os.getpid()}.old"
-        (root / name).rename(doomed)
-        shutil.rmtree(doomed)
+        (root / name).rename(root / f".{name}.old")
+    for unfinished in root.glob(".step-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
     return gone
 
 

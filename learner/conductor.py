@@ -24,6 +24,7 @@ from learner.outcomes import outcome_metrics
 from learner.packing import share
 from learner.staleness import Ancestry
 from services.contracts.config import RLConfig
+from services.contracts.config.run import component_names
 from services.contracts.weights import parse_version_tag
 from services.logs import get_logger
 
@@ -140,7 +141,7 @@ class Conductor:
             **outcome_metrics(
                 sums,
                 self.config.algorithm.samples_per_prompt,
-                [reward.verifier for reward in self.config.rewards],
+                component_names(self.config.rewards),
             ),
             **staleness_metrics(self.distances),
             **time_metrics(
@@ -270,7 +271,9 @@ class Conductor:
         kept = []
         for line in self.file.read_text().splitlines(keepends=True):
             try:
-                if json.loads(line).get("step", 0) <= step and line.endswith("\n"):
+                row = json.loads(line)
+                at = row.get("step", row.get("evaluation/step", 0))
+                if at <= step and line.endswith("\n"):
                     kept.append(line)
             except json.JSONDecodeError:
                 log.warning("a torn line of metrics.jsonl is dropped")

@@ -173,8 +173,7 @@ class RunLink:
 
     def cancelled(self) -> bool:
         """Whether the user wants the run to end, or someone else has ended it."""
-        record = self._call(lambda s: s.runs.get(self.run))
-        return record is None or record.cancel_requested or record.state.final
+        return self._call(lambda s: s.runs.ends(self.run))
 
     def event(self, kind: EventKind, data: dict[str, Any]) -> None:
         """Tell who follows the run."""

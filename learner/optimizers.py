@@ -71,9 +71,9 @@ class Optimizers:
             part.zero_grad(set_to_none=True)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The whole state, on the host."""
+        """A copy of the whole state, on the host."""
         return {
-            f"{self.names[parameter]}/{entry}": torch.as_tensor(value).detach().cpu()
+            f"{self.names[parameter]}/{entry}": torch.as_tensor(value).detach().to("cpu", copy=True)
             for part in self.parts
             for parameter, state in part.state.items()
             for entry, value in state.items()

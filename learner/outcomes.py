@@ -31,7 +31,7 @@ def pass_at(k: int, n: int, correct: int) -> float:
 
 
 def outcome_sums(
-    groups: Sequence[TrajectoryGroup], samples: int, verifiers: Sequence[str]
+    groups: Sequence[TrajectoryGroup], samples: int, components: Sequence[str]
 ) -> dict[str, float]:
     """Sums over one rank's groups, under the same names on every rank.
 
@@ -39,7 +39,7 @@ def outcome_sums(
     """
     sums = dict.fromkeys(BASIC, 0.0)
     sums |= {f"pass {k}": 0.0 for k in ks(samples)} | {"whole_groups": 0.0}
-    sums |= {f"{part} {name}": 0.0 for name in verifiers for part in ("sum", "count")}
+    sums |= {f"{part} {name}": 0.0 for name in components for part in ("sum", "count")}
     for group in groups:
         header = group.header
         rewards = [r for r in header.rewards if r is not None]
@@ -57,7 +57,7 @@ def outcome_sums(
             sums["whole_groups"] += 1
             for k in ks(samples):
                 sums[f"pass {k}"] += pass_at(k, samples, correct)
-        for name in verifiers:
+        for name in components:
             values = [v for v in header.components.get(name, []) if v is not None]
             sums[f"sum {name}"] += sum(values)
             sums[f"count {name}"] += len(values)
@@ -65,7 +65,7 @@ def outcome_sums(
 
 
 def outcome_metrics(
-    sums: dict[str, float], samples: int, verifiers: Sequence[str]
+    sums: dict[str, float], samples: int, components: Sequence[str]
 ) -> dict[str, float]:
     """Reward and length metrics of the batch, from sums over all ranks. Component means appear
     where there is more than one verifier."""
@@ -84,9 +84,9 @@ def outcome_metrics(
         metrics |= {
             f"reward/pass_at_{k}": sums[f"pass {k}"] / sums["whole_groups"] for k in ks(samples)
         }
-    if len(verifiers) > 1:
+    if len(components) > 1:
         metrics |= {
-            f"reward/{name}": sums[f"sum {name}"] / max(sums[f"count {name}"], 1.0)
-            for name in verifiers
+            f"reward/component/{name}": sums[f"sum {name}"] / max(sums[f"count {name}"], 1.0)
+            for name in components
         }
     return metrics

@@ -42,6 +42,7 @@ from learner.staleness import Ancestry
 from learner.step import Objective, train_batch
 from services.contracts.config import RLConfig
 from services.contracts.config.algorithm import NoKL
+from services.contracts.config.run import component_names
 from services.contracts.records import RunRecord
 from services.contracts.trajectory import decode
 from services.contracts.weights import MODEL_FILES, WeightFile
@@ -205,7 +206,7 @@ def fetch(
         )
         groups += part
     sums = outcome_sums(
-        groups, config.algorithm.samples_per_prompt, [r.verifier for r in config.rewards]
+        groups, config.algorithm.samples_per_prompt, component_names(config.rewards)
     )
     return minibatches, dict(zip(sums, ranks.sum(list(sums.values())), strict=True))
 

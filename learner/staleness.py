@@ -24,6 +24,15 @@ class Ancestry:
         """The ancestry of a new lineage that begins at `version` of the present one."""
         return Ancestry((*self.lineages, (name, version)))
 
+    def passed(self, lineage: str, version: int) -> bool:
+        """Whether the current lineage came through `version` of `lineage`: it is an ancestor, and
+        had not been left before."""
+        names = [name for name, _ in self.lineages]
+        if lineage not in names:
+            return False
+        later = self.lineages[names.index(lineage) + 1 :]
+        return all(version <= began for _, began in later)
+
     def distance(self, tag: str, version: int) -> int:
         """Versions between `tag` and `version` of the current lineage.
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollout.episodes import Completion
-from services.contracts.config.run import Reward
+from services.contracts.config.run import Reward, component_names
 from services.contracts.scores import ScoreItem, ScoreResult, ScoreStatus
 from services.contracts.trajectory import GroupHeader, TrajectoryGroup
 from services.contracts.weights import parse_version_tag
@@ -78,17 +78,6 @@ def combine(rewards: list[Reward], results: list[ScoreResult]) -> list[SampleSco
             )
         )
     return scores
-
-
-def component_names(rewards: list[Reward]) -> list[str]:
-    """One name per verifier of a run: its own, numbered where it is used more than once."""
-    seen: dict[str, int] = {}
-    names = []
-    for reward in rewards:
-        seen[reward.verifier] = seen.get(reward.verifier, 0) + 1
-        count = seen[reward.verifier]
-        names.append(reward.verifier if count == 1 else f"{reward.verifier}#{count}")
-    return names
 
 
 @dataclass(frozen=True)

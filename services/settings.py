@@ -6,7 +6,7 @@ What belongs to one run stands in its config (`services.contracts.config`), neve
 
 import sys
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -41,8 +41,12 @@ class Settings(BaseSettings):
         pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
         description="The learner group and its rollout workers that this process belongs to.",
     )
-    log_level: str = Field("info", description="debug, info, warning or error.")
-    log_format: str = Field("auto", description="json, console, or auto: console on a terminal.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least that is logged."
+    )
+    log_format: Literal["auto", "json", "console"] = Field(
+        "auto", description="auto: console on a terminal, else json."
+    )
     allow_unsafe_redis: bool = Field(
         False,
         description="Accept a Redis that may lose acknowledged writes (appendfsync everysec loses "

@@ -11,6 +11,7 @@ from recipes import UnknownRecipe, merged, read_recipe
 from services.cli.client import Gateway, GatewayURL
 from services.cli.output import AsJson, CliError, ago, out, print_json, state, table
 from services.cli.watch import watch_run
+from services.settings import Settings
 
 Run = Annotated[
     str, typer.Argument(metavar="RUN", help="Its id, the beginning of its id, or its name.")
@@ -42,7 +43,9 @@ def submit(
     resume_from: Annotated[
         str | None, typer.Option(metavar="RUN", help="Continue from this run's checkpoint.")
     ] = None,
-    pool: Annotated[str | None, typer.Option(help="Who works on it. Default: `default`.")] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Who works on it. Default: HEADRACE_POOL, or `default`.")
+    ] = None,
     priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
     follow: Watch = False,
     as_json: AsJson = False,
@@ -57,7 +60,7 @@ def submit(
         request["name"] = name or path.stem
     else:
         request |= {"recipe": recipe, "config": _with_absolute_model(overrides), "name": name}
-    _submit(request | {"pool": pool}, follow, as_json, gateway)
+    _submit(request | {"pool": pool or Settings().pool}, follow, as_json, gateway)
 
 
 def resume(

@@ -72,6 +72,7 @@ async def accept(given: Access, submission: RunSubmission) -> RunRecord:
         raw = {**raw, section: {**raw[section], "dataset": record.id}}
     raw = await _check_model(given, raw, problems)
     await _check_verifiers(given, raw, problems)
+    _check_resumed(raw, previous, problems)
     try:
         config = parse_config(raw)
     except ConfigError as error:
@@ -92,6 +93,24 @@ async def accept(given: Access, submission: RunSubmission) -> RunRecord:
         created=time.time(),
         max_steps=max_steps,
     )
+
+
+KEPT_BY_RESUME = (("training", "seed"), ("algorithm", "prompts_per_step"))
+"""What a draw and a step mean: a run that takes over another's open draws cannot change it."""
+
+
+def _check_resumed(raw: dict[str, Any], previous: RunRecord | None, problems: Problems) -> None:
+    for section, key in KEPT_BY_RESUME if previous else ():
+        old = previous.config.get(section, {}).get(key) if previous else None
+        new = (raw.get(section) or {}).get(key, old)
+        if new != old:
+            problems.append(
+                (
+                    f"{section}.{key}",
+                    f"is {new}, but the run that is resumed has {old}: its open draws depend on "
+                    "it; leave it, or start a new run with model.path run:RUN",
+                )
+            )
 
 
 def _refusal(problems: Problems) -> Problem:
@@ -189,6 +208,12 @@ async def _settled_model(given: Access, path: str) -> str:
         run = await find_run(given, path.removeprefix("run:"))
         if run.checkpoint is None:
             raise ValueError(f"run {run.name} ({run.id}) is {run.state} and has no checkpoint yet")
+        if not run.state.final:
+            # Its checkpoints come and go; what this run starts from has to stay.
+            raise ValueError(
+                f"run {run.name} ({run.id}) is {run.state}: its checkpoint is not its last one; "
+                "wait for its end, or cancel it"
+            )
         return f"run:{run.id}"
     for folder in (Path(path).expanduser(), given.volume.root / path):
         if folder.is_dir():

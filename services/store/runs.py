@@ -150,6 +150,11 @@ class Runs:
             {name: fields[name] for name in RunRecord.model_fields if name in fields}
         )
 
+    async def ends(self, run: str) -> bool:
+        """Whether a run is over, is to be, or is gone; two fields, for who asks again and again."""
+        state, cancel = await self._redis.hmget(run_key(run, "run"), "state", "cancel_requested")
+        return state is None or cancel == b"1" or RunState(state.decode()).final
+
     async def list(self) -> list[RunRecord]:
         """All runs, newest first."""
         ids = [id.decode() for id in await self._redis.zrevrange(RUNS, 0, -1)]

@@ -1,7 +1,6 @@
 """Lua scripts by file name. redis-py sends the digest and reloads a script that Redis has
 forgotten (restart, failover), so a call is one round trip."""
 
-from functools import cached_property
 from importlib.resources import files
 from typing import Any
 
@@ -16,25 +15,21 @@ def script_text(name: str) -> str:
     return common + "\n" + (folder / f"{name}.lua").read_text()
 
 
+def script_names() -> list[str]:
+    """Every script there is."""
+    folder = files("services.store") / "lua"
+    return sorted(f.name.removesuffix(".lua") for f in folder.iterdir() if f.name != "common.lua")
+
+
 class Scripts:
     """Each script once per client."""
 
     def __init__(self, redis: "Redis") -> None:
-        self._redis = redis
-        self._loaded: dict[str, AsyncScript] = {}
+        # All of them now: a file that changes under a running process must not join an older one.
+        self._loaded: dict[str, AsyncScript] = {
+            name: redis.register_script(script_text(name)) for name in script_names()
+        }
 
     async def run(self, name: str, keys: list[str], args: list[Any]) -> Any:
         """Run `lua/NAME.lua`."""
-        script = self._loaded.get(name)
-        if script is None:
-            script = self._redis.register_script(script_text(name))
-            self._loaded[name] = script
-        return await script(keys=keys, args=args)
-
-    @cached_property
-    def names(self) -> list[str]:
-        """Every script there is."""
-        folder = files("services.store") / "lua"
-        return sorted(
-            f.name.removesuffix(".lua") for f in folder.iterdir() if f.name != "common.lua"
-        )
+        return await self._loaded[name](keys=keys, args=args)

@@ -14,7 +14,7 @@ from services.gateway.routes.metrics import Snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 # A metric's name: a group and a name, either of which may have a part that varies.
-METRIC = re.compile(r"[a-z]+/[a-z_*]+")
+METRIC = re.compile(r"[a-z]+(/[a-z_*]+)+")
 
 
 def documented() -> set[str]:

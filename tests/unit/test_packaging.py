@@ -16,7 +16,6 @@ LOCKS = ROOT / "deploy" / "locks"
 # What our own code and vLLM's server import at the top level. In a fresh process each: torchvision
 # and its like break others on import, and what one import loads must not help the next.
 NEEDED = (
-    "accelerate",
     "fastapi",
     "httpx",
     "math_verify",

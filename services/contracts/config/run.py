@@ -112,6 +112,17 @@ class Reward(Section):
     """The verifier's parameters."""
 
 
+def component_names(rewards: list[Reward]) -> list[str]:
+    """One name per verifier of a run: its own, numbered where it is used more than once."""
+    seen: dict[str, int] = {}
+    names = []
+    for reward in rewards:
+        seen[reward.verifier] = seen.get(reward.verifier, 0) + 1
+        count = seen[reward.verifier]
+        names.append(reward.verifier if count == 1 else f"{reward.verifier}#{count}")
+    return names
+
+
 class AdamW(Section):
     """Adam with decoupled weight decay."""
 

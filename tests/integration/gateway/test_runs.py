@@ -212,6 +212,42 @@ def test_only_a_run_that_has_ended_with_a_checkpoint_can_be_resumed(
     assert "without a checkpoint" in empty.json()["detail"]
 
 
+def checkpointed(in_store: InStore, run: str) -> None:
+    async def train(store: Store) -> None:
+        epoch = await store.runs.acquire(run, "9f3a1c")
+        await store.runs.update(run, epoch, {"checkpoint": f"runs/{run}/checkpoints/step-000005"})
+
+    in_store(train)
+
+
+def test_what_the_open_draws_of_a_resumed_run_depend_on_stays(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit().json()["id"]
+    checkpointed(in_store, run)
+    api.post(f"/v1/runs/{run}/cancel")
+    changes = {"training": {"seed": 7}, "algorithm": {"prompts_per_step": 2}}
+
+    refused = problems(api.post("/v1/runs", json={"resume_from": run, "config": changes}))
+
+    assert set(refused) == {"training.seed", "algorithm.prompts_per_step"}
+    assert "is 7, but the run that is resumed has 0" in refused["training.seed"]
+
+
+def test_a_model_is_taken_from_a_run_that_has_ended(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit().json()["id"]
+    checkpointed(in_store, run)
+
+    live = problems(submit({"model": {"path": f"run:{run}"}}))
+    api.post(f"/v1/runs/{run}/cancel")
+    ended = submit({"model": {"path": f"run:{run}"}})
+
+    assert "its checkpoint is not its last one" in live["model.path"]
+    assert ended.status_code == 201, ended.text
+
+
 def test_metrics_are_what_the_learner_wrote_after_a_step(
     api: httpx.Client, submit: Any, gateway: GatewayProcess
 ) -> None:

@@ -135,15 +135,18 @@ def test_a_second_learner_on_the_same_pool_is_refused_before_anything_starts(
         def learn() -> None:
             """Hold the pool as a living learner does."""
             while not ended.wait(0.05):
-                client.set("headrace:{pool:default}:learner", "host:token", px=10_000)
+                client.pexpire("headrace:{pool:default}:learner", 10_000)
 
+        client.set("headrace:{pool:default}:learner", "host:token", px=10_000)
         learning = threading.Thread(target=learn)
         learning.start()
         options = UpOptions(data=tmp_path / "second", redis_url=first.redis_url)
-        with pytest.raises(LaunchError, match=r"pool 'default' already has a learner.*--without"):
-            Stack(options).__enter__()
-        ended.set()
-        learning.join()
+        try:
+            with pytest.raises(LaunchError, match=r"pool 'default' already has a learner.*--with"):
+                Stack(options).__enter__()
+        finally:
+            ended.set()
+            learning.join()
     assert not (tmp_path / "second" / "logs").exists()
 
 

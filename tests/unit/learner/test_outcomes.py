@@ -44,5 +44,5 @@ def test_each_of_several_verifiers_has_its_own_mean() -> None:
     group = trajectory_group([1.5, 0.5], components={"math": [1.0, 0.0], "format": [0.5, None]})
     names = ["math", "format"]
     metrics = outcome_metrics(outcome_sums([group], 2, names), 2, names)
-    assert metrics["reward/math"] == 0.5
-    assert metrics["reward/format"] == 0.5
+    assert metrics["reward/component/math"] == 0.5
+    assert metrics["reward/component/format"] == 0.5

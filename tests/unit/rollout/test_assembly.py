@@ -8,13 +8,12 @@ from rollout.assembly import (
     SampleScore,
     assemble,
     combine,
-    component_names,
     oldest_tag,
     score_items,
 )
 from rollout.episodes import Completion
 from rollout.samples import Span
-from services.contracts.config.run import Reward
+from services.contracts.config.run import Reward, component_names
 from services.contracts.scores import ScoreResult, ScoreStatus
 from services.contracts.trajectory import decode, encode
 

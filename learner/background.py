@@ -1,0 +1,65 @@
+"""Work that the training loop hands to a thread, in order, and whose failures it hears of.
+
+Nothing is ever dropped silently: what goes wrong on the thread is raised by the loop's next call
+here, since the loop alone can end the run with a reason. After a failure nothing more is done.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from services.logs import get_logger
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """Does `work` on each item that is handed over, one at a time, on a thread of its own."""
+
+    def __init__(self, name: str, work: Callable[[T], None]) -> None:
+        self._name, self._work = name, work
+        self._waiting: queue.Queue[T | None] = queue.Queue(maxsize=1)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that was handed over is not done yet."""
+        return self._waiting.unfinished_tasks > 0
+
+    def submit(self, item: T) -> None:
+        """Hand an item over. Blocks only while one is being worked on and another waits."""
+        self.check()
+        self._waiting.put(item)
+
+    def check(self) -> None:
+        """Raise what went wrong on the thread, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def wait(self) -> None:
+        """Return when everything handed over is done. Raises what went wrong."""
+        self._waiting.join()
+        self.check()
+
+    def close(self) -> None:
+        """Finish what was handed over and end the thread. Raises nothing."""
+        if self._thread.is_alive():
+            self._waiting.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            try:
+                if self._error is None:
+                    self._work(item)
+            except BaseException as error:
+                log.error(f"the {self._name} failed", reason=str(error))
+                self._error = error
+            finally:
+                self._waiting.task_done()
+        self._waiting.task_done()

@@ -1,0 +1,131 @@
+"""A data volume that takes no more: say so, and try again until it does.
+
+A full or failing disk is no reason to lose a run: it pauses, with a sentence that names the file
+and the way out, no lease is granted meanwhile, and it goes on by itself. Whoever writes must leave
+nothing under a final name unless it is whole, so that a try may be made again.
+"""
+
+import errno
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from safetensors import SafetensorError
+
+from services.logs import get_logger
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+WAYS_OUT = {
+    errno.ENOSPC: "make room on the data volume",
+    errno.EDQUOT: "raise the disk quota, or make room within it, on the data volume",
+    errno.EFBIG: "raise the learner's limit on the size of a file (ulimit -f)",
+    errno.EROFS: "make it writable again: the data volume",
+    errno.EIO: "see the kernel's log, and repair the disk under the data volume",
+}
+FIRST_WAIT, LONGEST_WAIT = 0.5, 15.0
+LOOK_SECONDS = 0.25
+
+
+class CannotWrite(OSError):
+    """The run, or this process, was told to end while the disk took nothing."""
+
+
+class Disk:
+    """Writes of one run. Safe for several threads."""
+
+    def __init__(
+        self,
+        root: Path,
+        pause: Callable[[str], None],
+        go_on: Callable[[], None],
+        told_to_end: Callable[[], bool],
+    ) -> None:
+        """`pause` and `go_on` change what the run's status says; `told_to_end`: whether to give
+        up, asked now and then while nothing can be written."""
+        self._root, self._pause, self._go_on = root, pause, go_on
+        self._told_to_end = told_to_end
+        self._abandoned = threading.Event()
+        self._lock = threading.Lock()
+        self._troubled: dict[str, str] = {}
+        """Sentences by the name of what cannot be written."""
+
+    def abandon(self) -> None:
+        """From now on a write that fails is not tried again."""
+        self._abandoned.set()
+
+    def insist(self, name: str, write: Callable[[], T]) -> T:
+        """The result of `write`, which makes `name` (relative to the volume), tried until the disk
+        takes it. Raises CannotWrite where that is not to be waited for any longer."""
+        wait = FIRST_WAIT
+        while True:
+            try:
+                result = write()
+            except (OSError, SafetensorError) as error:
+                number = disk_error(error)
+                if number is None:
+                    raise
+                sentence = self._sentence(name, number)
+            else:
+                self._well(name)
+                return result
+            self._trouble(name, sentence)
+            self._wait(wait, sentence)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+    def _sentence(self, name: str, number: int) -> str:
+        return (
+            f"cannot write {name}: {os.strerror(number)}; {WAYS_OUT[number]} ({self._root}), and "
+            "the run goes on by itself"
+        )
+
+    def _trouble(self, name: str, sentence: str) -> None:
+        with self._lock:
+            news = sentence not in self._troubled.values()
+            self._troubled[name] = sentence
+            if news:
+                log.error("the run pauses", reason=sentence)
+                self._pause(sentence)
+
+    def _well(self, name: str) -> None:
+        with self._lock:
+            if self._troubled.pop(name, None) is None:
+                return
+            if self._troubled:
+                self._pause(next(iter(self._troubled.values())))
+            else:
+                log.info("the disk takes writes again")
+                self._go_on()
+
+    def _wait(self, seconds: float, sentence: str) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self._abandoned.wait(LOOK_SECONDS) or self._told_to_end():
+                raise CannotWrite(sentence)
+
+
+def disk_error(error: OSError | SafetensorError) -> int | None:
+    """The error number where the disk is to blame, and waiting may help; else None."""
+    number = error.errno if isinstance(error, OSError) else None
+    # safetensors puts the number into its text only.
+    if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
+        number = int(found[1])
+    return number if number in WAYS_OUT else None
+
+
+def append(path: Path, text: str) -> None:
+    """Add `text` to a file, all of it or nothing. Raises OSError."""
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("a") as file:
+            file.write(text)
+    except OSError:
+        if path.exists():
+            os.truncate(path, before)
+        raise

@@ -1,0 +1,74 @@
+"""A whole installation as `headrace up` starts it, with the scripted stand-in for vLLM."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.client import Gateway
+from services.contracts.events import Event
+from services.launch import Stack, UpOptions
+
+ROOT = Path(__file__).parents[3]
+# Fewer than the demo model's tokenizer has: every sampled id is one of its characters.
+SCRIPTED = {
+    "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m tests.scripted_vllm",
+    "HEADRACE_SCRIPTED_VLLM": json.dumps({"vocabulary": 20}),
+    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+}
+RUN: dict[str, Any] = {
+    "algorithm": {"prompts_per_step": 4, "samples_per_prompt": 4},
+    "training": {"max_steps": 2, "checkpoint_every": 10},
+    "evaluation": None,
+}
+
+
+@dataclass
+class Installation:
+    """What a user has: the API, and a model to start from."""
+
+    stack: Stack
+    api: Gateway
+    model: str = ""
+
+    def add(self, name: str, rows: list[dict[str, str]]) -> None:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        files = {"file": (f"{name}.jsonl", text)}
+        self.api.post("/v1/datasets", files=files, data={"name": name})
+
+    def submit(self, recipe: str = "demo_grpo", **config: Any) -> str:
+        if recipe == "demo_grpo":
+            config = {"model": {"path": self.model}} | RUN | config
+        run = self.api.post("/v1/runs", json={"recipe": recipe, "config": config})
+        return str(run["id"])
+
+    def ended(self, run: str) -> tuple[dict[str, Any], list[Event]]:
+        """The run's last record, once it is over, and all its events."""
+        events = [event for event in self.api.events(run) if isinstance(event, Event)]
+        return self.api.get(f"/v1/runs/{run}"), events
+
+
+@pytest.fixture(scope="package")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    options = UpOptions(
+        data=tmp_path_factory.mktemp("installation"),
+        port=0,
+        reward_port=0,
+        redis_port=0,
+        environment=SCRIPTED,
+        grace=5,
+    )
+    with Stack(options) as stack:
+        one = Installation(stack, Gateway(stack.gateway_url, still_there=stack.check))
+        one.add("sums", [{"prompt": f"{n}+1", "answer": str(n + 1)} for n in range(99)])
+        training = {"max_steps": 3, "rows_per_step": 8}
+        data = {"dataset": "sums"}
+        run, _ = one.ended(one.submit("demo_midtrain", training=training, data=data))
+        assert run["state"] == "succeeded", run["reason"]
+        one.model = f"run:{run['id']}"
+        yield one

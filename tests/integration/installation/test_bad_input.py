@@ -1,0 +1,115 @@
+"""What only shows while a run works fails the run with a reason in words, and never hangs it."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from services.contracts.events import Event
+from tests.integration.installation.conftest import Installation
+from tests.integration.launch.conditions import eventually
+
+pytestmark = pytest.mark.timeout(180)
+
+LONG = {"prompt": "+".join(["11"] * 40), "answer": "440"}
+SHORT = {"prompt": "11+11", "answer": "22"}
+
+
+def warnings(events: list[Event]) -> list[str]:
+    return [str(event.data["message"]) for event in events if event.kind == "warning"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "config", "reason"),
+    [
+        (
+            [LONG] * 4,
+            {},
+            "every prompt tried is too long, e.g. dataset row {row}: the prompt has 121 tokens "
+            "and the context 64 (rollout.vllm.max_model_len): no room for an answer",
+        ),
+        (
+            [SHORT | {"answer": "see page 3 of the book"}] * 4,
+            {},
+            "no completion can be scored, e.g. dataset row {row}: reference answer 'see page 3 of "
+            "the book' is no number",
+        ),
+        (
+            [SHORT],
+            {"rewards": [{"verifier": "math", "params": {"stric": True}}]},
+            "refuses to score: 422 items.0.params.stric (item '0/0'): verifier 'math' has no such "
+            "parameter; did you mean 'strict'?",
+        ),
+        (
+            [SHORT],
+            {"rollout": {"episode": "twenty_questions"}},
+            "rollout.episode 'twenty_questions' is not installed here; there is single_turn",
+        ),
+        (
+            [SHORT],
+            {"rollout": {"vllm": {"max_model_len": 4096}}},
+            "ValueError: User-specified max_model_len (4096) is greater than the derived",
+        ),
+        (
+            [SHORT],
+            {"rollout": {"vllm": {"startup_seconds": 0.05}}},
+            "vLLM did not start within rollout.vllm.startup_seconds = 0.05",
+        ),
+    ],
+    ids=["prompt too long", "bad reference", "bad parameter", "episode", "vLLM", "slow vLLM"],
+)
+def test_a_run_that_cannot_work_fails_with_the_reason(
+    installation: Installation,
+    request: pytest.FixtureRequest,
+    rows: list[dict[str, str]],
+    config: dict[str, Any],
+    reason: str,
+) -> None:
+    name = request.node.callspec.id.replace(" ", "-")
+    installation.add(name, rows)
+
+    record, events = installation.ended(installation.submit(data={"dataset": name}, **config))
+
+    assert record["state"] == "failed"
+    assert any(reason.format(row=row) in record["reason"] for row in range(len(rows)))
+    assert events[-1].data == {"state": "failed", "reason": record["reason"]}
+
+
+def test_rows_that_are_too_long_are_left_out_and_said(installation: Installation) -> None:
+    installation.add("some-too-long", [LONG, *[SHORT] * 15])
+
+    record, events = installation.ended(
+        installation.submit(
+            data={"dataset": "some-too-long"}, training={"max_steps": 4, "checkpoint_every": 10}
+        )
+    )
+
+    assert (record["state"], record["step"]) == ("succeeded", 4)
+    assert [said for said in warnings(events) if said.startswith("dataset row 0 is left out")]
+
+
+def test_evaluation_rows_without_an_answer_are_said(installation: Installation) -> None:
+    installation.add("held-out", [LONG, SHORT])
+
+    record, events = installation.ended(
+        installation.submit(data={"dataset": "sums"}, evaluation={"dataset": "held-out"})
+    )
+
+    assert record["state"] == "succeeded"
+    said = [text for text in warnings(events) if text.startswith("evaluation row 0 cannot be")]
+    assert len(said) == 2  # one evaluation before the first step, one after the last
+
+
+def test_a_run_goes_on_when_redis_comes_back(installation: Installation) -> None:
+    stack = installation.stack
+    run = installation.submit(
+        data={"dataset": "sums"}, training={"max_steps": 12, "checkpoint_every": 4}
+    )
+    eventually(lambda: installation.api.get(f"/v1/runs/{run}")["step"] >= 2, within=60)
+
+    os.kill(stack.processes["redis"], signal.SIGKILL)
+    record, _ = installation.ended(run)
+
+    assert (record["state"], record["step"]) == ("succeeded", 12)
+    assert "Traceback" not in stack.log("rollout-0").read_text()
