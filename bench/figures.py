@@ -130,14 +130,21 @@ class Generated:
         return self.tokens / self.seconds
 
 
-def stretch(groups: Sequence[tuple[int, float, float]]) -> Generated:
-    """Groups as (tokens, leased at, generated at), together: from the first lease to the last
-    token. Raises ValueError for no groups."""
-    if not groups:
-        raise ValueError("no groups were generated")
-    begun = min(leased for _, leased, _ in groups)
-    ended = max(generated for _, _, generated in groups)
-    return Generated(sum(tokens for tokens, _, _ in groups), ended - begun)
+def departures(groups: Sequence[tuple[int, float]], skip: int, count: int) -> Generated:
+    """`count` groups, in the order they were finished, after `skip` to warm up.
+
+    groups: (tokens, generated at). The time runs from the end of the last group skipped to the end
+    of the last one counted. Work goes on at both ends, so what had been begun before the window
+    and what was left unfinished after it cancel out; from the first lease on, the time would hold
+    work on groups that are not counted. Raises ValueError where there are too few.
+    """
+    if skip < 1 or count < 1:
+        raise ValueError(f"skip {skip} and count {count} must both be at least 1")
+    if len(groups) < skip + count:
+        raise ValueError(f"{len(groups)} groups were generated; {skip} + {count} are needed")
+    ordered = sorted(groups, key=lambda group: group[1])
+    window = ordered[skip : skip + count]
+    return Generated(sum(tokens for tokens, _ in window), window[-1][1] - ordered[skip - 1][1])
 
 
 def joined(stretches: Sequence[Generated]) -> Generated:

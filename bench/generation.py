@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Generated, joined, stretch
+from bench.figures import Generated, departures, joined
 from bench.installation import BenchFailed, Installation
 from bench.workload import (
     CONTEXT,
@@ -53,8 +53,9 @@ def measure(
         for number in range(1, scale.rounds + 1):
             say(f"generation, round {number} of {scale.rounds}: worker")
             groups = from_worker(installation, model, scale.waves)
-            sides["worker"].append(stretch([_times(group) for group in groups]))
-            prompts = [group.prompt_tokens.tolist() for group in groups]
+            finished = [(int(g.lengths.sum()), g.header.generated_at) for g in groups]
+            sides["worker"].append(departures(finished, PROMPTS, PROMPTS * scale.waves))
+            prompts = [g.prompt_tokens.tolist() for g in groups[: PROMPTS * scale.waves]]
             if offline is None:
                 say("  starting LLM for the offline side")
                 folder = installation.data / "offline-model"
@@ -82,9 +83,10 @@ def measure(
 
 
 def from_worker(installation: Installation, model: str, waves: int) -> list[TrajectoryGroup]:
-    """The groups of `waves` · 32 draws that the worker made after 32 to warm up."""
+    """The first draws' groups: 32 to warm up, `waves` · 32, and 32 more, since a group that
+    overtakes others is at most as many draws ahead as there are in flight."""
     config = generation_config(model)
-    wanted = list(range(PROMPTS, PROMPTS * (1 + waves)))
+    wanted = list(range(PROMPTS * (waves + 2)))
     with installation.running("demo_grpo", "generation", config) as run:
         blobs = asyncio.run(_arrived(installation, run, wanted))
     return [decode(blob) for blob in blobs]
@@ -110,11 +112,6 @@ async def _arrived(installation: Installation, run: str, positions: list[int]) -
                 await asyncio.sleep(0.5)
     finally:
         await store.close()
-
-
-def _times(group: TrajectoryGroup) -> tuple[int, float, float]:
-    header = group.header
-    return int(group.lengths.sum()), header.leased_at, header.generated_at
 
 
 class Offline:

@@ -4,7 +4,8 @@
 #
 # `uv` is the resolver because it resolves for a platform it does not run on; it is installed into a
 # temporary environment, or taken from UV. Where pip finds the CPU build of torch through
-# PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL, uv is told the same.
+# PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL, uv is told the same, but not for gpu: there a CPU build
+# would win, as the later version.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,7 +28,7 @@ compile() {
     local name=$1 heading=$2
     shift 2
     "$uv" pip compile pyproject.toml --quiet --python-version 3.11 \
-        --python-platform x86_64-manylinux_2_28 --no-annotate --no-header "${places[@]}" "$@" \
+        --python-platform x86_64-manylinux_2_28 --no-annotate --no-header "$@" \
         --output-file "$scratch/$name.txt" >/dev/null
     { echo "# $heading Made by \`make lock\`; install with --no-deps."; cat "$scratch/$name.txt"; } \
         >"deploy/locks/$name.txt"
@@ -35,10 +36,10 @@ compile() {
 }
 
 compile cpu "Everything \`make setup\` installs on a machine without a GPU." \
-    --extra cpu --extra dev \
+    "${places[@]}" --extra cpu --extra dev \
     --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec
 compile gpu "Everything \`make setup\` installs on a machine with an NVIDIA GPU." \
     --extra gpu --extra dev
 # The same versions as in cpu.txt, which the tests run against.
 compile base "The gateway and the reward service: no torch, no vLLM." \
-    --constraint deploy/locks/cpu.txt
+    "${places[@]}" --constraint deploy/locks/cpu.txt

@@ -10,6 +10,7 @@ torchrun it waits for Redis to come back, and resumes.
 """
 
 import os
+import random
 import signal
 import sys
 import threading
@@ -38,6 +39,7 @@ from services.volume import Volume
 log = get_logger(__name__)
 
 POLL_SECONDS = 0.5
+LONGEST_PAUSE = 5.0
 SAY_EVERY = 10.0
 """Seconds between two lines about a Redis that stays away."""
 REDIS_AWAY = (RedisConnectionError, RedisTimeoutError)
@@ -75,7 +77,7 @@ def connect(settings: Settings, stop: threading.Event) -> Link:
     """The connection to the store. Raises UnsafeRedis, and at a first start one of REDIS_AWAY; a
     learner that torchrun started again has had its Redis, and waits for it."""
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-    said = -SAY_EVERY
+    said, pause = -SAY_EVERY, POLL_SECONDS
     while True:
         try:
             return Link(settings, stop)
@@ -85,7 +87,9 @@ def connect(settings: Settings, stop: threading.Event) -> Link:
             if time.monotonic() - said >= SAY_EVERY:
                 said = time.monotonic()
                 log.warning("waiting for Redis", reason=cannot_use(settings, error))
-            stop.wait(POLL_SECONDS)
+            # Not all learners of all pools at once, when a Redis comes back.
+            stop.wait(pause * random.uniform(0.5, 1.5))
+            pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def agree_on_start(ranks: Ranks, link: Link, settings: Settings) -> int:
@@ -96,7 +100,7 @@ def agree_on_start(ranks: Ranks, link: Link, settings: Settings) -> int:
             link.take_pool()
             log.info("learner ready", pool=settings.pool, ranks=ranks.size)
         except PoolTaken as error:
-            log.error(str(error))
+            sys.stderr.write(f"error: {error}\n")
             code = EXIT_POOL_TAKEN
     return int(ranks.max([code])[0])
 

@@ -23,7 +23,7 @@ class Background(Generic[T]):
         self._name, self._work = name, work
         self._waiting: queue.Queue[T | None] = queue.Queue(maxsize=1)
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
 
     @property
@@ -52,7 +52,7 @@ class Background(Generic[T]):
             self._waiting.put(None)
             self._thread.join()
 
-    def _run(self) -> None:
+    def _loop(self) -> None:
         while (item := self._waiting.get()) is not None:
             try:
                 if self._error is None:

@@ -11,7 +11,7 @@ import torch
 from learner.advantages import group_advantages, shaped_rewards
 from learner.staleness import Ancestry
 from services.contracts.config.algorithm import Algorithm
-from services.contracts.trajectory import TrajectoryGroup
+from services.contracts.trajectory import CUT_SHORT, TrajectoryGroup
 
 
 @dataclass
@@ -60,7 +60,7 @@ def group_samples(
     for i, (end, length) in enumerate(zip(ends, group.lengths, strict=True)):
         piece = slice(int(end - length), int(end))
         mask = torch.from_numpy(group.loss_mask[piece].copy())
-        cut_off = algorithm.mask_too_long and header.finish_reasons[i] == "length"
+        cut_off = algorithm.mask_too_long and header.finish_reasons[i] in CUT_SHORT
         if header.rewards[i] is None or cut_off:
             mask = torch.zeros_like(mask)
         samples.append(

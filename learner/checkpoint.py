@@ -147,8 +147,8 @@ def load_optimizer(folder: Path, optimizers: Optimizers) -> None:
     try:
         optimizers.load(load_file(folder / OPTIMIZER))
         random = load_file(folder / RANDOM)
-    except (SafetensorError, FileNotFoundError) as error:
-        raise UnusableCheckpoint(f"checkpoint {folder.name} is damaged: {error}") from error
+    except (SafetensorError, FileNotFoundError, ValueError) as error:
+        raise UnusableCheckpoint(f"checkpoint {folder.name} cannot be used: {error}") from error
     torch.set_rng_state(random["cpu"])
     if "cuda" in random and torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])

@@ -9,6 +9,7 @@ import json
 import resource
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,19 @@ import torch
 
 from learner.checkpoint import TrainingState
 from learner.collector import Collector, Waiting
+from learner.disk import CannotWrite, Disk, append, write_whole
 from learner.link import RunLink
-from learner.metrics import Spent, admission_wait, bottleneck, staleness_metrics, time_metrics
+from learner.metrics import (
+    Spent,
+    admission_wait,
+    bottleneck,
+    finite,
+    staleness_metrics,
+    time_metrics,
+)
 from learner.orders import Order, Plan
 from learner.outcomes import outcome_metrics
+from learner.pace import CheckpointPace
 from learner.packing import share
 from learner.staleness import Ancestry
 from services.contracts.config import RLConfig
@@ -46,9 +56,13 @@ class Conductor:
         link: RunLink,
         state: TrainingState,
         stop: threading.Event,
+        disk: Disk,
+        check: Callable[[], None],
     ) -> None:
+        """`check` raises what went wrong on the threads that publish and make checkpoints."""
         self.config, self.max_steps, self.ranks = config, max_steps, ranks
         self.link, self.state, self.stop = link, state, stop
+        self.disk, self.check = disk, check
         self.ancestry = Ancestry(tuple(state.lineages))
         self.collector = Collector(config.algorithm.prompts_per_step, config.rollout.max_staleness)
         self.recorded: dict[int, Plan] = {}
@@ -56,7 +70,11 @@ class Conductor:
         self.plan: Plan | None = None
         self.distances: list[int] = []
         self.waited = 0.0
-        self.uncommitted_bytes = 0
+        self.pace = CheckpointPace(
+            config.training.checkpoint_every, max_steps, config.rollout.stream_bytes
+        )
+        self.ending: Order | None = None
+        """Why the run ends here although the disk takes nothing."""
         self.evaluated: set[int] = set()
         self.waits: dict[str, float] = {}
         self.silent = False
@@ -83,8 +101,21 @@ class Conductor:
         self.link.set_state("running", "")
         _, self.waits = admission_wait({}, self.link.workers())
 
+    def give_up(self) -> Order:
+        """End here: the process or the run was told to end while nothing could be written. Steps
+        after the current checkpoint are trained again when the run goes on."""
+        self.ending = Order("cancel" if self.link.cancelled() else "yield")
+        return self.ending
+
     def next_order(self) -> Order:
         """What all ranks do next. Waits for groups as long as it takes."""
+        try:
+            return self.ending or self._next_order()
+        except CannotWrite as error:
+            log.error("giving up", reason=str(error))
+            return self.give_up()
+
+    def _next_order(self) -> Order:
         began = time.monotonic()
         self.waited = 0.0
         self._follow_evaluation()
@@ -110,21 +141,8 @@ class Conductor:
             ]
         self.waited = time.monotonic() - began
         self.plan = plan
-        self.uncommitted_bytes += sum(plan.bytes)
+        self.pace.trained(sum(plan.bytes))
         return Order("train", step, self._shares(plan))
-
-    def checkpoint_due(self, step: int) -> bool:
-        """Every so many steps, at the end, and when groups that cannot be deleted before a commit
-        fill half of what the stream may hold."""
-        return (
-            step % self.config.training.checkpoint_every == 0
-            or step >= self.max_steps
-            or self.uncommitted_bytes * 2 > self.config.rollout.stream_bytes
-        )
-
-    def committed(self) -> None:
-        """The batches so far are acknowledged."""
-        self.uncommitted_bytes = 0
 
     def after_step(
         self, state: TrainingState, metrics: dict[str, float], sums: dict[str, float], spent: Spent
@@ -157,8 +175,9 @@ class Conductor:
             / max(sums["completion_tokens"], 1),
             "bottleneck": bottleneck(spent.total, spent.waiting, wait),
         }
-        self._write(row)
+        # First what is fenced: a learner that was replaced while it slept writes no row.
         self.link.step_done(state.step, row)
+        self._write(row)
         silent = sums["scored"] > 0 and sums["reward_squared"] == 0
         if silent and not self.silent:
             # Nothing can be learned from it, and a broken verifier looks just like this.
@@ -194,6 +213,7 @@ class Conductor:
         """Wait for an open evaluation. False where the run is to end without it."""
         began = warned = time.monotonic()
         while self.link.evaluation_open():
+            self.check()
             self._follow_evaluation()
             if self.stop.wait(POLL_SECONDS / 5) or self.link.cancelled():
                 return False
@@ -206,6 +226,7 @@ class Conductor:
     def _collect(self, began: float) -> list[Waiting] | Order:
         warned = began
         while True:
+            self.check()
             if self.stop.is_set():
                 return Order("yield")
             if self.link.cancelled():
@@ -260,16 +281,16 @@ class Conductor:
 
     def _write(self, row: dict[str, Any]) -> None:
         assert self.file is not None
-        with self.file.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        file, line = self.file, json.dumps(finite(row)) + "\n"
+        self.disk.insist(f"runs/{self.link.run}/{file.name}", lambda: append(file, line))
 
     def _forget_metrics_beyond(self, step: int) -> None:
         """Steps after the checkpoint are trained again: their rows would appear twice."""
         assert self.file is not None
         if not self.file.exists():
             return
-        kept = []
-        for line in self.file.read_text().splitlines(keepends=True):
+        file, kept = self.file, []
+        for line in file.read_text().splitlines(keepends=True):
             try:
                 row = json.loads(line)
                 at = row.get("step", row.get("evaluation/step", 0))
@@ -277,7 +298,9 @@ class Conductor:
                     kept.append(line)
             except json.JSONDecodeError:
                 log.warning("a torn line of metrics.jsonl is dropped")
-        self.file.write_text("".join(kept))
+        self.disk.insist(
+            f"runs/{self.link.run}/{self.file.name}", lambda: write_whole(file, "".join(kept))
+        )
 
 
 def peak_memory() -> float:

@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from safetensors import SafetensorError
 
 from services.logs import get_logger
+from services.volume import written_beside
 
 log = get_logger(__name__)
 
@@ -37,20 +38,28 @@ class CannotWrite(OSError):
     """The run, or this process, was told to end while the disk took nothing."""
 
 
+class Status(Protocol):
+    """What a disk needs of the run that it writes for (`learner.link.RunLink`)."""
+
+    def pause(self, reason: str) -> None:
+        """Have no leases granted, and say why."""
+
+    def go_on(self) -> None:
+        """End the pause."""
+
+    def cancelled(self) -> bool:
+        """Whether the run is to end."""
+
+    def hold(self) -> None:
+        """Raise where another learner has taken the run over."""
+
+
 class Disk:
     """Writes of one run. Safe for several threads."""
 
-    def __init__(
-        self,
-        root: Path,
-        pause: Callable[[str], None],
-        go_on: Callable[[], None],
-        told_to_end: Callable[[], bool],
-    ) -> None:
-        """`pause` and `go_on` change what the run's status says; `told_to_end`: whether to give
-        up, asked now and then while nothing can be written."""
-        self._root, self._pause, self._go_on = root, pause, go_on
-        self._told_to_end = told_to_end
+    def __init__(self, root: Path, status: Status, stop: threading.Event) -> None:
+        """`root`: the data volume; `stop`: set where this process is to end."""
+        self._root, self._status, self._stop = root, status, stop
         self._abandoned = threading.Event()
         self._lock = threading.Lock()
         self._troubled: dict[str, str] = {}
@@ -62,7 +71,8 @@ class Disk:
 
     def insist(self, name: str, write: Callable[[], T]) -> T:
         """The result of `write`, which makes `name` (relative to the volume), tried until the disk
-        takes it. Raises CannotWrite where that is not to be waited for any longer."""
+        takes it. Raises CannotWrite where that is not to be waited for any longer, and Fenced
+        where a successor has cleared away what was half written."""
         wait = FIRST_WAIT
         while True:
             try:
@@ -70,6 +80,8 @@ class Disk:
             except (OSError, SafetensorError) as error:
                 number = disk_error(error)
                 if number is None:
+                    if isinstance(error, FileNotFoundError):
+                        self._status.hold()
                     raise
                 sentence = self._sentence(name, number)
             else:
@@ -78,6 +90,10 @@ class Disk:
             self._trouble(name, sentence)
             self._wait(wait, sentence)
             wait = min(2 * wait, LONGEST_WAIT)
+
+    @property
+    def _told_to_end(self) -> bool:
+        return self._stop.is_set() or self._status.cancelled()
 
     def _sentence(self, name: str, number: int) -> str:
         return (
@@ -91,22 +107,22 @@ class Disk:
             self._troubled[name] = sentence
             if news:
                 log.error("the run pauses", reason=sentence)
-                self._pause(sentence)
+                self._status.pause(sentence)
 
     def _well(self, name: str) -> None:
         with self._lock:
             if self._troubled.pop(name, None) is None:
                 return
             if self._troubled:
-                self._pause(next(iter(self._troubled.values())))
+                self._status.pause(next(iter(self._troubled.values())))
             else:
                 log.info("the disk takes writes again")
-                self._go_on()
+                self._status.go_on()
 
     def _wait(self, seconds: float, sentence: str) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if self._abandoned.wait(LOOK_SECONDS) or self._told_to_end():
+            if self._abandoned.wait(LOOK_SECONDS) or self._told_to_end:
                 raise CannotWrite(sentence)
 
 
@@ -129,3 +145,9 @@ def append(path: Path, text: str) -> None:
         if path.exists():
             os.truncate(path, before)
         raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Make `text` the content of a file, all of it or nothing. Raises OSError."""
+    with written_beside(path) as beside:
+        beside.write_text(text)

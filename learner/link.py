@@ -5,9 +5,11 @@ changes a run carries the epoch that `acquire` gave, and raises Fenced once anot
 taken the run over. Nothing else in `learner` may import `services.store`.
 """
 
+import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
@@ -21,6 +23,7 @@ from redis.exceptions import RedisError
 
 from learner.collector import Waiting
 from learner.errors import RunCannotGoOn
+from learner.metrics import finite
 from learner.orders import Plan
 from services.contracts.config.run import Evaluation
 from services.contracts.events import EventKind
@@ -31,13 +34,14 @@ from services.durability import require_durable
 from services.logs import get_logger
 from services.settings import Settings
 from services.store import Fenced, Store
+from services.store.insight import lock_token
+from services.store.runs import LOCK_SECONDS
 from services.volume import Volume
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
 
-LOCK_SECONDS = 10.0
 STALE_LIMIT = 3
 """A draw whose groups were too stale this often ends as `too_slow`."""
 WEIGHTS_LISTED = 64
@@ -57,7 +61,7 @@ class Link:
         self.pool = settings.pool
         self.lost = False
         self._stop = stop
-        self._token = f"{socket.gethostname()}:{secrets.token_hex(8)}"
+        self._token = lock_token(socket.gethostname(), os.getpid(), time.time())
         self._held: Future[None] | None = None
         self._stack = ExitStack()
         with ExitStack() as stack:
@@ -139,6 +143,7 @@ class RunLink:
         self._epoch = 0
         self._lineage = record.lineage
         self._evaluation: Any = None
+        self._state = "starting"
 
     def _call(self, action: Callable[[Store], Awaitable[T]]) -> T:
         return self._link.call(lambda: action(self._link.store))
@@ -159,8 +164,24 @@ class RunLink:
 
     def set_state(self, state: str, reason: str) -> None:
         """Change the run's state; nothing happens where it is final already. Raises Fenced."""
+        self._state = state
+        self._tell_state(state, reason)
+
+    def pause(self, reason: str) -> None:
+        """Have no leases granted until `go_on`. Raises Fenced."""
+        self._tell_state("paused", reason)
+
+    def go_on(self) -> None:
+        """End a pause: the run is again what `set_state` said last. Raises Fenced."""
+        self._tell_state(self._state, "")
+
+    def _tell_state(self, state: str, reason: str) -> None:
         epoch = self._epoch or None
         self._call(lambda s: s.runs.set_state(self.run, state, reason, epoch=epoch))
+
+    def hold(self) -> None:
+        """Raise Fenced where another learner has taken the run over."""
+        self._call(lambda s: s.runs.update(self.run, self._epoch, {}))
 
     def finish(self, state: str, reason: str) -> None:
         """End the run and make room for the pool's next one; of a run that another learner has
@@ -187,6 +208,7 @@ class RunLink:
         total: int | None = None,
     ) -> None:
         """Report a step's metrics: as an event, and as the run's newest values."""
+        row = finite(row)
         summary = {name: v for name, v in row.items() if isinstance(v, float) and name != "time"}
         fields = {"step": step, "summary": summary}
 
@@ -241,6 +263,10 @@ class RunLink:
     def workers(self) -> list[WorkerRecord]:
         """The pool's rollout workers, as of their last heartbeat."""
         return self._call(lambda s: s.workers.list(self._pool))
+
+    def needed_files(self) -> set[str]:
+        """Weight files that the pool's live workers load, or would go back to."""
+        return {name for worker in self.workers() for name in worker.files}
 
     # --- evaluation -----------------------------------------------------------------------------
 

@@ -1,8 +1,10 @@
 """A step's metrics from what was measured. Pure; names are those of docs/metrics.md."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from services.contracts.records import WorkerRecord
 
@@ -69,3 +71,12 @@ def bottleneck(total: float, learner_waits: float, workers_wait: float) -> str:
     if learner_waits <= limit and workers_wait <= limit:
         return "none"
     return "rollout" if learner_waits >= workers_wait else "learner"
+
+
+def finite(row: dict[str, Any]) -> dict[str, Any]:
+    """`row` with null for what is no number (a gradient norm that overflowed): JSON has no word
+    for it."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }

@@ -18,11 +18,14 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from learner.checkpoint import TrainingState, directory_name, retain, save_checkpoint
+from learner.checkpoint import TrainingState, capture
+from learner.checkpointer import Checkpointer
 from learner.conductor import peak_memory
+from learner.disk import CannotWrite, Disk, append, write_whole
 from learner.distributed import Ranks
 from learner.link import RunLink
 from learner.logprobs import TokenLogprobs, packed_row
+from learner.metrics import finite
 from learner.models import LoadedModel, load_model, make_model
 from learner.optimizers import Optimizers
 from learner.packing import micro_batches, micro_batches_needed, share
@@ -64,7 +67,8 @@ def train_midtrain(
     order = endless_order(len(training), config.training.seed)
     steps = config.training.max_steps
     budget = micro_batch_tokens(config.training.tokens_per_microbatch, ranks.device)
-    progress = Progress(steps, link, volume, record.id) if ranks.first else None
+    disk = Disk(volume.root, link, stop)
+    progress = Progress(steps, link, volume, disk) if ranks.first else None
     if ranks.first:
         link.set_state("running", "")
 
@@ -88,13 +92,16 @@ def train_midtrain(
             progress.report(step, metrics, len(rows), sum(len(row.tokens) for row in rows))
 
     if ranks.first and ending != "yield":
-        state = TrainingState(record.id, step, step, step, [], record.id)
-        name = directory_name(step)
-        directory = f"runs/{record.id}/checkpoints/{name}"
-        save_checkpoint(volume.path(directory), loaded, optimizers, state)
-        link.commit(step, directory)
-        retain(volume.path(directory).parent, 1, name)
-        link.event("checkpoint", {"step": step, "directory": directory})
+        state = TrainingState(record.id, step, step, step, link.lineages(), record.id)
+        checkpointer = Checkpointer(volume.root, 1, disk, link)
+        try:
+            checkpointer.submit(capture(loaded, optimizers, state))
+            checkpointer.wait()
+        except CannotWrite as error:
+            log.error("the run ends before its model is written", reason=str(error))
+            return "cancel" if link.cancelled() else "yield"
+        finally:
+            checkpointer.close()
     return ending
 
 
@@ -192,12 +199,12 @@ class Progress:
     total: int
     link: RunLink
     volume: Volume
-    run: str
+    disk: Disk
 
     def __post_init__(self) -> None:
-        self.file = self.volume.path(f"runs/{self.run}/metrics.jsonl")
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        self.file.write_text("")
+        self.name = f"runs/{self.link.run}/metrics.jsonl"
+        self.file = self.volume.path(self.name)
+        self.disk.insist(self.name, lambda: write_whole(self.file, ""))
         self.began = self.said = time.monotonic()
         self.tokens = self.rows = 0
 
@@ -215,8 +222,12 @@ class Progress:
             "throughput/samples_per_second": self.rows / elapsed,
             "memory/peak_bytes": peak_memory(),
         }
-        with self.file.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        line = json.dumps(finite(row)) + "\n"
+        try:
+            self.disk.insist(self.name, lambda: append(self.file, line))
+        except CannotWrite as error:
+            # Told to end meanwhile, which is what all ranks find next.
+            log.error("a step's metrics are not written", reason=str(error))
         if now - self.said >= PROGRESS_SECONDS or step == self.total or "validation/loss" in row:
             self.said = now
             self.link.step_done(step, row, kind="progress", total=self.total)

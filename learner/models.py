@@ -170,6 +170,8 @@ def _why_not(path: str, error: Exception) -> str:
     if not folder.exists():
         looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
         where = "no such folder" if looks_local else "neither a folder here nor on the hub"
+        if not looks_local and "connect" in str(error):
+            where = "no folder here, and the hub cannot be reached from this host"
         return f"model {path}: {where}; give a folder in Hugging Face layout, or run:RUN"
     if not (folder / "config.json").exists():
         return f"model {path}: the folder has no config.json, so it is not a Hugging Face model"

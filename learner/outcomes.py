@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import comb
 
 from services.contracts.scores import ScoreStatus
-from services.contracts.trajectory import TrajectoryGroup
+from services.contracts.trajectory import CUT_SHORT, TrajectoryGroup
 
 BASIC = (
     "samples",
@@ -51,7 +51,7 @@ def outcome_sums(
         sums["flat_groups"] += len(set(rewards)) <= 1
         sums["completion_tokens"] += int(group.lengths.sum())
         sums["prompt_tokens"] += len(group.prompt_tokens) * group.samples
-        sums["too_long"] += sum(reason == "length" for reason in header.finish_reasons)
+        sums["too_long"] += sum(reason in CUT_SHORT for reason in header.finish_reasons)
         if len(rewards) == group.samples == samples:
             correct = sum(status == ScoreStatus.CORRECT for status in header.statuses)
             sums["whole_groups"] += 1

@@ -5,8 +5,6 @@ Order is what makes a version trustworthy: file and folder are fsynced and renam
 the manifest is registered. A version exists when its manifest does.
 """
 
-import queue
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +12,16 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from learner.background import Background
+from learner.disk import Disk
 from learner.models import LoadedModel, weight_tensors
 from services.contracts.weights import WeightFile, WeightManifest
-from services.logs import get_logger
 from services.volume import checksum, written_beside
 
-log = get_logger(__name__)
-
 KEPT_VERSIONS = 3
-"""Newest snapshots left on disk. Workers only ever fetch the newest; one that is overtaken while
-it fetches starts again with the newest."""
+"""Newest snapshots left on disk, whoever needs them: so a worker that has just read which version
+is the newest has time to say that it needs it. One that says so too late starts again with the
+newest."""
 
 
 @dataclass(frozen=True)
@@ -48,60 +46,38 @@ def snapshot(loaded: LoadedModel, version: int, created: float) -> Snapshot:
     )
 
 
-class Publisher:
+class Publisher(Background[Snapshot]):
     """Writes snapshots in order, one at a time, on its own thread.
 
-    `register` makes a manifest known (and is called from that thread). What goes wrong there is
-    raised by the next call from the training loop.
+    Handing one over blocks only while two earlier ones are still being written: versions must not
+    pile up in memory faster than the disk takes them.
     """
 
     def __init__(
-        self, root: Path, run: str, lineage: str, register: Callable[[WeightManifest], None]
+        self,
+        root: Path,
+        run: str,
+        lineage: str,
+        disk: Disk,
+        register: Callable[[WeightManifest], None],
+        needed: Callable[[], set[str]],
     ) -> None:
+        """`register` makes a manifest known; `needed` names the files that live workers load or
+        would go back to. Both are called from the thread."""
+        super().__init__("publisher", self._publish)
         self._root, self._run, self._lineage = root, run, lineage
-        self._register = register
-        self._waiting: queue.Queue[Snapshot | None] = queue.Queue(maxsize=1)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="publisher", daemon=True)
-        self._thread.start()
+        self._disk, self._register, self._needed = disk, register, needed
+        # What learners that died have left half written; nobody else writes here.
+        for unfinished in (root / weights_name(run, 0, lineage)).parent.glob(".v*"):
+            unfinished.unlink(missing_ok=True)
 
-    def submit(self, snapshot: Snapshot) -> None:
-        """Hand a snapshot over. Blocks only while two earlier ones are still being written:
-        versions must not pile up in memory faster than the disk takes them."""
-        self._raise()
-        self._waiting.put(snapshot)
-
-    def wait(self) -> None:
-        """Return when everything submitted is registered."""
-        self._waiting.join()
-        self._raise()
-
-    def close(self) -> None:
-        """Finish what was submitted and end the thread."""
-        if self._thread.is_alive():
-            self._waiting.put(None)
-            self._thread.join()
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _work(self) -> None:
-        while (snapshot := self._waiting.get()) is not None:
-            try:
-                if self._error is None:
-                    self._register(self._write(snapshot))
-                    self._retire()
-            except BaseException as error:
-                # Kept for the training loop, which alone can end the run with a reason.
-                log.error("publishing failed", run=self._run, version=snapshot.version)
-                self._error = error
-            finally:
-                self._waiting.task_done()
-        self._waiting.task_done()
-
-    def _write(self, snapshot: Snapshot) -> WeightManifest:
+    def _publish(self, snapshot: Snapshot) -> None:
         name = weights_name(self._run, snapshot.version, self._lineage)
+        manifest = self._disk.insist(name, lambda: self._write(snapshot, name))
+        self._register(manifest)
+        self._retire()
+
+    def _write(self, snapshot: Snapshot, name: str) -> WeightManifest:
         path = self._root / name
         with written_beside(path) as beside:
             save_file(snapshot.tensors, beside, metadata={"format": "pt"})
@@ -121,8 +97,11 @@ class Publisher:
         # By age, not by name: a new lineage begins below the versions of the one before.
         folder = (self._root / weights_name(self._run, 0, self._lineage)).parent
         files = sorted(folder.glob("v*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
-        for path in files[:-KEPT_VERSIONS]:
-            path.unlink(missing_ok=True)
+        old = files[:-KEPT_VERSIONS]
+        needed = {Path(name).name for name in self._needed()} if old else set()
+        for path in old:
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
 
 
 def weights_name(run: str, version: int, lineage: str) -> str:

@@ -1,67 +1,42 @@
 """Reinforcement learning of one policy: the training script, to be read top to bottom.
 
 Each step: rank 0 collects a batch of groups and records its plan; every rank fetches its own
-share, trains, and goes on; rank 0 publishes the new version on a thread, and now and then makes a
-checkpoint and commits it. Two invariants hold at every line: a version is published only from
-weights that a recorded plan led to, and groups are acknowledged only by the commit of a
-checkpoint that holds what they taught.
+share, trains, and goes on; rank 0 publishes the new version on a thread, and now and then has
+another make a checkpoint and commit it (`lead`). Two invariants hold at every line: a version is
+published only from weights that a recorded plan led to, and groups are acknowledged only by the
+commit of a checkpoint that holds what they taught.
 """
 
-import os
 import threading
 import time
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-import msgspec
 import torch
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from learner import orders
 from learner.batch import Sample, group_samples
-from learner.checkpoint import (
-    TrainingState,
-    directory_name,
-    load_optimizer,
-    retain,
-    save_checkpoint,
-    verify,
-)
-from learner.conductor import Conductor
+from learner.checkpoint import TrainingState, load_optimizer, verify
 from learner.distributed import Ranks
+from learner.lead import Lead
 from learner.link import RunLink
 from learner.logprobs import TokenLogprobs
-from learner.metrics import Spent
-from learner.models import LoadedModel, load_model, save_description
+from learner.models import load_model
 from learner.optimizers import Optimizers
 from learner.outcomes import outcome_sums
-from learner.publish import Publisher, snapshot
 from learner.schedules import lr_share
 from learner.staleness import Ancestry
 from learner.step import Objective, train_batch
+from learner.trainee import Trainee
 from services.contracts.config import RLConfig
 from services.contracts.config.algorithm import NoKL
 from services.contracts.config.run import component_names
 from services.contracts.records import RunRecord
 from services.contracts.trajectory import decode
-from services.contracts.weights import MODEL_FILES, WeightFile
 from services.logs import get_logger
-from services.volume import Volume, checksum
+from services.volume import Volume
 
 log = get_logger(__name__)
-
-
-@dataclass
-class Trainee:
-    """All that a checkpoint restores."""
-
-    loaded: LoadedModel
-    policy: nn.Module
-    """The model as TokenLogprobs, inside DDP where there are several ranks."""
-    reference: nn.Module | None
-    optimizers: Optimizers
-    state: TrainingState
 
 
 def train_rl(
@@ -79,76 +54,35 @@ def train_rl(
     max_steps = record.max_steps
     if max_steps is None:
         raise ValueError(f"run {record.id} has no max_steps: submit it again")
-    lineage = take_over(ranks, link)
+    take_over(ranks, link)
     trainee = ranks.together(lambda: prepare(record, config, ranks, link, volume))
     if ranks.size > 1:
         trainee.policy = DistributedDataParallel(trainee.policy, forward_sync_buffers=False)
-    publisher = conductor = None
+    lead = None
     if ranks.first:
-        export_description(trainee.loaded, volume.path(f"runs/{record.id}/model"))
-        publisher = Publisher(volume.root, record.id, lineage, link.publish)
-        publisher.submit(snapshot(trainee.loaded, trainee.state.version, time.time()))
-        publisher.wait()
-        conductor = Conductor(config, max_steps, ranks.size, link, trainee.state, stop)
-        conductor.open(volume.path(f"runs/{record.id}"))
+        lead = Lead(config, max_steps, ranks.size, link, volume, trainee, stop)
+        lead.begin()
     try:
         while True:
-            message = orders.encode(conductor.next_order()) if conductor else None
+            message = orders.encode(lead.next_order()) if lead else None
             order = orders.decode(ranks.broadcast(message))
             if order.kind != "train":
                 break
             began = time.monotonic()
             minibatches, outcomes = fetch(order, config, ranks, link, trainee.state)
             metrics = train(trainee, minibatches, config, ranks, max_steps)
-            trained = time.monotonic()
             trainee.state = advanced(trainee.state, config)
-            if conductor and publisher:
-                # Only the copy is on this thread's time; the disk is on the publisher's.
-                publisher.submit(snapshot(trainee.loaded, trainee.state.version, time.time()))
-                published = time.monotonic()
-                if conductor.checkpoint_due(trainee.state.step):
-                    commit(trainee, config, link, volume)
-                    conductor.committed()
-                now = time.monotonic()
-                spent = Spent(
-                    total=conductor.waited + now - began,
-                    waiting=conductor.waited,
-                    training=trained - began,
-                    publishing=published - trained,
-                    checkpointing=now - published,
-                )
-                conductor.after_step(trainee.state, metrics, outcomes, spent)
-        if conductor and publisher:
-            publisher.wait()
-            if order.kind == "finish":
-                conductor.final_evaluation(trainee.state)
-            if trainee.state.step > link.committed_step:
-                commit(trainee, config, link, volume)
+            if lead:
+                lead.after_step(metrics, outcomes, began, time.monotonic())
+        return lead.end(order) if lead else order.kind
     finally:
-        if publisher:
-            publisher.close()
-    return order.kind
+        if lead:
+            lead.close()
 
 
-def export_description(loaded: LoadedModel, folder: Path) -> None:
-    """All of the model but its weights, and the list of its files for hosts without the volume;
-    once per run, because a worker may be reading it."""
-    if folder.exists():
-        return
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    save_description(loaded, beside)
-    files = [
-        WeightFile(str(path.relative_to(beside)), path.stat().st_size, checksum(path))
-        for path in sorted(beside.rglob("*"))
-        if path.is_file()
-    ]
-    (beside / MODEL_FILES).write_bytes(msgspec.json.encode(files))
-    beside.rename(folder)
-
-
-def take_over(ranks: Ranks, link: RunLink) -> str:
-    """Take the run over (rank 0) and tell every rank the new lineage's name."""
-    return ranks.broadcast(link.acquire().encode() if ranks.first else None).decode()
+def take_over(ranks: Ranks, link: RunLink) -> None:
+    """Take the run over (rank 0) before any rank reads where it stands."""
+    ranks.broadcast(link.acquire().encode() if ranks.first else None)
 
 
 def prepare(
@@ -250,14 +184,3 @@ def advanced(state: TrainingState, config: RLConfig) -> TrainingState:
         version=state.version + 1,
         optimizer_steps=state.optimizer_steps + taken,
     )
-
-
-def commit(trainee: Trainee, config: RLConfig, link: RunLink, volume: Volume) -> None:
-    """Make a checkpoint durable, then the run's current one; then let go of old ones."""
-    state = trainee.state
-    name = directory_name(state.step)
-    directory = f"runs/{state.run}/checkpoints/{name}"
-    save_checkpoint(volume.path(directory), trainee.loaded, trainee.optimizers, state)
-    link.commit(state.step, directory)
-    retain(volume.path(directory).parent, config.training.keep_checkpoints, name)
-    link.event("checkpoint", {"step": state.step, "directory": directory})

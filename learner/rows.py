@@ -58,7 +58,10 @@ def lesson(row: Row, index: int, data: MidtrainData, tokenizer: Any, context: in
         )
     wanted = torch.ones(len(tokens), dtype=torch.bool)
     wanted[: len(prompt) if data.train_on == "answer" else 1] = False
-    text = answer_text if data.train_on == "answer" else str(asked) + answer_text
+    text = answer_text
+    if data.train_on != "answer":
+        turns = [asked] if isinstance(asked, str) else [str(turn["content"]) for turn in asked]
+        text = "".join(turns) + answer_text
     return Lesson(tokens, wanted, len(text.encode()))
 
 

@@ -62,6 +62,10 @@ class Evaluator:
         self._slots = slots
         self._held: dict[str, _Held] = {}
 
+    def __len__(self) -> int:
+        """Rows held now."""
+        return len(self._held)
+
     @property
     def generating(self) -> int:
         """Rows that vLLM works on now."""

@@ -4,18 +4,29 @@ Fetch first, verify, and only then pause: a slow disk or network costs no genera
 that cannot be loaded leaves the old weights serving, and the worker unhealthy (it leases
 nothing) until a newer try is right. Whoever needs several answers from one version (an
 evaluation) takes `hold`, and no update comes between.
+
+The learner deletes old versions' files, but none that a heartbeat names: what is needed is told
+before it is fetched.
 """
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from rollout.policy import LoadRefused, PolicyClient, Snapshot, VLLMUnavailable, WeightsUnclear
+from rollout.policy import (
+    LoadRefused,
+    PolicyClient,
+    Snapshot,
+    UpdateMode,
+    VLLMUnavailable,
+    WeightsUnclear,
+)
 from rollout.vllm_server import VLLMFailed
 from services.contracts.weights import WeightManifest
 from services.logs import get_logger
@@ -47,26 +58,47 @@ class Follower:
         store: Store,
         volume: Volume,
         policy: PolicyClient,
+        mode: UpdateMode,
         changed: Callable[[], None],
+        tell: Callable[[], Awaitable[None]],
     ) -> None:
+        """`mode`: what becomes of requests in flight (see `PolicyClient.load`). `changed` is
+        called when `live` or `healthy` may have changed; `tell` sends a heartbeat with `files`."""
         self._run = run
         self._store = store
         self._volume = volume
         self._policy = policy
+        self._mode: UpdateMode = mode
         self._changed = changed
+        self._tell = tell
         self._hold = asyncio.Lock()
         self._last_entry = "0"
         self._lineage = ""
+        self._loading: WeightManifest | None = None
+        self._loaded: WeightManifest | None = None
+        self._fetched: set[Path] = set()
+        """Files that were not here before: copies, on a host without the data volume."""
         self.live: WeightManifest | None = None
         self.forks: dict[str, int] = {}
         self.timings = Timings()
-        self.updating = False
         self.error = ""
 
     @property
     def healthy(self) -> bool:
         """Whether a whole version is live and the newest try did not fail."""
         return self.live is not None and not self.error
+
+    @property
+    def updating(self) -> bool:
+        """Whether the server is paused for an update."""
+        return self._policy.updating
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files that must not go: of the version that is being fetched or loaded,
+        and of the one that was loaded last, which the server puts back where a load breaks."""
+        needed = [m for m in (self._loading, self._loaded) if m is not None]
+        return [file.name for manifest in needed for file in manifest.files]
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[WeightManifest | None]:
@@ -85,7 +117,12 @@ class Follower:
                 manifest = await self._next()
                 if manifest is None:
                     continue
-                await self._apply(manifest)
+                self._loading = manifest
+                try:
+                    await self._tell()
+                    await self._apply(manifest)
+                finally:
+                    self._loading = None
                 failures = 0
             except (LoadRefused, DamagedFile, FileNotFoundError, RedisError, OSError) as error:
                 failures += 1
@@ -116,18 +153,16 @@ class Follower:
             raise LoadRefused(
                 f"version {manifest.tag} has {len(manifest.files)} files; this worker reads one"
             )
-        file = manifest.files[0]
-        path = await self._volume.fetch(file.name, file.bytes, file.xxh3)
+        path = await self._fetch(manifest)
+        if path is None:
+            return
         snapshot = Snapshot(str(path), manifest.tag, manifest.tensors, manifest.kind)
         async with self._hold:
-            self.updating = True
-            try:
-                paused = await self._load(snapshot)
-            finally:
-                self.updating = False
+            paused = await self._load(snapshot)
         self._note_fork(manifest)
-        self.live = manifest
+        self.live = self._loaded = manifest
         self.timings = Timings(max(0.0, time.time() - manifest.created), paused)
+        self._forget_copies(path)
         log.info(
             "weights live",
             run=self._run,
@@ -136,10 +171,32 @@ class Follower:
             paused=round(paused, 3),
         )
 
+    async def _fetch(self, manifest: WeightManifest) -> Path | None:
+        """The version's file, here and whole; None where newer versions have come, and the file
+        went before anyone knew that it was needed here."""
+        file = manifest.files[0]
+        path = self._volume.path(file.name)
+        if not path.exists():
+            self._fetched.add(path)
+        try:
+            return await self._volume.fetch(file.name, file.bytes, file.xxh3)
+        except FileNotFoundError:
+            newest = await self._store.weights.newest(self._run)
+            if newest is None or newest.tag == manifest.tag:
+                raise
+            log.info("overtaken by newer versions", run=self._run, version=manifest.tag)
+            return None
+
+    def _forget_copies(self, loaded: Path) -> None:
+        """Delete copies of older versions: on such a host nobody else does."""
+        for path in self._fetched - {loaded}:
+            path.unlink(missing_ok=True)
+        self._fetched &= {loaded}
+
     async def _load(self, snapshot: Snapshot) -> float:
         for _ in range(UNCLEAR_LIMIT):
             try:
-                return await self._policy.load(snapshot)
+                return await self._policy.load(snapshot, self._mode)
             except (WeightsUnclear, VLLMUnavailable) as error:
                 # The server is paused or hung; nothing is sampled meanwhile, so try at once.
                 self.live = None

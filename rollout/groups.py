@@ -4,17 +4,17 @@ Ends in exactly one of: completed, dropped with a reason, given back. A verifier
 never a reward; a sample that was not sampled by a published version is never sent.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import msgspec
-import xxhash
-
 from rollout.assembly import Origin, SampleScore, assemble, combine, oldest_tag, score_items
+from rollout.continuing import mixed
 from rollout.episodes import Completion, Episode
 from rollout.follower import Follower
-from rollout.policy import PolicyClient
+from rollout.policy import PastDeadline, PolicyClient
 from rollout.prompts import TokenizerLike, compose, render, room
 from rollout.samples import Sample, sampling_params
 from rollout.scoring import RewardClient
@@ -52,14 +52,16 @@ class PromptSampler:
     context: RunContext
     sampling: Sampling
     seed: int | None
+    cut: asyncio.Event | None = None
+    """Set when the group is past its deadline."""
 
     async def sample(self, token_ids: Sequence[int], n: int) -> list[Sample]:
         """As `episodes.Sampler.sample`. Raises PromptTooLong where the context is full."""
+        if self.cut is not None and self.cut.is_set():
+            raise PastDeadline("the group was cut off before its next turn")
         left = room(list(token_ids), self.context.context)
         params = sampling_params(self.sampling, self.context.eos, left, self.seed)
-        live = self.context.follower.live
-        salt = live.tag if live is not None else "none"
-        return await self.context.policy.generate(list(token_ids), n, params, salt)
+        return await self.context.policy.generate(list(token_ids), n, params, self.cut)
 
 
 def draw_seed(seed: int | None, draw: int) -> int | None:
@@ -69,7 +71,7 @@ def draw_seed(seed: int | None, draw: int) -> int | None:
     """
     if seed is None:
         return None
-    return xxhash.xxh3_64_intdigest(msgspec.msgpack.encode((seed, draw))) & ((1 << 62) - 1)
+    return mixed(seed, draw)
 
 
 @dataclass
@@ -91,19 +93,22 @@ async def sample_and_score(
     n: int,
     seed: int | None,
     generated: Callable[[], None],
+    deadline: float | None = None,
 ) -> Sampled:
     """`n` scored completions of `row`, which is row `index` of its dataset; calls `generated`
-    once the policy is done with them.
+    once the policy is done with them. What the policy has not done by `deadline` (the event
+    loop's clock) is cut off, or not wanted any more, as the run's config says.
 
-    Raises PromptTooLong, ValueError (a prompt that cannot be rendered), RequestRefused,
-    VLLMUnavailable, ScoringRefused.
+    Raises PastDeadline, PromptTooLong, ValueError (a prompt that cannot be rendered),
+    RequestRefused, VLLMUnavailable, ScoringRefused.
     """
     asked = compose(row, context.config.data)
     prompt_tokens = render(asked, context.config.data, context.tokenizer)
     room(prompt_tokens, context.context)
-    sampler = PromptSampler(context, sampling, seed)
     try:
-        completions = await context.episode.run(row, prompt_tokens, n, sampler)
+        async with deadline_of(context.config.rollout.straggler, deadline) as cut:
+            sampler = PromptSampler(context, sampling, seed, cut)
+            completions = await context.episode.run(row, prompt_tokens, n, sampler)
     finally:
         generated()
     sampled = Sampled(prompt_tokens, completions, generated_at=time.time())
@@ -114,6 +119,31 @@ async def sample_and_score(
     sampled.scores = combine(context.config.rewards, await context.rewards.score(items))
     sampled.scored_at = time.time()
     return sampled
+
+
+@asynccontextmanager
+async def deadline_of(
+    straggler: str, deadline: float | None
+) -> AsyncIterator[asyncio.Event | None]:
+    """Past `deadline` set the event that the block is given (`complete`), or end the block with
+    PastDeadline (`give_back`)."""
+    if deadline is None:
+        yield None
+    elif straggler == "complete":
+        cut = asyncio.Event()
+        timer = asyncio.get_running_loop().call_at(deadline, cut.set)
+        try:
+            yield cut
+        finally:
+            timer.cancel()
+    else:
+        try:
+            async with asyncio.timeout_at(deadline) as limit:
+                yield None
+        except TimeoutError as error:
+            if limit.expired():
+                raise PastDeadline("the group was not done by its deadline") from error
+            raise
 
 
 def to_group(

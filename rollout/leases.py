@@ -6,17 +6,22 @@ that has ended ignores the second.
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from redis.exceptions import RedisError
 
 from rollout.tasks import end
+from services.contracts.records import HeldDraw
 from services.logs import get_logger
 from services.store import Store
 from services.store.prompts import Lease
 
 log = get_logger(__name__)
+
+T = TypeVar("T")
 
 TRIES = 3
 """Failures of one kind after which a draw is dropped instead of going out again."""
@@ -24,10 +29,13 @@ TRIES = 3
 
 @dataclass
 class _Held:
+    draw: int
     task: asyncio.Task[None]
     generating: bool = True
     ending: bool = False
     """The store has been asked to end it: that it is gone then is what was asked for."""
+    leased: float = field(default_factory=time.monotonic)
+    stage_began: float = field(default_factory=time.monotonic)
 
 
 class Leases:
@@ -49,14 +57,29 @@ class Leases:
         """Groups that vLLM works on; the others are being scored."""
         return sum(held.generating for held in self._held.values())
 
+    @property
+    def oldest(self) -> HeldDraw | None:
+        """The first in the run's order of the draws that are held."""
+        held = min(self._held.values(), key=lambda one: one.draw, default=None)
+        if held is None:
+            return None
+        now = time.monotonic()
+        return HeldDraw(
+            draw=held.draw,
+            stage="generating" if held.generating else "scoring",
+            leased_seconds=round(now - held.leased, 1),
+            stage_seconds=round(now - held.stage_began, 1),
+        )
+
     def hold(self, lease: Lease, task: asyncio.Task[None]) -> None:
         """`task` works on `lease`, and lets go of it in the end."""
-        self._held[lease.attempt] = _Held(task)
+        self._held[lease.attempt] = _Held(lease.draw, task)
 
     def generated(self, attempt: str) -> None:
         """The group has left vLLM: there is room for another."""
         if held := self._held.get(attempt):
             held.generating = False
+            held.stage_began = time.monotonic()
         self._changed()
 
     def gone(self, attempt: str) -> None:
@@ -67,11 +90,13 @@ class Leases:
     async def complete(self, attempt: str, version: int, lineage: str, blob: bytes) -> None:
         """Hand in the group."""
         self._ending([attempt])
-        await self._insist(
+        taken = await self._insist(
             lambda: self._store.prompts.complete(
                 self._run, attempt, min_version=version, lineage=lineage, blob=blob
             )
         )
+        if not taken:
+            log.info("a group came too late and is discarded", run=self._run, attempt=attempt)
 
     async def drop(self, attempt: str, reason: str, detail: str) -> None:
         """End the draw without training it."""
@@ -98,6 +123,12 @@ class Leases:
                 log.info("lease lost", run=self._run, attempt=attempt)
                 held.task.cancel()
 
+    async def return_generating(self) -> None:
+        """Stop the groups that vLLM works on, and let others have them at once."""
+        held = {attempt: one for attempt, one in self._held.items() if one.generating}
+        await end(one.task for one in held.values())
+        await self.give_back(list(held))
+
     async def drain(self, within: float) -> None:
         """Wait up to `within` seconds for groups to finish."""
         if tasks := [held.task for held in self._held.values()]:
@@ -115,11 +146,10 @@ class Leases:
             if held := self._held.get(attempt):
                 held.ending = True
 
-    async def _insist(self, call: Callable[[], Awaitable[object]]) -> None:
+    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
-                await call()
-                return
+                return await call()
             except (RedisError, OSError) as error:
                 log.warning("a lease waits for Redis", run=self._run, error=str(error))
                 await asyncio.sleep(random.uniform(0.2, 2.0))

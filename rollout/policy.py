@@ -1,26 +1,44 @@
 """HTTP client of one vLLM server: samples in, weights in. No store, no clock but for timings.
 
+Every request carries the version that is live as its cache salt, and none is sent while that
+changes. A request that was on its way, or in vLLM's queue, at an update has the salt of before; the
+prefix cache is emptied with every update all the same (`rollout.forgetting`). So no request that
+vLLM begins under a version reads keys and values that another one's prompt has left.
+
+What vLLM was told to abort, for an update, is continued from where it was; what is cut off by its
+deadline ends there.
+
 `load` never leaves the server paused over weights that are known to be whole, and never lets
 it go on over weights that are not: those stay paused until a later `load` succeeds, or the
 server is restarted.
 """
 
 import asyncio
+import contextlib
 import re
+import secrets
 import time
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import httpx
 import msgspec
 
+from rollout.continuing import ABORTED, DEADLINE, joined, rest_of
 from rollout.samples import Sample, parse_answer, request_body
+from rollout.tasks import end
 from rollout.vllm_options import SERVED_NAME
 from rollout.weight_transfer import WEIGHTS_KEPT
 
 TOKEN_COUNTER = re.compile(rb"^vllm:generation_tokens_total(?:\{[^}]*\})? ([0-9.eE+]+)$", re.M)
 
 JSON_BODY = {"content-type": "application/json"}
+
+# What vLLM puts before a request's id.
+ID_PREFIX = "generate-tokens-"
+ABORT_AGAIN_SECONDS = 1.0
+
+UpdateMode = Literal["keep", "abort", "wait"]
 
 
 class VLLMUnavailable(ConnectionError):
@@ -29,6 +47,10 @@ class VLLMUnavailable(ConnectionError):
 
 class RequestRefused(ValueError):
     """The server will not run this request (4xx); sending it again changes nothing."""
+
+
+class PastDeadline(RuntimeError):
+    """A request was cut off before anything was sampled."""
 
 
 class LoadRefused(RuntimeError):
@@ -63,6 +85,12 @@ class PolicyClient:
             trust_env=False,
         )
         self._loading = asyncio.Lock()
+        # Closed while the live version changes: `generate` waits before it sends.
+        self._open = asyncio.Event()
+        self._open.set()
+        self._live = "none"
+        self.updating = False
+        """Whether the server is paused, or about to be, and no progress is to be expected."""
         # Set while nobody can say which weights are loaded: then nothing but a whole load resumes.
         self._unclear = False
 
@@ -71,22 +99,80 @@ class PolicyClient:
         await self._http.aclose()
 
     async def generate(
-        self, token_ids: list[int], n: int, sampling: dict[str, Any], salt: str
+        self,
+        token_ids: list[int],
+        n: int,
+        sampling: dict[str, Any],
+        cut: asyncio.Event | None = None,
     ) -> list[Sample]:
-        """`n` samples of the prompt `token_ids` (see `samples.sampling_params`).
+        """`n` samples of the prompt `token_ids` (see `samples.sampling_params`). Where `cut` is
+        set meanwhile, they end where they are, with the finish reason `deadline`.
 
-        Raises RequestRefused, VLLMUnavailable, samples.MalformedAnswer. Cancelling it aborts
-        the request in vLLM.
+        Raises RequestRefused, VLLMUnavailable, samples.MalformedAnswer, and PastDeadline where
+        `cut` was set before every sample had a token. Cancelling it aborts the request in vLLM.
         """
-        body = request_body(token_ids, n, sampling, salt, SERVED_NAME)
-        response = await self._send(
-            "POST", "/inference/v1/generate", content=body, headers=JSON_BODY
-        )
+        begun = await self._ask(token_ids, n, sampling, cut)
+        if all(sample.finish_reason != ABORTED for sample in begun):
+            return begun
+        tasks = [
+            asyncio.create_task(self._finish(token_ids, index, sample, sampling, cut))
+            for index, sample in enumerate(begun)
+        ]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            await end(task for task in tasks if not task.done())
+
+    async def _finish(
+        self,
+        token_ids: list[int],
+        index: int,
+        sample: Sample,
+        sampling: dict[str, Any],
+        cut: asyncio.Event | None,
+    ) -> Sample:
+        while sample.finish_reason == ABORTED:
+            done = sample.token_ids.tolist()
+            if cut is not None and cut.is_set():
+                if not done:
+                    raise PastDeadline("nothing was sampled before the deadline")
+                return replace(sample, finish_reason=DEADLINE)
+            rest = rest_of(sampling, index, len(done))
+            if rest["max_tokens"] < 1:
+                return replace(sample, finish_reason="length")
+            (more,) = await self._ask([*token_ids, *done], 1, rest, cut)
+            sample = joined(sample, more)
+        return sample
+
+    async def _ask(
+        self, token_ids: list[int], n: int, sampling: dict[str, Any], cut: asyncio.Event | None
+    ) -> list[Sample]:
+        """One request: what vLLM answers, aborted samples as they are."""
+        await self._open.wait()
+        id = secrets.token_hex(8)
+        body = request_body(token_ids, n, sampling, self._live, SERVED_NAME, id)
+        watching = [asyncio.create_task(self._cut_off(cut, id))] if cut is not None else []
+        try:
+            response = await self._send(
+                "POST", "/inference/v1/generate", content=body, headers=JSON_BODY
+            )
+        finally:
+            await end(watching)
         if response.is_client_error:
             raise RequestRefused(f"vLLM refused a request: {_message(response)}")
         if response.is_error:
             raise VLLMUnavailable(f"vLLM failed a request: {_message(response)}")
         return parse_answer(response.content)
+
+    async def _cut_off(self, cut: asyncio.Event, id: str) -> None:
+        """Once `cut` is set, have vLLM abort the request until it has answered."""
+        await cut.wait()
+        while True:
+            with contextlib.suppress(VLLMUnavailable):
+                # Not only once: of several samples vLLM may still be taking some in.
+                ids = {"request_ids": [ID_PREFIX + id]}
+                await self._send("POST", "/abort_requests", json=ids, timeout=30.0)
+            await asyncio.sleep(ABORT_AGAIN_SECONDS)
 
     async def healthy(self) -> bool:
         """Whether the server answers its health check, within 10 seconds."""
@@ -135,32 +221,49 @@ class PolicyClient:
         await self._control("/pause?mode=keep&clear_cache=false")
         await self._control("/resume")
 
-    async def load(self, snapshot: Snapshot) -> float:
-        """Make `snapshot` live; requests in flight go on under it. Returns seconds paused.
+    async def load(self, snapshot: Snapshot, mode: UpdateMode = "keep") -> float:
+        """Make `snapshot` live. Returns seconds paused. Requests in flight go on under it
+        (`keep`), are aborted and continued under it (`abort`), or end before it (`wait`).
 
         Raises LoadRefused (old weights serve on), WeightsUnclear (paused; load again, or
         restart the server), VLLMUnavailable (the server could not be paused at all). Runs to its
         end even if the caller is cancelled meanwhile.
         """
-        return await asyncio.shield(self._load(snapshot))
+        return await asyncio.shield(self._load(snapshot, mode))
 
-    async def _load(self, snapshot: Snapshot) -> float:
+    async def _load(self, snapshot: Snapshot, mode: UpdateMode) -> float:
         async with self._loading:
-            started = time.monotonic()
-            await self._control("/pause?mode=keep&clear_cache=false")
+            self._open.clear()
             try:
-                await self._start_update()
-                await self._control("/update_weights", {"update_info": _update_info(snapshot)})
-                await self._control("/finish_weight_update", {"weight_version": snapshot.tag})
-            except (LoadRefused, VLLMUnavailable) as error:
-                if self._unclear or WEIGHTS_KEPT not in str(error):
-                    self._unclear = True
-                    raise WeightsUnclear(f"loading {snapshot.tag}: {error}") from error
-                await self._control("/resume")
-                raise LoadRefused(f"loading {snapshot.tag}: {error}") from error
-            self._unclear = False
+                return await self._replace(snapshot, mode)
+            finally:
+                self.updating = False
+                if not self._unclear:
+                    self._open.set()
+
+    async def _replace(self, snapshot: Snapshot, mode: UpdateMode) -> float:
+        if mode == "wait":
+            # As long as the longest completion takes, and tokens move meanwhile.
+            await self._control("/pause?mode=wait&clear_cache=true", patient=True)
+            self.updating, started = True, time.monotonic()
+        else:
+            self.updating, started = True, time.monotonic()
+            clear = "true" if mode == "abort" else "false"
+            await self._control(f"/pause?mode={mode}&clear_cache={clear}")
+        try:
+            await self._start_update()
+            await self._control("/update_weights", {"update_info": _update_info(snapshot)})
+            await self._control("/finish_weight_update", {"weight_version": snapshot.tag})
+        except (LoadRefused, VLLMUnavailable) as error:
+            if self._unclear or WEIGHTS_KEPT not in str(error):
+                self._unclear = True
+                raise WeightsUnclear(f"loading {snapshot.tag}: {error}") from error
             await self._control("/resume")
-            return time.monotonic() - started
+            raise LoadRefused(f"loading {snapshot.tag}: {error}") from error
+        self._unclear = False
+        self._live = snapshot.tag
+        await self._control("/resume")
+        return time.monotonic() - started
 
     async def _start_update(self) -> None:
         try:
@@ -172,16 +275,19 @@ class PolicyClient:
             await self._control("/finish_weight_update")
             await self._control("/start_weight_update")
 
-    async def _control(self, path: str, body: dict[str, Any] | None = None) -> None:
+    async def _control(
+        self, path: str, body: dict[str, Any] | None = None, patient: bool = False
+    ) -> None:
+        limit = None if patient else self._update_seconds
         try:
-            response = await self._send("POST", path, json=body, timeout=self._update_seconds)
+            response = await self._send("POST", path, json=body, timeout=limit)
         except VLLMUnavailable as error:
             # vLLM closes the connection behind an answer of 500, sometimes under the next request.
             # These calls may be made twice: at worst the second is an error, and the load is
             # made again from its start.
             if not isinstance(error.__cause__, httpx.ReadError | httpx.RemoteProtocolError):
                 raise
-            response = await self._send("POST", path, json=body, timeout=self._update_seconds)
+            response = await self._send("POST", path, json=body, timeout=limit)
         if response.is_error:
             raise LoadRefused(f"{path.partition('?')[0]}: {_message(response)}")
 

@@ -6,8 +6,8 @@ from the API server, the learner and the worker loop, and the kernel's scheduler
 those waiting for a second and more. Measured with a model of 1.1 M parameters on two cores: 213 µs
 of CPU time a token with spinning, 148 µs with sleeps of 50 µs, at the same or higher throughput.
 
-The one place where Headrace changes vLLM's own code, and only in processes that it owns, on CPUs:
-the function is replaced by name, so a vLLM without it goes on as it is.
+With `forgetting` the one place where Headrace changes vLLM's own code, and only in processes that
+it owns, on CPUs: the function is replaced by name, so a vLLM without it goes on as it is.
 """
 
 import os

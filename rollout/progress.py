@@ -14,13 +14,18 @@ class Progress:
     limit: float
     tokens: int = 0
     moved_at: float | None = None
+    looked_at: float | None = None
 
     def observe(self, now: float, tokens: int, generating: int, updating: bool) -> bool:
         """Whether leases of generating groups deserve to be renewed at time `now` (seconds).
 
         `tokens` may fall (the server restarted): that is movement too. Nothing to generate, or
-        a weight update under way, is no standstill.
+        a weight update under way, is no standstill. Time in which nobody looked (this process was
+        stopped, its machine asleep) is not counted against the server.
         """
+        if self.looked_at is not None and now - self.looked_at > self.limit / 2:
+            self.moved_at = now
+        self.looked_at = now
         if self.moved_at is None or tokens != self.tokens or generating == 0 or updating:
             self.tokens = tokens
             self.moved_at = now

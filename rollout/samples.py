@@ -69,15 +69,16 @@ _decoder = msgspec.json.Decoder(_Answer)
 
 
 def request_body(
-    token_ids: list[int], n: int, sampling: dict[str, Any], salt: str, model: str
+    token_ids: list[int], n: int, sampling: dict[str, Any], salt: str, model: str, id: str
 ) -> bytes:
-    """One generate request for `n` samples of one prompt.
+    """One generate request for `n` samples of one prompt; `id` is what it can be aborted by.
 
     `salt` keeps the prefix cache of one policy version apart from the next one's: keys and
     values computed under older weights must not start new samples.
     """
     return msgspec.json.encode(
         {
+            "request_id": id,
             "model": model,
             "token_ids": token_ids,
             "cache_salt": salt,

@@ -32,6 +32,7 @@ from services.contracts.config import RLConfig, parse_config
 from services.contracts.records import RunRecord, WorkerRecord
 from services.contracts.weights import WeightManifest
 from services.logs import get_logger
+from services.process import RESTARTS
 from services.store import Store
 from services.volume import Volume
 
@@ -63,6 +64,7 @@ class Supervisor:
             pid=os.getpid(),
             state="idle",
             started=time.time(),
+            restarts=int(os.environ.get(RESTARTS, "0")),
         )
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -152,7 +154,8 @@ class Supervisor:
         finally:
             loading.cancel()
         wake = asyncio.Event()
-        follower = Follower(run.id, self._store, self._volume, policy, wake.set)
+        mode = config.rollout.update_mode
+        follower = Follower(run.id, self._store, self._volume, policy, mode, wake.set, self._say)
         context = RunContext(
             run=run.id,
             worker=self.record.id,
@@ -241,29 +244,25 @@ class Supervisor:
 
     async def _beat(self) -> None:
         while True:
-            self._refresh()
             with contextlib.suppress(RedisError, OSError):
-                await self._store.workers.heartbeat(self.record)
+                await self._say()
             await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _say(self) -> None:
+        """A heartbeat now. Raises RedisError."""
+        self._refresh()
+        await self._store.workers.heartbeat(self.record)
 
     def _refresh(self) -> None:
         record, worker = self.record, self._worker
         record.heartbeat = time.time()
-        if worker is None:
-            record.groups_in_flight, record.tokens_per_second = 0, 0.0
-            record.version = record.lineage = None
+        if worker is not None:
+            worker.describe(record)
             return
-        live, tally = worker.follower.live, worker.tally
-        record.state = tally.state
-        record.version = live.version if live else None
-        record.lineage = live.lineage if live else None
-        record.groups_in_flight = worker.groups_in_flight
-        record.tokens_per_second = round(tally.rate.per_second, 1)
-        record.tokens_total = tally.tokens
-        record.admission_wait_seconds = round(tally.admission_wait, 3)
-        record.update_seconds = worker.follower.timings.update_seconds
-        record.pause_seconds = worker.follower.timings.pause_seconds
-        record.error = worker.follower.error or tally.error
+        record.groups_in_flight = record.scoring = record.evaluation_rows = 0
+        record.tokens_per_second, record.oldest = 0.0, None
+        record.version = record.lineage = None
+        record.files = []
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollout.forgetting import forget_at_updates
 from rollout.polite_waiting import wait_politely
 from services.process import die_with_parent
 
@@ -91,6 +92,7 @@ def register() -> None:
     if os.environ.get(OWNED):
         die_with_parent()
         wait_politely()
+        forget_at_updates()
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     if NAME not in WeightTransferEngineFactory._registry:

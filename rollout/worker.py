@@ -19,7 +19,7 @@ from rollout.follower import Follower
 from rollout.groups import RunContext, VerifierBroke, draw_seed, sample_and_score, to_group
 from rollout.hopeless import Hopeless
 from rollout.leases import Leases
-from rollout.policy import VLLMUnavailable
+from rollout.policy import PastDeadline, VLLMUnavailable
 from rollout.progress import Progress, Rate
 from rollout.prompts import PromptTooLong
 from rollout.rows import Rows
@@ -28,6 +28,7 @@ from rollout.tasks import end
 from rollout.telling import Telling
 from rollout.vllm_server import VLLMFailed
 from services.contracts.dataset import row_of
+from services.contracts.records import WorkerRecord
 from services.contracts.trajectory import encode
 from services.contracts.weights import WeightManifest, parse_version_tag
 from services.logs import get_logger
@@ -39,7 +40,7 @@ log = get_logger(__name__)
 # How long a refused lease waits for something to change, in seconds. What usually opens admission
 # is this worker's own next weight update, which wakes it at once.
 POLL_SECONDS = 0.25
-# Once told to stop, groups that are almost done may finish for so long, in seconds.
+# Once told to stop, groups that are being scored may finish for so long, in seconds.
 DRAIN_SECONDS = 5.0
 
 
@@ -105,10 +106,23 @@ class RunWorker:
         """Who keeps the weights current."""
         return self._context.follower
 
-    @property
-    def groups_in_flight(self) -> int:
-        """Leases held now."""
-        return len(self._leases)
+    def describe(self, record: WorkerRecord) -> None:
+        """Write into a heartbeat what this worker holds and does."""
+        live, tally, leases = self.follower.live, self.tally, self._leases
+        record.state = tally.state
+        record.version = live.version if live else None
+        record.lineage = live.lineage if live else None
+        record.files = self.follower.files
+        record.groups_in_flight = len(leases)
+        record.scoring = len(leases) - leases.generating
+        record.evaluation_rows = len(self._evaluator)
+        record.oldest = leases.oldest
+        record.tokens_per_second = round(tally.rate.per_second, 1)
+        record.tokens_total = tally.tokens
+        record.admission_wait_seconds = round(tally.admission_wait, 3)
+        record.update_seconds = self.follower.timings.update_seconds
+        record.pause_seconds = self.follower.timings.pause_seconds
+        record.error = self.follower.error or tally.error
 
     async def work(self, stop: asyncio.Event) -> None:
         """Lease, sample, score, complete, until the run has ended or `stop` is set.
@@ -120,13 +134,13 @@ class RunWorker:
         loops = [
             asyncio.create_task(self.follower.follow(), name="follow"),
             asyncio.create_task(self._renew(), name="renew"),
+            asyncio.create_task(stop.wait(), name="stop"),
             leasing,
         ]
         try:
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
-                self.tally.state = "stopping"
-                await self._leases.drain(DRAIN_SECONDS)
+                await self._hand_back(leasing)
         finally:
             # Not cancelled at once: a lease that is granted while its call is cancelled would be
             # held by nobody until it expires.
@@ -140,6 +154,19 @@ class RunWorker:
                     await self._evaluator.let_go()
         for task in done:
             task.result()
+
+    async def _hand_back(self, leasing: asyncio.Task[None]) -> None:
+        """Told to stop: what vLLM works on goes to others at once, what is being scored may finish
+        if it does so soon."""
+        self.tally.state = "stopping"
+        self._wake.set()
+        await self._leases.return_generating()
+        if len(self._evaluator):
+            await end([leasing])
+        # A lease may be being granted at this moment.
+        await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
+        await self._leases.return_generating()
+        await self._leases.drain(DRAIN_SECONDS)
 
     # --- leasing ------------------------------------------------------------------------------
 
@@ -234,6 +261,12 @@ class RunWorker:
                 "verifier_error",
                 f"a group without a single score is sampled anew, and in the end left out: {error}",
             )
+        except PastDeadline as error:
+            await self._leases.give_back([attempt], "too_slow")
+            limit = self._context.config.rollout.straggler_deadline
+            said = f"rollout.straggler_deadline is {limit:g} s, and {error}"
+            self._failed(row, f"nothing is sampled in time: {said}")
+            await self._telling.once("too_slow", f"a prompt goes out again: {said}")
         except (VLLMUnavailable, RedisError) as error:
             # Whether vLLM is dead is found out by `_renew`; asking on and on would not help.
             self.tally.error = str(error)
@@ -250,6 +283,8 @@ class RunWorker:
 
     async def _sample(self, lease: Lease, live: WeightManifest, row: int) -> None:
         config, leased_at = self._context.config, time.time()
+        limit = config.rollout.straggler_deadline
+        now = asyncio.get_running_loop().time()
         sampled = await sample_and_score(
             self._context,
             row,
@@ -258,6 +293,7 @@ class RunWorker:
             config.algorithm.samples_per_prompt,
             draw_seed(config.sampling.seed, lease.draw),
             lambda: self._leases.generated(lease.attempt),
+            None if limit is None else now + limit,
         )
         group, oldest = to_group(
             self._context,
@@ -302,13 +338,15 @@ class RunWorker:
                 self.tally.error = f"Redis: {error}"
 
     async def _moving(self, within: float) -> bool:
-        now = time.monotonic()
         generating = self._leases.generating + self._evaluator.generating
         try:
             async with asyncio.timeout(within):
                 tokens = await self._context.policy.tokens_generated()
         except (VLLMUnavailable, TimeoutError):
+            now = time.monotonic()
             return self._progress.observe(now, self._progress.tokens, max(1, generating), False)
+        # Not before the answer: this process may have been stopped while it waited for it.
+        now = time.monotonic()
         self.tally.rate.observe(now, tokens)
         self.tally.tokens = tokens
         return self._progress.observe(now, tokens, generating, self.follower.updating)

@@ -126,13 +126,15 @@ def _learn(api: Gateway, data: Path, as_json: bool) -> dict[str, Any]:
     plot = data / "runs" / record["id"] / "reward.png"
     _plot([step for step in steps if "reward/mean" in step], plot)
     checkpoint = data / record["checkpoint"]
-    rates = [step["throughput/samples_per_second"] for step in steps if _has_rate(step)]
+    trained = [step for step in steps if "time/step" in step]
+    samples = sum(s["throughput/samples_per_second"] * s["time/step"] for s in trained)
+    spent = sum(step["time/step"] for step in trained)
     verdict = {
         "accuracy_before": accuracy[0],
         "accuracy_after": accuracy[-1],
         "steps": record["step"],
         "seconds": round(seconds, 1),
-        "trained_samples_per_second": round(sum(rates) / max(1, len(rates)), 1),
+        "trained_samples_per_second": round(samples / max(spent, 1e-9), 1),
         "checkpoint": str(checkpoint),
         "plot": str(plot),
     }
@@ -143,10 +145,6 @@ def _learn(api: Gateway, data: Path, as_json: bool) -> dict[str, Any]:
             f"Chat with it: .venv/bin/headrace chat {checkpoint} '27+35='\n"
         )
     return verdict
-
-
-def _has_rate(step: dict[str, Any]) -> bool:
-    return "throughput/samples_per_second" in step
 
 
 def _finished(

@@ -5,6 +5,7 @@ that, named in the log.
 """
 
 from services.logs import get_logger
+from services.redis_address import parse
 from services.settings import Settings, redacted
 from services.store import Store, UnsafeRedis
 
@@ -21,6 +22,10 @@ async def require_durable(store: Store, settings: Settings) -> None:
         if not settings.allow_unsafe_redis:
             raise
         log.warning("Redis may lose acknowledged work, as was accepted", reason=str(error))
+    if parse(settings.redis_url.get_secret_value()).kind == "sentinel":
+        log.warning(
+            "Redis replicates after it acknowledges: a failover may lose the last moments' writes"
+        )
 
 
 def cannot_use(settings: Settings, error: Exception) -> str:
@@ -28,7 +33,8 @@ def cannot_use(settings: Settings, error: Exception) -> str:
     url = redacted(settings.redis_url.get_secret_value())
     if isinstance(error, UnsafeRedis):
         return f"cannot use Redis at {url}: {error}"
+    reason = str(error).rstrip(".")
     return (
-        f"cannot use Redis at {url}: {error}. Start it, or name another with --redis-url "
+        f"cannot use Redis at {url}: {reason}. Start it, or name another with --redis-url "
         "(HEADRACE_REDIS_URL)"
     )

@@ -25,6 +25,7 @@ from pathlib import Path
 INSTANCE = "HEADRACE_INSTANCE"
 PART = "HEADRACE_PART"
 SUPERVISOR = "HEADRACE_SUPERVISOR"
+RESTARTS = "HEADRACE_RESTARTS"
 
 _PR_SET_PDEATHSIG = 1
 # Loaded at import: between fork and exec nothing may take the dynamic loader's lock.

@@ -7,10 +7,14 @@ What belongs to one run stands in its config (`services.contracts.config`), neve
 import sys
 from pathlib import Path
 from typing import Literal, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+
+from services import redis_address
+from services.redis_address import redacted
+
+__all__ = ["EXIT_SETTINGS", "Settings", "complaints", "from_command_line", "redacted"]
 
 EXIT_SETTINGS = 2
 """Exit code of a process whose flags or variables make no sense, or whose Redis cannot be used."""
@@ -25,7 +29,8 @@ class Settings(BaseSettings):
 
     redis_url: SecretStr = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
-        description="Redis, as redis://, rediss:// (TLS) or unix://. May hold a password.",
+        description="Redis: redis://, rediss:// (TLS), unix://, redis+sentinel:// or "
+        "redis+cluster:// (docs/operate.md has all forms). May hold a password.",
     )
     data: Path = Field(
         Path("headrace-data"),
@@ -56,10 +61,7 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _is_redis(cls, value: SecretStr) -> SecretStr:
-        if urlsplit(value.get_secret_value()).scheme not in ("redis", "rediss", "unix"):
-            raise ValueError(
-                "must begin with redis://, rediss:// or unix://, like redis://127.0.0.1:6379/0"
-            )
+        redis_address.parse(value.get_secret_value())
         return value
 
 
@@ -86,13 +88,3 @@ def complaints(error: ValidationError) -> list[str]:
         flag, variable = f"--{name.replace('_', '-')}", f"HEADRACE_{name.upper()}"
         lines.append(f"{flag} ({variable}): {detail['msg'].removeprefix('Value error, ')}")
     return lines
-
-
-def redacted(url: str) -> str:
-    """`url` without its password, for logs and errors."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.hostname or ""
-    port = f":{parts.port}" if parts.port else ""
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}{port}"))

@@ -15,8 +15,7 @@ import math
 import os
 import random
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,26 @@ class State:
     answered: int = 0
     loaded: Tensors | None = None
     updating: bool = False
-    running: asyncio.Event = field(default_factory=asyncio.Event)
+    admitting: bool = True
+    """Whether requests that come are begun."""
+    running: bool = True
+    """Whether tokens are sampled."""
+    requests: dict[str, "Asked"] = field(default_factory=dict)
+    """Those begun and not answered, by id."""
+    salts: list[tuple[str, str]] = field(default_factory=list)
+    """(cache salt, version that was live when it was begun) of every request."""
 
 
-async def one_sample(state: State, params: dict[str, Any], index: int, room: int) -> dict[str, Any]:
+@dataclass
+class Asked:
+    """One request."""
+
+    aborted: bool = False
+
+
+async def one_sample(
+    state: State, asked: Asked, params: dict[str, Any], index: int, room: int
+) -> dict[str, Any]:
     """Sample token by token, noting under which version each was."""
     script = state.script
     limit = min(params.get("max_tokens", 16), room)
@@ -80,10 +95,14 @@ async def one_sample(state: State, params: dict[str, Any], index: int, room: int
     finish = "length"
     per_step = max(1, round(script.tokens_per_second * STEP_SECONDS))
     while len(tokens) < limit and finish == "length":
-        await asyncio.sleep(STEP_SECONDS)
-        await state.running.wait()
+        await asyncio.sleep(max(STEP_SECONDS, 1 / script.tokens_per_second))
+        if asked.aborted:
+            finish = "abort"
+            break
+        if not state.running:
+            continue
         if script.hang_after is not None and state.tokens >= script.hang_after:
-            await asyncio.Event().wait()
+            continue
         for _ in range(min(per_step, limit - len(tokens))):
             token = reply[len(tokens)] if reply else source.randrange(script.vocabulary)
             if spans and spans[-1]["version"] == state.version:
@@ -107,6 +126,12 @@ async def one_sample(state: State, params: dict[str, Any], index: int, room: int
     }
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when `condition` holds; looked at between steps, as an engine does."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(STEP_SECONDS)
+
+
 def error(status: int, message: str) -> JSONResponse:
     """An error in vLLM's shape."""
     return JSONResponse({"error": {"message": message, "code": status}}, status_code=status)
@@ -115,12 +140,7 @@ def error(status: int, message: str) -> JSONResponse:
 def build(state: State) -> FastAPI:
     """The routes that the rollout process uses."""
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        state.running.set()
-        yield
-
-    app = FastAPI(lifespan=lifespan)
+    app = FastAPI()
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -143,22 +163,45 @@ def build(state: State) -> FastAPI:
         room = state.context - len(body["token_ids"])
         if room < 1:
             return error(400, f"the prompt exceeds the context of {state.context} tokens")
-        samples = (one_sample(state, params, i, room) for i in range(params.get("n", 1)))
-        return {"choices": await asyncio.gather(*samples)}
+        await until(lambda: state.admitting)
+        id, asked = "generate-tokens-" + body["request_id"], Asked()
+        state.salts.append((body["cache_salt"], state.version))
+        state.requests[id] = asked
+        try:
+            samples = (one_sample(state, asked, params, i, room) for i in range(params.get("n", 1)))
+            return {"choices": await asyncio.gather(*samples)}
+        finally:
+            del state.requests[id]
+
+    @app.post("/abort_requests")
+    async def abort(request: Request) -> dict[str, str]:
+        for id in (await request.json())["request_ids"]:
+            if asked := state.requests.get(id):
+                asked.aborted = True
+        return {"status": "aborted"}
 
     @app.post("/pause")
-    async def pause() -> dict[str, str]:
-        state.running.clear()
+    async def pause(mode: str) -> dict[str, str]:
+        state.admitting = False
+        for asked in state.requests.values():
+            asked.aborted |= mode == "abort"
+        if mode != "keep":
+            await until(lambda: not state.requests)
+        state.running = False
         return {"status": "paused"}
 
     @app.post("/resume")
     async def resume() -> dict[str, str]:
-        state.running.set()
+        state.admitting = state.running = True
         return {"status": "resumed"}
 
     @app.get("/is_paused")
     async def is_paused() -> dict[str, bool]:
-        return {"is_paused": not state.running.is_set()}
+        return {"is_paused": not state.admitting}
+
+    @app.get("/salts")
+    async def salts() -> list[tuple[str, str]]:
+        return state.salts
 
     @app.post("/init_weight_transfer_engine")
     async def init() -> dict[str, str]:

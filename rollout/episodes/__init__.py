@@ -41,7 +41,9 @@ class Sampler(Protocol):
     async def sample(self, token_ids: Sequence[int], n: int) -> list[Sample]:
         """`n` continuations of `token_ids`, under the run's sampling options.
 
-        Raises rollout.policy.RequestRefused where the context has no room left.
+        A finish reason `deadline` ends the trajectory: the group is past its deadline, and
+        sampling again raises rollout.policy.PastDeadline, which gives the whole group up. Raises
+        rollout.policy.RequestRefused where the context has no room left.
         """
         ...
 

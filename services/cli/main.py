@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from services.cli import audit, bench, datasets, local, runs, system
+from services.cli import audit, bench, datasets, local, runs, scale, system, why
 from services.cli.output import INTERRUPTED, CliError, err, show_error
 from services.settings import EXIT_SETTINGS, Settings, complaints
 
@@ -21,6 +21,8 @@ root = typer.Typer(
 local.register(root)
 runs.register(root)
 audit.register(root)
+why.register(root)
+scale.register(root)
 root.add_typer(datasets.commands, name="datasets")
 system.register(root)
 bench.register(root)

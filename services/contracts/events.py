@@ -24,3 +24,8 @@ class Event(BaseModel):
     time: float
     kind: EventKind
     data: dict[str, Any]
+
+    @property
+    def taken(self) -> float:
+        """When Redis took it, in Unix seconds by its clock; `time` is its teller's."""
+        return int(self.id.partition("-")[0]) / 1000

@@ -1,7 +1,7 @@
 """Records kept in Redis and shown by the API: runs, datasets, workers."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -74,6 +74,15 @@ class DatasetRecord(BaseModel):
     source: str = Field("", description="Where the first rows came from, e.g. the file name.")
 
 
+class HeldDraw(BaseModel):
+    """A draw that a worker holds. Durations, not times: hosts need not agree on the clock."""
+
+    draw: int = Field(description="Its position in the run's order.")
+    stage: Literal["generating", "scoring"] = Field(description="What is being done with it.")
+    leased_seconds: float = Field(description="How long the worker has held it.")
+    stage_seconds: float = Field(description="How long it has been in this stage.")
+
+
 class WorkerRecord(BaseModel):
     """A rollout worker's last heartbeat."""
 
@@ -88,7 +97,17 @@ class WorkerRecord(BaseModel):
     run: str | None = Field(None, description="The run it works on.")
     version: int | None = Field(None, description="Policy version that is live in its vLLM.")
     lineage: str | None = Field(None, description="The lineage of that version.")
+    files: list[str] = Field(
+        default_factory=list,
+        description="Weight files that it needs: of the version that it loads, and of the one that "
+        "it goes back to where that fails.",
+    )
     groups_in_flight: int = Field(0, description="Leases it holds.")
+    scoring: int = Field(0, description="Of these, groups that the reward service works on.")
+    evaluation_rows: int = Field(0, description="Rows of an evaluation that it holds.")
+    oldest: HeldDraw | None = Field(
+        None, description="Of the draws that it holds, the first in the run's order."
+    )
     tokens_per_second: float = Field(0.0, description="What its vLLM samples now.")
     tokens_total: int = Field(0, description="What its vLLM has sampled since it started.")
     admission_wait_seconds: float = Field(
@@ -100,7 +119,9 @@ class WorkerRecord(BaseModel):
     pause_seconds: float | None = Field(
         None, description="How long the last weight update paused generation."
     )
-    restarts: int = Field(0, description="How often its vLLM was restarted.")
+    restarts: int = Field(
+        0, description="How often it was started again by `headrace up`, or its vLLM by it."
+    )
     error: str = Field("", description="The last thing that went wrong.")
     started: float = Field(0.0, description="When the process started, in Unix seconds.")
     heartbeat: float = Field(0.0, description="When this was said, in Unix seconds.")

@@ -18,6 +18,10 @@ from safetensors.numpy import save as save_arrays
 
 SCHEMA = 1
 
+CUT_SHORT = frozenset({"length", "deadline"})
+"""Finish reasons of completions that did not end by themselves: at `sampling.max_tokens`, or
+because their group was past `rollout.straggler_deadline`."""
+
 IntArray = npt.NDArray[np.integer]
 FloatArray = npt.NDArray[np.float32]
 

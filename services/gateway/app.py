@@ -22,6 +22,7 @@ from services.gateway.routes import (
     prompts,
     recipes,
     runs,
+    why,
     workers,
 )
 from services.gateway.settings import GatewaySettings
@@ -89,6 +90,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         prompts,
         runs,
         audit,
+        why,
         events,
         recipes,
         workers,

@@ -72,12 +72,13 @@ async def accept(given: Access, submission: RunSubmission) -> RunRecord:
         raw = {**raw, section: {**raw[section], "dataset": record.id}}
     raw = await _check_model(given, raw, problems)
     await _check_verifiers(given, raw, problems)
-    _check_resumed(raw, previous, problems)
     try:
         config = parse_config(raw)
     except ConfigError as error:
         problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
         raise _refusal(problems) from None
+    if previous is not None:
+        problems += changed_by_resume(config.model_dump(mode="json"), previous.config)
     max_steps = _length(config, datasets.get("data"), problems)
     if problems:
         raise _refusal(problems)
@@ -95,22 +96,38 @@ async def accept(given: Access, submission: RunSubmission) -> RunRecord:
     )
 
 
-KEPT_BY_RESUME = (("training", "seed"), ("algorithm", "prompts_per_step"))
-"""What a draw and a step mean: a run that takes over another's open draws cannot change it."""
+KEPT_BY_RESUME = (
+    ("type",),
+    ("model", "path"),
+    ("training", "seed"),
+    ("algorithm", "prompts_per_step"),
+    ("optimizer", "type"),
+)
+"""What a checkpoint holds, and what a draw and a step mean: a run that goes on cannot change it."""
 
 
-def _check_resumed(raw: dict[str, Any], previous: RunRecord | None, problems: Problems) -> None:
-    for section, key in KEPT_BY_RESUME if previous else ():
-        old = previous.config.get(section, {}).get(key) if previous else None
-        new = (raw.get(section) or {}).get(key, old)
+def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Problems:
+    """Keys of a whole config that differ from the resumed run's and must not."""
+    problems: Problems = []
+    for path in KEPT_BY_RESUME:
+        new, old = _at(config, path), _at(previous, path)
         if new != old:
             problems.append(
                 (
-                    f"{section}.{key}",
-                    f"is {new}, but the run that is resumed has {old}: its open draws depend on "
-                    "it; leave it, or start a new run with model.path run:RUN",
+                    ".".join(path),
+                    f"is {new}, but the run that is resumed has {old}, which its checkpoint "
+                    "and its open draws depend on: leave it, or start a new run with model.path "
+                    "run:RUN",
                 )
             )
+    return problems
+
+
+def _at(config: dict[str, Any], path: tuple[str, ...]) -> Any:
+    found: Any = config
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
 
 
 def _refusal(problems: Problems) -> Problem:
@@ -136,6 +153,12 @@ async def _resumable(given: Access, reference: str | None) -> RunRecord | None:
         raise Problem(
             HTTPStatus.CONFLICT,
             f"run {run.name} ({run.id}) ended without a checkpoint: submit it anew",
+        )
+    if run.kind == "midtrain":
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"run {run.name} ({run.id}) is a midtraining, which has no open draws to go on with: "
+            f"start from what it made, with model.path run:{run.id}",
         )
     return run
 

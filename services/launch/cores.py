@@ -6,10 +6,16 @@ the division gains is not measured yet.
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+
+def bound_to(cores: Sequence[int]) -> dict[str, str]:
+    """The environment that has vLLM's engine pin its threads to `cores`."""
+    return {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,13 @@ class CorePlan:
     def rollout_environment(self, index: int) -> dict[str, str]:
         """For rollout worker `index`. vLLM's engine pins its threads to these cores; its API server
         and the worker loop stay free to run wherever there is room."""
-        return {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, self.rollouts[index]))}
+        return bound_to(self.rollouts[index])
+
+    @property
+    def generating(self) -> tuple[int, ...]:
+        """The cores that vLLM engines have, or, where none was planned for, all there are."""
+        shares = self.rollouts or self.ranks
+        return tuple(dict.fromkeys(core for share in shares for core in share))
 
     def learner_environment(self) -> dict[str, str]:
         """For all ranks together: torchrun passes one environment to each of them."""
@@ -56,6 +68,20 @@ def plan_cores(cores: Sequence[Sequence[int]], rollouts: int, ranks: int) -> Cor
         count = max(1, len(ids) * rollouts // parts)
         generating, training = ids[:count], ids[count:]
     return CorePlan(_deal(generating, rollouts), _deal(training, ranks))
+
+
+def join_cores(
+    generating: Sequence[int], held: Sequence[Sequence[int]], engines: int
+) -> tuple[int, ...]:
+    """Cores for one more vLLM engine, when there will be `engines` of them.
+
+    An even share of the `generating` cores, those first that the fewest others hold. What runs
+    keeps the cores that it `held`: an engine that has pinned its threads cannot be moved, so they
+    are divided evenly again only at the next start.
+    """
+    load = Counter(core for cores in held for core in cores)
+    fewest = sorted(generating, key=lambda core: (load[core], generating.index(core)))
+    return tuple(sorted(fewest[: max(1, len(generating) // engines)]))
 
 
 def _deal(ids: Sequence[int], parts: int) -> tuple[tuple[int, ...], ...]:

@@ -30,6 +30,8 @@ class Part:
     """None: ready as soon as it runs."""
     ready_within: float = 120.0
     """Seconds from a start until it must be ready."""
+    cores: tuple[int, ...] = ()
+    """The cores that it computes on; () where nothing is divided."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.launch import redis
-from services.launch.cores import CorePlan, place_here
+from services.launch.cores import CorePlan, bound_to, join_cores, place_here
 from services.launch.options import (
     DEFAULT_REDIS_PORT,
     LaunchError,
@@ -27,6 +27,36 @@ TORCHRUN_RESTARTS = 3
 
 
 @dataclass(frozen=True)
+class Crew:
+    """What all rollout workers of an installation share."""
+
+    environment: Mapping[str, str]
+    cores: CorePlan | None
+    """As divided at the start; None where a GPU does the work."""
+
+    def first(self, index: int) -> Part:
+        """Worker `index` of those that were asked for at the start."""
+        return self._part(index, self.cores.rollouts[index] if self.cores else None)
+
+    def joining(self, index: int, running: Sequence[Part], engines: int) -> Part:
+        """Worker `index`, which joins those that run; there will be `engines` in all."""
+        if self.cores is None:
+            return self._part(index, None)
+        held = [part.cores for part in running]
+        return self._part(index, join_cores(self.cores.generating, held, engines))
+
+    def _part(self, index: int, cores: Sequence[int] | None) -> Part:
+        placed = bound_to(cores) if cores else {}
+        return Part(
+            name=f"rollout-{index}",
+            argv=(sys.executable, "-m", "rollout"),
+            stage=2,
+            environment={**_unless_set(placed), **self.environment},
+            cores=tuple(cores or ()),
+        )
+
+
+@dataclass(frozen=True)
 class Plan:
     """What will run. The URLs are as this machine's processes reach them."""
 
@@ -34,6 +64,8 @@ class Plan:
     redis_url: str
     gateway_url: str
     reward_url: str
+    crew: Crew | None = None
+    """How further rollout workers are started; None where this installation has none."""
 
 
 def given_redis_url() -> str | None:
@@ -97,10 +129,19 @@ def make_plan(options: UpOptions, data: Path, *, place: Place = place_here) -> P
                 not_ready=http_not_ready(f"{reward_url}/readyz"),
             )
         )
-    parts += _compute_parts(options, shared, place)
+    cores = place(
+        options.rollouts if options.runs("rollout") else 0,
+        options.ranks if options.runs("learner") else 0,
+    )
+    crew = Crew(shared | dict(options.environment), cores)
+    if options.runs("rollout"):
+        parts += [crew.first(index) for index in range(options.rollouts)]
+    if options.runs("learner"):
+        parts.append(_learner_part(options, shared, cores))
     if not parts:
         raise LaunchError("nothing to start: every part is excluded")
-    return Plan(tuple(parts), redis_url, gateway_url, reward_url)
+    crewed = crew if "rollout" in options.parts else None
+    return Plan(tuple(parts), redis_url, gateway_url, reward_url, crewed)
 
 
 def choose_ports(options: UpOptions) -> tuple[int, int, int]:
@@ -138,40 +179,21 @@ def _redis_part(options: UpOptions, data: Path, port: int, url: str) -> Part:
     )
 
 
-def _compute_parts(options: UpOptions, shared: dict[str, str], place: Place) -> list[Part]:
-    """The rollout workers and the learner, each side on cores of its own where there is no GPU."""
-    rollouts = options.rollouts if options.runs("rollout") else 0
-    ranks = options.ranks if options.runs("learner") else 0
-    cores = place(rollouts, ranks)
-    parts = []
-    for index in range(rollouts):
-        placed = cores.rollout_environment(index) if cores else {}
-        parts.append(
-            Part(
-                name=f"rollout-{index}",
-                argv=(sys.executable, "-m", "rollout"),
-                stage=2,
-                environment=shared | _unless_set(placed) | dict(options.environment),
-            )
-        )
-    if ranks:
-        placed = cores.learner_environment() if cores else {}
-        torchrun = (
-            *(sys.executable, "-m", "torch.distributed.run"),
-            # --standalone picks a free port for the rendezvous; --local-addr because a machine's
-            # own name need not resolve.
-            *("--standalone", "--local-addr", LOOPBACK, "--nnodes", "1"),
-            *("--nproc-per-node", str(ranks), "--max-restarts", str(TORCHRUN_RESTARTS)),
-        )
-        parts.append(
-            Part(
-                name="learner",
-                argv=(*torchrun, "-m", "learner"),
-                stage=2,
-                environment=shared | _unless_set(placed) | dict(options.environment),
-            )
-        )
-    return parts
+def _learner_part(options: UpOptions, shared: dict[str, str], cores: CorePlan | None) -> Part:
+    placed = cores.learner_environment() if cores else {}
+    torchrun = (
+        *(sys.executable, "-m", "torch.distributed.run"),
+        # --standalone picks a free port for the rendezvous; --local-addr because a machine's
+        # own name need not resolve.
+        *("--standalone", "--local-addr", LOOPBACK, "--nnodes", "1"),
+        *("--nproc-per-node", str(options.ranks), "--max-restarts", str(TORCHRUN_RESTARTS)),
+    )
+    return Part(
+        name="learner",
+        argv=(*torchrun, "-m", "learner"),
+        stage=2,
+        environment=shared | _unless_set(placed) | dict(options.environment),
+    )
 
 
 def _unless_set(placed: dict[str, str]) -> dict[str, str]:

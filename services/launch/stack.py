@@ -8,16 +8,19 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from services.launch.control import control
 from services.launch.display import Display
 from services.launch.folder import DataFolder
 from services.launch.given import check_given_redis
 from services.launch.options import LaunchError, UpOptions
 from services.launch.part import Status
 from services.launch.plan import Plan, make_plan
+from services.launch.scaling import Scaling
 from services.launch.supervisor import Supervisor
 from services.logs import configure
 from services.process import kill_marked
@@ -57,7 +60,12 @@ async def _run(options: UpOptions, planner: Planner) -> int:
         _handle_signals(on_signal)
         display.begin(supervisor.status)
         try:
-            failure = await _until(stop, supervisor, lambda: display.ready(_facts(plan, folder)))
+            failure = await _until(
+                stop,
+                supervisor,
+                lambda: display.ready(_facts(plan, folder)),
+                control(folder.instance, Scaling(options, plan, supervisor).answer),
+            )
         finally:
             await supervisor.stop()
             display.end()
@@ -86,9 +94,13 @@ async def _prepare(
 
 
 async def _until(
-    stop: asyncio.Event, supervisor: Supervisor, ready: Callable[[], None]
+    stop: asyncio.Event,
+    supervisor: Supervisor,
+    ready: Callable[[], None],
+    answering: AbstractAsyncContextManager[None],
 ) -> str | None:
-    """Start, call `ready`, and wait: None when told to stop, else what failed."""
+    """Start, call `ready`, and wait, `answering` requests: None when told to stop, else what
+    failed."""
     stopped = asyncio.ensure_future(stop.wait())
     try:
         starting = asyncio.ensure_future(supervisor.start())
@@ -101,9 +113,10 @@ async def _until(
             starting.result()
         except LaunchError as error:
             return str(error)
-        ready()
         failed = asyncio.ensure_future(supervisor.failed())
-        await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        async with answering:
+            ready()
+            await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if failed.done():
             return failed.result()
         failed.cancel()
@@ -245,6 +258,12 @@ class Stack:
                 self.options, folder, self._planner, lambda status: None
             )
             try:
-                self._failure = await _until(self._stop, self._supervisor, self._settled.set)
+                scaling = Scaling(self.options, self._plan, self._supervisor)
+                self._failure = await _until(
+                    self._stop,
+                    self._supervisor,
+                    self._settled.set,
+                    control(folder.instance, scaling.answer),
+                )
             finally:
                 await self._supervisor.stop()

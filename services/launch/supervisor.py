@@ -17,7 +17,7 @@ from typing import Any
 from services.launch.options import LaunchError
 from services.launch.part import LogFile, Part, Status
 from services.logs import get_logger
-from services.process import PART, SUPERVISOR, die_with, kill_marked
+from services.process import PART, RESTARTS, SUPERVISOR, die_with, kill_marked
 
 log = get_logger(__name__)
 
@@ -60,6 +60,7 @@ class Supervisor:
         self.parts = {part.name: part for part in parts}
         self.status = {part.name: Status(part.name) for part in parts}
         self.logs = {part.name: LogFile(logs / f"{part.name}.log") for part in parts}
+        self._folder = logs
         self._marker = dict(marker)
         self._grace = grace
         self._restart_limit = restart_limit
@@ -68,7 +69,8 @@ class Supervisor:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ready = {part.name: asyncio.Event() for part in parts}
-        self._stopping = asyncio.Event()
+        self._stopping = False
+        self._leaving = {part.name: asyncio.Event() for part in parts}
         self._failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._rotation: asyncio.Task[None] | None = None
 
@@ -84,10 +86,36 @@ class Supervisor:
         rest = [name for name, part in self.parts.items() if part.stage != 0]
         for names in (first, rest):
             for name in names:
-                task = asyncio.create_task(self._keep(self.parts[name]), name=f"keep {name}")
-                task.add_done_callback(self._kept)
-                self._tasks[name] = task
+                self._begin(self.parts[name])
             await self._until_ready(names)
+
+    def add(self, part: Part) -> None:
+        """Start one more part, of the last stage, and keep it running; returns at once. Raises
+        LaunchError where everything is being stopped."""
+        if self._stopping:
+            raise LaunchError("everything is being stopped: nothing new is started")
+        self.parts[part.name] = part
+        self.status[part.name] = Status(part.name)
+        self.logs[part.name] = LogFile(self._folder / f"{part.name}.log")
+        self._ready[part.name] = asyncio.Event()
+        self._leaving[part.name] = asyncio.Event()
+        self._begin(part)
+
+    async def remove(self, name: str) -> None:
+        """End one part for good: SIGTERM, SIGKILL after the grace period."""
+        part = self.parts[name]
+        self._leaving[name].set()
+        await self._end(part)
+        for table in (self.parts, self.status, self.logs, self._ready, self._leaving):
+            table.pop(name, None)
+        self._processes.pop(name, None)
+        self._tasks.pop(name, None)
+        self._record(self.pids)
+
+    def _begin(self, part: Part) -> None:
+        task = asyncio.create_task(self._keep(part), name=f"keep {part.name}")
+        task.add_done_callback(self._kept)
+        self._tasks[part.name] = task
 
     async def _until_ready(self, names: Sequence[str]) -> None:
         ready: asyncio.Future[Any] = asyncio.ensure_future(self._all_ready(names))
@@ -111,9 +139,9 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End everything: workers first, Redis last; SIGTERM, SIGKILL after the grace period."""
-        self._stopping.set()
+        self._stop_restarting()
         for stage in sorted({part.stage for part in self.parts.values()}, reverse=True):
-            ending = [part for part in self.parts.values() if part.stage == stage]
+            ending = [part for part in list(self.parts.values()) if part.stage == stage]
             await asyncio.gather(*(self._end(part) for part in ending))
         if self._rotation is not None:
             self._rotation.cancel()
@@ -122,16 +150,22 @@ class Supervisor:
 
     async def kill(self) -> None:
         """SIGKILL to everything of this instance, at once, and start nothing again."""
-        self._stopping.set()
+        self._stop_restarting()
         _, alive = await asyncio.to_thread(kill_marked, self._marker)
         if alive:
             log.error("processes survived SIGKILL", pids=alive)
 
+    def _stop_restarting(self) -> None:
+        self._stopping = True
+        for leaving in self._leaving.values():
+            leaving.set()
+
     async def _keep(self, part: Part) -> None:
         """Start `part` again and again until it is told to stop or dies too often."""
         clock = asyncio.get_running_loop().time
+        leaving = self._leaving[part.name]
         deaths = 0
-        while not self._stopping.is_set():
+        while not leaving.is_set():
             began = clock()
             try:
                 process = await self._spawn(part)
@@ -139,7 +173,7 @@ class Supervisor:
                 self._give_up(part, f"cannot be started: {error}")
                 return
             code = await self._attend(part, process)
-            if self._stopping.is_set() or code is None:
+            if leaving.is_set() or code is None:
                 return
             await asyncio.to_thread(kill_marked, self._of(part))
             deaths = 1 if clock() - began >= STABLE_AFTER else deaths + 1
@@ -151,7 +185,7 @@ class Supervisor:
             log.warning("part died", part=part.name, how=ended, restart_in_s=pause)
             restarts = self.status[part.name].restarts + 1
             self._change(part, state="restarting", pid=None, restarts=restarts, detail=ended)
-            await _settled(self._stopping.wait(), pause)
+            await _settled(leaving.wait(), pause)
 
     async def _spawn(self, part: Part) -> asyncio.subprocess.Process:
         environment = {
@@ -159,6 +193,7 @@ class Supervisor:
             **part.environment,
             **self._of(part),
             SUPERVISOR: str(os.getpid()),
+            RESTARTS: str(self.status[part.name].restarts),
             # setproctitle (vLLM uses it) would overwrite the environment the marker is read from.
             "SPT_NOENV": "1",
             "PYTHONUNBUFFERED": "1",
@@ -181,24 +216,24 @@ class Supervisor:
         self._processes[part.name] = process
         self._record(self.pids)
         self._change(part, state="starting", pid=process.pid, detail="")
-        if self._stopping.is_set():
+        if self._leaving[part.name].is_set():
             _terminate(process)
         return process
 
     async def _attend(self, part: Part, process: asyncio.subprocess.Process) -> int | None:
         """Until `process` has ended: its exit status; None if the part was given up."""
-        clock = asyncio.get_running_loop().time
+        clock, leaving = asyncio.get_running_loop().time, self._leaving[part.name]
         deadline = clock() + part.ready_within
         ended = asyncio.ensure_future(process.wait())
         reason = await part.not_ready() if part.not_ready else None
-        while reason is not None and not ended.done() and not self._stopping.is_set():
+        while reason is not None and not ended.done() and not leaving.is_set():
             if clock() > deadline:
                 self._give_up(part, f"{reason}, {part.ready_within:g} s after its start")
                 return None
             self._change(part, detail=reason)
             await _settled(asyncio.shield(ended), PROBE_EVERY)
             reason = await part.not_ready() if part.not_ready else None
-        if reason is None and process.returncode is None and not self._stopping.is_set():
+        if reason is None and process.returncode is None and not leaving.is_set():
             self._change(part, state="ready", detail="")
             self._ready[part.name].set()
         return await ended
@@ -220,7 +255,7 @@ class Supervisor:
         await asyncio.to_thread(kill_marked, self._of(part))
         await asyncio.wait({task}, timeout=PROBE_EVERY + 10)
         if not failed:
-            self._change(part, state="stopped", pid=None)
+            self._change(part, state="stopped", pid=None, detail="")
 
     def _of(self, part: Part) -> dict[str, str]:
         return {**self._marker, PART: part.name}
@@ -248,7 +283,7 @@ class Supervisor:
     async def _rotate(self) -> None:
         while True:
             await asyncio.sleep(ROTATE_EVERY)
-            for file in self.logs.values():
+            for file in list(self.logs.values()):
                 await asyncio.to_thread(file.rotate)
 
 

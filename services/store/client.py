@@ -1,13 +1,15 @@
 """One connection pool to Redis, and the store's nouns over it."""
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import ConnectionError, ResponseError
+from typing import Any
 
+from redis.asyncio import RedisCluster
+from redis.exceptions import ResponseError
+
+from services.store.connection import connect
 from services.store.datasets import Datasets
 from services.store.evaluations import Evaluations
 from services.store.events import Events
+from services.store.insight import Insight
 from services.store.ledger import Ledger
 from services.store.prompts import Prompts
 from services.store.runs import Runs
@@ -16,9 +18,6 @@ from services.store.trajectories import Trajectories
 from services.store.weights import Weights
 from services.store.workers import Workers
 
-SILENCE_SECONDS = 10.0
-"""A Redis that has not answered for this long counts as away (its host may have gone without a
-word). Longer than any blocking read here."""
 SAFE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
 
 
@@ -30,8 +29,10 @@ class Store:
     """All calls raise redis.exceptions.RedisError where Redis is away for longer than a short
     retry with backoff and jitter."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Any, beside: Any = None) -> None:
+        """`beside`: what is closed with `redis`, such as the connections to its Sentinels."""
         self._redis = redis
+        self._beside = beside
         scripts = Scripts(redis)
         self.datasets = Datasets(redis, scripts)
         self.events = Events(redis)
@@ -41,20 +42,14 @@ class Store:
         self.runs = Runs(redis, scripts, self.datasets)
         self.trajectories = Trajectories(redis, scripts)
         self.weights = Weights(redis, scripts)
-        self.workers = Workers(redis)
+        self.workers = Workers(redis, scripts)
+        self.insight = Insight(redis, self.runs, self.workers)
 
     @classmethod
     def from_url(cls, url: str) -> "Store":
-        """A store that connects on its first call."""
-        # What was sent and not answered in time may have been done: only a lost connection, or
-        # one that never came to be, is worth another try here.
-        backoff = ExponentialWithJitterBackoff(base=0.05, cap=0.5)
-        retry = Retry(backoff, 3, supported_errors=(ConnectionError,))
-        return cls(
-            Redis.from_url(
-                url, retry=retry, socket_connect_timeout=2, socket_timeout=SILENCE_SECONDS
-            )
-        )
+        """A store that connects on its first call. Raises ValueError for a URL that makes no
+        sense."""
+        return cls(*connect(url))
 
     async def ping(self) -> None:
         """Raise RedisError unless Redis answers."""
@@ -67,17 +62,30 @@ class Store:
         """
         for name, wanted in SAFE.items():
             try:
-                found = await self._redis.config_get(name)
+                found = await self._setting(name)
             except ResponseError:
                 return
-            value = next(iter(found.values()), b"")
-            text = value.decode() if isinstance(value, bytes) else str(value)
-            if text != wanted:
-                raise UnsafeRedis(
-                    f"Redis has {name} {text or 'unset'}, which may lose acknowledged work: set it "
-                    f"to {wanted}, or set HEADRACE_ALLOW_UNSAFE_REDIS=true to accept the loss"
-                )
+            for text in found or [""]:
+                if text != wanted:
+                    raise UnsafeRedis(
+                        f"Redis has {name} {text or 'unset'}, which may lose acknowledged work: "
+                        f"set it to {wanted}, or set HEADRACE_ALLOW_UNSAFE_REDIS=true to accept "
+                        "the loss"
+                    )
+
+    async def _setting(self, name: str) -> list[str]:
+        """What CONFIG GET says, of every master where there are several."""
+        if isinstance(self._redis, RedisCluster):
+            await self._redis.ping()
+            masters = self._redis.get_primaries()
+            replies = [await self._redis.config_get(name, target_nodes=m) for m in masters]
+        else:
+            replies = [await self._redis.config_get(name)]
+        values = [next(iter(reply.values()), b"") for reply in replies]
+        return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
 
     async def close(self) -> None:
         """Close all connections."""
         await self._redis.aclose()
+        if self._beside is not None:
+            await self._beside.aclose()

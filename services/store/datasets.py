@@ -1,8 +1,7 @@
 """Datasets by id, with a second hash from name to id."""
 
+import secrets
 from typing import Any
-
-from redis.exceptions import WatchError
 
 from services.contracts.records import DatasetRecord, DatasetSegment, RunState
 from services.store.keys import DATASET_NAMES, DATASETS, RUNS, run_key
@@ -49,26 +48,17 @@ class Datasets:
     async def append(self, id: str, segment: DatasetSegment) -> DatasetRecord:
         """Grow a dataset by a durable segment; runs on it draw the new rows in their next epoch.
         Raises KeyError where there is no such dataset."""
-        async with self._redis.pipeline() as pipe:
-            while True:
-                try:
-                    await pipe.watch(DATASETS)
-                    text = await pipe.hget(DATASETS, id)
-                    if text is None:
-                        raise KeyError(id)
-                    old = DatasetRecord.model_validate_json(text)
-                    grown = old.model_copy(
-                        update={
-                            "rows": old.rows + segment.rows,
-                            "segments": [*old.segments, segment],
-                        }
-                    )
-                    pipe.multi()
-                    await pipe.hset(DATASETS, id, grown.model_dump_json())
-                    await pipe.execute()
-                    break
-                except WatchError:
-                    continue
+        while True:
+            text = await self._redis.hget(DATASETS, id)
+            if text is None:
+                raise KeyError(id)
+            old = DatasetRecord.model_validate_json(text)
+            segments = [*old.segments, segment]
+            grown = old.model_copy(update={"rows": old.rows + segment.rows, "segments": segments})
+            given = [id, text, grown.model_dump_json()]
+            keys = [DATASETS, f"{DATASETS}:{secrets.token_hex(8)}"]
+            if await self._scripts.run("compare_set", keys, given):
+                break
         await self._tell_runs(grown)
         return grown
 

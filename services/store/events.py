@@ -29,12 +29,16 @@ class Events:
         if block is not None:
             await self._redis.xread({key: after}, count=1, block=block)
         found: Any = await self._redis.xrange(key, min=f"({after}", count=1000)
-        return [
-            Event(
-                id=entry.decode(),
-                time=float(fields[b"time"]),
-                kind=fields[b"kind"].decode(),
-                data=json.loads(fields[b"data"]) or {},
-            )
-            for entry, fields in found
-        ]
+        return [said_by(entry, fields) for entry, fields in found]
+
+
+def said_by(entry: bytes, fields: dict[bytes, bytes]) -> Event:
+    """The event that an entry of the stream holds."""
+    return Event.model_validate(
+        {
+            "id": entry.decode(),
+            "time": float(fields[b"time"]),
+            "kind": fields[b"kind"].decode(),
+            "data": json.loads(fields[b"data"]) or {},
+        }
+    )

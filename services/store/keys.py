@@ -14,5 +14,5 @@ def run_key(run: str, part: str) -> str:
 
 
 def pool_key(pool: str, part: str) -> str:
-    """A key of one pool: `queue`, `active`, `learner`, `workers`."""
+    """A key of one pool: `queue`, `active`, `learner`, `workers`, `heartbeats`."""
     return f"headrace:{{pool:{pool}}}:{part}"

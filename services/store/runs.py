@@ -16,7 +16,8 @@ from services.store.scripts import Scripts
 
 OLDEST_FIRST = 1e10
 """Queue score: a step of priority outweighs any difference of age (Unix seconds)."""
-
+LOCK_SECONDS = 10.0
+"""How long a pool's learner keeps its lock without prolonging it."""
 
 SETTLED = (
     *("run", "order", "returned", "attempts", "held", "groups", "blobs", "bytes", "plans"),

@@ -4,7 +4,6 @@ forgotten (restart, failover), so a call is one round trip."""
 from importlib.resources import files
 from typing import Any
 
-from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
 
@@ -24,7 +23,7 @@ def script_names() -> list[str]:
 class Scripts:
     """Each script once per client."""
 
-    def __init__(self, redis: "Redis") -> None:
+    def __init__(self, redis: Any) -> None:
         # All of them now: a file that changes under a running process must not join an older one.
         self._loaded: dict[str, AsyncScript] = {
             name: redis.register_script(script_text(name)) for name in script_names()

@@ -4,41 +4,46 @@ from typing import Any
 
 from services.contracts.records import WorkerRecord
 from services.store.keys import POOLS, pool_key
+from services.store.scripts import Scripts
 
 GONE_SECONDS = 30.0
 """A worker that has not been heard of for this long is not listed."""
 
 
 class Workers:
-    """A hash per pool; a heartbeat costs two writes and a look at the clock."""
+    """Two keys per pool: what each worker said, and when."""
 
-    def __init__(self, redis: Any) -> None:
+    def __init__(self, redis: Any, scripts: Scripts) -> None:
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
+        self._scripts = scripts
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Say that a worker lives, and how it is."""
         await self._redis.sadd(POOLS, record.pool)
-        now = record.model_copy(update={"heartbeat": await self._now()})
-        await self._redis.hset(pool_key(record.pool, "workers"), record.id, now.model_dump_json())
+        said = record.model_dump_json(exclude={"heartbeat"})
+        await self._scripts.run("heartbeat", self._keys(record.pool), [record.id, said])
+
+    async def seen(self, pool: str) -> tuple[float, list[WorkerRecord]]:
+        """Redis' clock (Unix seconds), and the workers of a pool that were heard of lately."""
+        keys, silence = self._keys(pool), int(GONE_SECONDS * 1000)
+        now, *said = await self._scripts.run("workers", keys, [silence])
+        records = [
+            WorkerRecord.model_validate_json(text).model_copy(
+                update={"heartbeat": float(beat) / 1000}
+            )
+            for text, beat in zip(said[::2], said[1::2], strict=True)
+        ]
+        return int(now) / 1000, sorted(records, key=lambda record: record.id)
+
+    async def remove(self, pool: str, id: str) -> None:
+        """A worker says goodbye."""
+        await self._scripts.run("worker_leaves", self._keys(pool), [id])
+
+    def _keys(self, pool: str) -> list[str]:
+        return [pool_key(pool, "workers"), pool_key(pool, "heartbeats")]
 
     async def list(self, pool: str | None = None) -> list[WorkerRecord]:
         """The workers of a pool, or of all, that were heard of lately."""
         pools = [pool] if pool else [name.decode() for name in await self._redis.smembers(POOLS)]
-        found = []
-        now = await self._now()
-        for name in pools:
-            for text in (await self._redis.hgetall(pool_key(name, "workers"))).values():
-                record = WorkerRecord.model_validate_json(text)
-                if now - record.heartbeat < GONE_SECONDS:
-                    found.append(record)
-                else:
-                    await self._redis.hdel(pool_key(name, "workers"), record.id)
+        found = [record for name in pools for record in (await self.seen(name))[1]]
         return sorted(found, key=lambda record: record.id)
-
-    async def remove(self, pool: str, id: str) -> None:
-        """A worker says goodbye."""
-        await self._redis.hdel(pool_key(pool, "workers"), id)
-
-    async def _now(self) -> float:
-        seconds, microseconds = await self._redis.time()
-        return float(seconds + microseconds / 1e6)

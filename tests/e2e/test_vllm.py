@@ -1,6 +1,7 @@
 """A real vLLM server under the rollout process: what is sampled, and what a weight update does."""
 
 import asyncio
+import secrets
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rollout.policy import LoadRefused, PolicyClient, RequestRefused
-from rollout.samples import Sample, sampling_params
+from rollout.policy import JSON_BODY, LoadRefused, PolicyClient, RequestRefused, UpdateMode
+from rollout.samples import Sample, parse_answer, request_body, sampling_params
 from rollout.vllm_options import installed_device
 from rollout.vllm_server import VLLMFailed, VLLMServer
 from services.contracts.config.run import VLLM, Sampling
@@ -43,9 +44,7 @@ async def assert_serves(
     prompt: list[int] = PROMPT,
 ) -> list[Sample]:
     """Sample, and compare every log-probability with what `weights` give."""
-    samples = await policy.generate(
-        prompt, n, sampling_params(SAMPLING, [1], CONTEXT), await policy.version()
-    )
+    samples = await policy.generate(prompt, n, sampling_params(SAMPLING, [1], CONTEXT))
     assert len(samples) == n
     for sample in samples:
         expected = reference_logprobs(model, weights, prompt, sample.token_ids.tolist(), 0.8)
@@ -61,7 +60,7 @@ async def test_logprobs_are_those_of_transformers_on_the_same_weights(
 
 async def test_end_of_sequence_is_sampled_scored_and_reported(policy: PolicyClient) -> None:
     params = sampling_params(Sampling(temperature=2.0, max_tokens=400), [1], 400)
-    samples = await policy.generate(PROMPT, 16, params, "aaaaaa:1")
+    samples = await policy.generate(PROMPT, 16, params)
 
     ended = [sample for sample in samples if sample.finish_reason == "stop"]
     assert ended
@@ -74,7 +73,7 @@ async def test_weights_that_change_in_flight_show_as_version_spans(
 ) -> None:
     params = sampling_params(Sampling(max_tokens=450, ignore_eos=True), [1], CONTEXT)
     before = await policy.tokens_generated()
-    request = asyncio.create_task(policy.generate(PROMPT, 4, params, "aaaaaa:1"))
+    request = asyncio.create_task(policy.generate(PROMPT, 4, params))
     while await policy.tokens_generated() < before + 40:
         assert not request.done()
 
@@ -97,6 +96,112 @@ async def test_new_requests_after_an_update_are_sampled_by_the_new_weights_alone
     await assert_serves(policy, tiny_model, tiny_model.full_b, prompt=long_prompt)
     # Again, now that its prefix is cached.
     await assert_serves(policy, tiny_model, tiny_model.full_b, prompt=long_prompt)
+
+
+async def in_flight(policy: PolicyClient, n: int, tokens: int) -> asyncio.Task[list[Sample]]:
+    """A request for `n` long samples that has sampled so many tokens."""
+    params = sampling_params(Sampling(max_tokens=450, ignore_eos=True), [1], CONTEXT)
+    before = await policy.tokens_generated()
+    request = asyncio.create_task(policy.generate(PROMPT, n, params))
+    while await policy.tokens_generated() < before + tokens:
+        assert not request.done()
+    return request
+
+
+async def test_abort_continues_what_was_sampled_under_the_new_weights(
+    policy: PolicyClient, tiny_model: TinyModel
+) -> None:
+    before = await policy.tokens_generated()
+    request = await in_flight(policy, n=4, tokens=40)
+
+    await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"), "abort")
+
+    for sample in await request:
+        assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]
+        tokens, fork = sample.token_ids.tolist(), sample.spans[0].end
+        assert (len(tokens), sample.finish_reason) == (450, "length")
+        # Unlike with `keep`, every token has exactly the log-probability of the weights that its
+        # span names: nothing of the other version's keys and values is left.
+        for weights, part in (
+            (tiny_model.full_a, slice(fork)),
+            (tiny_model.full_b, slice(fork, None)),
+        ):
+            expected = reference_logprobs(tiny_model, weights, PROMPT, tokens, 1.0)[part]
+            assert np.abs(sample.logprobs[part] - expected).max() <= 1e-3
+    # Nothing was sampled twice (a token that was under way at the abort is sampled again).
+    assert await policy.tokens_generated() - before <= 4 * 450 + 4
+
+
+async def test_wait_lets_what_is_in_flight_end_under_the_old_weights(
+    policy: PolicyClient, tiny_model: TinyModel
+) -> None:
+    request = await in_flight(policy, n=4, tokens=40)
+
+    loading = asyncio.create_task(
+        policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"), "wait")
+    )
+    await asyncio.sleep(0)
+    later = asyncio.create_task(policy.generate(PROMPT, 1, sampling_params(SAMPLING, [1], CONTEXT)))
+
+    for sample in await request:
+        assert [span.version for span in sample.spans] == ["aaaaaa:1"]
+        assert len(sample.token_ids) == 450
+    (sample,) = await later
+    assert [span.version for span in sample.spans] == ["aaaaaa:2"]
+    await loading
+
+
+async def test_samples_that_are_cut_off_end_where_they_are_and_others_go_on(
+    policy: PolicyClient, tiny_model: TinyModel
+) -> None:
+    cut = asyncio.Event()
+    params = sampling_params(Sampling(max_tokens=450, ignore_eos=True), [1], CONTEXT)
+    straggler = asyncio.create_task(policy.generate(PROMPT, 4, params, cut))
+    other = await in_flight(policy, n=2, tokens=60)
+
+    cut.set()
+
+    for sample in await straggler:
+        assert sample.finish_reason == "deadline"
+        tokens = sample.token_ids.tolist()
+        assert 0 < len(tokens) < 450
+        expected = reference_logprobs(tiny_model, tiny_model.full_a, PROMPT, tokens, 1.0)
+        assert np.abs(sample.logprobs - expected).max() <= 1e-3
+    assert [len(sample.token_ids) for sample in await other] == [450, 450]
+
+
+@pytest.mark.parametrize("mode", ["keep", "abort", "wait"])
+async def test_an_update_empties_the_prefix_cache_also_of_what_is_in_flight(
+    policy: PolicyClient, tiny_model: TinyModel, mode: UpdateMode
+) -> None:
+    """As for a request that was on its way at the update: with the salt of before."""
+    prompt = [0] + [3 + i % 23 for i in range(300)]
+
+    async def with_salt_of_before() -> Sample:
+        body = request_body(
+            prompt,
+            1,
+            sampling_params(SAMPLING, [1], CONTEXT),
+            "same",
+            "policy",
+            secrets.token_hex(8),
+        )
+        answer = await policy._send(
+            "POST", "/inference/v1/generate", content=body, headers=JSON_BODY
+        )
+        return parse_answer(answer.content)[0]
+
+    await with_salt_of_before()
+    request = await in_flight(policy, n=2, tokens=20)
+    await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"), mode)
+
+    sample = await with_salt_of_before()
+
+    expected = reference_logprobs(
+        tiny_model, tiny_model.full_b, prompt, sample.token_ids.tolist(), 0.8
+    )
+    assert np.abs(sample.logprobs - expected).max() <= 1e-3
+    await request
 
 
 def truncated(good: Path, path: Path) -> None:
@@ -168,7 +273,7 @@ async def test_an_update_after_a_refused_one_works(
 async def test_a_request_that_cannot_be_served_is_refused_in_words(policy: PolicyClient) -> None:
     params = sampling_params(Sampling(max_tokens=8), [1], 8)
     with pytest.raises(RequestRefused, match=r"vLLM refused a request: 400 .*512"):
-        await policy.generate([0] * (CONTEXT + 10), 1, params, "aaaaaa:1")
+        await policy.generate([0] * (CONTEXT + 10), 1, params)
 
 
 async def test_context_length_is_the_servers(policy: PolicyClient) -> None:

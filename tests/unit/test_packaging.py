@@ -60,6 +60,8 @@ def test_every_package_the_processes_need_can_be_imported() -> None:
 def test_builds_that_break_a_cpu_torch_are_not_pinned() -> None:
     assert not {"torchvision", "torchaudio", "torchcodec"} & set(pinned("cpu"))
     assert pinned("cpu")["torch"].endswith("+cpu")
+    assert "+" not in pinned("gpu")["torch"]
+    assert "nvidia-nccl-cu13" in pinned("gpu")
 
 
 def test_gateway_and_reward_images_run_the_versions_the_tests_run() -> None:

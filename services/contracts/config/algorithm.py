@@ -152,6 +152,15 @@ class MaskCorrection(Section):
     level: Literal["token", "sequence"] = "token"
     """One weight per token, or the geometric mean per sequence."""
 
+    @model_validator(mode="after")
+    def _bounds(self) -> "MaskCorrection":
+        """`low` above `high`: it would leave out every token."""
+        if self.low >= self.high:
+            raise ValueError(
+                f"low {self.low} is not below high {self.high}: every token would be left out"
+            )
+        return self
+
 
 Correction = Annotated[
     NoCorrection | TruncateCorrection | MaskCorrection, Field(discriminator="type")
@@ -204,7 +213,8 @@ class Algorithm(Section):
     max_reward_clip: float | None = Field(None, gt=0)
     """Rewards are clipped to ± this before advantages."""
     mask_too_long: bool = False
-    """Leave completions that hit `sampling.max_tokens` out of the loss."""
+    """Leave completions that hit `sampling.max_tokens` or `rollout.straggler_deadline` out of the
+    loss."""
 
     @model_validator(mode="after")
     def _combinations(self) -> "Algorithm":

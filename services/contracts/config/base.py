@@ -6,4 +6,6 @@ from pydantic import BaseModel, ConfigDict
 class Section(BaseModel):
     """A part of the run config."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )

@@ -46,21 +46,19 @@ class Sampling(Section):
     """Go on to max_tokens whatever is sampled (benchmarks)."""
     stop_token_ids: list[int] = []
     """Tokens that end a completion besides the tokenizer's end of sequence."""
-    seed: int | None = None
+    seed: int | None = Field(None, ge=0)
     """Where set, sample i of a draw always gets the same seed, so that a synchronous run can be
     repeated. Slower: vLLM then samples row by row."""
 
     @model_validator(mode="after")
     def _support(self) -> "Sampling":
-        """`min_tokens` above `max_tokens`; `top_p` other than 1 and `top_k` other than 0, as long
-        as the learner cannot take its log-probabilities over the same cut support."""
-        if self.min_tokens > self.max_tokens:
-            raise ValueError(f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}")
-        if self.top_p != 1 or self.top_k != 0:
+        """`top_p` other than 1, `top_k` and `min_tokens` other than 0, as long as the learner
+        cannot take its log-probabilities over the same cut support."""
+        if self.top_p != 1 or self.top_k != 0 or self.min_tokens != 0:
             raise ValueError(
-                "top_p and top_k cut the support the sampler draws from, and the learner does not "
-                "yet take its log-probabilities over the same support, which would bias every "
-                "ratio: leave them at 1 and 0"
+                "top_p, top_k and min_tokens cut the support the sampler draws from, and the "
+                "learner does not yet take its log-probabilities over the same support, which "
+                "would bias every ratio: leave them at 1, 0 and 0"
             )
         return self
 
@@ -91,6 +89,17 @@ class Rollout(Section):
     """Versions a sampled token may lag behind the version that trains on it (η). 0: synchronous."""
     lease_seconds: float = Field(60, ge=2)
     """A worker that makes no progress for this long loses its groups to others."""
+    update_mode: Literal["keep", "abort", "wait"] = "keep"
+    """Requests in flight at a weight update: keep: they go on, with the keys and values they have;
+    abort: they are broken off, and continued by the new version from what was sampled; wait: they
+    end first, and no new ones begin meanwhile."""
+    straggler_deadline: float | None = Field(None, gt=0)
+    """Seconds from the lease after which a group that is still generating is cut off. Default:
+    never."""
+    straggler: Literal["complete", "give_back"] = "complete"
+    """A group that is cut off: complete: its samples end where they are, as if at max_tokens;
+    give_back: its prompt goes out again, and the third time it is dropped (`too_slow`), as is one
+    with a sample that has no token yet."""
     groups_in_flight: int | None = Field(None, ge=1)
     """Groups one worker generates at once; default: what fills max_num_seqs."""
     episode: str = "single_turn"
@@ -191,7 +200,7 @@ class Training(Section):
     groups."""
     keep_checkpoints: int = Field(2, ge=1)
     """Newest checkpoints kept on disk."""
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     """Order of the prompts and everything random in the learner."""
 
     @model_validator(mode="after")
@@ -288,7 +297,7 @@ class Midtrain(Section):
     """Share of the rows kept out of training to measure the loss on."""
     validate_every: int = Field(100, ge=1)
     """Steps between validations."""
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     """Initial weights and order of the rows."""
 
 

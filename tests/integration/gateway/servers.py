@@ -1,6 +1,7 @@
 """The processes that these tests talk to, as a user would start them."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -43,9 +44,20 @@ class RedisServer:
         with retry:
             retry.ping()
 
+    def freeze(self) -> None:
+        """Have it answer nothing while its connections stay, as a host that is gone does."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """End it and wait for its end."""
         if self._process is not None:
+            self.thaw()
             self._process.terminate()
             self._process.wait(20)
             self._process = None
@@ -69,8 +81,8 @@ class GatewayProcess:
             env=environment,
             stderr=subprocess.DEVNULL,
         )
-        # Connection attempts are repeated with growing pauses, about 15 s in all.
-        with httpx.Client(transport=httpx.HTTPTransport(retries=6)) as client:
+        # Connection attempts are repeated with growing pauses, about a minute in all.
+        with httpx.Client(transport=httpx.HTTPTransport(retries=8)) as client:
             client.get(f"{self.url}/healthz").raise_for_status()
 
     def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 from collections.abc import Iterator
 
 import httpx
@@ -113,6 +114,18 @@ def test_an_upload_without_a_declared_length_is_limited_all_the_same(api: httpx.
     response = api.post("/v1/datasets", content=endless(), headers=headers)
 
     assert response.status_code == 413
+
+
+def test_a_client_that_asks_first_need_not_send_what_is_too_large(api: httpx.Client) -> None:
+    # As curl does for large files. httpx cannot.
+    with socket.create_connection((api.base_url.host, api.base_url.port), timeout=10) as client:
+        client.sendall(
+            b"POST /v1/datasets HTTP/1.1\r\nHost: gateway\r\nExpect: 100-continue\r\n"
+            b"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 99999999\r\n\r\n"
+        )
+        answer = client.recv(65536)
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
 
 
 def test_prompts_are_appended_and_found_behind_the_old_rows(api: httpx.Client) -> None:

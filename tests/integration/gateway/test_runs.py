@@ -220,18 +220,41 @@ def checkpointed(in_store: InStore, run: str) -> None:
     in_store(train)
 
 
-def test_what_the_open_draws_of_a_resumed_run_depend_on_stays(
+def test_what_a_checkpoint_and_open_draws_depend_on_stays_when_a_run_is_resumed(
     api: httpx.Client, submit: Any, in_store: InStore
 ) -> None:
     run = submit().json()["id"]
     checkpointed(in_store, run)
     api.post(f"/v1/runs/{run}/cancel")
-    changes = {"training": {"seed": 7}, "algorithm": {"prompts_per_step": 2}}
+    changes = {
+        "training": {"seed": 7},
+        "algorithm": {"prompts_per_step": 2},
+        "optimizer": {"type": "muon"},
+    }
 
     refused = problems(api.post("/v1/runs", json={"resume_from": run, "config": changes}))
 
-    assert set(refused) == {"training.seed", "algorithm.prompts_per_step"}
+    assert set(refused) == {"training.seed", "algorithm.prompts_per_step", "optimizer.type"}
     assert "is 7, but the run that is resumed has 0" in refused["training.seed"]
+    senseless = api.post("/v1/runs", json={"resume_from": run, "config": {"training": "x"}})
+    assert "training" in problems(senseless)
+
+
+def test_a_midtraining_is_not_resumed_but_started_from(
+    api: httpx.Client, submit: Any, in_store: InStore, model: Path
+) -> None:
+    config = {"type": "midtrain", "model": {"source": "pretrained", "path": str(model)}}
+    sent = {"config": config | {"data": {"dataset": "sums"}, "training": {"max_steps": 3}}}
+    queued = api.post("/v1/runs", json=sent)
+    assert queued.status_code == 201, queued.text
+    run = queued.json()["id"]
+    checkpointed(in_store, run)
+    api.post(f"/v1/runs/{run}/cancel")
+
+    refused = api.post("/v1/runs", json={"resume_from": run})
+
+    assert refused.status_code == 409
+    assert f"model.path run:{run}" in refused.json()["detail"]
 
 
 def test_a_model_is_taken_from_a_run_that_has_ended(

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from services.store.connection import SILENCE_SECONDS
 from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
 
 
@@ -154,6 +155,40 @@ def test_without_redis_everything_answers_503_and_recovers(tmp_path: Path) -> No
             server.start()
             assert api.get("/v1/datasets/kept").json()["rows"] == 1
             assert api.get("/readyz").status_code == 200
+    finally:
+        process.stop()
+        server.stop()
+
+
+def test_a_redis_that_falls_silent_is_away_too(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    server.start()
+    process = GatewayProcess(tmp_path / "data", server.url)
+    try:
+        with httpx.Client(base_url=process.url, timeout=SILENCE_SECONDS + 10) as api:
+            assert api.get("/v1/runs").status_code == 200
+            server.freeze()
+            silent = api.get("/v1/runs")
+            server.thaw()
+
+            assert silent.status_code == 503
+            assert "Redis cannot be reached" in silent.json()["detail"]
+            assert api.get("/v1/runs").status_code == 200
+    finally:
+        process.stop()
+        server.stop()
+
+
+def test_a_redis_that_comes_later_and_may_lose_work_is_never_ready(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, fsync="everysec")
+    process = GatewayProcess(tmp_path / "data", server.url)
+    try:
+        with httpx.Client(base_url=process.url, timeout=30) as api:
+            server.start()
+            ready = api.get("/readyz")
+
+            assert ready.status_code == 503
+            assert "appendfsync everysec, which may lose" in ready.json()["detail"]
     finally:
         process.stop()
         server.stop()

@@ -1,4 +1,4 @@
-"""`headrace demo` interrupted, or losing a process: nothing stays behind, and one sentence says so."""
+"""`headrace demo` interrupted, or losing a process: nothing stays behind, one sentence says so."""
 
 import json
 import os

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.gateway.servers import RedisServer
+from tests.integration.launch.conditions import eventually
 
 ROOT = Path(__file__).parents[3]
 MODULES = {
@@ -74,6 +75,31 @@ def test_without_redis_there_is_nothing_to_start(process: str, tmp_path: Path) -
     assert said.startswith("error: cannot use Redis at redis://:***@127.0.0.1:1/0: ")
     assert "name another with --redis-url" in said
     assert "hunter2" not in ended.stderr + ended.stdout
+
+
+def test_a_learner_that_is_started_again_waits_for_its_redis(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    log = tmp_path / "learner.log"
+    variables = {
+        "HEADRACE_REDIS_URL": server.url,
+        "HEADRACE_DATA": str(tmp_path / "data"),
+        "TORCHELASTIC_RESTART_COUNT": "1",
+    }
+    with log.open("w") as output:
+        learner = subprocess.Popen(
+            [sys.executable, "-m", "learner"], cwd=ROOT, env=os.environ | variables, stderr=output
+        )
+    try:
+        eventually(lambda: "waiting for Redis" in log.read_text(), within=60)
+        server.start()
+        eventually(lambda: "learner ready" in log.read_text(), within=30)
+        learner.terminate()
+        assert learner.wait(30) == 0
+        assert "Traceback" not in log.read_text()
+    finally:
+        learner.kill()
+        learner.wait()
+        server.stop()
 
 
 @pytest.mark.parametrize("process", ["gateway", "reward"])

@@ -6,7 +6,8 @@ start. It follows the newest weights between groups, as real workers follow them
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from rollout.tasks import end
 from services.contracts.config import RLConfig
 from services.contracts.dataset import Row, row_of
 from services.contracts.trajectory import GroupHeader, TrajectoryGroup, encode
@@ -30,6 +32,19 @@ async def eventually(condition: Callable[[], Awaitable[Any]], within: float = 60
         assert time.monotonic() < deadline, f"not within {within} s: {condition}"
         await asyncio.sleep(0.05)
     return result
+
+
+@asynccontextmanager
+async def serving(
+    store: Store, volume: Volume, run: str, config: Any
+) -> "AsyncIterator[TorchWorker]":
+    """A worker that samples for `run` for the length of the block."""
+    worker = TorchWorker(store, volume, run, config)
+    task = asyncio.create_task(worker.work())
+    try:
+        yield worker
+    finally:
+        await end([task])
 
 
 class TorchWorker:

@@ -56,6 +56,17 @@ async def test_results_come_in_the_order_of_the_items(client: httpx.AsyncClient)
     assert "see page 3 of the book" in results[4]["detail"]
 
 
+async def test_a_reference_that_cannot_be_used_is_named_by_its_row(
+    client: httpx.AsyncClient,
+) -> None:
+    items = [item(0, "72", answer="see page 3", row=17), item(1, "72", row=18)]
+
+    broken, fine = (await client.post("/v1/score", json={"items": items})).json()["results"]
+
+    assert broken["detail"].startswith("dataset row 17: reference answer 'see page 3' is no number")
+    assert "row" not in fine["detail"]
+
+
 async def test_many_requests_of_many_items_each_get_their_own(client: httpx.AsyncClient) -> None:
     for batch in range(5):
         numbers = range(100 * batch, 100 * batch + 64)

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from learner.lead import export_description
 from learner.models import make_model
-from learner.rl import export_description
 from rollout.model_folder import fetch_model
 from rollout.prompts import load_tokenizer
 from services.contracts.config.model import CharacterTokenizer, ScratchModel
 from services.launch import Stack, UpOptions
 from services.volume import DamagedFile, Volume
+from tests.integration.rollout.test_follower import following
 
 NAME = "runs/r/model"
 
@@ -34,3 +35,20 @@ async def test_the_model_folder_arrives_whole(tmp_path: Path) -> None:
         (there / NAME / "config.json").write_text("{}")
         with pytest.raises(DamagedFile, match=r"config\.json has 2 bytes"):
             await fetch_model(Volume(tmp_path / "third", stack.gateway_url), NAME)
+
+
+async def test_copies_of_versions_that_were_replaced_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
+    with Stack(options) as stack:
+        volume = Volume(here, stack.gateway_url)
+        async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
+            scene.follow()
+            for version in range(3):
+                await scene.learner.publish(version)
+                await scene.until_live(version)
+            copies = [path.name for path in here.rglob("*.safetensors")]
+            assert copies == ["v000002-aaa.safetensors"]
+    assert len(list(there.rglob("*.safetensors"))) == 3

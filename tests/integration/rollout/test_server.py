@@ -67,7 +67,7 @@ async def test_a_request_in_flight_over_an_update_shows_both_versions(
 ) -> None:
     await policy.load(snapshot(tmp_path, 1))
     params = sampling_params(Sampling(max_tokens=100, ignore_eos=True), [], 128)
-    request = asyncio.create_task(policy.generate([1, 2], 2, params, "aaaaaa:1"))
+    request = asyncio.create_task(policy.generate([1, 2], 2, params))
     while await policy.tokens_generated() < 20:
         assert not request.done()
 
@@ -107,7 +107,7 @@ async def test_the_context_limit_comes_from_the_server(policy: PolicyClient) -> 
     assert await policy.context_length() == 128
     params = sampling_params(Sampling(max_tokens=4), [], 128)
     with pytest.raises(RequestRefused, match="400 the prompt exceeds the context"):
-        await policy.generate([1] * 200, 1, params, "none")
+        await policy.generate([1] * 200, 1, params)
 
 
 async def test_a_server_that_dies_is_noticed_with_its_signal(
@@ -115,7 +115,7 @@ async def test_a_server_that_dies_is_noticed_with_its_signal(
 ) -> None:
     assert server.alive
     params = sampling_params(Sampling(max_tokens=100, ignore_eos=True), [], 128)
-    request = asyncio.create_task(policy.generate([1, 2], 1, params, "none"))
+    request = asyncio.create_task(policy.generate([1, 2], 1, params))
     while await policy.tokens_generated() == 0:
         assert not request.done()
 

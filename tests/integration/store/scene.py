@@ -4,11 +4,15 @@ Time is not waited for: a lease of 0 seconds has lapsed as soon as it is granted
 moves a held one's deadline to now.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from services.contracts.records import DatasetRecord, DatasetSegment, RunRecord, RunState
+from services.contracts.trajectory import GroupHeader, TrajectoryGroup, encode
 from services.contracts.weights import WeightManifest
 from services.store import Store
 from services.store.keys import run_key
@@ -101,6 +105,32 @@ class Scene:
         return await self.store.prompts.complete(
             self.run, lease.attempt, min_version=self.version, lineage=self.lineage, blob=blob
         )
+
+    def group(self, lease: Lease) -> bytes:
+        """A whole group of one sample of one token, as a worker hands it in."""
+        now = time.time()
+        header = GroupHeader(
+            run=self.run,
+            draw=lease.draw,
+            attempt=lease.attempt,
+            worker="w",
+            row=0,
+            lineage=self.lineage,
+            tags=[f"{self.lineage}:{self.version}"],
+            finish_reasons=["stop"],
+            statuses=["correct"],
+            rewards=[1.0],
+            leased_at=now,
+            generated_at=now,
+            scored_at=now,
+        )
+        one = np.ones(1, np.int64)
+        return encode(
+            TrajectoryGroup(
+                header, one, one, one, one.astype(bool), np.zeros(1, np.float32),
+                np.array([[0, 0, 1, 0]]),
+            )
+        )  # fmt: skip
 
     async def finished(self, count: int, blob: bytes = b"group") -> list[Group]:
         """Lease and complete `count` draws, and have the learner read them."""

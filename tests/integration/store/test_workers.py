@@ -26,8 +26,8 @@ async def test_a_worker_that_went_silent_is_forgotten(scene: Scene) -> None:
     workers = scene.store.workers
     await workers.heartbeat(worker("w"))
     (seen,) = await workers.list()
-    silent = seen.model_copy(update={"heartbeat": seen.heartbeat - GONE_SECONDS})
-    await scene.raw.hset(pool_key("default", "workers"), "w", silent.model_dump_json())
+    silent = (seen.heartbeat - GONE_SECONDS) * 1000
+    await scene.raw.zadd(pool_key("default", "heartbeats"), {"w": silent})
     assert await workers.list() == []
     assert await scene.raw.hlen(pool_key("default", "workers")) == 0
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bench.figures import Generated, TooFewSteps, joined, steady, stretch, updates
+from bench.figures import Generated, TooFewSteps, departures, joined, steady, updates
 
 
 def row(time: float, **changes: float) -> dict[str, Any]:
@@ -90,15 +90,23 @@ def test_a_window_without_updates_has_no_figures() -> None:
     assert updates([live("mine", "f29ea3:1", 0.1, 0.1)], "mine", first=2, last=5) is None
 
 
-def test_groups_are_timed_from_the_first_lease_to_the_last_token() -> None:
-    found = stretch([(100, 10.0, 14.0), (200, 11.0, 13.0), (100, 14.5, 18.0)])
-    assert found == Generated(tokens=400, seconds=8.0)
-    assert found.tokens_per_second == 50.0
+def test_groups_count_in_the_order_they_are_finished() -> None:
+    groups = [(100, 10.0), (200, 14.0), (400, 12.0), (800, 18.0)]
+    found = departures(groups, skip=1, count=2)
+    # Those that ended at 12 and 14, since 10.
+    assert found == Generated(tokens=600, seconds=4.0)
+    assert found.tokens_per_second == 150.0
 
 
-def test_no_groups_have_no_throughput() -> None:
-    with pytest.raises(ValueError, match="no groups"):
-        stretch([])
+def test_overlapping_groups_have_the_throughput_of_their_server() -> None:
+    # Two at a time, each 10 s long, begun 5 s apart: one group of 100 tokens every 5 s.
+    groups = [(100, 10.0 + 5.0 * n) for n in range(6)]
+    assert departures(groups, skip=2, count=4).tokens_per_second == 20.0
+
+
+def test_too_few_groups_have_no_throughput() -> None:
+    with pytest.raises(ValueError, match=r"1 groups were generated; 1 \+ 1 are needed"):
+        departures([(100, 1.0)], skip=1, count=1)
 
 
 def test_rounds_are_joined_by_their_totals() -> None:

@@ -29,6 +29,7 @@ def test_a_run_is_the_demo_at_the_workload_of_the_benchmark(eta: int) -> None:
     assert config.rollout.max_staleness == eta
     assert (config.algorithm.prompts_per_step, config.algorithm.samples_per_prompt) == (32, 8)
     assert (config.sampling.max_tokens, config.sampling.ignore_eos) == (64, True)
+    assert [reward.verifier for reward in config.rewards] == ["exact"]
     assert config.evaluation is None
 
 

@@ -98,8 +98,20 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is(
             "algorithm",
             "correction truncate does nothing with proximal sampler and loss ppo",
         ),
-        ({"sampling": {"top_p": 0.9}}, "sampling", "leave them at 1 and 0"),
-        ({"sampling": {"min_tokens": 65}}, "sampling", "min_tokens 65 exceeds max_tokens 64"),
+        ({"sampling": {"top_p": 0.9}}, "sampling", "leave them at 1, 0 and 0"),
+        ({"sampling": {"min_tokens": 2}}, "sampling", "cut the support"),
+        ({"training": {"seed": -1}}, "training.seed", "greater than or equal to 0"),
+        ({"optimizer": {"lr": float("inf")}}, "optimizer.lr", "finite"),
+        (
+            {
+                "algorithm": {
+                    "proximal": {"type": "recompute"},
+                    "correction": {"type": "mask", "low": 5, "high": 0.5},
+                }
+            },
+            "algorithm.correction",
+            "low 5.0 is not below high 0.5",
+        ),
         (
             {"sampling": {"max_tokens": 64}, "rollout": {"vllm": {"max_model_len": 64}}},
             "",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.launch.cores import physical_cores, plan_cores
+from services.launch.cores import join_cores, physical_cores, plan_cores
 
 
 def machine(count: int) -> list[tuple[int, ...]]:
@@ -104,3 +104,18 @@ def test_an_affinity_mask_can_leave_half_a_core() -> None:
 
 def test_a_core_without_topology_stands_alone() -> None:
     assert physical_cores([0, 1], {}) == [(0,), (1,)]
+
+
+def test_a_worker_that_joins_gets_an_even_share_of_the_cores_that_fewest_hold() -> None:
+    four = (0, 1, 2, 3)
+    assert join_cores(four, [four], 2) == (0, 1)
+    assert join_cores(four, [four, (0, 1)], 3) == (2,)
+    assert join_cores(four, [(0, 1)], 2) == (2, 3)
+    assert join_cores(four, [], 1) == four
+    assert join_cores((0,), [(0,), (0,)], 3) == (0,)
+
+
+def test_workers_join_where_generation_was_planned_and_else_anywhere() -> None:
+    cores = [(0,), (1,), (2,), (3,)]
+    assert plan_cores(cores, 1, 1).generating == (0, 1)
+    assert plan_cores(cores, 0, 1).generating == (0, 1, 2, 3)

@@ -35,8 +35,9 @@ def test_a_null_reward_masks_the_sample_and_leaves_the_statistics() -> None:
     assert not samples[1].wanted.any()
 
 
-def test_a_sample_cut_off_stays_in_the_statistics() -> None:
-    group = trajectory_group([1.0, 0.0, 0.5], finish_reasons=["stop", "length", "stop"])
+@pytest.mark.parametrize("reason", ["length", "deadline"])
+def test_a_sample_cut_off_stays_in_the_statistics(reason: str) -> None:
+    group = trajectory_group([1.0, 0.0, 0.5], finish_reasons=["stop", reason, "stop"])
     masking = MEAN.model_copy(update={"mask_too_long": True})
     samples = group_samples(group, masking, LINE, 3, 0)
     assert [sample.trains for sample in samples] == [True, False, True]

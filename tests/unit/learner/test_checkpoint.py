@@ -11,11 +11,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from learner.checkpoint import (
     TrainingState,
     UnusableCheckpoint,
-    directory_name,
+    capture,
     load_optimizer,
     retain,
-    save_checkpoint,
     verify,
+    write_checkpoint,
 )
 from learner.distributed import Ranks
 from learner.logprobs import TokenLogprobs
@@ -50,8 +50,8 @@ def test_training_goes_on_exactly_where_the_checkpoint_was_made(
     loaded = tiny_model()
     optimizers = Optimizers(loaded.model, config)
     step(loaded, optimizers, 1)
-    folder = tmp_path / directory_name(10)
-    save_checkpoint(folder, loaded, optimizers, STATE)
+    folder = write_checkpoint(tmp_path, capture(loaded, optimizers, STATE), nothing)
+    assert folder == tmp_path / "step-000010-b"
     drawn = torch.rand(3)
     step(loaded, optimizers, 2)
 
@@ -66,14 +66,35 @@ def test_training_goes_on_exactly_where_the_checkpoint_was_made(
         assert torch.equal(tensor, expected[name]), name
 
 
-def checkpoint(folder: Path) -> Path:
+def test_what_training_changes_after_the_copy_is_not_in_the_checkpoint(tmp_path: Path) -> None:
     loaded = tiny_model()
-    save_checkpoint(folder, loaded, Optimizers(loaded.model, CONFIGS[0]), STATE)
-    return folder
+    optimizers = Optimizers(loaded.model, CONFIGS[0])
+    step(loaded, optimizers, 1)
+    before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
+    moments = {name: tensor.clone() for name, tensor in optimizers.tensors().items()}
+    captured = capture(loaded, optimizers, STATE)
+
+    step(loaded, optimizers, 2)
+
+    folder = write_checkpoint(tmp_path, captured, nothing)
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        assert torch.equal(tensor, before[name]), name
+    for name, tensor in load_file(folder / "optimizer.safetensors").items():
+        assert torch.equal(tensor, moments[name]), name
+
+
+def nothing() -> None:
+    """Nobody objects to the rename."""
+
+
+def checkpoint(root: Path) -> Path:
+    loaded = tiny_model()
+    captured = capture(loaded, Optimizers(loaded.model, CONFIGS[0]), STATE)
+    return write_checkpoint(root, captured, nothing)
 
 
 def test_a_checkpoint_is_a_hugging_face_folder(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "step-000010")
+    folder = checkpoint(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer("1+2=").input_ids[0] == tokenizer.bos_token_id
@@ -88,7 +109,7 @@ FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "config.jso
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_truncated_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    path = checkpoint(tmp_path / "step-000010") / name
+    path = checkpoint(tmp_path) / name
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UnusableCheckpoint, match=name):
         verify(path.parent)
@@ -96,7 +117,7 @@ def test_a_truncated_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_changed_byte_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    path = checkpoint(tmp_path / "step-000010") / name
+    path = checkpoint(tmp_path) / name
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
@@ -106,35 +127,73 @@ def test_a_changed_byte_is_refused_by_name(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*FILES, "manifest.json"])
 def test_a_missing_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    path = checkpoint(tmp_path / "step-000010") / name
+    path = checkpoint(tmp_path) / name
     path.unlink()
-    with pytest.raises(UnusableCheckpoint, match=f"step-000010 lacks {name}"):
+    with pytest.raises(UnusableCheckpoint, match=f"step-000010-b lacks {name}"):
         verify(path.parent)
 
 
 def test_a_torn_manifest_is_refused(tmp_path: Path) -> None:
-    path = checkpoint(tmp_path / "step-000010") / "manifest.json"
+    path = checkpoint(tmp_path) / "manifest.json"
     path.write_text(path.read_text()[:-20])
-    with pytest.raises(UnusableCheckpoint, match="step-000010 is damaged"):
+    with pytest.raises(UnusableCheckpoint, match="step-000010-b is damaged"):
         verify(path.parent)
 
 
 def test_what_an_uncommitted_attempt_left_is_replaced_whole(tmp_path: Path) -> None:
-    folder = tmp_path / "step-000010"
-    folder.mkdir()
-    (folder / "junk").write_text("left by a crash")
-    checkpoint(folder)
+    for name in ("step-000010-b", ".step-000010-b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "junk").write_text("left by a try that the disk did not take")
+    folder = checkpoint(tmp_path)
     assert verify(folder) == STATE
     assert not (folder / "junk").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000010"]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000010-b"]
 
 
-def test_only_the_newest_checkpoints_and_the_current_one_stay(tmp_path: Path) -> None:
-    for number in (10, 20, 30, 40):
-        (tmp_path / directory_name(number)).mkdir()
-    assert retain(tmp_path, keep=2, current="step-000010") == ["step-000020"]
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["step-000010", "step-000030", "step-000040"]
+def test_a_learner_that_was_replaced_leaves_nothing(tmp_path: Path) -> None:
+    def fenced() -> None:
+        raise RuntimeError("fenced")
+
+    loaded = tiny_model()
+    captured = capture(loaded, Optimizers(loaded.model, CONFIGS[0]), STATE)
+    with pytest.raises(RuntimeError, match="fenced"):
+        write_checkpoint(tmp_path, captured, fenced)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Lineage b began at step 20 of a, and c at step 30 of b.
+LINEAGES = [("a", 0), ("b", 20), ("c", 30)]
+
+
+def left_after(root: Path, names: list[str], keep: int, step: int) -> list[str]:
+    for name in names:
+        (root / name).mkdir()
+    current = TrainingState("r1", step, step, 2 * step, LINEAGES, "models/base")
+    (root / current.directory).mkdir(exist_ok=True)
+    retain(root, keep, current)
+    return sorted(path.name for path in root.iterdir())
+
+
+def test_only_the_newest_checkpoints_stay(tmp_path: Path) -> None:
+    names = ["step-000010-a", "step-000020-a", "step-000030-b"]
+    assert left_after(tmp_path, names, 2, 40) == ["step-000030-b", "step-000040-c"]
+
+
+def test_the_current_checkpoint_stays_whatever_else_is_there(tmp_path: Path) -> None:
+    names = ["step-000040-c", "step-000050-c"]
+    assert left_after(tmp_path, names, 1, 30) == ["step-000030-c"]
+
+
+def test_what_a_dead_lineage_wrote_beyond_the_fork_goes_however_new(tmp_path: Path) -> None:
+    # a went on to 30 and b to 40 without a commit: neither may push out what was committed.
+    names = ["step-000020-a", "step-000030-a", "step-000030-b", "step-000040-b"]
+    left = ["step-000020-a", "step-000030-b", "step-000040-c"]
+    assert left_after(tmp_path, names, 3, 40) == left
+
+
+def test_what_learners_that_died_left_unfinished_goes(tmp_path: Path) -> None:
+    names = [".step-000040-b", ".step-000010-a.old", "step-000030-b"]
+    assert left_after(tmp_path, names, 2, 40) == ["step-000030-b", "step-000040-c"]
 
 
 def test_optimizer_state_of_another_model_is_refused() -> None:

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from learner.crashes import CrashedRepeatedly, Crashes
-from learner.metrics import Spent, admission_wait, bottleneck, staleness_metrics, time_metrics
+from learner.metrics import (
+    Spent,
+    admission_wait,
+    bottleneck,
+    finite,
+    staleness_metrics,
+    time_metrics,
+)
 from services.contracts.records import WorkerRecord
 
 
@@ -63,3 +70,9 @@ def test_a_run_that_crashes_again_at_the_same_step_fails_with_the_last_error(
     with pytest.raises(CrashedRepeatedly, match=r"3 times after step 10.*MemoryError.*time 2"):
         crashes.check()
     Crashes(tmp_path / "crashes.json", 20).check()
+
+
+def test_what_is_no_number_is_null() -> None:
+    row = {"step": 3, "train/grad_norm": float("nan"), "train/loss": float("-inf"), "reward": 0.5}
+
+    assert finite(row) == {"step": 3, "train/grad_norm": None, "train/loss": None, "reward": 0.5}

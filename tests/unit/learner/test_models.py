@@ -1,6 +1,7 @@
 """Models from nothing and from folders; rows to imitate; what a published version holds."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from learner.disk import Disk
 from learner.models import (
     UnusableModel,
     end_tokens,
@@ -24,6 +26,7 @@ from services.contracts.config.run import MidtrainData, MuonAdamW
 from services.contracts.dataset import Row
 from services.contracts.weights import WeightManifest
 from services.volume import checksum
+from tests.unit.learner.disks import Status
 from tests.unit.learner.policies import TINY, tiny_model
 
 
@@ -92,6 +95,11 @@ def test_a_tied_head_is_published_once() -> None:
     assert "lm_head.weight" not in names
 
 
+def whole_disk(root: Path) -> Disk:
+    """One that takes everything."""
+    return Disk(root, Status(), threading.Event())
+
+
 def test_a_version_is_on_disk_before_it_is_registered(tmp_path: Path) -> None:
     loaded = tiny_model()
     registered: list[WeightManifest] = []
@@ -101,7 +109,7 @@ def test_a_version_is_on_disk_before_it_is_registered(tmp_path: Path) -> None:
         assert checksum(tmp_path / file.name) == file.xxh3
         registered.append(manifest)
 
-    publisher = Publisher(tmp_path, "r1", "9f3a1c", register)
+    publisher = Publisher(tmp_path, "r1", "9f3a1c", whole_disk(tmp_path), register, set)
     before = {name: t.clone() for name, t in loaded.model.state_dict().items()}
     publisher.submit(snapshot(loaded, 7, 123.0))
     with torch.no_grad():
@@ -121,11 +129,40 @@ def test_what_goes_wrong_in_publishing_reaches_the_training_loop(tmp_path: Path)
     def refuse(_: WeightManifest) -> None:
         raise RuntimeError("fenced")
 
-    publisher = Publisher(tmp_path, "r1", "a", refuse)
+    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), refuse, set)
     publisher.submit(snapshot(tiny_model(), 1, 0.0))
     with pytest.raises(RuntimeError, match="fenced"):
         publisher.wait()
     publisher.close()
+
+
+def test_a_version_file_goes_only_when_no_worker_needs_it_and_newer_ones_are_there(
+    tmp_path: Path,
+) -> None:
+    needed: set[str] = set()
+    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), lambda _: None, lambda: needed)
+
+    def published(*versions: int) -> list[str]:
+        for version in versions:
+            publisher.submit(snapshot(tiny_model(), version, 0.0))
+        publisher.wait()
+        return sorted(path.stem for path in (tmp_path / "runs/r1/weights").iterdir())
+
+    assert published(0, 1, 2) == ["v000000-a", "v000001-a", "v000002-a"]
+    needed.add("runs/r1/weights/v000000-a.safetensors")
+    assert published(3, 4) == ["v000000-a", "v000002-a", "v000003-a", "v000004-a"]
+    needed.clear()
+    assert published(5) == ["v000003-a", "v000004-a", "v000005-a"]
+    publisher.close()
+
+
+def test_what_a_learner_that_died_left_half_written_goes(tmp_path: Path) -> None:
+    folder = tmp_path / "runs/r1/weights"
+    folder.mkdir(parents=True)
+    for name in (".v000003-a.safetensors.x7k2", "v000002-a.safetensors"):
+        (folder / name).touch()
+    Publisher(tmp_path, "r1", "b", whole_disk(tmp_path), lambda _: None, set).close()
+    assert [path.name for path in folder.iterdir()] == ["v000002-a.safetensors"]
 
 
 def test_muon_takes_the_matrices_inside_the_blocks() -> None:

@@ -92,3 +92,12 @@ def test_entries_of_a_recorded_plan_are_not_taken_again() -> None:
     collector.planned(["e1"])
     collector.arrive([waiting(1, 0), waiting(2, 0)])
     assert positions(collector.take(SINGLE, 0)) == [2]
+
+
+def test_a_lineage_passed_through_the_versions_before_it_was_left() -> None:
+    ancestry = Ancestry((("a", 0), ("b", 20), ("c", 10)))
+    assert ancestry.passed("a", 10)
+    assert not ancestry.passed("a", 11)  # b went on from 20, but c went back to 10
+    assert not ancestry.passed("b", 20)
+    assert ancestry.passed("c", 99)
+    assert not ancestry.passed("z", 0)

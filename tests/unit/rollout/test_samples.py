@@ -85,13 +85,14 @@ def test_ignoring_end_of_sequence_keeps_own_stop_tokens():
 
 
 def test_a_completion_never_exceeds_the_room_its_prompt_leaves():
-    params = sampling_params(Sampling(max_tokens=64, min_tokens=20), [1], room=10)
-    assert (params["max_tokens"], params["min_tokens"]) == (10, 10)
+    params = sampling_params(Sampling(max_tokens=64), [1], room=10)
+    assert params["max_tokens"] == 10
 
 
 def test_a_request_asks_for_logprobs_and_keeps_the_prefix_cache_of_versions_apart():
-    body = json.loads(request_body([3, 4], 8, {"temperature": 1.0}, "a:7", "policy"))
+    body = json.loads(request_body([3, 4], 8, {"temperature": 1.0}, "a:7", "policy", "9f"))
     assert body == {
+        "request_id": "9f",
         "model": "policy",
         "token_ids": [3, 4],
         "cache_salt": "a:7",

@@ -45,6 +45,17 @@ def test_no_work_and_weight_updates_are_not_a_standstill():
     assert not progress.stalled(259)
 
 
+def test_time_in_which_nobody_looked_is_not_the_servers_standstill():
+    progress = Progress(limit=60)
+    progress.observe(0, tokens=50, generating=4, updating=False)
+    progress.observe(12, tokens=50, generating=4, updating=False)
+    assert not progress.observe(500, tokens=50, generating=4, updating=False)
+    assert not progress.stalled(500)
+    for now in range(512, 561, 12):
+        assert not progress.observe(now, tokens=50, generating=4, updating=False)
+    assert progress.stalled(561)
+
+
 def test_a_counter_that_starts_over_is_progress():
     progress = Progress(limit=60)
     progress.observe(0, tokens=500, generating=1, updating=False)

@@ -1,0 +1,21 @@
+"""What training changes, in one place."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from learner.checkpoint import TrainingState
+from learner.models import LoadedModel
+from learner.optimizers import Optimizers
+
+
+@dataclass
+class Trainee:
+    """All that a checkpoint restores."""
+
+    loaded: LoadedModel
+    policy: nn.Module
+    """The model as TokenLogprobs, inside DDP where there are several ranks."""
+    reference: nn.Module | None
+    optimizers: Optimizers
+    state: TrainingState

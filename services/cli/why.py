@@ -1,0 +1,99 @@
+"""`headrace why`: what holds a run up, in words first."""
+
+from typing import Any
+
+import typer
+from rich.markup import escape
+
+from services.cli.client import Gateway, GatewayURL
+from services.cli.output import AsJson, duration, out, print_json, state, table
+from services.cli.runs import Run
+from services.contracts.why import ALIVE_SECONDS
+
+FINE = ("none", "over")
+
+
+def register(root: typer.Typer) -> None:
+    """Add the command to the root."""
+    root.command()(why)
+
+
+def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """Say why RUN is slow or stuck: the bottleneck, the oldest prompt in flight, the workers."""
+    found = Gateway(gateway).get(f"/v1/runs/{run}/why")
+    if as_json:
+        print_json(found)
+        return
+    style = "green" if found["cause"] in FINE else "yellow"
+    cause = f"[bold {style}]{found['cause'].replace('_', ' ')}[/]"
+    out.print(f"{cause}: {escape(found['words'])}", soft_wrap=True)
+    steps = f"step {found['step']} of {found['max_steps'] or '?'}"
+    if (ago := found["last_step_seconds_ago"]) is not None:
+        steps += f", the last one {duration(ago)} ago"
+    out.print(f"\n{escape(found['name'])} ({found['run']}) is {state(found['state'])}: {steps}")
+    if found["cause"] != "over":
+        _progress(found)
+    if found["remarks"]:
+        out.print("\n[bold]warnings and errors[/]")
+        for one in found["remarks"]:
+            said = f"{one['source']}: {one['text']}"
+            out.print(f"  {duration(one['seconds_ago'])} ago  {escape(said)}", soft_wrap=True)
+
+
+def _progress(found: dict[str, Any]) -> None:
+    flow = ", ".join(f"{count} {place}" for place, count in found["flow"].items() if count)
+    out.print(f"draws in flight: {flow or 'none'}")
+    if oldest := found["oldest"]:
+        out.print(f"oldest in flight: {escape(_told(oldest))}", soft_wrap=True)
+    if evaluation := found["evaluation"]:
+        out.print(
+            f"evaluation after step {evaluation['step']}: {evaluation['answered']} of "
+            f"{evaluation['rows']} rows answered, {evaluation['held']} being worked on"
+        )
+    if learner := found["learner"]:
+        held = learner["held_seconds"]
+        since = f", for {duration(held)}" if held is not None else ""
+        pid = f" (pid {learner['pid']})" if learner["pid"] else ""
+        out.print(
+            f"learner: on {escape(learner['host'])}{pid}{since}; heard of "
+            f"{duration(learner['prolonged_seconds_ago'])} ago"
+        )
+    else:
+        out.print("learner: [red]none is alive[/]")
+    out.print()
+    table(
+        ("WORKER", "STATE", "VERSION", "IN FLIGHT", "SCORING", "TOKENS/S", "RESTARTS", "SEEN"),
+        [
+            (
+                escape(one["id"]),
+                one["state"] if found["heard"][one["id"]] < ALIVE_SECONDS else "[red]silent[/]",
+                "" if one["version"] is None else str(one["version"]),
+                str(one["groups_in_flight"] + one["evaluation_rows"]),
+                str(one["scoring"]),
+                f"{one['tokens_per_second']:,.0f}",
+                str(one["restarts"]),
+                f"{duration(found['heard'][one['id']])} ago",
+            )
+            for one in found["workers"]
+        ],
+        "no workers: `headrace up` starts one; more with `headrace scale rollout=2`",
+    )
+
+
+def _told(oldest: dict[str, Any]) -> str:
+    """The draw that has been in flight longest, and what happened to it."""
+    where = oldest["place"] + (f" by {oldest['worker']}" if oldest["worker"] else "")
+    if oldest["step"] is not None:
+        where += f", step {oldest['step']}"
+    past = [
+        f"{one['what']} {duration(one['seconds_ago'])} ago"
+        for one in oldest["timeline"]
+        if one["seconds_ago"] is not None
+    ]
+    text = f"draw {oldest['draw']}, {where}"
+    if past:
+        text += f" ({', '.join(past)})"
+    if oldest["failures"]:
+        failures = ", ".join(f"{cause} {n}×" for cause, n in oldest["failures"].items())
+        text += f"; failed before: {failures}"
+    return text

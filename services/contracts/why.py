@@ -1,0 +1,149 @@
+"""Why a run is slow or stuck: the answer of `GET /v1/runs/{id}/why` and `headrace why`."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from services.contracts.events import Event
+from services.contracts.records import RunRecord, RunState, WorkerRecord
+
+ALIVE_SECONDS = 5.0
+"""A worker that was heard of since counts as alive; heartbeats come every second."""
+
+Cause = Literal[
+    "none",
+    "over",
+    "queued",
+    "starting",
+    "paused",
+    "cancelling",
+    "no_learner",
+    "no_worker",
+    "vllm",
+    "weights",
+    "rollout",
+    "reward",
+    "learner",
+    "evaluation",
+]
+Place = Literal["returned", "generating", "scoring", "waiting", "planned", "trained"]
+
+
+class Moment(BaseModel):
+    """Something that happened to a draw."""
+
+    what: str = Field(
+        description="`leased`, `generating`, `scoring`, `completed`, `planned`, `trained`."
+    )
+    seconds_ago: float | None = Field(description="How long ago it began; null: not known.")
+
+
+class OldestDraw(BaseModel):
+    """The draw that has been in flight longest, by its position in the run's order."""
+
+    draw: int = Field(description="Its position in the run's order.")
+    place: Place = Field(
+        description="Where it is: given back and not handed out again (`returned`), with a worker "
+        "(`generating`, `scoring`), finished and `waiting` for a batch, `planned` for one, or "
+        "`trained` and waiting for the checkpoint."
+    )
+    worker: str | None = Field(None, description="Who holds it, or who finished it.")
+    step: int | None = Field(None, description="The step it is planned for.")
+    lease_seconds_left: float | None = Field(
+        None, description="Until its lease lapses, if it is not renewed. Below 0: it has lapsed."
+    )
+    failures: dict[str, int] = Field(
+        default_factory=dict, description="Attempts at it that failed, by cause."
+    )
+    timeline: list[Moment] = Field(description="What happened to it, oldest first.")
+
+
+class Flow(BaseModel):
+    """How many draws are where, now."""
+
+    returned: int = Field(0, description="Given back, not handed out again yet.")
+    held: int = Field(0, description="With workers.")
+    lapsed: int = Field(0, description="Of these, those whose lease has lapsed.")
+    waiting: int = Field(0, description="Finished groups that no batch has taken.")
+    planned: int = Field(0, description="Groups of batches that are not trained yet.")
+    trained: int = Field(0, description="Trained groups that no checkpoint covers yet.")
+
+
+class LearnerHold(BaseModel):
+    """Who is the pool's learner."""
+
+    host: str = Field(description="The machine it runs on.")
+    pid: int | None = Field(description="The process id of rank 0 there.")
+    held_seconds: float | None = Field(description="How long it has been the pool's learner.")
+    prolonged_seconds_ago: float = Field(
+        description="When it last prolonged its lock; it does so every 2 s, and loses it after 10."
+    )
+
+
+class OpenEvaluation(BaseModel):
+    """An evaluation that is not finished."""
+
+    step: int = Field(description="The step after which it was asked for.")
+    version: str | None = Field(description="The version that answers; null: no answer yet.")
+    rows: int = Field(description="Rows to answer.")
+    answered: int = Field(description="Rows that have an answer.")
+    held: int = Field(description="Rows that workers work on.")
+
+
+class Remark(BaseModel):
+    """A warning or an error, as it was said."""
+
+    seconds_ago: float = Field(description="How long ago.")
+    source: str = Field(description="`run`, or the worker that said it.")
+    text: str = Field(description="What was said.")
+
+
+class Why(BaseModel):
+    """Where a run stands, and what holds it up."""
+
+    run: str = Field(description="The run's id.")
+    name: str = Field(description="Its name.")
+    state: RunState = Field(description="Where it is in its life.")
+    step: int = Field(description="Batches trained.")
+    max_steps: int | None = Field(description="Batches it is to train.")
+    cause: Cause = Field(
+        description="What holds it up, in one word; `none` where nothing does, `over` where it "
+        "has ended."
+    )
+    words: str = Field(description="The same as a sentence.")
+    last_step_seconds_ago: float | None = Field(
+        description="When a step was last finished; null: none since it started."
+    )
+    flow: Flow = Field(description="How many draws are where.")
+    oldest: OldestDraw | None = Field(description="The draw that has been in flight longest.")
+    evaluation: OpenEvaluation | None = Field(description="The open evaluation, if there is one.")
+    learner: LearnerHold | None = Field(description="The pool's learner; null: none is alive.")
+    workers: list[WorkerRecord] = Field(description="The pool's workers, as they last said.")
+    heard: dict[str, float] = Field(
+        description="Seconds since each worker was heard of; after 5 it does not count as alive."
+    )
+    remarks: list[Remark] = Field(description="The newest warnings and errors, newest first.")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that a diagnosis needs, as plain values."""
+
+    now: float
+    """Unix seconds, by Redis' clock."""
+    run: RunRecord
+    active: RunRecord | None = None
+    """The run that the pool works on."""
+    ahead: list[str] = field(default_factory=list)
+    """Runs before this one in its pool's queue."""
+    queued: bool = False
+    learner: LearnerHold | None = None
+    workers: list[WorkerRecord] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    """The newest, oldest first."""
+    flow: Flow = field(default_factory=Flow)
+    planned_step: int | None = None
+    """The first step that has a plan and is not trained."""
+    oldest: OldestDraw | None = None
+    evaluation: OpenEvaluation | None = None

@@ -1,0 +1,61 @@
+"""`headrace why` against the real gateway: in words, as JSON, and for a run that there is not."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from services.contracts.records import WorkerRecord
+from services.store import Store
+from services.store.insight import lock_token
+from tests.integration.gateway.servers import InStore
+from tests.integration.gateway.test_cli import (
+    Headrace,
+    environment,
+    headrace,
+    queued,
+    rows,
+)
+
+__all__ = ["environment", "headrace", "rows"]
+
+POOL = "why"
+
+
+def given(in_store: InStore, action: Callable[[Store], object]) -> None:
+    in_store(action)  # type: ignore[arg-type]
+
+
+def test_why_is_words_first_and_everything_as_json(
+    headrace: Headrace, rows: Path, model: Path, in_store: InStore
+) -> None:
+    run = queued(headrace, "--set", f"model.path={model}", "--pool", POOL)
+
+    said = headrace("why", run)
+
+    assert said.returncode == 0, said.stderr
+    first, *_ = said.stdout.splitlines()
+    assert first == f"no learner: it is queued, and no learner serves pool '{POOL}'"
+    assert "learner: none is alive" in said.stdout
+
+    given(in_store, lambda s: s.runs.lock_pool(POOL, lock_token("box", 7, 0), 10))
+    given(in_store, lambda s: s.runs.take(POOL))
+    given(in_store, lambda s: s.runs.set_state(run, "running", ""))
+    worker = WorkerRecord(id="w", pool=POOL, host="h", pid=1, state="idle", error="no room")
+    given(in_store, lambda s: s.workers.heartbeat(worker.model_copy(update={"restarts": 2})))
+
+    found = json.loads(headrace("why", run, "--json").stdout)
+    said = headrace("why", run)
+
+    assert found["run"] == run
+    assert found["workers"][0]["restarts"] == 2
+    assert found["remarks"][0]["text"] == "no room"
+    assert found["learner"]["host"] == "box"
+    assert "learner: on box (pid 7)" in said.stdout
+    assert "w: no room" in said.stdout
+
+
+def test_a_run_that_there_is_not_is_one_sentence(headrace: Headrace) -> None:
+    refused = headrace("why", "nobody")
+
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: there is no run 'nobody'")

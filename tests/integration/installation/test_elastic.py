@@ -1,0 +1,151 @@
+"""Workers that leave a running run: told to, killed, or stopped for longer than their lease.
+
+The worker of the installation is quick; a second one, which each test treats badly, is slow, so
+that it holds leases for as long as the test needs.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from services.process import die_with
+from services.store.keys import run_key
+from tests.integration.installation.conftest import SCRIPTED, Installation
+from tests.integration.launch.conditions import eventually
+
+pytestmark = pytest.mark.timeout(240)
+
+NAME = "slow"
+
+
+class SlowWorker:
+    """`python -m rollout` whose vLLM samples `tokens_per_second`."""
+
+    def __init__(self, installation: Installation, log: Path, tokens_per_second: float) -> None:
+        stack = installation.stack
+        self.log = log
+        self._redis = redis.Redis.from_url(stack.redis_url)
+        script = {"vocabulary": 20, "tokens_per_second": tokens_per_second}
+        with log.open("w") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "rollout", "--worker", NAME],
+                stderr=file,
+                preexec_fn=die_with(os.getpid()),
+                env=os.environ
+                | SCRIPTED
+                | {
+                    "HEADRACE_SCRIPTED_VLLM": json.dumps(script),
+                    "HEADRACE_REDIS_URL": stack.redis_url,
+                    "HEADRACE_REWARD_URL": stack.reward_url,
+                    "HEADRACE_GATEWAY_URL": stack.gateway_url,
+                    "HEADRACE_DATA": str(stack.data),
+                },
+            )
+
+    def holds(self, run: str) -> set[int]:
+        """Positions of the draws that it holds, as the store knows them."""
+        held = self._redis.hvals(run_key(run, "held"))
+        found = [record.decode().split(" ") for record in held]  # type: ignore[union-attr]
+        return {int(draw.partition(":")[0]) for draw, worker, _ in found if worker == NAME}
+
+    def signal(self, number: signal.Signals) -> float:
+        """Send it a signal; returns when."""
+        os.kill(self.process.pid, number)
+        return time.monotonic()
+
+    def end(self) -> None:
+        """Whatever state it is in."""
+        self.process.kill()
+        self.process.wait()
+        self._redis.close()
+
+
+@contextmanager
+def running(
+    installation: Installation, log: Path, lease_seconds: float, tokens_per_second: float
+) -> Iterator[tuple[str, SlowWorker]]:
+    """A run on which both workers are at work, the slow one with leases in its hands. At the end
+    the run is cancelled, and every draw of it accounted for."""
+    run = installation.submit(
+        data={"dataset": "sums"},
+        training={"max_steps": 5000, "checkpoint_every": 20},
+        rollout={"max_staleness": 4, "lease_seconds": lease_seconds},
+        sampling={"max_tokens": 8, "ignore_eos": True},
+    )
+    worker = SlowWorker(installation, log, tokens_per_second)
+    try:
+        eventually(lambda: worker.holds(run), within=60, what=log.read_text())
+        yield run, worker
+    finally:
+        worker.end()
+        installation.api.post(f"/v1/runs/{run}/cancel")
+    record, _ = installation.ended(run)
+    assert record["state"] == "cancelled", record["reason"]
+    audit = installation.api.get(f"/v1/runs/{run}/audit")
+    assert (audit["lost"], audit["duplicated"], audit["dropped"]) == (0, 0, {}), audit
+    assert audit["trained"] == record["step"] * 4
+    assert audit["max_staleness_seen"] <= 4
+
+
+def trained(installation: Installation, run: str) -> int:
+    return int(installation.api.get(f"/v1/runs/{run}")["step"])
+
+
+def test_told_to_stop_it_hands_its_leases_back_at_once(
+    installation: Installation, tmp_path: Path
+) -> None:
+    with running(installation, tmp_path / "log", 60, tokens_per_second=0.2) as (run, worker):
+        told = worker.signal(signal.SIGTERM)
+        eventually(lambda: not worker.holds(run), within=60)
+        took = time.monotonic() - told
+        assert took < 1.0, f"its draws went out again after {took:.1f} s"
+        assert worker.process.wait(20) == 0
+        after = trained(installation, run)
+        eventually(lambda: trained(installation, run) > after + 1, within=30)
+    assert "Traceback" not in worker.log.read_text()
+
+
+def test_killed_it_is_noticed_within_its_lease_time(
+    installation: Installation, tmp_path: Path
+) -> None:
+    with running(installation, tmp_path / "log", 4, tokens_per_second=1) as (run, worker):
+        # Longer than its lease: it renews, because tokens move.
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() - began > 5 and worker.holds(run), within=30)
+        killed = worker.signal(signal.SIGKILL)
+        eventually(lambda: not worker.holds(run), within=60)
+        took = time.monotonic() - killed
+        assert took < 4 + 1.0, f"its draws went out again after {took:.1f} s"
+        after = trained(installation, run)
+        eventually(lambda: trained(installation, run) > after + 1, within=30)
+
+
+def test_stopped_for_longer_than_its_lease_its_work_is_refused(
+    installation: Installation, tmp_path: Path
+) -> None:
+    def refused() -> int:
+        said = worker.log.read_text()
+        return said.count("lease lost") + said.count("came too late and is discarded")
+
+    with running(installation, tmp_path / "log", 3, tokens_per_second=2) as (run, worker):
+        worker.signal(signal.SIGSTOP)
+        stopped_with = worker.holds(run)
+        # Its vLLM goes on meanwhile, and has all answers when it wakes.
+        eventually(lambda: not stopped_with & worker.holds(run), within=30)
+        after = trained(installation, run)
+        eventually(lambda: trained(installation, run) > after + 1, within=30)
+        assert refused() == 0
+        worker.signal(signal.SIGCONT)
+        eventually(lambda: refused() >= len(stopped_with), within=30)
+        # It is none the worse for it, and takes new work with the vLLM that it had.
+        eventually(lambda: worker.holds(run), within=30)
+        assert worker.log.read_text().count("vLLM serves") == 1

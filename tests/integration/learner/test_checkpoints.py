@@ -1,0 +1,139 @@
+"""Checkpoints while training goes on: learners killed and stopped at every point of their way."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from learner.checkpoint import verify
+from services.contracts.config import parse_config
+from services.contracts.records import RunRecord, RunState
+from services.store import Store
+from services.volume import Volume
+from tests.integration.learner.conftest import Place
+from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, submit
+from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
+
+pytestmark = pytest.mark.timeout(240)
+
+STEPS = 9
+TRAINING: dict[str, Any] = {"max_steps": STEPS, "checkpoint_every": 3, "tokens_per_microbatch": 64}
+STOPPING = ("-m", "tests.integration.learner.stopping_learner")
+
+
+@pytest.fixture
+async def working(place: Place, store: Store) -> AsyncIterator[TorchWorker]:
+    """A model to start from, a run of it that waits, and a worker that serves that run."""
+    await add_sums(store, place.data)
+    await submit(store, "first", MIDTRAIN)
+    learner = place.learner()
+    await ended(store, "first")
+    learner.send_signal(signal.SIGTERM)
+    learner.wait(timeout=30)
+    config = rl(training=TRAINING)
+    await submit(store, "second", config)
+    async with serving(store, Volume(place.data), "second", parse_config(config)) as worker:
+        yield worker
+
+
+def folders(place: Place) -> list[str]:
+    return sorted(path.name for path in (place.data / "runs/second/checkpoints").iterdir())
+
+
+async def assert_nothing_lost(place: Place, store: Store, record: RunRecord) -> None:
+    assert (record.state, record.step, record.reason) == (RunState.SUCCEEDED, STEPS, "")
+    assert record.checkpoint is not None
+    assert verify(place.data / record.checkpoint).step == record.committed_step == STEPS
+    found = await store.ledger.audit("second")
+    assert (found.trained, found.in_flight, found.problems) == (STEPS * 4, 0, [])
+    assert found.max_staleness_seen <= 1
+    # The newest two of the path that led here, and nothing unfinished or never committed.
+    left = folders(place)
+    assert len(left) <= 2
+    assert record.checkpoint.endswith(left[-1])
+    assert all(verify(place.data / "runs/second/checkpoints" / name) for name in left)
+
+
+@pytest.mark.parametrize(
+    ("killed_before", "committed", "whole"),
+    [("renamed?", 0, 0), ("committed?", 0, 1), ("retained?", 3, 1)],
+)
+async def test_a_learner_killed_on_a_checkpoints_way_loses_and_repeats_nothing(
+    place: Place,
+    store: Store,
+    working: TorchWorker,
+    killed_before: str,
+    committed: int,
+    whole: int,
+) -> None:
+    learner = place.learner(*STOPPING, killed_before, "SIGKILL")
+    assert await asyncio.to_thread(learner.wait, 100) == -signal.SIGKILL
+    record = await store.runs.get("second")
+    assert record is not None
+    assert record.committed_step == committed
+    assert len([name for name in folders(place) if name.startswith("step-")]) == whole
+
+    successor = place.learner()
+
+    record = await ended(store, "second")
+    assert [began for _, began in await store.runs.lineages("second")] == [0, committed]
+    await assert_nothing_lost(place, store, record)
+    successor.send_signal(signal.SIGTERM)
+    assert successor.wait(timeout=30) == 0
+
+
+async def test_a_learner_that_sleeps_before_its_rename_cannot_harm_its_successor(
+    place: Place, store: Store, working: TorchWorker
+) -> None:
+    sleeper = place.learner(*STOPPING, "renamed?", "SIGSTOP")
+    _, status = await asyncio.to_thread(os.waitpid, sleeper.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+
+    successor = place.learner()
+
+    async def committed(step: int) -> bool:
+        record = await store.runs.get("second")
+        return record is not None and record.committed_step >= step
+
+    await eventually(partial(committed, 3), within=100)
+    sleeper.send_signal(signal.SIGCONT)
+    # As replaced, or, where it slept for longer than a connection lasts, as without Redis.
+    assert await asyncio.to_thread(sleeper.wait, 60) in (3, 2)
+    record = await ended(store, "second")
+    lineages = await store.runs.lineages("second")
+    assert [began for _, began in lineages] == [0, 0]
+    assert record.checkpoint is not None
+    assert record.checkpoint.endswith(f"step-{STEPS:06d}-{lineages[1][0]}")
+    await assert_nothing_lost(place, store, record)
+    successor.send_signal(signal.SIGTERM)
+    assert successor.wait(timeout=30) == 0
+
+
+async def test_training_goes_on_while_a_checkpoint_is_written_and_its_commit_covers_only_it(
+    place: Place, store: Store, working: TorchWorker
+) -> None:
+    written = place.data / "go-on"
+    learner = place.learner(*STOPPING, "renamed?", str(written))
+
+    async def reached(step: int) -> RunRecord | None:
+        record = await store.runs.get("second")
+        return record if record is not None and record.step >= step else None
+
+    record = await eventually(partial(reached, 6), within=100)
+    assert record.committed_step == 0
+    written.touch()
+
+    record = await ended(store, "second")
+    await assert_nothing_lost(place, store, record)
+    events = await store.events.read("second", "0")
+    made = [event.data["step"] for event in events if event.kind == "checkpoint"]
+    # What fell due meanwhile was made as soon as the first was done.
+    assert made[0] == 3
+    assert made[1] >= 6
+    assert made[-1] == STEPS
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0

@@ -1,0 +1,143 @@
+"""Weight updates while requests are in flight, and requests cut off: with the scripted server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rollout.policy import PastDeadline, PolicyClient
+from rollout.samples import Sample, check_spans, sampling_params
+from rollout.vllm_server import VLLMServer
+from services.contracts.config.run import Sampling
+from tests.integration.rollout.test_server import make_server, snapshot
+
+LENGTH = 100
+WHOLE = sampling_params(Sampling(max_tokens=LENGTH, ignore_eos=True), [], 128)
+
+
+@pytest.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[VLLMServer]:
+    server = make_server(tmp_path, monkeypatch, tokens_per_second=400)
+    await (await server.start()).close()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def policy(server: VLLMServer, tmp_path: Path) -> AsyncIterator[PolicyClient]:
+    client = PolicyClient(server.url)
+    await client.load(snapshot(tmp_path, 1))
+    yield client
+    await client.close()
+
+
+async def in_flight(
+    policy: PolicyClient, n: int = 2, tokens: int = 20
+) -> asyncio.Task[list[Sample]]:
+    """A request for `n` samples that has sampled so much, and is far from its end."""
+    before = await policy.tokens_generated()
+    request = asyncio.create_task(policy.generate([1, 2], n, WHOLE))
+    while await policy.tokens_generated() < before + tokens:
+        assert not request.done()
+    return request
+
+
+def versions(samples: list[Sample]) -> list[list[str]]:
+    for sample in samples:
+        assert len(sample.token_ids) == len(sample.logprobs) == LENGTH
+        assert sample.finish_reason == "length"
+        check_spans(sample.spans, LENGTH)
+    return [[span.version for span in sample.spans] for sample in samples]
+
+
+async def test_abort_continues_every_sample_under_the_new_version(
+    policy: PolicyClient, tmp_path: Path
+) -> None:
+    request = await in_flight(policy)
+    sampled = await policy.tokens_generated()
+
+    await policy.load(snapshot(tmp_path, 2), "abort")
+    await policy.load(snapshot(tmp_path, 3), "abort")
+
+    spans = versions(await request)
+    assert [(tags[0], tags[-1]) for tags in spans] == [("aaaaaa:1", "aaaaaa:3")] * 2
+    # What was sampled before was not sampled again.
+    assert await policy.tokens_generated() == 2 * LENGTH
+    assert sampled < 2 * LENGTH
+
+
+async def test_wait_lets_requests_in_flight_end_first(policy: PolicyClient, tmp_path: Path) -> None:
+    request = await in_flight(policy)
+
+    loading = asyncio.create_task(policy.load(snapshot(tmp_path, 2), "wait"))
+    await asyncio.sleep(0)
+    later = asyncio.create_task(policy.generate([1, 2], 1, WHOLE))
+
+    assert versions(await request) == [["aaaaaa:1"]] * 2
+    assert versions(await later) == [["aaaaaa:2"]]
+    assert loading.done()
+
+
+async def test_keep_goes_on_under_the_new_version(policy: PolicyClient, tmp_path: Path) -> None:
+    request = await in_flight(policy)
+    await policy.load(snapshot(tmp_path, 2), "keep")
+    assert versions(await request) == [["aaaaaa:1", "aaaaaa:2"]] * 2
+
+
+@pytest.mark.parametrize("mode", ["keep", "abort", "wait"])
+async def test_requests_of_an_update_and_after_it_have_the_new_versions_salt(
+    policy: PolicyClient, server: VLLMServer, tmp_path: Path, mode: str
+) -> None:
+    request = await in_flight(policy, n=1)
+
+    loading = asyncio.create_task(policy.load(snapshot(tmp_path, 2), mode))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    during = asyncio.create_task(policy.generate([1, 2], 1, WHOLE))
+    await loading
+    after = asyncio.create_task(policy.generate([1, 2], 1, WHOLE))
+    await asyncio.gather(request, during, after)
+
+    async with httpx.AsyncClient(trust_env=False) as http:
+        salts = (await http.get(f"{server.url}/salts")).json()
+    continued = 1 if mode == "abort" else 0
+    assert salts == [["aaaaaa:1", "aaaaaa:1"], *[["aaaaaa:2", "aaaaaa:2"]] * (2 + continued)]
+
+
+async def test_a_request_past_its_deadline_ends_where_it_is(policy: PolicyClient) -> None:
+    cut = asyncio.Event()
+    request = asyncio.create_task(policy.generate([1, 2], 3, WHOLE, cut))
+    other = await in_flight(policy, n=1)
+
+    cut.set()
+
+    for sample in await request:
+        assert sample.finish_reason == "deadline"
+        assert 0 < len(sample.token_ids) == len(sample.logprobs) < LENGTH
+        check_spans(sample.spans, len(sample.token_ids))
+    # Nobody else's request was touched.
+    assert versions(await other) == [["aaaaaa:1"]]
+
+
+async def test_a_request_without_a_token_at_its_deadline_is_given_up(policy: PolicyClient) -> None:
+    await policy._control("/pause?mode=keep&clear_cache=false")
+    cut = asyncio.Event()
+    request = asyncio.create_task(policy.generate([1, 2], 1, WHOLE, cut))
+    cut.set()
+    await policy._control("/resume")
+    with pytest.raises(PastDeadline):
+        await request
+
+
+async def test_a_deadline_during_an_update_of_mode_abort_is_kept(
+    policy: PolicyClient, tmp_path: Path
+) -> None:
+    cut = asyncio.Event()
+    before = await policy.tokens_generated()
+    request = asyncio.create_task(policy.generate([1, 2], 2, WHOLE, cut))
+    while await policy.tokens_generated() < before + 20:
+        assert not request.done()
+    cut.set()
+    await policy.load(snapshot(tmp_path, 2), "abort")
+    assert {sample.finish_reason for sample in await request} == {"deadline"}

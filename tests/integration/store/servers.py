@@ -1,0 +1,164 @@
+"""Redis servers as an operator would run them: with a password, behind TLS, watched by a Sentinel,
+three masters of a cluster. All on loopback; each dies with the test's process."""
+
+import asyncio
+import os
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import redis
+
+from services.launch.options import free_ports
+from services.launch.redis import find_server, servers_here
+from services.process import die_with
+
+SLOTS = 16384
+DURABLE = (
+    *("--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always"),
+    *("--maxmemory-policy", "noeviction", "--save", ""),
+)
+
+
+class Server:
+    """One redis-server; its port stays the same over restarts."""
+
+    def __init__(self, folder: Path, port: int = 0, *options: str) -> None:
+        self.folder = folder
+        self.port = port or free_ports("127.0.0.1", 1)[0]
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        self.start()
+
+    def start(self) -> None:
+        """Start it; `wait` says when it answers."""
+        self._process = subprocess.Popen(
+            [
+                find_server(servers_here()),
+                *(*self._options, "--port", str(self.port), "--dir", str(self.folder)),
+            ],
+            stdout=subprocess.DEVNULL,
+            preexec_fn=die_with(os.getpid()),
+        )
+
+    def client(self, **options: object) -> redis.Redis:
+        """A client that is patient while the server starts."""
+        patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)
+        return redis.Redis(port=self.port, retry=patient, **options)  # type: ignore[arg-type]
+
+    def wait(self, **options: object) -> None:
+        """Until it answers."""
+        with self.client(**options) as client:
+            client.ping()
+
+    def kill(self) -> None:
+        """As a power cut would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def cluster_ports(count: int) -> list[int]:
+    """Ports that are free, as are those 10,000 above, where the nodes talk to each other."""
+    found: list[int] = []
+    for port in range(21_000 + os.getpid() % 2000, 55_000):
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + 10_000))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise RuntimeError("no free ports for a cluster")
+
+
+def start_cluster(folder: Path, count: int = 3) -> list[Server]:
+    """`count` masters that share the slots. Returns when all of them agree."""
+    options = (*DURABLE, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    servers = [
+        Server(folder / str(number), port, *options)
+        for number, port in enumerate(cluster_ports(count))
+    ]
+    bounds = [SLOTS * number // count for number in range(count + 1)]
+    for number, server in enumerate(servers):
+        with server.client() as client:
+            client.execute_command(
+                "CLUSTER", "ADDSLOTS", *range(bounds[number], bounds[number + 1])
+            )
+            if number:
+                client.execute_command("CLUSTER", "MEET", "127.0.0.1", servers[0].port)
+    return servers
+
+
+async def cluster_agrees(servers: list[Server]) -> bool:
+    """Whether every node knows every other and all slots are covered."""
+
+    def agrees(server: Server) -> bool:
+        with server.client() as client:
+            info = client.execute_command("CLUSTER", "INFO")
+        text = info.decode() if isinstance(info, bytes) else str(info)
+        return all(
+            wanted in text.replace("'", "").replace(": ", ":")
+            for wanted in ("cluster_state:ok", f"cluster_size:{len(servers)}")
+        )
+
+    return all([await asyncio.to_thread(agrees, server) for server in servers])
+
+
+def certificates(folder: Path) -> tuple[Path, Path, Path]:
+    """A CA of our own, and a certificate by it for 127.0.0.1: (CA, certificate, key)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ca, key = folder / "ca.pem", folder / "ca.key"
+    cert, cert_key = folder / "server.pem", folder / "server.key"
+    (folder / "san").write_text("subjectAltName=IP:127.0.0.1\n")
+    quiet = {"check": True, "capture_output": True, "cwd": folder}
+    new = ("openssl", "req", "-newkey", "rsa:2048", "-nodes")
+    subprocess.run(
+        [*new, "-x509", "-days", "2", "-subj", "/CN=test CA", "-keyout", key, "-out", ca],
+        **quiet,  # type: ignore[call-overload]
+    )
+    subprocess.run(
+        [*new, "-subj", "/CN=redis", "-keyout", cert_key, "-out", folder / "server.csr"],
+        **quiet,  # type: ignore[call-overload]
+    )
+    subprocess.run(
+        [
+            *("openssl", "x509", "-req", "-days", "2", "-in", folder / "server.csr"),
+            *("-CA", ca, "-CAkey", key, "-CAcreateserial", "-extfile", folder / "san"),
+            *("-out", cert),
+        ],
+        **quiet,  # type: ignore[call-overload]
+    )
+    return ca, cert, cert_key
+
+
+@asynccontextmanager
+async def tls_in_front_of(port: int, cert: Path, key: Path) -> AsyncIterator[int]:
+    """A port that speaks TLS and passes everything on to `port`: what a Redis built with TLS, or
+    the proxy of a cloud's Redis, looks like from outside."""
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.CancelledError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(carry(reader, behind[1]), carry(behind[0], writer))
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()

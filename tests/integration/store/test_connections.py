@@ -1,0 +1,329 @@
+"""The store over every kind of Redis that a URL can name, and its way back after each goes away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import RedisCluster
+from redis.crc import key_slot
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError
+
+from services.contracts.config.run import Evaluation
+from services.contracts.records import WorkerRecord
+from services.contracts.weights import WeightFile, WeightManifest
+from services.durability import cannot_use
+from services.settings import Settings
+from services.store import Store
+from services.store.scripts import Scripts, script_names
+from tests.integration.store.scene import RUN, Scene, draws, record, segment
+from tests.integration.store.servers import (
+    DURABLE,
+    Server,
+    certificates,
+    cluster_agrees,
+    start_cluster,
+    tls_in_front_of,
+)
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = Store.from_url(url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def until(condition: Any, within: float = 30.0) -> None:
+    """Until `await condition()` is true; a Redis that is away meanwhile counts as not yet."""
+    async with asyncio.timeout(within):
+        while True:
+            try:
+                if await condition():
+                    return
+            except (RedisError, OSError):
+                pass
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    one = Server(tmp_path / "redis", 0, *DURABLE)
+    one.wait()
+    yield one
+    one.kill()
+
+
+# --- one server ---------------------------------------------------------------------------------
+
+
+async def test_a_password_is_given_and_never_shown(tmp_path: Path) -> None:
+    server = Server(tmp_path / "redis", 0, *DURABLE, "--requirepass", "s3cr/t")
+    server.wait(password="s3cr/t")
+    try:
+        url = f"redis://:s3cr%2Ft@127.0.0.1:{server.port}/0"
+        async with opened(url) as store:
+            await store.check_durability()
+        wrong = f"redis://:wr0ng@127.0.0.1:{server.port}/0"
+        async with opened(wrong) as store:
+            with pytest.raises(AuthenticationError) as refused:
+                await store.ping()
+        said = cannot_use(Settings(redis_url=wrong), refused.value)
+        assert f"redis://:***@127.0.0.1:{server.port}/0" in said
+        assert "wr0ng" not in said
+    finally:
+        server.kill()
+
+
+async def test_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    server = Server(tmp_path / "redis", 0, *DURABLE, "--unixsocket", str(path))
+    server.wait()
+    try:
+        async with opened(f"unix://{path}?db=0") as store:
+            await store.check_durability()
+            await Scene(store, None).start()
+            assert await store.runs.get(RUN) is not None
+    finally:
+        server.kill()
+
+
+async def test_tls_with_a_ca_of_ones_own(server: Server, tmp_path: Path) -> None:
+    ca, cert, key = certificates(tmp_path / "tls")
+    async with tls_in_front_of(server.port, cert, key) as port:
+        async with opened(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={ca}") as store:
+            await store.check_durability()
+            scene = Scene(store, None)
+            await scene.start(batch=2)
+            assert len((await scene.lease(2)).leases) == 2
+        async with opened(f"rediss://127.0.0.1:{port}/0") as store:
+            with pytest.raises(ConnectionError, match="certificate verify failed"):
+                await store.ping()
+        plain = f"rediss://127.0.0.1:{port}/0?ssl_cert_reqs=none&ssl_check_hostname=false"
+        async with opened(plain) as store:
+            await store.ping()
+
+
+async def test_scripts_that_redis_forgot_are_loaded_again(server: Server) -> None:
+    async with opened(f"redis://127.0.0.1:{server.port}/0") as store:
+        scene = Scene(store, None)
+        await scene.start(batch=2, eta=9)
+        (zero,) = await scene.leased(1)
+        with server.client() as client:
+            client.script_flush()
+        assert await scene.complete(zero)
+
+        server.kill()
+        with pytest.raises(ConnectionError):
+            await scene.lease(1)
+        server.start()
+        server.wait()
+
+        # The same client, the same lease, scripts that the new process has never seen.
+        (one,) = await scene.leased(1)
+        assert one.draw == 1
+        assert await scene.complete(one)
+        groups = await store.trajectories.read(RUN, wait=1)
+        assert len(groups) == 2
+        await scene.plan(1, groups)
+        assert await scene.commit(1) == 2
+        audit = await store.ledger.audit(RUN)
+        assert (audit.trained, audit.lost, audit.duplicated) == (2, 0, 0)
+
+
+async def test_a_blocking_read_outlives_a_restart(server: Server) -> None:
+    async with opened(f"redis://127.0.0.1:{server.port}/0") as store:
+        await Scene(store, None).start()
+        waiting = asyncio.create_task(store.events.read(RUN, "$", wait=5))
+        server.kill()
+        with pytest.raises(ConnectionError):
+            await waiting
+        server.start()
+        server.wait()
+        assert [event.kind for event in await store.events.read(RUN, "0")] == ["state"]
+
+
+# --- a cluster ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[list[Server]]:
+    servers = start_cluster(tmp_path / "cluster")
+    await until(lambda: cluster_agrees(servers))
+    yield servers
+    for server in servers:
+        server.kill()
+
+
+def cluster_url(servers: list[Server]) -> str:
+    return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in servers[:2])
+
+
+@pytest.fixture
+def touched(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
+    """Scripts that were run, and how many slots each call of them touched."""
+    seen: dict[str, set[int]] = {}
+    run = Scripts.run
+
+    async def watched(self: Scripts, name: str, keys: list[str], args: list[Any]) -> Any:
+        slots = {key_slot(key.encode()) for key in keys}
+        seen.setdefault(name, set()).add(len(slots))
+        return await run(self, name, keys, args)
+
+    monkeypatch.setattr(Scripts, "run", watched)
+    return seen
+
+
+async def test_a_whole_life_on_three_masters_and_every_script_on_one_slot(
+    cluster: list[Server], touched: dict[str, set[int]]
+) -> None:
+    raw = RedisCluster(host="127.0.0.1", port=cluster[0].port)
+    async with opened(cluster_url(cluster)) as store:
+        await store.check_durability()
+        scene = Scene(store, raw)
+        await whole_life(scene)
+        # Three runs, so that not everything happens to be on one master.
+        slots = {key_slot(f"{{{run}}}".encode()) * 3 // 16384 for run in (RUN, "r2", "r3")}
+        assert len(slots) > 1
+    await raw.aclose()
+    assert set(script_names()) - touched.keys() == set(), "not run here: add them"
+    assert {name for name, counts in touched.items() if counts != {1}} == set()
+
+
+async def whole_life(scene: Scene) -> None:
+    """Everything that processes do with the store, once at least."""
+    store = scene.store
+    assert await store.runs.lock_pool("default", "box:1:1:a", 10) == ""
+    assert await store.runs.prolong_pool("default", "box:1:1:a", 10)
+    await scene.start(batch=2, eta=9)
+    assert (await store.runs.take("default")) is not None
+    await store.datasets.append("d", segment(5))
+    worker = WorkerRecord(id="w", pool="default", host="h", pid=1, state="idle", run=RUN)
+    await store.workers.heartbeat(worker)
+    manifest = WeightManifest(
+        run=RUN, version=0, lineage="aaa", kind="full", model=f"runs/{RUN}/model",
+        files=[WeightFile("w", 1, "0")], tensors=1, created=0.0,
+    )  # fmt: skip
+    await store.weights.publish(scene.epoch, manifest, keep=8)
+    assert await store.weights.newest_after(RUN, "0", 1) is not None
+
+    await scene.dataset(3, "held-out")
+    await store.evaluations.ask(RUN, Evaluation(dataset="held-out"), step=0, min_version=0)
+    given = {"worker": "w", "lineage": "aaa", "version": 0, "ttl": 60.0}
+    rows = await store.evaluations.lease(RUN, count=3, **given)  # type: ignore[arg-type]
+    await store.evaluations.renew(RUN, [attempt for attempt, _ in rows.rows], 60)
+    await store.evaluations.give_back(RUN, [rows.rows[0][0]])
+    again = await store.evaluations.lease(RUN, count=1, **given)  # type: ignore[arg-type]
+    for attempt, _ in [*rows.rows[1:], *again.rows]:
+        outcome = {"rewards": [1.0], "statuses": ["correct"]}
+        assert await store.evaluations.complete(RUN, rows.id, attempt, outcome)
+    assert (await store.evaluations.outcome(RUN) or {})["rows"] == 3
+
+    leases = await scene.leased(6)
+    assert draws(leases) == [0, 1, 2, 3, 4, 5]
+    assert await store.prompts.renew(RUN, [lease.attempt for lease in leases], 60) == []
+    for lease in leases[:4]:
+        assert await scene.complete(lease, scene.group(lease))
+    assert await store.prompts.drop(RUN, leases[4].attempt, "too_long", "")
+    assert await store.prompts.give_back(RUN, [leases[5].attempt]) == 0
+    groups = sorted(await store.trajectories.read(RUN, wait=1), key=lambda g: int(g.draw[0]))
+    await scene.plan(1, groups[:2])
+    assert len(await store.trajectories.payloads(RUN, [0, 1])) == 2
+    await store.runs.update(RUN, scene.epoch, {"step": 1})
+    await store.events.add(RUN, "step", {"step": 1})
+    assert await scene.commit(1) == 2
+    await store.trajectories.send_back(RUN, scene.epoch, [groups[2].entry], limit=3)
+    why = await store.insight.situation(await store.runs.get(RUN))  # type: ignore[arg-type]
+    assert (why.flow.waiting, why.flow.returned) == (1, 2)
+    assert [one.id for one in why.workers] == ["w"]
+
+    await store.runs.cancel(RUN)
+    await store.runs.finish(RUN, "default", "cancelled", "on request", epoch=scene.epoch)
+    for run in ("r2", "r3"):
+        await store.runs.submit(record(run, batch=2, eta=9, resume_from=RUN))
+    audit = await store.ledger.audit("r2")
+    assert (audit.trained, audit.in_flight, audit.dropped) == (2, 3, {"too_long": 1})
+    assert (audit.lost, audit.duplicated) == (0, 0)
+    assert [run.id for run in await store.runs.list()][-1:] != []
+    await store.datasets.delete("held-out")
+    await store.workers.remove("default", "w")
+    await store.runs.release_pool("default", "box:1:1:a")
+
+
+async def test_a_master_that_restarts_is_waited_for(cluster: list[Server]) -> None:
+    async with opened(cluster_url(cluster)) as store:
+        scene = Scene(store, None)
+        await scene.start(batch=2, eta=9)
+        (lease,) = await scene.leased(1)
+        holder = key_slot(f"{{{RUN}}}".encode()) * 3 // 16384
+        cluster[holder].kill()
+        with pytest.raises(ConnectionError):
+            await scene.complete(lease)
+        cluster[holder].start()
+
+        async def completed() -> bool:
+            return await scene.complete(lease)
+
+        await until(completed)
+        assert len(await store.trajectories.read(RUN, wait=1)) == 1
+
+
+# --- Sentinel -----------------------------------------------------------------------------------
+
+
+async def test_a_failover_is_followed(tmp_path: Path) -> None:
+    master = Server(tmp_path / "master", 0, *DURABLE)
+    master.wait()
+    replica = Server(
+        tmp_path / "replica", 0, *DURABLE, "--replicaof", "127.0.0.1", str(master.port),
+        "--repl-diskless-sync-delay", "0",
+    )  # fmt: skip
+    config = tmp_path / "sentinel.conf"
+    config.write_text(
+        f"sentinel monitor mine 127.0.0.1 {master.port} 1\n"
+        "sentinel down-after-milliseconds mine 500\n"
+        "sentinel failover-timeout mine 4000\n"
+        "bind 127.0.0.1\n"
+    )
+    sentinel = Server(tmp_path / "sentinel", 0, str(config), "--sentinel")
+    servers = (master, replica, sentinel)
+    try:
+        for server in servers:
+            server.wait()
+        url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel.port}/mine/0"
+        async with opened(url) as store:
+            await until(lambda: answers(store))
+            await store.check_durability()
+            scene = Scene(store, None)
+            await scene.start(batch=2, eta=9)
+            (lease,) = await scene.leased(1)
+            with master.client() as client:
+                # What was acknowledged and not replicated would be lost by any failover.
+                assert client.wait(1, 10_000) == 1
+            with sentinel.client() as client:
+                await until(lambda: known_replica(client))
+
+            master.kill()
+
+            await until(lambda: scene.complete(lease))
+            with replica.client() as client:
+                assert client.role()[0] in (b"master", "master")
+            assert len(await store.trajectories.read(RUN, wait=1)) == 1
+    finally:
+        for server in servers:
+            server.kill()
+
+
+async def answers(store: Store) -> bool:
+    await store.ping()
+    return True
+
+
+async def known_replica(sentinel: Any) -> bool:
+    return len(sentinel.sentinel_slaves("mine")) == 1

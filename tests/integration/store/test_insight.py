@@ -1,0 +1,126 @@
+"""What `headrace why` finds in a real store: draws where they are, and who holds what."""
+
+from services.contracts.records import HeldDraw, WorkerRecord
+from services.contracts.why import Flow, OldestDraw, Why
+from services.diagnosis import diagnose
+from services.store.insight import lock_token
+from tests.integration.store.scene import RUN, Scene, record
+
+
+async def why(scene: Scene, run: str = RUN) -> Why:
+    found = await scene.store.runs.get(run)
+    assert found is not None
+    return diagnose(await scene.store.insight.situation(found))
+
+
+async def learner(scene: Scene) -> None:
+    await scene.store.runs.lock_pool("default", lock_token("box", 7, 0), 10)
+
+
+async def beat(scene: Scene, **fields: object) -> None:
+    given = {"id": "w", "pool": "default", "host": "h", "pid": 1, "state": "generating"}
+    await scene.store.workers.heartbeat(WorkerRecord.model_validate(given | fields))
+
+
+def places(oldest: OldestDraw | None) -> tuple[int, str, str | None, list[str]]:
+    assert oldest is not None
+    assert all(one.seconds_ago is None or one.seconds_ago < 60 for one in oldest.timeline)
+    return oldest.draw, oldest.place, oldest.worker, [one.what for one in oldest.timeline]
+
+
+async def test_a_queued_run_sees_whom_it_waits_for(scene: Scene) -> None:
+    await scene.start()
+    assert (await scene.store.runs.take("default")) is not None
+    for run in ("r2", "r3"):
+        await scene.store.runs.submit(record(run, created=2.0))
+    assert (await why(scene, "r3")).cause == "no_learner"
+    await learner(scene)
+    found = await why(scene, "r3")
+    assert (found.cause, found.words) == (
+        "queued",
+        "it waits for r1 (r1), which is running at step 0 of 10, and 1 more in the queue",
+    )
+    assert found.learner is not None
+    assert (found.learner.host, found.learner.pid) == ("box", 7)
+
+
+async def test_a_draw_is_followed_from_its_lease_to_its_checkpoint(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9)
+    await learner(scene)
+    zero, one = await scene.leased(2)
+    found = await why(scene)
+    assert found.cause == "no_worker"
+    assert found.words == "the learner waits for groups: no worker is alive"
+    assert found.flow == Flow(held=2)
+    assert places(found.oldest) == (0, "generating", "w", ["leased", "generating"])
+    assert found.oldest is not None
+    assert found.oldest.lease_seconds_left is not None
+    assert 50 < found.oldest.lease_seconds_left <= 60
+
+    scoring = HeldDraw(draw=0, stage="scoring", leased_seconds=2, stage_seconds=1)
+    await beat(scene, run=RUN, groups_in_flight=2, scoring=1, oldest=scoring, version=0)
+    found = await why(scene)
+    assert places(found.oldest) == (0, "scoring", "w", ["leased", "generating", "scoring"])
+    assert found.workers[0].scoring == 1
+
+    await scene.store.prompts.give_back(RUN, [zero.attempt], cause="refused")
+    found = await why(scene)
+    assert found.flow == Flow(returned=1, held=1)
+    assert places(found.oldest) == (0, "returned", None, [])
+    assert found.oldest is not None
+    assert found.oldest.failures == {"refused": 1}
+
+    (zero,) = await scene.leased(1)
+    for lease in (zero, one):
+        await scene.complete(lease, scene.group(lease))
+    groups = await scene.store.trajectories.read(RUN, wait=1)
+    finished = ["leased", "generating", "scoring", "completed"]
+    found = await why(scene)
+    assert found.flow == Flow(waiting=2)
+    assert places(found.oldest) == (0, "waiting", "w", finished)
+
+    await scene.plan(1, sorted(groups, key=lambda group: group.draw))
+    found = await why(scene)
+    assert found.flow == Flow(planned=2)
+    assert places(found.oldest) == (0, "planned", "w", [*finished, "planned"])
+
+    await scene.store.runs.update(RUN, scene.epoch, {"step": 1})
+    await scene.store.events.add(RUN, "step", {"step": 1, "time/step": 1.0, "bottleneck": "none"})
+    found = await why(scene)
+    assert (found.cause, found.flow) == ("none", Flow(trained=2))
+    assert places(found.oldest) == (0, "trained", "w", [*finished, "planned", "trained"])
+    assert found.last_step_seconds_ago is not None
+
+    await scene.commit(1)
+    assert (await why(scene)).oldest is None
+
+
+async def test_a_lapsed_lease_is_seen_and_a_run_that_is_over_has_nothing_in_flight(
+    scene: Scene,
+) -> None:
+    await scene.start(batch=2)
+    await learner(scene)
+    await scene.lapse(*await scene.leased(2))
+    assert (await why(scene)).flow == Flow(held=2, lapsed=2)
+    await scene.store.runs.fail(RUN, "nothing works")
+    found = await why(scene)
+    assert (found.cause, found.words, found.oldest) == ("over", "it failed: nothing works", None)
+    assert [remark.text for remark in found.remarks] == ["failed: nothing works"]
+
+
+async def test_an_open_evaluation_is_counted(scene: Scene) -> None:
+    from services.contracts.config.run import Evaluation
+
+    await scene.start()
+    await learner(scene)
+    await beat(scene, run=RUN)
+    evaluation = Evaluation(dataset="d", rows=3)
+    await scene.store.evaluations.ask(RUN, evaluation, step=0, min_version=0)
+    leased = await scene.store.evaluations.lease(
+        RUN, worker="w", lineage="aaa", version=0, count=2, ttl=60
+    )
+    outcome = {"rewards": [1.0], "statuses": ["correct"]}
+    await scene.store.evaluations.complete(RUN, leased.id, leased.rows[0][0], outcome)
+    found = (await why(scene)).evaluation
+    assert found is not None
+    assert (found.version, found.rows, found.answered, found.held) == ("aaa:0", 3, 1, 1)

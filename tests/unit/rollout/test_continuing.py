@@ -1,0 +1,66 @@
+"""A completion that was interrupted and continued is one completion, and nothing of it is lost."""
+
+import numpy as np
+
+from rollout.continuing import joined, rest_of
+from rollout.samples import Sample, Span, check_spans
+
+
+def sample(tokens: list[int], reason: str, *spans: tuple[int, int, str]) -> Sample:
+    return Sample(
+        np.array(tokens, np.int32),
+        np.array([-0.1 * token for token in tokens], np.float32),
+        reason,
+        [Span(*span) for span in spans],
+    )
+
+
+def test_tokens_logprobs_and_versions_are_joined_in_order() -> None:
+    begun = sample([4, 5, 6], "abort", (0, 2, "a:1"), (2, 3, "a:2"))
+    whole = joined(begun, sample([7, 8], "stop", (0, 1, "a:3"), (1, 2, "a:4")))
+
+    assert whole.token_ids.tolist() == [4, 5, 6, 7, 8]
+    assert whole.token_ids.dtype == np.int32
+    np.testing.assert_allclose(whole.logprobs, [-0.4, -0.5, -0.6, -0.7, -0.8], rtol=1e-6)
+    assert whole.finish_reason == "stop"
+    assert whole.spans == [
+        Span(0, 2, "a:1"),
+        Span(2, 3, "a:2"),
+        Span(3, 4, "a:3"),
+        Span(4, 5, "a:4"),
+    ]
+    check_spans(whole.spans, 5)
+
+
+def test_the_same_version_on_both_sides_is_one_span() -> None:
+    whole = joined(sample([4], "abort", (0, 1, "a:1")), sample([5, 6], "length", (0, 2, "a:1")))
+    assert whole.spans == [Span(0, 3, "a:1")]
+
+
+def test_what_was_interrupted_before_its_first_token_is_what_came_after() -> None:
+    whole = joined(sample([], "abort"), sample([5], "stop", (0, 1, "a:2")))
+    assert (whole.token_ids.tolist(), whole.spans) == ([5], [Span(0, 1, "a:2")])
+
+
+def test_a_completion_that_is_interrupted_twice_is_joined_twice() -> None:
+    first = joined(sample([1], "abort", (0, 1, "a:1")), sample([2], "abort", (0, 1, "a:2")))
+    assert first.finish_reason == "abort"
+    whole = joined(first, sample([3], "stop", (0, 1, "a:2")))
+    assert whole.spans == [Span(0, 1, "a:1"), Span(1, 3, "a:2")]
+
+
+def test_the_rest_may_be_as_long_as_what_is_left() -> None:
+    sampling = {"max_tokens": 64, "min_tokens": 10, "temperature": 0.8, "stop_token_ids": [1]}
+    rest = {"max_tokens": 59, "min_tokens": 5, "temperature": 0.8, "stop_token_ids": [1]}
+    assert rest_of(sampling, 0, 5) == rest
+    assert rest_of(sampling, 0, 20)["min_tokens"] == 0
+
+
+def test_a_seeded_rest_has_a_seed_of_its_own() -> None:
+    sampling = {"max_tokens": 64, "min_tokens": 0, "seed": 7}
+    seeds = {rest_of(sampling, index, done)["seed"] for index in (0, 1) for done in (5, 6)}
+    assert len(seeds) == 4
+    assert 7 not in seeds
+    assert rest_of(sampling, 1, 5) == rest_of(sampling, 1, 5)
+    # Sample i has seed + i.
+    assert rest_of(sampling, 1, 5) == rest_of(sampling | {"seed": 8}, 0, 5)

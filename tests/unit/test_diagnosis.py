@@ -1,0 +1,265 @@
+"""Why a run is slow or stuck, by value: one situation, one cause, one sentence."""
+
+from typing import Any
+
+from services.contracts.events import Event
+from services.contracts.records import HeldDraw, RunRecord, RunState, WorkerRecord
+from services.contracts.why import Flow, LearnerHold, OldestDraw, OpenEvaluation, Situation
+from services.diagnosis import diagnose
+from services.store.insight import lock_token, parse_hold
+
+NOW = 1_000.0
+LEARNER = LearnerHold(host="box", pid=7, held_seconds=60, prolonged_seconds_ago=1)
+
+
+def run(**fields: Any) -> RunRecord:
+    config = {"algorithm": {"prompts_per_step": 4}}
+    given: dict[str, Any] = {
+        "id": "r1", "name": "mine", "pool": "default", "kind": "rl", "state": RunState.RUNNING,
+        "config": config, "created": 0.0, "step": 7, "max_steps": 20, "version": 7,
+    }  # fmt: skip
+    return RunRecord(**given | fields)
+
+
+def worker(id: str = "w", heard: float = 1.0, **fields: Any) -> WorkerRecord:
+    given: dict[str, Any] = {
+        "id": id, "pool": "default", "host": "h", "pid": 1, "state": "generating", "run": "r1",
+        "version": 7, "heartbeat": NOW - heard,
+    }  # fmt: skip
+    return WorkerRecord(**given | fields)
+
+
+def event(kind: Any, ago: float, **data: Any) -> Event:
+    return Event(id=f"{int((NOW - ago) * 1000)}-0", time=0.0, kind=kind, data=data)
+
+
+def step(ago: float, **data: Any) -> Event:
+    return event("step", ago, **{"step": 7, "time/step": 4.0, "bottleneck": "none"} | data)
+
+
+def said(**fields: Any) -> tuple[str, str]:
+    given: dict[str, Any] = {"now": NOW, "run": run(), "learner": LEARNER, "workers": [worker()]}
+    why = diagnose(Situation(**given | fields))
+    return why.cause, why.words
+
+
+# --- before and after it runs -------------------------------------------------------------------
+
+
+def test_a_queued_run_waits_for_the_one_that_its_pool_works_on() -> None:
+    other = run(id="r0", name="first", step=3)
+    cause, words = said(
+        run=run(state=RunState.QUEUED), queued=True, active=other, ahead=["r8", "r9"]
+    )
+    assert cause == "queued"
+    assert (
+        words
+        == "it waits for first (r0), which is running at step 3 of 20, and 2 more in the queue"
+    )
+
+
+def test_a_queued_run_without_a_learner_says_so_first() -> None:
+    cause, words = said(run=run(state=RunState.QUEUED), queued=True, learner=None)
+    assert (cause, words) == (
+        "no_learner",
+        "it is queued, and no learner serves pool 'default'",
+    )
+
+
+def test_a_queued_run_that_is_next_waits_for_nobody() -> None:
+    cause, words = said(run=run(state=RunState.QUEUED), queued=True)
+    assert (cause, words) == ("queued", "it is next: the learner takes it up within a second")
+
+
+def test_a_run_that_stands_in_no_queue_has_to_be_submitted_again() -> None:
+    _, words = said(run=run(state=RunState.QUEUED))
+    assert words.startswith("it stands in no queue: the gateway died")
+
+
+def test_a_starting_run_says_for_how_long() -> None:
+    cause, words = said(
+        run=run(state=RunState.STARTING), events=[event("state", 12, state="starting", reason="")]
+    )
+    assert cause == "starting"
+    assert words.endswith("publishes the first weights, for 12 s now")
+
+
+def test_a_paused_run_has_a_reason() -> None:
+    assert said(run=run(state=RunState.PAUSED, reason="the disk is full")) == (
+        "paused",
+        "it is paused: the disk is full",
+    )
+
+
+def test_a_run_that_is_over_has_one_too() -> None:
+    failed = run(state=RunState.FAILED, reason="there is no dataset 'd'")
+    assert said(run=failed, learner=None, workers=[]) == (
+        "over",
+        "it failed: there is no dataset 'd'",
+    )
+    assert said(run=run(state=RunState.SUCCEEDED)) == ("over", "it succeeded")
+
+
+def test_a_running_run_without_a_learner_goes_on_when_there_is_one() -> None:
+    cause, words = said(learner=None)
+    assert cause == "no_learner"
+    assert words.startswith("no learner serves pool 'default'")
+
+
+def test_a_run_that_was_asked_to_end_ends_after_its_step() -> None:
+    assert said(run=run(cancel_requested=True))[0] == "cancelling"
+
+
+# --- while steps go on: what the last one measured ------------------------------------------------
+
+
+def test_the_last_step_names_the_side_that_waited() -> None:
+    waiting = {"bottleneck": "rollout", "time/waiting_for_groups": 3.0}
+    assert said(events=[step(2, **waiting)])[1].startswith(
+        "the learner waits for groups: step 7 took 4.0 s, 3.0 s of it without enough of them"
+    )
+    admission = {"bottleneck": "learner", "time/workers_waiting_for_admission": 1.5}
+    cause, words = said(events=[step(2, **admission)])
+    assert cause == "learner"
+    assert "workers waited 1.5 s for admission" in words
+    assert said(events=[step(2)]) == (
+        "none",
+        "nothing holds it up: step 7 took 4.0 s, and neither side waited for the other",
+    )
+
+
+def test_a_long_step_is_not_a_standstill_before_three_of_its_like() -> None:
+    assert said(events=[step(59, **{"time/step": 20.0})])[0] == "none"
+    assert said(events=[step(61, **{"time/step": 20.0})])[0] == "rollout"
+
+
+# --- standing still: who owes the learner its groups ----------------------------------------------
+
+
+def test_without_a_live_worker_that_is_said_at_once() -> None:
+    assert said(workers=[], events=[step(1)]) == (
+        "no_worker",
+        "the learner waits for groups: no worker is alive",
+    )
+    assert said(workers=[worker(heard=12)], events=[step(1)]) == (
+        "no_worker",
+        "the learner waits for groups: no worker is alive (w was heard of 12 s ago)",
+    )
+
+
+def test_workers_that_cannot_start_vllm_show_its_error() -> None:
+    broken = worker(state="unhealthy", error="vLLM ended with exit code 1")
+    cause, words = said(workers=[broken], events=[step(40)])
+    assert cause == "vllm"
+    assert words == (
+        "the learner waits for groups (0 of 4 are there), for 40 s now: no worker is healthy. "
+        "w: vLLM ended with exit code 1"
+    )
+
+
+def test_a_worker_whose_vllm_starts_is_waited_for() -> None:
+    cause, words = said(workers=[worker(state="starting", run="r1")], events=[step(40)])
+    assert cause == "vllm"
+    assert words.endswith("no worker has its vLLM ready yet (w is starting)")
+
+
+def test_a_worker_on_old_weights_cannot_be_admitted() -> None:
+    old = worker(state="updating", version=5, error="checksum")
+    cause, words = said(workers=[old], events=[step(40)])
+    assert cause == "weights"
+    assert words.endswith("w has version 5 and needs 7: checksum")
+
+
+def test_groups_that_wait_for_scores_point_at_the_reward_service() -> None:
+    held = worker(groups_in_flight=4, scoring=3)
+    cause, words = said(workers=[held], flow=Flow(held=4, waiting=1), events=[step(40)])
+    assert cause == "reward"
+    assert "(1 of 4 are there)" in words
+    assert "3 of 4 groups in flight wait for their scores" in words
+
+
+def test_groups_that_are_being_sampled_are_what_it_waits_for() -> None:
+    busy = worker(groups_in_flight=3, tokens_per_second=1250.0)
+    cause, words = said(workers=[busy], flow=Flow(held=3), events=[step(40)])
+    assert cause == "rollout"
+    assert words.endswith("3 groups are being sampled, at 1,250 tokens/s in all")
+
+
+def test_a_draw_of_a_silent_worker_goes_out_again_when_its_lease_lapses() -> None:
+    oldest = OldestDraw(
+        draw=28, place="generating", worker="dead", lease_seconds_left=21.4, timeline=[]
+    )
+    _, words = said(
+        workers=[worker(), worker("dead", heard=9)],
+        flow=Flow(held=2), oldest=oldest, events=[step(40)],
+    )  # fmt: skip
+    assert words.endswith("draw 28 is held by dead, which is silent; its lease lapses in 21 s")
+    assert said(
+        workers=[worker()],
+        flow=Flow(held=2), oldest=oldest, events=[step(40)],
+    )[1] == words  # fmt: skip
+
+
+def test_a_batch_that_has_a_plan_is_the_learners() -> None:
+    cause, words = said(flow=Flow(planned=4), planned_step=8, events=[step(40)])
+    assert (cause, words) == ("learner", "the learner trains step 8, for 40 s now")
+
+
+def test_groups_enough_for_a_batch_are_the_learners_too() -> None:
+    cause, words = said(flow=Flow(waiting=4), events=[step(40)])
+    assert cause == "learner"
+    assert words.startswith("4 groups wait, enough for step 8")
+
+
+def test_an_open_evaluation_comes_before_training() -> None:
+    one = OpenEvaluation(step=7, version="aaa:7", rows=64, answered=10, held=16)
+    assert said(evaluation=one, events=[step(40)]) == (
+        "evaluation",
+        "an evaluation is open: 10 of 64 rows are answered by version aaa:7, 16 are being worked "
+        "on; training goes on after it",
+    )
+    assert said(evaluation=one, workers=[], events=[step(40)])[0] == "no_worker"
+
+
+def test_midtraining_has_no_workers_to_wait_for() -> None:
+    mid = run(kind="midtrain", config={})
+    assert said(run=mid, workers=[], events=[event("progress", 3)]) == (
+        "none",
+        "the learner trains: step 7 of 20",
+    )
+    assert said(run=mid, workers=[], events=[event("progress", 90)])[0] == "learner"
+
+
+# --- what goes with it --------------------------------------------------------------------------
+
+
+def test_remarks_are_the_newest_warnings_and_errors_of_run_and_workers() -> None:
+    troubled = worker(error="scoring waits", oldest=HeldDraw(
+        draw=1, stage="scoring", leased_seconds=9, stage_seconds=4
+    ))  # fmt: skip
+    why = diagnose(
+        Situation(
+            NOW, run(), learner=LEARNER, workers=[troubled],
+            events=[
+                event("warning", 300, message="every reward of step 2 is 0"),
+                event("state", 200, state="paused", reason="the disk is full"),
+                step(2),
+            ],
+        )
+    )  # fmt: skip
+    assert [(r.seconds_ago, r.source, r.text) for r in why.remarks] == [
+        (1.0, "w", "scoring waits"),
+        (200.0, "run", "paused: the disk is full"),
+        (300.0, "run", "every reward of step 2 is 0"),
+    ]
+    assert (why.last_step_seconds_ago, why.heard) == (2.0, {"w": 1.0})
+
+
+def test_a_lock_names_its_holder_and_since_when() -> None:
+    hold = parse_hold(lock_token("box", 7, NOW - 60), seconds_left=8.5, now=NOW)
+    assert (hold.host, hold.pid, hold.held_seconds, hold.prolonged_seconds_ago) == (
+        *("box", 7, 60.0),
+        1.5,
+    )
+    foreign = parse_hold("elsewhere", 10.0, NOW)
+    assert (foreign.host, foreign.pid, foreign.held_seconds) == ("elsewhere", None, None)
