@@ -58,9 +58,7 @@ def measure(
             prompts = [g.prompt_tokens.tolist() for g in groups[: PROMPTS * scale.waves]]
             if offline is None:
                 say("  starting LLM for the offline side")
-                folder = installation.data / "offline-model"
-                link_model(weights, folder)
-                offline = Offline(folder, installation.data / "logs" / "offline.log")
+                offline = Offline(weights, installation.data / "logs" / "offline.log")
             say(f"generation, round {number} of {scale.rounds}: offline")
             offline.generate(prompts[:PROMPTS])
             sides["offline"].append(offline.generate(prompts))
@@ -167,17 +165,6 @@ class Offline:
             raise BenchFailed(f"LLM.generate gave no answer. The end of {self._log}:\n{tail}")
         answer: dict[str, Any] = json.loads(line)
         return answer
-
-
-def link_model(checkpoint: Path, folder: Path) -> None:
-    """Make `folder` the model of `checkpoint` alone: vLLM reads every safetensors file that lies in
-    a folder, and a checkpoint's optimizer state is one."""
-    folder.mkdir(exist_ok=True)
-    for file in checkpoint.iterdir():
-        if file.suffix != ".safetensors" or file.name.startswith("model"):
-            link = folder / file.name
-            link.unlink(missing_ok=True)
-            link.symlink_to(file)
 
 
 def engine_options(weights: Path) -> dict[str, Any]:

@@ -85,12 +85,22 @@ rm -f "$stamp"
 install() { "${pip[@]}" install --no-deps --progress-bar off "$@" >>"$log" 2>&1; }
 : >"$log"
 if ! install -r "$lock"; then
-    tail -n 20 "$log" >&2
     if grep -q 'No matching distribution found for torch==.*+cpu' "$log"; then
-        fail "pip finds no $(grep '^torch==' "$lock"): CPU wheels of torch are on PyTorch's own index." \
-            "Set PIP_EXTRA_INDEX_URL to the address that pytorch.org shows under \"CPU\", and try again."
+        # The package index has the CUDA build of the same version, which runs on a CPU, too, with
+        # the CUDA libraries that it asks for. What else it brings is then replaced by the lock's.
+        torch=$(sed -n 's/^\(torch==[0-9.]*\)+cpu.*/\1/p' "$lock")
+        rest=$venv/without-torch.txt
+        grep -v '^torch==' "$lock" >"$rest"
+        echo "setup: pip finds no CPU build of $torch; taking the CUDA build (3 GB more). To avoid that, set" \
+            "PIP_EXTRA_INDEX_URL to the address that pytorch.org shows under \"CPU\""
+        "${pip[@]}" install --progress-bar off "$torch" >>"$log" 2>&1 && install -r "$rest" || {
+            tail -n 20 "$log" >&2
+            fail "pip could not install $lock; its last lines are above, all of them in $log"
+        }
+    else
+        tail -n 20 "$log" >&2
+        fail "pip could not install $lock; its last lines are above, all of them in $log"
     fi
-    fail "pip could not install $lock; its last lines are above, all of them in $log"
 fi
 # The build uses the pinned setuptools, so it fetches nothing.
 if ! install --no-build-isolation -e .; then

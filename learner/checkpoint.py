@@ -27,9 +27,12 @@ from learner.staleness import Ancestry
 from services.volume import DamagedFile, check_file, checksum, fsync
 
 MANIFEST = "manifest.json"
-STATE = "state.json"
-OPTIMIZER = "optimizer.safetensors"
-RANDOM = "random.safetensors"
+# In a folder of their own: what serves the checkpoint takes every *.safetensors beside the config
+# for weights.
+TRAINING = "training"
+STATE = f"{TRAINING}/state.json"
+OPTIMIZER = f"{TRAINING}/optimizer.safetensors"
+RANDOM = f"{TRAINING}/random.safetensors"
 WEIGHTS = "model.safetensors"
 SCHEMA = 1
 
@@ -104,7 +107,7 @@ def write_checkpoint(root: Path, captured: Captured, before_rename: Callable[[],
     beside = root / f".{folder.name}"
     root.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir()
+    (beside / TRAINING).mkdir(parents=True)
     try:
         save_description(captured.loaded, beside)
         save_file(captured.weights, beside / WEIGHTS, metadata={"format": "pt"})
@@ -126,11 +129,11 @@ def verify(folder: Path) -> TrainingState:
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         for name, entry in manifest["files"].items():
-            check_file(folder / name, entry["bytes"], entry["xxh3"])
+            check_file(folder / name, entry["bytes"], entry["xxh3"], name)
         raw = json.loads((folder / STATE).read_text())
     except FileNotFoundError as error:
         raise UnusableCheckpoint(
-            f"checkpoint {folder.name} lacks {Path(str(error.filename)).name}"
+            f"checkpoint {folder.name} lacks {_within(folder, error)}"
         ) from error
     except (DamagedFile, KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise UnusableCheckpoint(f"checkpoint {folder.name} is damaged: {error}") from error
@@ -140,6 +143,11 @@ def verify(folder: Path) -> TrainingState:
         )
     raw["lineages"] = [(str(name), int(began)) for name, began in raw["lineages"]]
     return TrainingState(**raw)
+
+
+def _within(folder: Path, error: FileNotFoundError) -> Path:
+    path = Path(str(error.filename))
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
 
 
 def load_optimizer(folder: Path, optimizers: Optimizers) -> None:
@@ -179,9 +187,11 @@ def retain(root: Path, keep: int, current: TrainingState) -> list[str]:
 
 def _write_manifest(folder: Path) -> None:
     files = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.rglob("*")):
         fsync(path)
-        files[path.name] = {"bytes": path.stat().st_size, "xxh3": checksum(path)}
+        if path.is_file():
+            name = str(path.relative_to(folder))
+            files[name] = {"bytes": path.stat().st_size, "xxh3": checksum(path)}
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({"schema": SCHEMA, "files": files}, indent=2) + "\n")
     fsync(manifest)

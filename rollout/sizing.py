@@ -2,12 +2,17 @@
 
 import math
 
+QUEUED = 1.25
+"""Sequences asked for, for each that vLLM works on at once."""
+
 
 def slots(max_num_seqs: int, samples: int, groups_in_flight: int | None) -> int:
-    """Groups that may generate at once: as configured, else what fills vLLM's sequences."""
+    """Groups that may be with vLLM at once: as configured, else what fills its sequences and a
+    quarter more, so that a sequence that ends finds the next one waiting in vLLM and not behind a
+    lease, a prompt and a request."""
     if groups_in_flight is not None:
         return groups_in_flight
-    return max(1, math.ceil(max_num_seqs / samples))
+    return max(1, math.ceil(QUEUED * max_num_seqs / samples))
 
 
 def to_lease(slots: int, generating: int, scoring: int) -> int:

@@ -101,7 +101,8 @@ class Rollout(Section):
     give_back: its prompt goes out again, and the third time it is dropped (`too_slow`), as is one
     with a sample that has no token yet."""
     groups_in_flight: int | None = Field(None, ge=1)
-    """Groups one worker generates at once; default: what fills max_num_seqs."""
+    """Groups one worker has vLLM generate at once; default: what fills max_num_seqs and a quarter
+    more, which wait there for their turn."""
     episode: str = "single_turn"
     """Episode type, by name."""
     vllm: VLLM = VLLM()

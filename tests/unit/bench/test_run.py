@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench.generation import engine_options, link_model, sampling
+from bench.generation import engine_options, sampling
 from bench.run import PARTS, keep, scale
 from bench.workload import FULL, QUICK, generation_config, model_config, run_config
 from recipes import find_recipe, merged
@@ -96,15 +96,3 @@ def test_a_part_that_does_not_exist_is_refused_with_those_that_do() -> None:
     refused = CliRunner().invoke(app, ["--only", "eta-2"])
     assert isinstance(refused.exception, CliError)
     assert str(refused.exception) == f"there is no part eta-2; there is {', '.join(PARTS)}"
-
-
-def test_the_offline_side_gets_the_model_without_the_optimizer(tmp_path: Path) -> None:
-    checkpoint, folder = tmp_path / "step-000020", tmp_path / "model"
-    checkpoint.mkdir()
-    names = ["config.json", "model.safetensors", "optimizer.safetensors", "random.safetensors"]
-    for name in names:
-        (checkpoint / name).write_text(name)
-    link_model(checkpoint, folder)
-    link_model(checkpoint, folder)
-    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
-    assert (folder / "model.safetensors").read_text() == "model.safetensors"

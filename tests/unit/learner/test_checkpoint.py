@@ -79,7 +79,7 @@ def test_what_training_changes_after_the_copy_is_not_in_the_checkpoint(tmp_path:
     folder = write_checkpoint(tmp_path, captured, nothing)
     for name, tensor in load_file(folder / "model.safetensors").items():
         assert torch.equal(tensor, before[name]), name
-    for name, tensor in load_file(folder / "optimizer.safetensors").items():
+    for name, tensor in load_file(folder / "training" / "optimizer.safetensors").items():
         assert torch.equal(tensor, moments[name]), name
 
 
@@ -104,40 +104,55 @@ def test_a_checkpoint_is_a_hugging_face_folder(tmp_path: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
 
 
-FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "config.json"]
+def test_what_serves_a_checkpoint_finds_no_weights_but_the_model(tmp_path: Path) -> None:
+    # vLLM reads every *.safetensors beside the config.
+    found = [path.name for path in checkpoint(tmp_path).glob("*.safetensors")]
+    assert found == ["model.safetensors"]
+
+
+FILES = [
+    "model.safetensors",
+    "training/optimizer.safetensors",
+    "training/state.json",
+    "config.json",
+]
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_truncated_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    path = checkpoint(tmp_path) / name
+    folder = checkpoint(tmp_path)
+    path = folder / name
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UnusableCheckpoint, match=name):
-        verify(path.parent)
+        verify(folder)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_changed_byte_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    path = checkpoint(tmp_path) / name
+    folder = checkpoint(tmp_path)
+    path = folder / name
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
     with pytest.raises(UnusableCheckpoint, match=name):
-        verify(path.parent)
+        verify(folder)
 
 
 @pytest.mark.parametrize("name", [*FILES, "manifest.json"])
 def test_a_missing_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    path = checkpoint(tmp_path) / name
+    folder = checkpoint(tmp_path)
+    path = folder / name
     path.unlink()
     with pytest.raises(UnusableCheckpoint, match=f"step-000010-b lacks {name}"):
-        verify(path.parent)
+        verify(folder)
 
 
 def test_a_torn_manifest_is_refused(tmp_path: Path) -> None:
-    path = checkpoint(tmp_path) / "manifest.json"
+    folder = checkpoint(tmp_path)
+    path = folder / "manifest.json"
     path.write_text(path.read_text()[:-20])
     with pytest.raises(UnusableCheckpoint, match="step-000010-b is damaged"):
-        verify(path.parent)
+        verify(folder)
 
 
 def test_what_an_uncommitted_attempt_left_is_replaced_whole(tmp_path: Path) -> None:

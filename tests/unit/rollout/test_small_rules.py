@@ -6,7 +6,7 @@ from rollout.sizing import reserve_bytes, slots, to_lease
 
 
 def test_slots_fill_vllms_sequences_unless_configured():
-    assert slots(256, 8, None) == 32
+    assert slots(256, 8, None) == 40
     assert slots(10, 8, None) == 2
     assert slots(4, 8, None) == 1
     assert slots(256, 8, 5) == 5
