@@ -45,6 +45,8 @@ SUMS = (
     "masked_high",
     "fresh_tokens",
     "mismatch_kl",
+    "before_tokens",
+    "behind_kl",
 )
 MAXIMA = ("ratio", "logprob_gap")
 
@@ -82,6 +84,7 @@ class Tally:
         total = dict(zip(SUMS, ranks.sum(self.sums.tolist()), strict=True))
         top = dict(zip(MAXIMA, ranks.max(self.maxima.tolist()), strict=True))
         tokens, fresh = max(total["tokens"], 1.0), total["fresh_tokens"]
+        before = max(total["before_tokens"], 1.0)
         metrics = {
             "train/loss": total["loss"],
             "train/kl": total["kl"] / tokens,
@@ -93,6 +96,7 @@ class Tally:
             "train/ess": total["ratio"] ** 2 / max(tokens * total["ratio_squared"], 1e-12),
             "train/corrected_low": total["masked_low"] / tokens,
             "train/corrected_high": total["masked_high"] / tokens,
+            "mismatch/sampler_kl": total["behind_kl"] / before,
         }
         if fresh:
             # Only where learner and sampler held the same weights is a gap an error.
@@ -237,6 +241,8 @@ def _loss(
             ours, theirs = logprobs.detach()[fresh], sampler[fresh]
             # k3 of KL(μ ‖ π): the samples come from μ.
             tally.add({"fresh_tokens": fresh, "mismatch_kl": kl_estimate("k3", theirs, ours)})
+            behind = kl_estimate("k3", sampler, logprobs.detach())
+            tally.add({"before_tokens": torch.ones_like(behind), "behind_kl": behind})
             tally.peak("logprob_gap", (ours - theirs).abs())
     return loss
 

@@ -41,6 +41,7 @@ def model(api: Gateway) -> str:
     return f"run:{finished(api, 'demo_midtrain', training)['id']}"
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_groups_are_trained_within_the_staleness_bound(
     api: Gateway, model: str, staleness: int
@@ -63,5 +64,8 @@ def test_groups_are_trained_within_the_staleness_bound(
     assert all(0 <= step["staleness/max"] <= staleness for step in trained)
     # Sampler against learner, at version equality: later steps of an asynchronous run have none.
     gaps = [step["mismatch/logprob_max"] for step in trained if "mismatch/logprob_max" in step]
-    assert gaps
     assert max(gaps) <= 1e-3
+    assert len(gaps) == STEPS or staleness > 0
+    assert all("mismatch/sampler_kl" in step for step in trained)
+    # Not bounded by being synchronous, where it need not be.
+    assert any(step["staleness/max"] > 0 for step in trained) == (staleness > 0)

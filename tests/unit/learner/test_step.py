@@ -1,5 +1,7 @@
 """The gradient of a batch does not depend on how it was cut, and equals the formula's."""
 
+import math
+
 import pytest
 import torch
 
@@ -148,6 +150,7 @@ def test_at_version_equality_there_is_no_mismatch_and_every_ratio_is_one() -> No
     metrics = tally.metrics(ALONE)
     assert metrics["mismatch/logprob_max"] == pytest.approx(0, abs=1e-5)
     assert metrics["mismatch/kl"] == pytest.approx(0, abs=1e-9)
+    assert metrics["mismatch/sampler_kl"] == pytest.approx(0, abs=1e-9)
     assert metrics["train/ratio_mean"] == pytest.approx(1)
     assert metrics["train/ess"] == pytest.approx(1)
     assert metrics["train/clip_low"] == metrics["train/clip_high"] == 0
@@ -156,6 +159,20 @@ def test_at_version_equality_there_is_no_mismatch_and_every_ratio_is_one() -> No
         torch.tensor([s.group for s in samples]),
     )
     assert tally.sums[0] == counts.tokens
+
+
+def test_sampler_and_policy_are_compared_also_where_all_tokens_are_behind() -> None:
+    samples = own_logprobs(0.8)
+    for sample in samples:
+        sample.behind += 1
+        sample.sampler_logprobs = sample.sampler_logprobs - math.log(2)
+    tally = Tally()
+    policy = TokenLogprobs(tiny_model().model)
+    accumulate_gradients(policy, samples, objective(), 50, ALONE, tally, unchanged=True)
+    metrics = tally.metrics(ALONE)
+    assert "mismatch/kl" not in metrics
+    # d = log μ − log π = −log 2: e^(−d) + d − 1 = 2 − log 2 − 1.
+    assert metrics["mismatch/sampler_kl"] == pytest.approx(1 - math.log(2), abs=1e-4)
 
 
 def test_recomputed_proximal_makes_the_ratio_one_whatever_the_sampler() -> None:
