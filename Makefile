@@ -9,7 +9,7 @@ TIERS := tests/unit tests/integration tests/e2e
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 .PHONY: setup
 setup: ## the virtual environment .venv, from the lock file of this machine's profile
@@ -36,6 +36,14 @@ check: lint ## lint and the unit tests: under two minutes
 .PHONY: test
 test: lint ## everything that must pass: lint, unit, integration, end to end with a real vLLM
 	@$(BIN)/python -m pytest $(TIERS)
+
+.PHONY: test-chaos
+test-chaos: setup ## each kind of kill once, against a real vLLM
+	@HEADRACE_CHAOS_VLLM=real $(BIN)/python -m pytest tests/chaos
+
+.PHONY: soak
+soak: setup ## half an hour of random kills: nothing lost, nothing grows (HEADRACE_SOAK_MINUTES)
+	@$(BIN)/python -m tests.chaos.soak
 
 .PHONY: format
 format: setup ## put the code into its standard form

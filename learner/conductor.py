@@ -19,7 +19,7 @@ import torch
 from learner.checkpoint import TrainingState
 from learner.collector import Collector, Waiting
 from learner.disk import CannotWrite, Disk, append, write_whole
-from learner.link import RunLink
+from learner.link import Fenced, RunLink
 from learner.metrics import (
     Spent,
     admission_wait,
@@ -32,7 +32,7 @@ from learner.orders import Order, Plan
 from learner.outcomes import outcome_metrics
 from learner.pace import CheckpointPace
 from learner.packing import share
-from learner.staleness import Ancestry
+from learner.staleness import Ancestry, UnknownLineage
 from services.contracts.config import RLConfig
 from services.contracts.config.run import component_names
 from services.contracts.weights import parse_version_tag
@@ -124,7 +124,12 @@ class Conductor:
         step = self.state.step + 1
         plan = self.recorded.pop(step, None)
         if plan is None:
-            found = self._collect(began)
+            try:
+                found = self._collect(began)
+            except UnknownLineage as error:
+                # The store lists all lineages there were when this one began.
+                log.warning("a group of a later learner's version", reason=str(error))
+                raise Fenced(self.link.run) from error
             if isinstance(found, Order):
                 return found
             plan = Plan([g.entry for g in found], [g.draw for g in found], [g.bytes for g in found])
@@ -238,7 +243,10 @@ class Conductor:
             batch = self.collector.take(self.ancestry, self.state.version)
             if batch is not None:
                 return batch
-            self.collector.arrive(self.link.read_groups(POLL_SECONDS))
+            arrived = self.link.read_groups(POLL_SECONDS)
+            # With nothing new, all that is pending: a learner that was replaced and does not know
+            # it yet may have been handed what was ours, under the one name there is.
+            self.collector.arrive(arrived or self.link.pending_groups())
             self._follow_evaluation()
             if time.monotonic() - warned > PATIENCE_SECONDS:
                 warned = time.monotonic()

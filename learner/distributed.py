@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from learner.errors import USER_ERRORS, PeerFailed
 
@@ -95,8 +97,26 @@ def start_ranks() -> Ranks:
     set_threads(int(os.environ.get("LOCAL_WORLD_SIZE", str(size))))
     if size == 1:
         return Ranks(0, 1, device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+    store, rank, size = next(rendezvous("env://"))
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        store=PrefixStore(f"attempt-{attempt(size)}", store),
+        rank=rank,
+        world_size=size,
+    )
     return Ranks(rank, size, device, dist.new_group(backend="gloo", timeout=PATIENCE))
+
+
+def attempt(size: int) -> str:
+    """What tells this start of the ranks from earlier ones, the same on all of them.
+
+    torchrun keeps one store over all its restarts (torch 2.13), with the addresses under which the
+    ranks of earlier starts listened. A rank that reads one before its peer has written the new one
+    waits for a process that is dead, for PATIENCE. On several hosts each counts its own restarts,
+    so that they have nothing in common to go by.
+    """
+    one_host = os.environ.get("LOCAL_WORLD_SIZE") == str(size)
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if one_host else "0"
 
 
 def stop_ranks(ranks: Ranks) -> None:

@@ -119,18 +119,33 @@ class Link:
         while not self.lost:
             await anyio.sleep(LOCK_SECONDS / 5)
             try:
-                kept = await self.store.runs.prolong_pool(self.pool, self._token, LOCK_SECONDS)
+                await self._hold()
             except (RedisError, OSError) as error:
                 log.warning("the pool's lock was not prolonged", reason=str(error))
-                continue
-            if not kept and await self.store.runs.lock_pool(self.pool, self._token, LOCK_SECONDS):
+
+    async def _hold(self) -> None:
+        """Prolong the lock, or find that it is another learner's."""
+        if await self.store.runs.prolong_pool(self.pool, self._token, LOCK_SECONDS):
+            return
+        if await self.store.runs.lock_pool(self.pool, self._token, LOCK_SECONDS):
+            if not self.lost:
                 log.error("another learner has taken the pool over", pool=self.pool)
-                self.lost = True
-                self._stop.set()
+            self.lost = True
+            self._stop.set()
 
     def next_run(self) -> RunRecord | None:
-        """The pool's active run, else the first in its queue, which becomes active."""
-        return self.call(lambda: self.store.runs.take(self.pool))
+        """The pool's active run, else the first in its queue, which becomes active; None also where
+        another learner has the pool.
+
+        The lock is asked for first: a learner that slept through its own replacement, and has just
+        been fenced, would else take the run from its successor before it hears of it.
+        """
+
+        async def taken() -> RunRecord | None:
+            await self._hold()
+            return None if self.lost else await self.store.runs.take(self.pool)
+
+        return self.call(taken)
 
 
 class RunLink:

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from services.contracts.weights import parse_version_tag
 
 
+class UnknownLineage(ValueError):
+    """A version of a lineage that began after this learner's: another has taken the run over."""
+
+
 @dataclass(frozen=True)
 class Ancestry:
     """The lineages that led to the present one: (name, version it began at), oldest first."""
@@ -38,12 +42,12 @@ class Ancestry:
 
         A version that the current lineage also passed through counts `version − u`; one that a
         dead lineage published beyond its fork counts back to the fork and forward again.
-        Raises ValueError for a lineage that is not an ancestor.
+        Raises UnknownLineage for a lineage that is not an ancestor.
         """
         lineage, u = parse_version_tag(tag)
         names = [name for name, _ in self.lineages]
         if lineage not in names:
-            raise ValueError(
+            raise UnknownLineage(
                 f"version {tag} belongs to no lineage of this run ({', '.join(names)})"
             )
         place = names.index(lineage)

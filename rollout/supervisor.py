@@ -102,6 +102,8 @@ class Supervisor:
             await _wait(stop, IDLE_SECONDS * random.uniform(0.8, 1.2))
             return
         run, manifest = found
+        if self.record.run != run.id:
+            self.record.error = ""
         self.record.run = run.id
         try:
             await self._work(run, manifest, stop)

@@ -140,8 +140,9 @@ def _learn(api: Gateway, data: Path, as_json: bool) -> dict[str, Any]:
     }
     if not as_json:
         print(
-            f"\nHeld-out accuracy {accuracy[0]:.2f} before, {accuracy[-1]:.2f} after "
-            f"{record['step']} steps.\nReward curve: {plot}\nCheckpoint:   {checkpoint}\n"
+            f"\nHeld-out accuracy on sums that carry: {accuracy[0]:.2f} before, "
+            f"{accuracy[-1]:.2f} after {record['step']} steps.\n"
+            f"Reward curve: {plot}\nCheckpoint:   {checkpoint}\n"
             f"Chat with it: .venv/bin/headrace chat {checkpoint} '27+35='\n"
         )
     return verdict

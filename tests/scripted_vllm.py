@@ -48,6 +48,8 @@ class Script:
     """Log this line and exit with code 1."""
     hang_after: int | None = None
     """Sample no more tokens once so many were sampled; go on answering everything else."""
+    update_seconds: float = 0.0
+    """How long a load of weights takes."""
 
 
 @dataclass
@@ -217,6 +219,7 @@ def build(state: State) -> FastAPI:
     @app.post("/update_weights")
     async def update(request: Request) -> Any:
         info = (await request.json())["update_info"]
+        await asyncio.sleep(state.script.update_seconds)
         try:
             tensors = read_tensors(Path(info["path"]))
             if len(tensors) != info["tensors"]:

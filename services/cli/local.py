@@ -54,11 +54,11 @@ def up(
     ranks: Annotated[int, typer.Option(help="Learner ranks.", min=1)] = 1,
     pool: Annotated[str, typer.Option(help="The pool of learner and workers.")] = "default",
     only: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="PARTS", help="Start only these, e.g. gateway,reward,redis."),
     ] = None,
     without: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="PARTS", help="Start all but these, e.g. learner,rollout."),
     ] = None,
 ) -> None:
@@ -76,7 +76,8 @@ def up(
     )
 
     try:
-        parts = (ALL_PARTS if only is None else parts_named(only)) - parts_named(without or "")
+        parts = parts_named(",".join(only)) if only else ALL_PARTS
+        parts -= parts_named(",".join(without or []))
         options = UpOptions(
             data=data or Settings().data,
             host=host,

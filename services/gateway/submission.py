@@ -2,6 +2,7 @@
 before anything starts. All problems are found at once, each with its key path.
 """
 
+import json
 import secrets
 import time
 from http import HTTPStatus
@@ -77,6 +78,8 @@ async def accept(given: Access, submission: RunSubmission) -> RunRecord:
     except ConfigError as error:
         problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
         raise _refusal(problems) from None
+    if isinstance(config, RLConfig) and "model.path" not in dict(problems):
+        problems += await _check_context(given, config)
     if previous is not None:
         problems += changed_by_resume(config.model_dump(mode="json"), previous.config)
     max_steps = _length(config, datasets.get("data"), problems)
@@ -224,6 +227,39 @@ async def _check_model(given: Access, raw: dict[str, Any], problems: Problems) -
         problems.append(("model.path", str(error)))
         return raw
     return {**raw, "model": {**raw["model"], "path": settled}}
+
+
+async def _check_context(given: Access, config: RLConfig) -> Problems:
+    """vLLM refuses a context longer than the positions that the model was made for; better said
+    now than by its log."""
+    folder = Path(config.model.path)
+    if config.model.path.startswith("run:"):
+        run = await find_run(given, config.model.path.removeprefix("run:"))
+        folder = given.volume.root / (run.checkpoint or "")
+    wanted = config.rollout.vllm.max_model_len
+    positions = _positions(folder / "config.json")
+    if wanted is None or positions is None or wanted <= positions:
+        return []
+    return [
+        (
+            "rollout.vllm.max_model_len",
+            f"{wanted} is more than the {positions} positions of the model: set it to {positions} "
+            "or less, and sampling.max_tokens below that",
+        )
+    ]
+
+
+def _positions(path: Path) -> int | None:
+    """Longest sequence by a model's config.json; None where that does not say it plainly."""
+    try:
+        described = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    # Scaled rotary positions go further than the number says.
+    scaling = described.get("rope_scaling") or described.get("rope_parameters") or {}
+    plain = scaling.get("rope_type", scaling.get("type", "default")) == "default"
+    found = described.get("max_position_embeddings")
+    return found if plain and isinstance(found, int) else None
 
 
 async def _settled_model(given: Access, path: str) -> str:

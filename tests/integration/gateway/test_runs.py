@@ -240,6 +240,18 @@ def test_what_a_checkpoint_and_open_draws_depend_on_stays_when_a_run_is_resumed(
     assert "training" in problems(senseless)
 
 
+def test_a_context_longer_than_the_model_knows_is_refused_before_vllm_does(
+    submit: Any, model: Path
+) -> None:
+    (model / "config.json").write_text('{"max_position_embeddings": 64}')
+
+    refused = problems(submit())
+
+    assert refused["rollout.vllm.max_model_len"].startswith(
+        "2048 is more than the 64 positions of the model: set it to 64 or less"
+    )
+
+
 def test_a_midtraining_is_not_resumed_but_started_from(
     api: httpx.Client, submit: Any, in_store: InStore, model: Path
 ) -> None:

@@ -1,0 +1,32 @@
+"""One installation for all kills."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from services.cli.client import Gateway
+from services.launch import Stack
+from tests.chaos.killing import REAL, SEED, Chaos, options
+
+
+@pytest.fixture(scope="package")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
+    data = tmp_path_factory.mktemp("chaos")
+    with Stack(options(data, rollouts=1 if REAL else 2)) as stack:
+        one = Chaos(stack, Gateway(stack.gateway_url, still_there=stack.check))
+        one.prepare()
+        yield one
+
+
+@pytest.fixture
+def chaos(installed: Chaos) -> Chaos:
+    installed.done.clear()
+    return installed
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """The same for the same seed and test, whatever else is run."""
+    print(f"HEADRACE_CHAOS_SEED={SEED}")
+    return random.Random(f"{SEED}/{request.node.name}")

@@ -1,0 +1,158 @@
+"""A whole small run under killing, and what has to be true of it afterwards.
+
+What dies, and when, follows from one seed: HEADRACE_CHAOS_SEED repeats it. (Which step the run has
+reached by then, and what a process was about to do, does not.)
+"""
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from services.cli.client import Away, Gateway
+from services.contracts.events import Event
+from services.launch import Stack, UpOptions
+from tests.chaos.victims import kill
+
+ROOT = Path(__file__).parents[2]
+SEED = int(os.environ.get("HEADRACE_CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
+REAL = os.environ.get("HEADRACE_CHAOS_VLLM") == "real"
+"""Whether a real vLLM samples; else the scripted stand-in."""
+
+GROUPS, ETA = 4, 2
+# 18+2, as the demo model's tokenizer writes it: `2`, `0`, end of sequence. Every answer is right,
+# so that a reward other than 1 is one that a kill has made.
+RIGHT = [6, 4, 2]
+STAND_IN = {
+    "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m tests.scripted_vllm",
+    "HEADRACE_SCRIPTED_VLLM": json.dumps(
+        {"replies": [RIGHT], "tokens_per_second": 10, "update_seconds": 0.05}
+    ),
+    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+}
+FINAL = ("succeeded", "failed", "cancelled")
+
+
+def options(data: Path, rollouts: int) -> UpOptions:
+    """An installation in which parts may die as often as they are killed."""
+    return UpOptions(
+        data=data,
+        port=0,
+        reward_port=0,
+        redis_port=0,
+        rollouts=rollouts,
+        ranks=2,
+        environment={} if REAL else STAND_IN,
+        grace=10,
+        restart_limit=1000,
+    )
+
+
+@dataclass
+class Chaos:
+    """One installation, and runs on it."""
+
+    stack: Stack
+    api: Gateway
+    model: str = ""
+    done: list[str] = field(default_factory=list)
+    """What was killed, with the step that the run had reached."""
+
+    def prepare(self) -> None:
+        """A dataset, and a model to start from."""
+        rows = [{"prompt": f"{n}+{20 - n}", "answer": "20"} for n in range(20)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        self.api.post("/v1/datasets", files={"file": ("sums.jsonl", text)}, data={"name": "sums"})
+        training = {"max_steps": 5, "rows_per_step": 8}
+        run = self._submit("demo_midtrain", {"training": training, "data": {"dataset": "sums"}})
+        record = self.ended(run)
+        assert record["state"] == "succeeded", record["reason"]
+        self.model = f"run:{run}"
+
+    def submit(self, steps: int) -> str:
+        config = {
+            "model": {"path": self.model},
+            "data": {"dataset": "sums"},
+            "algorithm": {"prompts_per_step": GROUPS, "samples_per_prompt": 4},
+            "rollout": {"max_staleness": ETA, "lease_seconds": 30 if REAL else 4},
+            "training": {"max_steps": steps, "checkpoint_every": 3},
+            "evaluation": {"dataset": "sums", "rows": 8, "every": 8},
+        }
+        return self._submit("demo_grpo", config)
+
+    def _submit(self, recipe: str, config: dict[str, Any]) -> str:
+        return str(self.api.post("/v1/runs", json={"recipe": recipe, "config": config})["id"])
+
+    def get(self, path: str) -> Any:
+        """An answer of the API; waits for the gateway, and for what the gateway needs."""
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return self.api.get(path)
+            except Away:
+                if time.monotonic() > deadline:
+                    raise
+                threading.Event().wait(0.1)
+
+    def record(self, run: str) -> dict[str, Any]:
+        """The run as it stands."""
+        record: dict[str, Any] = self.get(f"/v1/runs/{run}")
+        return record
+
+    def reaches(self, run: str, step: int, within: float = 180) -> None:
+        """Wait until that many batches are trained."""
+        deadline = time.monotonic() + within
+        while (record := self.record(run))["step"] < step:
+            assert record["state"] not in FINAL, f"{record['state']}: {record['reason']}"
+            assert time.monotonic() < deadline, f"not at step {step} within {within} s: {record}"
+            threading.Event().wait(0.02)
+
+    def kill(self, run: str, victims: Sequence[str], chance: random.Random) -> None:
+        """One process of each part, at once."""
+        for victim in victims:
+            said = kill(self.stack, victim, chance, lambda: self.record(run)["state"] in FINAL)
+            self.done.append(said)
+
+    def ended(self, run: str) -> dict[str, Any]:
+        for _ in self.api.events(run):
+            self.stack.check()
+        return self.record(run)
+
+    def unharmed(self, run: str, steps: int) -> None:
+        """Wait for the run's end: it is as if nothing had been killed."""
+        record = self.ended(run)
+        story = f"HEADRACE_CHAOS_SEED={SEED}; killed: {'; '.join(self.done)}"
+        assert (record["state"], record["reason"]) == ("succeeded", ""), story
+        assert (record["step"], record["committed_step"]) == (steps, steps), story
+        self.clean(run, trained=steps * GROUPS, in_flight=0)
+        lines = (self.stack.data / f"runs/{run}/metrics.jsonl").read_text().splitlines()
+        rows = [row for row in map(json.loads, lines) if "reward/mean" in row]
+        # A learner killed after a commit and before its report leaves that step without a row.
+        told = [row["step"] for row in rows]
+        assert told == sorted(set(told)), story
+        assert [row["step"] for row in rows if row["reward/missing"] != 0] == [], story
+        events = [event for event in self.api.events(run) if isinstance(event, Event)]
+        accuracy = {e.data["step"]: e.data["accuracy"] for e in events if e.kind == "evaluation"}
+        assert max(accuracy) == steps, story
+        if not REAL:
+            assert [row["step"] for row in rows if row["reward/mean"] != 1] == [], story
+            assert set(accuracy.values()) == {1.0}, story
+
+    def clean(self, run: str, **also: int) -> dict[str, Any]:
+        """The audit, in which nothing is lost, twice, or older than allowed."""
+        audit: dict[str, Any] = self.get(f"/v1/runs/{run}/audit")
+        story = f"HEADRACE_CHAOS_SEED={SEED}; killed: {'; '.join(self.done)}; {audit}"
+        assert (audit["lost"], audit["duplicated"]) == (0, 0), story
+        # A draw that kills have made stale three times may end so; nothing else ends untrained.
+        assert audit["dropped"].keys() <= {"too_slow"}, story
+        dropped = sum(audit["dropped"].values())
+        assert audit["drawn"] == audit["trained"] + dropped + audit["in_flight"], story
+        assert audit["max_staleness_seen"] <= ETA, story
+        assert also.items() <= audit.items(), story
+        return audit

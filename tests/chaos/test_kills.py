@@ -1,0 +1,40 @@
+"""SIGKILL of every kind of process, at random moments of a run: the run ends as it would have."""
+
+import random
+import threading
+
+import pytest
+
+from tests.chaos.killing import REAL, Chaos
+from tests.chaos.victims import VICTIMS
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900 if REAL else 240)]
+
+STEPS = 20
+# A learner that was killed, or lost its Redis, costs seconds, to import torch and until its lock
+# has lapsed. While the gateway is away, nobody here sees how far the run is.
+KILLS = dict.fromkeys(VICTIMS, 3) | {"learner rank": 2, "torchrun": 1, "gateway": 1, "Redis": 2}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_run_survives_the_death_of(chaos: Chaos, chance: random.Random, victim: str) -> None:
+    run = chaos.submit(STEPS)
+
+    for step in sorted(chance.sample(range(STEPS - 4), 1 if REAL else KILLS[victim])):
+        chaos.reaches(run, step)
+        threading.Event().wait(chance.uniform(0, 0.5))
+        chaos.kill(run, [victim], chance)
+
+    chaos.unharmed(run, STEPS)
+
+
+def test_a_run_survives_the_death_of_several_at_once(chaos: Chaos, chance: random.Random) -> None:
+    run = chaos.submit(2 * STEPS)
+
+    for step in sorted(chance.sample(range(STEPS), 2)):
+        chaos.reaches(run, step)
+        threading.Event().wait(chance.uniform(0, 0.5))
+        others = [victim for victim in VICTIMS if victim != "vLLM in a weight update"]
+        chaos.kill(run, chance.sample(others, 3), chance)
+
+    chaos.unharmed(run, 2 * STEPS)

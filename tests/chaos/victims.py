@@ -1,0 +1,96 @@
+"""What dies: the processes of an installation that a kill may hit, by the part they play."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import httpx
+
+from services.launch import Stack
+
+
+def children(parent: int) -> list[int]:
+    """The living processes that `parent` has started itself."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            # The name, the second field, may hold any character; what follows its bracket is
+            # the state and the parent (proc(5)).
+            state, above = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(above) == parent and state != "Z":
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def descendants(parent: int) -> Iterator[int]:
+    """Children, and theirs."""
+    for child in children(parent):
+        yield child
+        yield from descendants(child)
+
+
+def part(name: str) -> Callable[[Stack], list[int]]:
+    """The process of a part, or of all parts called `name`-0, -1, …"""
+    return lambda stack: [
+        pid for one, pid in stack.processes.items() if one.partition("-")[0] == name
+    ]
+
+
+def vllm(stack: Stack) -> list[int]:
+    """What rollout workers have started: the server, and with a real vLLM its engine."""
+    return [pid for worker in part("rollout")(stack) for pid in descendants(worker)]
+
+
+def ranks(stack: Stack) -> list[int]:
+    return [pid for torchrun in part("learner")(stack) for pid in children(torchrun)]
+
+
+def updating(stack: Stack) -> list[int]:
+    """Of vLLM's processes, those of a server that is paused for new weights at this moment."""
+    for worker in part("rollout")(stack):
+        for server in children(worker):
+            try:
+                command = Path(f"/proc/{server}/cmdline").read_text().split("\0")
+                port = command[command.index("--port") + 1]
+                asked = httpx.get(f"http://127.0.0.1:{port}/is_paused", timeout=5, trust_env=False)
+                if asked.json()["is_paused"]:
+                    return [server, *descendants(server)]
+            except (OSError, ValueError, httpx.HTTPError):
+                continue
+    return []
+
+
+VICTIMS: dict[str, Callable[[Stack], list[int]]] = {
+    "rollout worker": part("rollout"),
+    "vLLM": vllm,
+    "vLLM in a weight update": updating,
+    "reward service": part("reward"),
+    "learner rank": ranks,
+    "torchrun": part("learner"),
+    "gateway": part("gateway"),
+    "Redis": part("redis"),
+}
+
+
+def kill(stack: Stack, victim: str, chance: Random, over: Callable[[], bool]) -> str:
+    """SIGKILL to one process that plays this part, once there is one. What was done, in words.
+    Raises AssertionError where `over()` comes first."""
+    between = threading.Event()
+    while not over():
+        stack.check()
+        if found := VICTIMS[victim](stack):
+            pid = chance.choice(found)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            return f"{victim} (pid {pid})"
+        between.wait(0.005)
+    raise AssertionError(f"the run was over before there was a {victim} to kill")
