@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from services.cli.client import Gateway
 from services.cli.output import CliError
-from services.demo import sums
+from services.demo import upload_sums
 from services.launch import Stack, UpOptions
 
 POLL_SECONDS = 1.0
@@ -40,10 +40,7 @@ class Installation:
         self.stack.__enter__()
         try:
             self.api = Gateway(self.stack.gateway_url)
-            for name, rows in sums().items():
-                text = "".join(json.dumps(row) + "\n" for row in rows)
-                files = {"file": (f"{name}.jsonl", text)}
-                self.api.post("/v1/datasets", files=files, data={"name": name})
+            upload_sums(self.api)
         except BaseException:
             self.stack.stop()
             raise

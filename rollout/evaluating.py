@@ -5,13 +5,13 @@ training lease, so that all answers of one evaluation come from one version.
 """
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
 from rollout.groups import RunContext, sample_and_score
+from rollout.insist import insist
 from rollout.policy import VLLMUnavailable
 from rollout.rows import Rows
 from rollout.tasks import end
@@ -164,14 +164,6 @@ class Evaluator:
                 f"like it: {error}",
             )
             outcome = {"rewards": [], "statuses": ["error"]}
-        await self._insist_complete(id, attempt, outcome)
+        run, evaluations = self._context.run, self._store.evaluations
+        await insist("an evaluation", run, lambda: evaluations.complete(run, id, attempt, outcome))
         self._held.pop(attempt, None)
-
-    async def _insist_complete(self, id: str, attempt: str, outcome: dict[str, object]) -> None:
-        while True:
-            try:
-                await self._store.evaluations.complete(self._context.run, id, attempt, outcome)
-                return
-            except (RedisError, OSError) as error:
-                log.warning("evaluation waits for Redis", error=str(error))
-                await asyncio.sleep(random.uniform(0.2, 2.0))

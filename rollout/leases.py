@@ -5,14 +5,12 @@ that has ended ignores the second.
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from redis.exceptions import RedisError
-
+from rollout.insist import insist
 from rollout.tasks import end
 from services.contracts.records import HeldDraw
 from services.logs import get_logger
@@ -147,9 +145,4 @@ class Leases:
                 held.ending = True
 
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        while True:
-            try:
-                return await call()
-            except (RedisError, OSError) as error:
-                log.warning("a lease waits for Redis", run=self._run, error=str(error))
-                await asyncio.sleep(random.uniform(0.2, 2.0))
+        return await insist("a lease", self._run, call)

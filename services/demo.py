@@ -59,6 +59,13 @@ def sums(seed: int = 0) -> dict[str, list[dict[str, str]]]:
     }
 
 
+def upload_sums(api: Gateway) -> None:
+    """The datasets of `sums`, under their names."""
+    for name, rows in sums().items():
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        api.post("/v1/datasets", files={"file": (f"{name}.jsonl", text)}, data={"name": name})
+
+
 def run(data: Path | None, as_json: bool) -> int:
     """Start everything, train, report. The last line printed is one JSON object.
 
@@ -108,9 +115,7 @@ def _in_a_stack(options: UpOptions, as_json: bool) -> dict[str, Any]:
 
 def _learn(api: Gateway, data: Path, as_json: bool) -> dict[str, Any]:
     started = time.monotonic()
-    for name, rows in sums().items():
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        api.post("/v1/datasets", files={"file": (f"{name}.jsonl", text)}, data={"name": name})
+    upload_sums(api)
     stamp = f"{int(time.time()):x}"
     first = _finished(api, "demo_midtrain", f"demo-midtrain-{stamp}", {}, as_json)
     model = {"model": {"path": f"run:{first['id']}"}}

@@ -5,7 +5,7 @@ say otherwise. The server starts with random weights, as it does for a run.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,10 @@ import pytest_asyncio
 from rollout.policy import PolicyClient, Snapshot
 from rollout.vllm_options import installed_device
 from rollout.vllm_server import VLLMServer
+from services.cli.client import Gateway
 from services.contracts.config.run import VLLM
+from services.demo import upload_sums
+from services.launch import Stack, UpOptions
 
 VOCABULARY = 32
 CONTEXT = 512
@@ -112,3 +115,13 @@ async def policy(vllm_server: VLLMServer, tiny_model: TinyModel) -> AsyncIterato
 def snapshot(model: TinyModel, path: Path, tag: str) -> Snapshot:
     """`path` as a full snapshot of version `tag`."""
     return Snapshot(str(path), tag, model.tensors)
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A whole installation with the demo's datasets, for the tests of one file."""
+    data: Path = tmp_path_factory.mktemp("installation")
+    with Stack(UpOptions(data=data, port=0, reward_port=0, redis_port=0)) as stack:
+        gateway = Gateway(stack.gateway_url)
+        upload_sums(gateway)
+        yield gateway

@@ -3,32 +3,16 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.cli.client import Gateway
 from services.contracts.events import Event
-from services.demo import sums
-from services.launch import Stack, UpOptions
 
 pytestmark = pytest.mark.timeout(400)
 
 GROUPS, ETA, MORE = 8, 1, 3
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    data: Path = tmp_path_factory.mktemp("installation")
-    with Stack(UpOptions(data=data, port=0, reward_port=0, redis_port=0)) as stack:
-        gateway = Gateway(stack.gateway_url)
-        for name, rows in sums().items():
-            text = "".join(json.dumps(row) + "\n" for row in rows)
-            files = {"file": (f"{name}.jsonl", text)}
-            gateway.post("/v1/datasets", files=files, data={"name": name})
-        yield gateway
 
 
 def submitted(api: Gateway, recipe: str, config: dict[str, Any]) -> str:

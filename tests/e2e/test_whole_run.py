@@ -1,15 +1,10 @@
 """Every process for real: a small model is made, then trained with GRPO, over REST."""
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.cli.client import Gateway
-from services.demo import sums
-from services.launch import Stack, UpOptions
 
 GROUPS, STEPS = 8, 4
 
@@ -21,18 +16,6 @@ def finished(api: Gateway, recipe: str, config: dict[str, Any]) -> dict[str, Any
     record: dict[str, Any] = api.get(f"/v1/runs/{run}")
     assert record["state"] == "succeeded", record["reason"]
     return record
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    data: Path = tmp_path_factory.mktemp("installation")
-    with Stack(UpOptions(data=data, port=0, reward_port=0, redis_port=0)) as stack:
-        gateway = Gateway(stack.gateway_url)
-        for name, rows in sums().items():
-            text = "".join(json.dumps(row) + "\n" for row in rows)
-            files = {"file": (f"{name}.jsonl", text)}
-            gateway.post("/v1/datasets", files=files, data={"name": name})
-        yield gateway
 
 
 @pytest.fixture(scope="module")
