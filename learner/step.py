@@ -237,7 +237,9 @@ def _loss(
         )
         tally.peak("ratio", policy.ratio)
         if unchanged:
-            fresh = torch.cat([sample.behind for sample in samples]).to(device) == 0
+            # Whole answers only: after an update a token still attends to the keys and values of
+            # the older weights, so that no one version gives its log-probability.
+            fresh = torch.tensor([not s.behind.any() for s in samples], device=device)[sequence]
             ours, theirs = logprobs.detach()[fresh], sampler[fresh]
             # k3 of KL(μ ‖ π): the samples come from μ.
             tally.add({"fresh_tokens": fresh, "mismatch_kl": kl_estimate("k3", theirs, ours)})

@@ -101,12 +101,14 @@ class Leases:
         self._ending([attempt])
         await self._insist(lambda: self._store.prompts.drop(self._run, attempt, reason, detail))
 
-    async def give_back(self, attempts: list[str], cause: str = "") -> None:
+    async def give_back(self, attempts: list[str], cause: str = "", detail: str = "") -> None:
         """Let others have the draws; with a cause, so often and then no more."""
         if attempts:
             self._ending(attempts)
             await self._insist(
-                lambda: self._store.prompts.give_back(self._run, attempts, cause=cause, limit=TRIES)
+                lambda: self._store.prompts.give_back(
+                    self._run, attempts, cause=cause, detail=detail, limit=TRIES
+                )
             )
 
     async def renew(self, moving: bool) -> None:

@@ -248,21 +248,21 @@ class RunWorker:
             self.tally.groups += 1
             self._hopeless.worked()
         except PromptTooLong as error:
-            await self._leases.drop(attempt, "too_long", str(error))
+            await self._leases.drop(attempt, "too_long", f"dataset row {row}: {error}")
             self._failed(row, f"every prompt tried is too long, e.g. dataset row {row}: {error}")
             await self._telling.once(
                 "too_long",
                 f"dataset row {row} is left out, as is any other like it: {error}",
             )
         except VerifierBroke as error:
-            await self._leases.give_back([attempt], "verifier_error")
+            await self._leases.give_back([attempt], "verifier_error", str(error))
             self._failed(row, f"no completion can be scored, e.g. {error}")
             await self._telling.once(
                 "verifier_error",
                 f"a group without a single score is sampled anew, and in the end left out: {error}",
             )
         except PastDeadline as error:
-            await self._leases.give_back([attempt], "too_slow")
+            await self._leases.give_back([attempt], "too_slow", f"dataset row {row}: {error}")
             limit = self._context.config.rollout.straggler_deadline
             said = f"rollout.straggler_deadline is {limit:g} s, and {error}"
             self._failed(row, f"nothing is sampled in time: {said}")
@@ -276,7 +276,7 @@ class RunWorker:
         except Exception as error:
             # Refused requests, damaged files, a broken episode: whatever it is, the draw goes out
             # again, a few times, and a run in which nothing works ends with the reason.
-            await self._leases.give_back([attempt], "refused")
+            await self._leases.give_back([attempt], "refused", f"dataset row {row}: {error}")
             self._failed(row, f"nothing can be sampled and scored, e.g. dataset row {row}: {error}")
         finally:
             self._leases.gone(attempt)

@@ -38,7 +38,7 @@ class Store:
         self.events = Events(redis)
         self.evaluations = Evaluations(redis, scripts, self.datasets)
         self.ledger = Ledger(redis)
-        self.prompts = Prompts(scripts)
+        self.prompts = Prompts(redis, scripts)
         self.runs = Runs(redis, scripts, self.datasets)
         self.trajectories = Trajectories(redis, scripts)
         self.weights = Weights(redis, scripts)

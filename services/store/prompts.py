@@ -6,6 +6,7 @@ Every call may be made twice: the client repeats one whose reply was lost.
 import secrets
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from services.contracts.dataset import Position
 from services.contracts.records import RunState
@@ -14,8 +15,8 @@ from services.store.scripts import Scripts
 
 EXHAUSTED = (
     "the data has nothing left to give: since a group was last finished every row was drawn again "
-    "and dropped. `headrace audit` counts the reasons; repair the rows, or append others, and "
-    "resume the run"
+    "and dropped, the last one as {last}. `headrace audit` counts the reasons; repair the rows, or "
+    "append others, and resume the run"
 )
 
 
@@ -39,7 +40,8 @@ class Granted:
 class Prompts:
     """What workers do with draws."""
 
-    def __init__(self, scripts: Scripts) -> None:
+    def __init__(self, redis: Any, scripts: Scripts) -> None:
+        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._scripts = scripts
 
     async def lease(
@@ -67,14 +69,25 @@ class Prompts:
         )
         refusal, *pairs = [part.decode() for part in reply]
         if refusal == "exhausted":
-            keys = [run_key(run, "run"), run_key(run, "events")]
-            failed = [str(RunState.FAILED), EXHAUSTED, time.time(), "", 1, ""]
-            await self._scripts.run("set_state", keys, failed)
+            await self._fail(run, EXHAUSTED.format(last=await self._last_dropped(run)))
         leases = []
         for attempt, draw in zip(pairs[::2], pairs[1::2], strict=True):
             position, epoch, rows, index = map(int, draw.split(":"))
             leases.append(Lease(attempt, position, Position(epoch, rows, index)))
         return Granted(refusal, leases)
+
+    async def _fail(self, run: str, reason: str) -> None:
+        keys = [run_key(run, "run"), run_key(run, "events")]
+        failed = [str(RunState.FAILED), reason, time.time(), "", 1, ""]
+        await self._scripts.run("set_state", keys, failed)
+
+    async def _last_dropped(self, run: str) -> str:
+        """Why: `too_long: dataset row 3: ...`."""
+        # Only the few batches that were waiting can have been committed after the last drop.
+        rows: Any = await self._redis.xrevrange(run_key(run, "ledger"), count=64)
+        dropped = (said for _, said in rows if said[b"end"] == b"dropped")
+        said = next(dropped, {b"reason": b"the ledger says", b"detail": b""})
+        return ": ".join(text.decode() for text in (said[b"reason"], said[b"detail"]) if text)
 
     async def renew(self, run: str, attempts: list[str], ttl: float) -> list[str]:
         """Move deadlines to `ttl` seconds from now. Returns the attempts that are lost."""
@@ -100,10 +113,10 @@ class Prompts:
         return bool(await self._scripts.run("drop", keys, [attempt, reason, detail]))
 
     async def give_back(
-        self, run: str, attempts: list[str], *, cause: str = "", limit: int = 3
+        self, run: str, attempts: list[str], *, cause: str = "", detail: str = "", limit: int = 3
     ) -> int:
         """Return draws: they go out again first. With a `cause`, a draw that failed so `limit`
-        times is dropped instead; returns how many were."""
+        times is dropped instead, with the `detail` of the last failure; returns how many were."""
         parts = ("attempts", "held", "returned", "tries", "ledger")
         keys = [run_key(run, part) for part in parts]
-        return int(await self._scripts.run("give_back", keys, [cause, limit, *attempts]))
+        return int(await self._scripts.run("give_back", keys, [cause, detail, limit, *attempts]))

@@ -1,6 +1,7 @@
 """What only shows while a run works fails the run with a reason in words, and never hangs it."""
 
 import os
+import re
 import signal
 from typing import Any
 
@@ -26,8 +27,9 @@ def warnings(events: list[Event]) -> list[str]:
         (
             [LONG] * 4,
             {},
-            "every prompt tried is too long, e.g. dataset row {row}: the prompt has 121 tokens "
-            "and the context 64 (rollout.vllm.max_model_len): no room for an answer",
+            # Said by the worker, or as the last drop where all rows are gone before it speaks.
+            "dataset row {row}: the prompt has 121 tokens and the context 64 "
+            "(rollout.vllm.max_model_len): no room for an answer",
         ),
         (
             [SHORT | {"answer": "see page 3 of the book"}] * 4,
@@ -48,16 +50,11 @@ def warnings(events: list[Event]) -> list[str]:
         ),
         (
             [SHORT],
-            {"rollout": {"vllm": {"max_model_len": 4096}}},
-            "ValueError: User-specified max_model_len (4096) is greater than the derived",
-        ),
-        (
-            [SHORT],
             {"rollout": {"vllm": {"startup_seconds": 0.05}}},
             "vLLM did not start within rollout.vllm.startup_seconds = 0.05",
         ),
     ],
-    ids=["prompt too long", "bad reference", "bad parameter", "episode", "vLLM", "slow vLLM"],
+    ids=["prompt too long", "bad reference", "bad parameter", "episode", "slow vLLM"],
 )
 def test_a_run_that_cannot_work_fails_with_the_reason(
     installation: Installation,
@@ -72,7 +69,8 @@ def test_a_run_that_cannot_work_fails_with_the_reason(
     record, events = installation.ended(installation.submit(data={"dataset": name}, **config))
 
     assert record["state"] == "failed"
-    assert any(reason.format(row=row) in record["reason"] for row in range(len(rows)))
+    said = re.sub(r"dataset row \d+", "dataset row {row}", record["reason"])
+    assert reason in said
     assert events[-1].data == {"state": "failed", "reason": record["reason"]}
 
 

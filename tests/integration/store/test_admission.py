@@ -172,7 +172,8 @@ async def test_a_lease_whose_reply_was_lost_is_the_same_lease_when_asked_again(
 
 async def drop_all(scene: Scene, count: int) -> None:
     for lease in await scene.leased(count):
-        await scene.store.prompts.drop("r1", lease.attempt, "bad_reference", "")
+        detail = f"dataset row {lease.position.index}: no number"
+        await scene.store.prompts.drop("r1", lease.attempt, "bad_reference", detail)
 
 
 async def test_data_of_which_every_row_was_dropped_fails_the_run(scene: Scene) -> None:
@@ -183,6 +184,7 @@ async def test_data_of_which_every_row_was_dropped_fails_the_run(scene: Scene) -
     assert run is not None
     assert run.state is RunState.FAILED
     assert "nothing left to give" in run.reason
+    assert "the last one as bad_reference: dataset row 2: no number" in run.reason
     assert (await scene.lease(1)).refusal == "state"
 
 

@@ -50,13 +50,21 @@ async def test_a_draw_that_fails_three_times_for_one_cause_ends(scene: Scene) ->
     async def fail(cause: str) -> int:
         (lease,) = await scene.leased(1)
         assert lease.draw == 0
-        return await scene.store.prompts.give_back("r1", [lease.attempt], cause=cause, limit=3)
+        return await scene.store.prompts.give_back(
+            "r1",
+            [lease.attempt],
+            cause=cause,
+            detail=f"{cause} of attempt {lease.attempt}",
+            limit=3,
+        )
 
     causes = ["verifier_error", "refused", "verifier_error", "", "verifier_error"]
     assert [await fail(cause) for cause in causes] == [0, 0, 0, 0, 1]
-    assert [(row["end"], row["reason"], row["draws"]) for row in await scene.ledger()] == [
+    (row,) = await scene.ledger()
+    assert (row["end"], row["reason"], row["draws"]) == (
         ("dropped", "verifier_error", '["0:0:100:0"]')
-    ]
+    )
+    assert row["detail"].startswith("verifier_error of attempt ")
     assert await scene.tries() == {}
     assert draws(await scene.leased(1)) == [1]
 

@@ -132,13 +132,14 @@ def test_a_batch_without_anything_to_train_has_gradient_zero() -> None:
 
 
 def own_logprobs(temperature: float) -> list[Sample]:
-    """Samples whose sampler is the tiny model itself."""
+    """Samples whose sampler is the tiny model itself, at the version that is trained."""
     from learner.step import _forward
 
     samples = [sample for sample in random_samples(groups=3, per_group=3) if sample.trains]
     policy = TokenLogprobs(tiny_model().model)
     for sample, values in _forward(policy, samples, temperature, 1000, ALONE):
         sample.sampler_logprobs = values
+        sample.behind.zero_()
     return samples
 
 
@@ -173,6 +174,21 @@ def test_sampler_and_policy_are_compared_also_where_all_tokens_are_behind() -> N
     assert "mismatch/kl" not in metrics
     # d = log μ − log π = −log 2: e^(−d) + d − 1 = 2 − log 2 − 1.
     assert metrics["mismatch/sampler_kl"] == pytest.approx(1 - math.log(2), abs=1e-4)
+
+
+def test_an_answer_that_a_weight_update_interrupted_is_no_measure_of_the_sampler() -> None:
+    samples = own_logprobs(0.8)
+    interrupted = samples[0]
+    # Its last token was sampled under the trained version, over keys and values of the one before.
+    interrupted.behind = torch.ones_like(interrupted.behind)
+    interrupted.behind[-1] = 0
+    interrupted.sampler_logprobs = interrupted.sampler_logprobs - 0.1
+    tally = Tally()
+    policy = TokenLogprobs(tiny_model().model)
+    accumulate_gradients(policy, samples, objective(), 50, ALONE, tally, unchanged=True)
+    metrics = tally.metrics(ALONE)
+    assert metrics["mismatch/logprob_max"] == pytest.approx(0, abs=1e-5)
+    assert metrics["mismatch/sampler_kl"] > 1e-5
 
 
 def test_recomputed_proximal_makes_the_ratio_one_whatever_the_sampler() -> None:
