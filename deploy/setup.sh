@@ -49,8 +49,9 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c
     exit 0
 fi
 
-# One set-up at a time: two would break each other's environment.
-exec 9>"${TMPDIR:-/tmp}/headrace-setup-$(id -u)-$(pwd | sha256sum | cut -c1-16).lock"
+# One set-up at a time: two would break each other's environment. The lock is on a file that is
+# there anyway, opened for writing because NFS locks no other.
+exec 9>>pyproject.toml
 command -v flock >/dev/null && { flock -n 9 || { echo "setup: another one runs, waiting for it"; flock 9; }; }
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
 

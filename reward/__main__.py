@@ -8,15 +8,23 @@ import asyncio
 import socket
 import sys
 from types import FrameType
+from typing import Any
 
 import uvicorn
 import uvloop
 
 from reward.app import Service, create_app
+from reward.calls import Calls
+from reward.endpoints import Endpoint
 from reward.metrics import Metrics
+from reward.models.process import ModelLoadError, ModelProcess
 from reward.pool import Pool, PoolStartError
 from reward.settings import RewardSettings
+from reward.verifiers.base import RemoteVerifier, Verifier
+from reward.verifiers.judge import JudgeVerifier
+from reward.verifiers.model import LocalModel, ModelVerifier, RemoteModel
 from reward.verifiers.registry import Registry, RegistryError, build_registry
+from reward.verifiers.remote import HttpVerifier
 from services.logs import configure, get_logger
 from services.process import die_with_parent
 from services.settings import from_command_line
@@ -61,10 +69,13 @@ def main() -> int:
 
 def _run(settings: RewardSettings, listener: socket.socket) -> int:
     try:
-        registry = build_registry(settings.verifiers)
+        registry = build_registry(settings.verifier_classes, _remote(settings), settings.sandbox)
     except RegistryError as error:
         log.error("a verifier cannot be used", problem=str(error))
         return 1
+    for verifier in registry.values():
+        if isinstance(verifier, Verifier):
+            _probe(verifier)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings, listener, registry))
 
@@ -76,10 +87,17 @@ async def _serve(settings: RewardSettings, listener: socket.socket, registry: Re
         spare=settings.spare_workers,
         capacity=settings.max_queued_items,
         memory_bytes=settings.worker_memory_mb << 20,
-        own_verifiers=settings.verifiers,
+        own_verifiers=settings.verifier_classes,
+        sandbox=settings.sandbox,
         metrics=metrics,
     )
-    service = Service(registry, pool, metrics)
+    calls = Calls(
+        [one for one in registry.values() if isinstance(one, RemoteVerifier)],
+        at_once=settings.remote_at_once,
+        capacity=settings.max_queued_items,
+        metrics=metrics,
+    )
+    service = Service(registry, pool, calls, metrics)
     app = create_app(service, settings.body_limit)
     server = Server(
         uvicorn.Config(
@@ -94,7 +112,7 @@ async def _serve(settings: RewardSettings, listener: socket.socket, registry: Re
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     stopping = asyncio.create_task(server.stop.wait())
-    starting = asyncio.create_task(pool.start())
+    starting = asyncio.create_task(_start(pool, calls))
     code = 0
     try:
         await asyncio.wait({serving, stopping, starting}, return_when=asyncio.FIRST_COMPLETED)
@@ -106,7 +124,8 @@ async def _serve(settings: RewardSettings, listener: socket.socket, registry: Re
             await _drain(service, settings)
             # Requests that are still waiting are told so, while there is a server to tell them.
             await pool.close()
-    except PoolStartError as error:
+            await calls.close()
+    except (PoolStartError, ModelLoadError) as error:
         log.error("reward service cannot start", problem=str(error))
         code = 1
     finally:
@@ -115,8 +134,37 @@ async def _serve(settings: RewardSettings, listener: socket.socket, registry: Re
         server.should_exit = True
         await serving
         await pool.close()
+        await calls.close()
     log.info("reward service ended")
     return code
+
+
+async def _start(pool: Pool, calls: Calls) -> None:
+    await calls.open()
+    await pool.start()
+
+
+def _probe(verifier: Verifier[Any]) -> None:
+    verifier.probe()
+    if not verifier.available:
+        log.warning("a verifier is not available", verifier=verifier.name, problem=verifier.notice)
+    elif verifier.notice:
+        log.info("a verifier is available", verifier=verifier.name, notice=verifier.notice)
+
+
+def _remote(settings: RewardSettings) -> list[RemoteVerifier[Any]]:
+    """The verifiers that ask others, by what the operator has set."""
+    models = {
+        name: RemoteModel(place)
+        if isinstance(place, Endpoint)
+        else LocalModel(ModelProcess(name, place))
+        for name, place in settings.model_places.items()
+    }
+    return [
+        JudgeVerifier(settings.judge_endpoints),
+        ModelVerifier(models),
+        *(HttpVerifier(endpoint) for endpoint in settings.verifier_endpoints),
+    ]
 
 
 async def _drain(service: Service, settings: RewardSettings) -> None:

@@ -1,7 +1,7 @@
 """The HTTP application: `/v1/score`, `/v1/verifiers`, health, readiness and metrics.
 
-Parses, asks the pool, answers. Whether a completion is right is decided in worker processes alone;
-nothing here runs a verifier.
+Parses, asks the pool and `reward.calls`, answers. Nothing here computes on what a completion says:
+that is done in worker processes alone, or by whom remote verifiers ask.
 """
 
 import asyncio
@@ -15,10 +15,18 @@ from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field, ValidationError
 
+from reward.calls import Call, Calls
+from reward.frames import pack_item
 from reward.metrics import Metrics
 from reward.pool import Pool, PoolClosedError, QueueFullError, Request, request_for
-from reward.verifiers.base import Item, Verdict
-from reward.verifiers.registry import Registry, nearest, param_problems, parse_params
+from reward.verifiers.base import Item, Verdict, Verifier
+from reward.verifiers.registry import (
+    AnyVerifier,
+    Registry,
+    nearest,
+    param_problems,
+    parse_params,
+)
 from services.contracts.scores import (
     ScoreItem,
     ScoreRequest,
@@ -42,6 +50,7 @@ class Service:
 
     registry: Registry
     pool: Pool
+    calls: Calls
     metrics: Metrics
     draining: bool = False
     in_flight: int = 0
@@ -55,6 +64,10 @@ class VerifierInfo(BaseModel):
     name: str = Field(description="What an item's `verifier` takes.")
     description: str = Field(description="What it calls correct.")
     params: dict[str, Any] = Field(description="JSON Schema of an item's `params`.")
+    available: bool = Field(description="Whether it can be used on this machine.")
+    notice: str = Field(
+        description="What to know about its use on this machine, or why it cannot be used."
+    )
 
 
 class VerifierList(BaseModel):
@@ -68,6 +81,10 @@ class Health(BaseModel):
 
     status: Literal["ok", "ready", "starting", "draining"] = Field(
         description="`ok` and `ready` come with 200, the others with 503."
+    )
+    unavailable: dict[str, str] = Field(
+        default_factory=dict,
+        description="With `ready`: verifiers that cannot be used on this machine, and why.",
     )
 
 
@@ -83,8 +100,10 @@ def create_app(service: Service, max_request_bytes: int) -> FastAPI:
     app.add_middleware(BodyLimit, limit_of=lambda scope: limit)
     install(app)
     app.openapi = lambda: described(FastAPI.openapi(app))  # type: ignore[method-assign]
-    pool = service.pool
-    service.metrics.watch("pending_items", "Items without a verdict", lambda: pool.outstanding)
+    pool, calls = service.pool, service.calls
+    service.metrics.watch(
+        "pending_items", "Items without a verdict", lambda: pool.outstanding + calls.outstanding
+    )
     service.metrics.watch("workers", "Worker processes", lambda: len(pool.worker_pids))
     _add_routes(app, service)
     return app
@@ -121,12 +140,14 @@ def _add_routes(app: FastAPI, service: Service) -> None:
                     name=verifier.name,
                     description=verifier.description,
                     params=verifier.Params.model_json_schema(),
+                    available=verifier.available,
+                    notice=verifier.notice,
                 )
                 for verifier in service.registry.values()
             ]
         )
 
-    @app.get("/healthz", summary="Alive")
+    @app.get("/healthz", summary="Alive", response_model_exclude_defaults=True)
     async def healthz() -> Health:
         """Whether the process answers."""
         return Health(status="ok")
@@ -138,12 +159,14 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         responses={503: {"description": "Not now; `status` says why", "model": Health}},
     )
     async def readyz() -> JSONResponse:
-        """Whether to send requests here: not before a worker is up, and not while draining."""
+        """Whether to send requests here: not before a worker is up and the reward models are
+        loaded, and not while draining."""
         if service.draining:
             return JSONResponse({"status": "draining"}, 503)
-        if not service.pool.ready:
+        if not (service.pool.ready and service.calls.ready):
             return JSONResponse({"status": "starting"}, 503)
-        return JSONResponse({"status": "ready"})
+        health = Health(status="ready", unavailable=_unavailable(service.registry))
+        return JSONResponse(health.model_dump(exclude_defaults=True))
 
     @app.get(
         "/metrics",
@@ -167,7 +190,7 @@ async def _score(service: Service, request: ScoreRequest) -> ScoreResponse:
             "fewer a request, or raise --max-queued-items",
         )
     try:
-        verdicts = await service.pool.score(items)
+        verdicts = await _verdicts(service, items)
     except QueueFullError as full:
         raise Problem(
             429,
@@ -190,6 +213,23 @@ async def _score(service: Service, request: ScoreRequest) -> ScoreResponse:
     )
 
 
+async def _verdicts(service: Service, items: list[Request | Call]) -> list[Verdict]:
+    """In the order of the items. Raises QueueFullError, PoolClosedError."""
+    own = [item for item in items if isinstance(item, Request)]
+    asked = [item for item in items if isinstance(item, Call)]
+    # All or none, so that a request that is refused leaves no work behind.
+    service.pool.admit(len(own))
+    service.calls.admit(len(asked))
+    judged, answered = map(
+        iter, await asyncio.gather(service.pool.score(own), service.calls.score(asked))
+    )
+    return [next(judged if isinstance(item, Request) else answered) for item in items]
+
+
+def _unavailable(registry: Registry) -> dict[str, str]:
+    return {name: one.notice for name, one in registry.items() if not one.available}
+
+
 def _detail(item: ScoreItem, verdict: Verdict) -> str:
     """What broke is the dataset's to repair, so its row is named."""
     if verdict.status is not ScoreStatus.ERROR or item.row is None:
@@ -205,11 +245,11 @@ def _draining() -> Problem:
     )
 
 
-def _checked(items: list[ScoreItem], registry: Registry) -> list[Request]:
-    """Items as the pool takes them. Raises Problem (422) naming each that cannot be scored as
-    asked, and why."""
+def _checked(items: list[ScoreItem], registry: Registry) -> list[Request | Call]:
+    """Items as those who score them take them. Raises Problem (422) naming each that cannot be
+    scored as asked, and why."""
     problems: list[ProblemItem] = []
-    requests: list[Request] = []
+    requests: list[Request | Call] = []
     for index, item in enumerate(items):
         verifier = registry.get(item.verifier)
         if verifier is None:
@@ -218,15 +258,12 @@ def _checked(items: list[ScoreItem], registry: Registry) -> list[Request]:
             problems.append(_problem(index, item, ".verifier", message))
             continue
         try:
-            params = parse_params(verifier, item.params)
-            item.id.encode()
-            wire = Item(item.verifier, item.prompt, item.completion, item.answer, item.params)
-            requests.append(request_for(wire, params))
+            requests.append(_request(verifier, item))
         except ValidationError as error:
             for name, message in param_problems(verifier, error):
                 problems.append(_problem(index, item, f".params.{name}", message))
         except (ValueError, RecursionError) as error:
-            message = f"cannot be sent to a worker: {error}"
+            message = f"cannot be scored: {error}"
             problems.append(_problem(index, item, "", message))
     counts = Counter(item.id for item in items)
     for index, item in enumerate(items):
@@ -236,6 +273,21 @@ def _checked(items: list[ScoreItem], registry: Registry) -> list[Request]:
         detail = f"{summary(problems)}; GET /v1/verifiers lists verifiers and their parameters"
         raise Problem(422, detail, problems)
     return requests
+
+
+def _request(verifier: AnyVerifier, item: ScoreItem) -> Request | Call:
+    """Raises ValidationError for parameters, ValueError and RecursionError for the rest."""
+    if not verifier.available:
+        raise ValueError(verifier.notice)
+    params = parse_params(verifier, item.params)
+    item.id.encode()
+    wire = Item(item.verifier, item.prompt, item.completion, item.answer, item.params)
+    if isinstance(verifier, Verifier):
+        return request_for(wire, params, verifier.slow)
+    # Text that is no Unicode cannot be sent to anybody either.
+    pack_item(wire)
+    verifier.check(params)
+    return Call(verifier, wire, params)
 
 
 def _problem(index: int, item: ScoreItem, key: str, message: str) -> ProblemItem:

@@ -7,6 +7,7 @@ have passed to somebody else's process.
 """
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -30,6 +31,7 @@ from reward.frames import (
     Unpacker,
     pack,
 )
+from reward.sandbox.host import SandboxOptions
 from reward.worker import READY
 from services.logs import get_logger
 
@@ -88,9 +90,15 @@ class _Link(asyncio.Protocol):
 class Children:
     """See the module. Belongs to one event loop."""
 
-    def __init__(self, owner: Owner, memory_bytes: int, own_verifiers: Sequence[str]) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        memory_bytes: int,
+        own_verifiers: Sequence[str],
+        sandbox: SandboxOptions,
+    ) -> None:
         self._owner = owner
-        self._argv = [str(memory_bytes), *own_verifiers]
+        self._argv = [str(memory_bytes), json.dumps(sandbox), *own_verifiers]
         self._links: dict[int, _Link] = {}
         self._lost: set[int] = set()
         self._connecting: set[asyncio.Task[Any]] = set()

@@ -1,6 +1,6 @@
 """The workers' common parent: imports every verifier once, then forks workers in milliseconds.
 
-    python -m reward.nursery CONTROL_FD MEMORY_BYTES [package.module:Class …]
+    python -m reward.nursery CONTROL_FD MEMORY_BYTES SANDBOX [package.module:Class …]
 
 Started by `reward.pool`. Has one thread, judges nothing, and forks only what it is told to. It
 collects a worker's exit status only when told so: until then the dead worker's id cannot be given
@@ -10,20 +10,26 @@ to another process, and whoever kills by id hits the right one. When the service
 
 import contextlib
 import gc
+import json
 import os
 import select
 import signal
 import socket
 import sys
 import traceback
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import msgspec
 
 from reward.frames import MAX_CONTROL, Order, Reap, Reaped, Report, Spawn, Spawned, Warm
-from reward.verifiers.registry import Registry, RegistryError, build_registry
+from reward.sandbox.host import SandboxOptions
+from reward.verifiers.base import Verifier
+from reward.verifiers.registry import RegistryError, build_registry
 from reward.worker import work
 from services.process import die_with_parent
+
+Registry = Mapping[str, Verifier[Any]]
 
 
 def main() -> int:
@@ -33,10 +39,12 @@ def main() -> int:
     control = socket.socket(fileno=int(sys.argv[1]))
     memory_bytes = int(sys.argv[2])
     try:
-        registry = build_registry(sys.argv[3:])
+        sandbox = SandboxOptions(*json.loads(sys.argv[3]))
+        everything = build_registry(sys.argv[4:], sandbox=sandbox).items()
     except RegistryError as error:
         sys.stderr.write(f"reward: {error}\n")
         return 2
+    registry = {name: one for name, one in everything if isinstance(one, Verifier)}
     for verifier in registry.values():
         verifier.warm()
     # What is built by now is shared with all workers; a collection would touch, and so copy, it.

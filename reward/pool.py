@@ -17,6 +17,7 @@ import msgspec
 from reward.children import Children
 from reward.frames import Answer, Job, pack_item
 from reward.metrics import Metrics
+from reward.sandbox.host import SandboxOptions
 from reward.schedule import Action, Cause, Done, Kill, Schedule, Send, Start, Stop, Task
 from reward.verifiers.base import Item, Verdict, VerifierParams
 from services.logs import get_logger
@@ -53,14 +54,28 @@ class Request:
     verifier: str
     item: msgspec.Raw
     timeout: float
-    on_timeout: float
+    on_timeout: float | None
     has_reference: bool
+    slow: bool
 
 
-def request_for(item: Item, params: VerifierParams) -> Request:
-    """`item` as the pool takes it. Raises ValueError if it cannot be sent (see `pack_item`)."""
-    has_reference = item.answer is not None
-    return Request(item.verifier, pack_item(item), params.timeout, params.on_timeout, has_reference)
+def request_for(item: Item, params: VerifierParams, slow: bool) -> Request:
+    """`item` as the pool takes it; `slow`: see `Verifier.slow`. Raises ValueError if it cannot be
+    sent (see `pack_item`)."""
+    return Request(
+        item.verifier,
+        pack_item(item),
+        params.timeout,
+        params.on_timeout,
+        item.answer is not None,
+        slow,
+    )
+
+
+def _task(ticket: int, request: Request) -> Task:
+    return Task(
+        ticket, request.timeout, request.on_timeout, request.has_reference, slow=request.slow
+    )
 
 
 class Batch:
@@ -90,11 +105,13 @@ class Pool:
         memory_bytes: int,
         own_verifiers: Sequence[str],
         metrics: Metrics,
+        sandbox: SandboxOptions | None = None,
     ) -> None:
         self.capacity = capacity
         self._metrics = metrics
         self._schedule = Schedule(workers, spare=spare)
-        self._children = Children(self, memory_bytes, own_verifiers)
+        options = sandbox or SandboxOptions()
+        self._children = Children(self, memory_bytes, own_verifiers, options)
         self._tickets: dict[int, tuple[Batch, int]] = {}
         self._next_ticket = 0
         self._next_worker = 0
@@ -135,22 +152,26 @@ class Pool:
                 f"importing the verifiers took longer than {patience:g} s"
             ) from None
 
+    def admit(self, count: int) -> None:
+        """Raise QueueFullError or PoolClosedError unless so many items could be taken now."""
+        if self._closing:
+            raise PoolClosedError("the service is ending")
+        if self.outstanding + count > self.capacity:
+            wait = self.outstanding * self._item_seconds / self._schedule.size
+            raise QueueFullError(self.outstanding, self.capacity, min(60, max(1, math.ceil(wait))))
+
     async def score(self, items: Sequence[Request]) -> list[Verdict]:
         """The verdicts on `items`, in their order. Raises QueueFullError, PoolClosedError."""
         if not items:
             return []
-        if self._closing:
-            raise PoolClosedError("the service is ending")
-        if self.outstanding + len(items) > self.capacity:
-            wait = self.outstanding * self._item_seconds / self._schedule.size
-            raise QueueFullError(self.outstanding, self.capacity, min(60, max(1, math.ceil(wait))))
+        self.admit(len(items))
         batch = Batch(items)
         tasks = []
         for index, item in enumerate(items):
             ticket = self._next_ticket
             self._next_ticket += 1
             self._tickets[ticket] = (batch, index)
-            tasks.append(Task(ticket, item.timeout, item.on_timeout, item.has_reference))
+            tasks.append(_task(ticket, item))
         self._schedule.add(tasks)
         self._advance([])
         await batch.done

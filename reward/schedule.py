@@ -10,8 +10,10 @@ Invariants:
 * an item is blamed at most twice for the same thing: then it gets a verdict. The second try runs
   alone on a worker that has judged nothing before;
 * a worker that has been on one item for `slow_after` seconds no longer counts towards `size`, and
-  what waits behind that item goes to others: a poisonous item holds up nobody else, as long as
-  fewer than `spare` items are slow at once.
+  what waits behind that item goes to others;
+* slow items never take all workers: `reserve` of them are always for items that may yet be quick.
+  An item that turns out slow when all others are slow already loses its worker, and waits,
+  blameless, until it may be slow. So none waits longer than `slow_after` behind a poisonous one.
 """
 
 from collections import deque
@@ -43,9 +45,12 @@ class Task:
     ticket: int
     limit: float
     """Seconds that it may take."""
-    on_timeout: float
+    on_timeout: float | None
+    """The reward after two deadlines; None masks it."""
     has_reference: bool
     step: Step = Step.SCORE
+    slow: bool = False
+    """It is known to take longer than `slow_after`."""
     failures: int = 0
     orphaned: int = 0
 
@@ -65,7 +70,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Action: end that worker, which is idle; the schedule has forgotten it."""
+    """Action: end that worker, which nobody is to blame for; the schedule has forgotten it."""
 
     worker: int
 
@@ -117,18 +122,21 @@ class Schedule:
     ) -> None:
         self.size = size
         self.spare = spare
+        self.reserve = min(size + spare - 1, max(1, size // 4))
         self.chunk = chunk
         self.slow_after = slow_after
         self.judged_max = judged_max
         self._queue: deque[Task] = deque()
+        self._slow_queue: deque[Task] = deque()
         self._suspects: deque[Task] = deque()
+        self._slow_suspects: deque[Task] = deque()
         self._workers: dict[int, _Worker] = {}
         self._starting = 0
 
     @property
     def waiting(self) -> int:
         """Items that no worker has been given."""
-        return len(self._queue) + len(self._suspects)
+        return sum(map(len, (self._queue, self._slow_queue, self._suspects, self._slow_suspects)))
 
     @property
     def workers(self) -> tuple[int, int, int]:
@@ -139,7 +147,8 @@ class Schedule:
 
     def add(self, tasks: list[Task]) -> None:
         """Queue new tasks."""
-        self._queue.extend(tasks)
+        for task in tasks:
+            (self._slow_queue if task.slow else self._queue).append(task)
 
     def started(self, worker: int) -> None:
         """A new worker can take tasks."""
@@ -173,22 +182,26 @@ class Schedule:
         """`task` cost a worker its life. `detail` says how, for the verdict."""
         if cause is Cause.ORPHANED and task.orphaned < ORPHANED_MAX:
             task.orphaned += 1
-            self._suspects.append(task)
+            self._suspect(task)
             return []
         if task.step is Step.REFERENCE:
             what = "did not finish" if cause is Cause.DEADLINE else f"broke the verifier ({detail})"
             return [Done(task.ticket, broken(f"checking the reference answer alone {what}"))]
         task.failures += 1
+        task.slow = task.slow or cause is Cause.DEADLINE
         if task.failures < 2:
-            self._suspects.append(task)
+            self._suspect(task)
             return []
         if cause is not Cause.DEADLINE:
             return [Done(task.ticket, broken(f"the verifier's process died twice: {detail}"))]
         if task.has_reference:
             task.step = Step.REFERENCE
-            self._suspects.append(task)
+            self._suspect(task)
             return []
         return [_timed_out(task)]
+
+    def _suspect(self, task: Task) -> None:
+        (self._slow_suspects if task.slow else self._suspects).append(task)
 
     def tick(self, now: float) -> list[Action]:
         """Kill what is over its deadline; let nothing wait behind what is slow."""
@@ -205,12 +218,28 @@ class Schedule:
                     late = f"no result after {culprit.limit:g} s"
                     actions += self.blame(culprit, Cause.DEADLINE, late)
             elif not state.slow and now - state.since >= self.slow_after:
-                state.slow = True
-                behind = [sent for sent in list(state.sent)[1:] if not sent.taken_back]
-                for sent in behind:
-                    sent.taken_back = True
-                self._queue.extendleft(reversed([sent.task for sent in behind]))
+                actions += self._turned_slow(worker, state)
         return actions
+
+    def _turned_slow(self, worker: int, state: _Worker) -> list[Action]:
+        """What waits behind a slow item goes to others; so does the item itself, if too many are
+        slow already."""
+        head = state.sent[0]
+        head.task.slow = True
+        if self._may_be_slow():
+            state.slow = True
+            behind = [sent for sent in list(state.sent)[1:] if not sent.taken_back]
+            for sent in behind:
+                sent.taken_back = True
+            self._queue.extendleft(reversed([sent.task for sent in behind]))
+            return []
+        del self._workers[worker]
+        interrupted = self._take_back(state)
+        if interrupted is not None and interrupted.failures:
+            self._slow_suspects.append(interrupted)
+        elif interrupted is not None:
+            self._slow_queue.append(interrupted)
+        return [Stop(worker)]
 
     def due(self) -> float | None:
         """When `tick` has something to do next; None while no worker is busy."""
@@ -235,10 +264,12 @@ class Schedule:
             del self._workers[worker]
             actions.append(Stop(worker))
         for worker in idle:
-            tasks = self._next_tasks(self._workers[worker])
+            state = self._workers[worker]
+            tasks = self._next_tasks(state)
             if tasks:
-                self._workers[worker].sent.extend(_Sent(task) for task in tasks)
-                self._workers[worker].since = now
+                state.sent.extend(_Sent(task) for task in tasks)
+                state.since = now
+                state.slow = tasks[0].slow
                 actions.append(Send(worker, tasks))
         missing = self._missing()
         self._starting += missing
@@ -247,6 +278,10 @@ class Schedule:
     def _next_tasks(self, state: _Worker) -> tuple[Task, ...]:
         if self._suspects and state.judged == 0:
             return (self._suspects.popleft(),)
+        if self._slow_suspects and state.judged == 0 and self._may_be_slow():
+            return (self._slow_suspects.popleft(),)
+        if self._slow_queue and self._may_be_slow():
+            return (self._slow_queue.popleft(),)
         # Large enough to hide the round trip, small enough that all workers end together.
         share = len(self._queue) // (2 * self.size)
         count = min(len(self._queue), max(1, min(self.chunk, share)))
@@ -260,12 +295,21 @@ class Schedule:
         retired = [worker for worker in used if self._workers[worker].judged >= self.judged_max]
         others = [worker for worker in used if worker not in retired]
         surplus = len(self._workers) - len(retired) - self._slow() + self._starting - self.size
-        needed = max(0, surplus, len(self._suspects) - fresh - len(retired))
+        needed = max(0, surplus, self._suspects_due() - fresh - len(retired))
         return retired + others[:needed]
 
     def _missing(self) -> int:
         present = len(self._workers) + self._starting
         return max(0, min(self.size + self._slow() - present, self.size + self.spare - present))
+
+    def _suspects_due(self) -> int:
+        """How many suspects could be tried now, given fresh workers."""
+        room = max(0, self.size + self.spare - self.reserve - self._slow())
+        return len(self._suspects) + min(len(self._slow_suspects), room)
+
+    def _may_be_slow(self) -> bool:
+        """Whether one more worker may be on a slow item."""
+        return self._slow() < self.size + self.spare - self.reserve
 
     def _slow(self) -> int:
         return sum(worker.slow for worker in self._workers.values())
@@ -288,4 +332,6 @@ def _conclude(task: Task, verdict: Verdict) -> Done:
 
 def _timed_out(task: Task) -> Done:
     detail = f"not finished in {task.limit:g} s, twice"
+    if task.on_timeout is None:
+        return Done(task.ticket, broken(detail))
     return Done(task.ticket, Verdict(ScoreStatus.TIMEOUT, task.on_timeout, detail))

@@ -40,9 +40,9 @@ def find_answer(text: str) -> FinalAnswer | None:
     boxed = _boxed(text) if "\\boxed" in text or "\\fbox" in text else None
     if boxed is not None:
         return FinalAnswer(boxed, "\\boxed")
-    tagged = _tagged(text)
-    if tagged is not None:
-        return find_answer(tagged) or FinalAnswer(tagged, "<answer>")
+    content = tagged(text)
+    if content is not None:
+        return find_answer(content) or FinalAnswer(content, "<answer>")
     mark = text.rfind("####")
     if mark >= 0:
         return FinalAnswer(text[mark:].lstrip("#").strip().partition("\n")[0].strip(), "####")
@@ -73,8 +73,8 @@ def too_deep(text: str) -> bool:
     return False
 
 
-def _tagged(text: str) -> str | None:
-    """The content of the last complete `<answer>` tag."""
+def tagged(text: str) -> str | None:
+    """The content of the last complete `<answer>` tag; None if there is none."""
     opened, content = -1, None
     for tag in _TAG.finditer(text):
         if not tag[1]:

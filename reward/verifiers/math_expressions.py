@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from math_verify import parse, verify
+from sympy import Expr, I, Set
+from sympy.logic.boolalg import Boolean
 
 from reward.verifiers.final_answer import MAX_CHARS, too_deep
 
@@ -59,6 +61,8 @@ _SIGNS = str.maketrans(
         "\u00b0": r"^\circ",
     }
 )
+# `x = 1 or x = 2`: both are solutions. Of `1 or 2` nothing is said.
+_EITHER = re.compile(r"(=[^=]{1,200}?)\s+or\s+(?=[^=]{1,40}=)")
 _ROOT = re.compile(r"\u221a\s*(\d+|[A-Za-z]|\([^()]*\))")
 
 
@@ -69,7 +73,7 @@ def is_words(text: str) -> bool:
 
 def is_expression(text: str) -> bool:
     """Whether all of `text` can be an expression: it has no words beside names of functions."""
-    return len(text) <= MAX_CHARS and _functions_only(_COMMAND.sub("", text))
+    return len(text) <= MAX_CHARS and _functions_only(_COMMAND.sub("", _EITHER.sub(r"\1, ", text)))
 
 
 def has_environment(text: str) -> bool:
@@ -100,16 +104,35 @@ def read_expressions(text: str, words: bool = False) -> list[Any]:
 def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, strict: bool) -> bool:
     """Whether any reading of the answer equals any reading of the reference. Not symmetric: what
     an assignment or an equation stands for follows the reference's form."""
-    return bool(
+    compared = [(gold, given)]
+    if any(isinstance(one, Set) for one in gold) and any(isinstance(one, Boolean) for one in given):
+        # The library takes an interval for an inequality, but no inequality for an interval.
+        compared.append((given, gold))
+    if _names(gold) | _names(given) == {"i"}:
+        compared.append((_complex(gold), _complex(given)))
+    return any(
         verify(
-            gold,
-            given,
+            left,
+            right,
             float_rounding=places,
             numeric_precision=precision,
             strict=strict,
             timeout_seconds=None,
         )
+        for left, right in compared
     )
+
+
+def _names(values: list[Any]) -> set[str]:
+    """The variables in expressions."""
+    expressions = [one for one in values if isinstance(one, Expr)]
+    return {symbol.name for one in expressions for symbol in one.free_symbols}
+
+
+def _complex(values: list[Any]) -> list[Any]:
+    """Expressions in `i` alone, with the imaginary unit in its place."""
+    expressions = [one for one in values if isinstance(one, Expr)]
+    return [one.subs(dict.fromkeys(one.free_symbols, I)) for one in expressions]
 
 
 def _parse(text: str) -> list[Any]:
@@ -117,6 +140,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _as_latex(text: str) -> str:
+    text = _EITHER.sub(r"\1, ", text)
     text = _ROOT.sub(lambda match: "\\sqrt{" + match[1].strip("()") + "}", text.replace("**", "^"))
     return _FUNCTION.sub(r"\\\1", text.translate(_SIGNS))
 

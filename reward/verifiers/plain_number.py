@@ -19,9 +19,11 @@ _NUMBER = re.compile(
       | (?:(?P<whole>\d+)\s+)?(?P<upper>\d+)\s?/\s?(?P<lower>\d+)
       | (?P<digits>\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)|\d+|(?=\.\d))
         (?P<point>\.\d*)?
-        (?:[eE](?P<exponent>[-+]?\d{1,3}))?
+        (?:[eE](?P<exponent>[-+]?\d{1,3})
+          | \s*(?:\\times|\\cdot|\u00d7|\*)\s*10\s*(?:\^|\*\*)\s*
+            (?:(?P<power>[-+]?\d{1,3})|\{(?P<braced>[-+]?\d{1,3})\}))?
     )
-    (?P<unit>(?:\s*\\(?:text|mathrm)\{[^{}]*\}|(?:\s+[A-Za-z]+){1,4})?)
+    (?P<unit>(?:\s*\\(?:text|mathrm)\{[^{}]*\}|(?:\s+[A-Za-z]+(?:/[A-Za-z]+)?){1,4})?)
     \s*\.?""",
     re.VERBOSE | re.ASCII,
 )
@@ -66,7 +68,7 @@ def read_number(text: str) -> PlainNumber | None:
         return None
     if (match["sign"] or match["inner"]) in ("-", "\u2212"):
         value = -value
-    return PlainNumber(value, len(match["point"] or "") > 1 or bool(match["exponent"]))
+    return PlainNumber(value, len(match["point"] or "") > 1 or _exponent(match) != 0)
 
 
 def same_number(left: PlainNumber, right: PlainNumber, places: int) -> bool:
@@ -103,7 +105,11 @@ def _value(match: re.Match[str]) -> Fraction | None:
         return int(match["whole"] or 0) + Fraction(int(top), int(bottom))
     places = (match["point"] or "").removeprefix(".")
     digits = _GROUPING.sub("", match["digits"]) + places
-    return int(digits) * Fraction(10) ** (int(match["exponent"] or 0) - len(places))
+    return int(digits) * Fraction(10) ** (_exponent(match) - len(places))
+
+
+def _exponent(match: re.Match[str]) -> int:
+    return int(match["exponent"] or match["power"] or match["braced"] or 0)
 
 
 def _scale(unit: str) -> int | None:
@@ -114,7 +120,7 @@ def _scale(unit: str) -> int | None:
         unit = unit[unit.index("{") + 1 : -1]
         if not re.fullmatch(r"[A-Za-z .]*", unit):
             return None
-    words = [word.strip(".").lower() for word in unit.split()]
+    words = [word.strip(".").lower() for word in re.split(r"[\s/]+", unit) if word]
     scale = _SCALES.get(words[0], 0) if words else 0
     rest = words[1:] if scale else words
     return None if any(word in _NOT_UNITS or word in _SCALES for word in rest) else scale

@@ -1,5 +1,5 @@
 """Which verifiers there are: the built-in ones, those of installed packages (entry-point group
-`headrace.verifiers`), and those that the operator names as `package.module:Class`.
+`headrace.verifiers`), and those that the operator names as `package.module:Class` or by URL.
 
 Never replaces one verifier by another of the same name: that is an error at start.
 """
@@ -12,13 +12,33 @@ from typing import Any
 from pydantic import ValidationError
 from rapidfuzz import process
 
-from reward.verifiers.base import Verifier, VerifierParams
+from reward.sandbox.host import SandboxOptions
+from reward.verifiers.base import RemoteVerifier, Verifier
+from reward.verifiers.choice import ChoiceVerifier
+from reward.verifiers.code import CodeVerifier
 from reward.verifiers.mathematics import MathVerifier
+from reward.verifiers.shape import LanguageVerifier, LengthVerifier, RepetitionVerifier
+from reward.verifiers.structured import JsonSchemaVerifier
+from reward.verifiers.tags import FormatVerifier, XmlFormatVerifier
 from reward.verifiers.text import ContainsVerifier, ExactVerifier, RegexVerifier
 
 GROUP = "headrace.verifiers"
 
-AnyVerifier = Verifier[Any]
+BUILT_IN: tuple[type[Verifier[Any]], ...] = (
+    MathVerifier,
+    ExactVerifier,
+    ChoiceVerifier,
+    ContainsVerifier,
+    RegexVerifier,
+    JsonSchemaVerifier,
+    FormatVerifier,
+    XmlFormatVerifier,
+    LengthVerifier,
+    RepetitionVerifier,
+    LanguageVerifier,
+)
+
+AnyVerifier = Verifier[Any] | RemoteVerifier[Any]
 Registry = Mapping[str, AnyVerifier]
 
 
@@ -26,11 +46,22 @@ class RegistryError(Exception):
     """An own verifier that cannot be used: the message names it and says what to do."""
 
 
-def build_registry(own: Iterable[str] = ()) -> dict[str, AnyVerifier]:
-    """All verifiers by name. `own` holds `package.module:Class` paths. Raises RegistryError."""
-    registry: dict[str, AnyVerifier] = {}
-    for built_in in (MathVerifier(), ExactVerifier(), ContainsVerifier(), RegexVerifier()):
-        registry[built_in.name] = built_in
+def build_registry(
+    own: Iterable[str] = (),
+    remote: Iterable[RemoteVerifier[Any]] = (),
+    sandbox: SandboxOptions | None = None,
+) -> dict[str, AnyVerifier]:
+    """All verifiers by name: the built-in ones, `remote`, installed ones, and `own`, which holds
+    `package.module:Class` paths. Raises RegistryError."""
+    registry: dict[str, AnyVerifier] = {kind.name: kind() for kind in BUILT_IN}
+    registry[CodeVerifier.name] = CodeVerifier(sandbox)
+    for asked in remote:
+        if asked.name in registry:
+            raise RegistryError(
+                f"setting 'verifiers': verifier {asked.name!r} exists already; choose another "
+                "name for this URL"
+            )
+        registry[asked.name] = asked
     installed = [
         (f"entry point {point.name!r}", point.value) for point in entry_points(group=GROUP)
     ]
@@ -54,11 +85,13 @@ def _load(source: str, path: str) -> AnyVerifier:
             f"{source}: {path!r} cannot be imported ({type(error).__name__}: {error}); "
             "it must be 'package.module:Class', installed beside headrace"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, Verifier)):
+    if not (isinstance(found, type) and issubclass(found, Verifier | RemoteVerifier)):
         raise RegistryError(
-            f"{source}: {path!r} is not a class derived from reward.verifiers.base.Verifier"
+            f"{source}: {path!r} is not a class derived from Verifier or RemoteVerifier of "
+            "reward.verifiers.base"
         )
-    return found()
+    verifier: AnyVerifier = found()
+    return verifier
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -67,15 +100,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {match[0]!r}?" if match else ""
 
 
-def parse_params(verifier: AnyVerifier, raw: Mapping[str, Any]) -> VerifierParams:
-    """`raw` as the verifier's parameters. Raises pydantic's ValidationError."""
-    params: VerifierParams = verifier.Params.model_validate(dict(raw))
-    return params
+def parse_params(verifier: AnyVerifier, raw: Mapping[str, Any]) -> Any:
+    """`raw` as the verifier's own `Params`. Raises pydantic's ValidationError."""
+    return verifier.Params.model_validate(dict(raw))
 
 
 def param_problems(verifier: AnyVerifier, error: ValidationError) -> list[tuple[str, str]]:
     """(parameter, sentence) for everything wrong with an item's parameters."""
-    known = list(verifier.Params.model_fields)
+    fields = verifier.Params.model_fields.items()
+    known = [field.alias or name for name, field in fields]
     problems = []
     for detail in error.errors(include_url=False):
         name = ".".join(str(part) for part in detail["loc"])

@@ -1,12 +1,13 @@
 """Verifiers that compare text: `exact`, `contains`, `regex`. They understand no mathematics.
 
-A regular expression may take exponential time; that is the pool's business (see `reward.pool`).
+A regular expression may take exponential time to match, and seconds to compile; that is the pool's
+business (see `reward.pool`), so neither is done where parameters are checked.
 """
 
 import re
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from reward.verifiers.base import (
     BadReferenceError,
@@ -40,16 +41,6 @@ class RegexParams(VerifierParams):
     whole: bool = Field(
         False, description="The whole completion must match, not just a part of it."
     )
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, pattern: str | None) -> str | None:
-        if pattern is not None:
-            try:
-                re.compile(pattern)
-            except (re.error, RecursionError, OverflowError) as error:
-                raise ValueError(f"is no regular expression: {error}") from None
-        return pattern
 
 
 def references(answer: Any) -> list[str]:

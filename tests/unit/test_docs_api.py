@@ -7,6 +7,7 @@ import pytest
 
 from reward.app import Service
 from reward.app import create_app as create_reward
+from reward.calls import Calls
 from reward.metrics import Metrics
 from reward.pool import Pool
 from reward.verifiers.registry import build_registry
@@ -30,7 +31,8 @@ def reward() -> dict[str, Any]:
         own_verifiers=[],
         metrics=metrics,
     )
-    return create_reward(Service(build_registry(), pool, metrics), 1 << 20).openapi()
+    calls = Calls([], at_once=1, capacity=1, metrics=metrics)
+    return create_reward(Service(build_registry(), pool, calls, metrics), 1 << 20).openapi()
 
 
 @pytest.fixture(params=[gateway, reward], ids=["gateway", "reward"])

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,19 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 PROBES = ("probes:Gate", "probes:Bad")
+
+
+NAMESPACES = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "true"]
+
+
+@pytest.fixture(scope="session")
+def isolation() -> None:
+    """Skips where this system lets nobody make namespaces: there `code` refuses to start."""
+    if shutil.which("unshare") is None:
+        pytest.skip("programs need namespaces, which `unshare` of util-linux would show")
+    tried = subprocess.run(NAMESPACES, capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"no namespaces can be made here: {tried.stderr.strip()}")
 
 
 async def until(condition: Callable[[], Any], what: str, seconds: float = 40.0) -> Any:

@@ -88,7 +88,12 @@ async def test_verifiers_are_listed_with_their_parameters(client: httpx.AsyncCli
     verifiers = (await client.get("/v1/verifiers")).json()["verifiers"]
 
     by_name = {verifier["name"]: verifier for verifier in verifiers}
-    assert {"math", "exact", "contains", "regex", "gate", "bad"} == set(by_name)
+    assert {
+        *("math", "exact", "choice", "contains", "regex", "json_schema", "code"),
+        *("format", "xml_format", "length", "repetition", "language"),
+        *("judge", "model", "gate", "bad"),
+    } == set(by_name)
+    assert by_name["json_schema"]["params"]["properties"]["schema"]["description"]
     math = by_name["math"]
     assert math["description"]
     assert math["params"]["properties"]["timeout"]["default"] == 5.0
@@ -143,8 +148,16 @@ async def test_two_items_of_one_id_are_refused(client: httpx.AsyncClient) -> Non
         (b"[1]", 422, "dictionary"),
         (b'{"items": [\xff\xfe]}', 400, "UTF-8"),
         (b"[" * 100_000, 400, "JSON"),
-        (b'{"items": [{"id": "a", "verifier": "math", "completion": "\\ud800"}]}', 422, "sent"),
-        (b'{"items": [{"id": "\\udfff", "verifier": "math", "completion": "1"}]}', 422, "sent"),
+        (
+            b'{"items": [{"id": "a", "verifier": "math", "completion": "\\ud800"}]}',
+            422,
+            "cannot be scored",
+        ),
+        (
+            b'{"items": [{"id": "\\udfff", "verifier": "math", "completion": "1"}]}',
+            422,
+            "cannot be scored",
+        ),
         (b'{"items": [{"id": "a", "verifier": "\\udfff", "completion": "1"}]}', 422, "exist"),
         (b'{"items": [{"id": "a", "verifier": "math", "completion": 7}]}', 422, "string"),
     ],

@@ -73,6 +73,31 @@ async def test_a_comparison_that_never_ends_costs_itself_alone(client: httpx.Asy
     assert {result["status"] for result in results} == {"correct"}
 
 
+async def test_a_comparison_that_never_ends_may_be_masked(client: httpx.AsyncClient) -> None:
+    (result,) = await score(client, math(0, POISON, timeout=0.3, on_timeout=None))
+
+    assert (result["status"], result["reward"]) == ("error", None)
+    assert "0.3 s, twice" in result["detail"]
+
+
+async def test_a_catastrophic_pattern_costs_itself_alone(client: httpx.AsyncClient) -> None:
+    pattern = {
+        "id": "pattern",
+        "verifier": "regex",
+        "completion": "a" * 40 + "!",
+        "params": {"pattern": "(a+)+$", "timeout": 0.3},
+    }
+    slow_to_compile = {
+        **pattern,
+        "id": "compile",
+        "params": {"pattern": "(?i)" + "[\\x00-\\U0010ffff]" * 400, "timeout": 0.3},
+    }
+
+    results = await score(client, pattern, slow_to_compile, math(0, "5"))
+
+    assert [result["status"] for result in results] == ["timeout", "timeout", "correct"]
+
+
 async def test_others_are_answered_while_poison_is_still_being_tried(
     client: httpx.AsyncClient,
 ) -> None:

@@ -38,6 +38,10 @@ from reward.verifiers.plain_number import PlainNumber, read_number, same_number
         ("-.25", Fraction(-1, 4)),
         ("1e3", 1000),
         ("1.5e-3", Fraction(3, 2000)),
+        ("2 \\times 10^{5}", 200_000),
+        ("1.5\\cdot10^{-3}", Fraction(3, 2000)),
+        ("-3 × 10^2 cm", -300),
+        ("60 km/h", 60),
         ("3/4", Fraction(3, 4)),
         ("-3/4", Fraction(-3, 4)),
         ("3 1/2", Fraction(7, 2)),
@@ -57,7 +61,18 @@ def test_reads_plain_numbers_exactly(text: str, value: int | Fraction) -> None:
     [
         *("", "-", "$", "x", "5x", "2 pi", "2 + 3", "3 or 4", "3 and 4", "1,5", "1,2345", "1.2.3"),
         *("10%", "10 percent", "3 dozen", "12:30", "5 hours 30", "--5", "-$-5", "1/0", "5 squared"),
-        *("1e9999", "\u0663", "7 8", "{5}", "2^3", "\\sqrt{4}", "1" * 1001),
+        *(
+            "1e9999",
+            "\u0663",
+            "7 8",
+            "{5}",
+            "2^3",
+            "3 x/y",
+            "2 * 10",
+            "2 * 10^5.5",
+            "\\sqrt{4}",
+            "1" * 1001,
+        ),
     ],
 )
 def test_leaves_everything_else_alone(text: str) -> None:

@@ -1,8 +1,12 @@
 """Finding verifiers: built in, named by the operator, and misspelt."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
+from reward.endpoints import Endpoint
+from reward.verifiers.base import Item, RemoteParams, RemoteVerifier, Verdict, correct
 from reward.verifiers.mathematics import MathVerifier
 from reward.verifiers.registry import (
     RegistryError,
@@ -11,17 +15,47 @@ from reward.verifiers.registry import (
     param_problems,
     parse_params,
 )
+from reward.verifiers.remote import HttpVerifier
 
 
 def test_the_built_in_verifiers_describe_themselves() -> None:
     registry = build_registry()
 
-    assert {"math", "exact", "contains", "regex"} <= set(registry)
+    assert {"math", "exact", "choice", "contains", "regex", "json_schema"} <= set(registry)
+    assert {"format", "xml_format", "length", "repetition", "language"} <= set(registry)
     for name, verifier in registry.items():
         assert verifier.name == name
         assert verifier.description
         assert "\n" not in verifier.description
         assert "timeout" in verifier.Params.model_json_schema()["properties"]
+
+
+class Asked(RemoteVerifier[RemoteParams]):
+    """An own verifier that would ask others."""
+
+    name = "asked"
+    description = "Everything is right."
+    Params = RemoteParams
+
+    async def score(self, item: Item, params: RemoteParams) -> Verdict:
+        return correct()
+
+
+def test_an_installed_package_brings_its_verifiers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mine-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[headrace.verifiers]\nmy = {__name__}:Asked\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert build_registry()["asked"].description == "Everything is right."
+
+
+def test_a_url_may_not_take_the_name_of_a_verifier() -> None:
+    with pytest.raises(RegistryError, match="'math' exists already; choose another name"):
+        build_registry((), [HttpVerifier(Endpoint("math", "http://localhost:9"))])
 
 
 @pytest.mark.parametrize(

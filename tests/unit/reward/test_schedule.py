@@ -128,11 +128,21 @@ def test_twice_over_the_deadline_is_a_timeout_once_the_reference_is_cleared() ->
     assert schedule.blame(task, Cause.DEADLINE, "") == []
     assert schedule.blame(task, Cause.DEADLINE, "") == []
     assert task.step is Step.REFERENCE
-    (action,) = schedule.plan(0.0)
-    assert isinstance(action, Send)
+    # It is known to be slow, so another worker is started for the others.
+    assert schedule.plan(0.0) == [Send(0, (task,)), Start()]
     done = schedule.answered(0, Verdict(ScoreStatus.SCORED, 0.0), 0.1)
 
     assert done == [Done(7, Verdict(ScoreStatus.TIMEOUT, -0.5, "not finished in 5 s, twice"))]
+
+
+def test_a_timeout_may_be_masked_instead() -> None:
+    schedule = running(1)
+    task = Task(7, 2.5, None, False)
+
+    schedule.blame(task, Cause.DEADLINE, "")
+    (done,) = schedule.blame(task, Cause.DEADLINE, "")
+
+    assert done == Done(7, broken("not finished in 2.5 s, twice"))
 
 
 def test_a_reference_that_does_not_finish_alone_is_an_error_without_reward() -> None:
@@ -204,18 +214,77 @@ def test_a_lost_worker_costs_the_items_behind_nothing() -> None:
     assert sent(schedule.plan(0.1)) == {1: [1, 2, 3]}
 
 
-def test_slow_items_get_at_most_the_spare_workers() -> None:
+def all_but_one_slow() -> Schedule:
+    """Workers 0 and 1 are on the slow items 0 and 1; worker 2 is idle, and no more may come."""
     schedule = running(1, spare=2)
-    for number in range(3):
+    for number in range(2):
         schedule.add(tasks(1, first=number))
         schedule.plan(float(number))
-        schedule.tick(number + 0.25)
-        if schedule.plan(number + 0.25) == [Start()]:
-            schedule.started(number + 1)
+        assert schedule.tick(number + 0.25) == []
+        assert schedule.plan(number + 0.25) == [Start()]
+        schedule.started(number + 1)
+    assert schedule.workers == (1, 0, 2)
+    return schedule
 
-    assert schedule.workers == (0, 0, 3)
-    schedule.add(tasks(1, first=3))
+
+def test_slow_items_leave_one_worker_for_quick_ones() -> None:
+    schedule = all_but_one_slow()
+    schedule.add(tasks(3, first=2))
+    assert sent(schedule.plan(3.0)) == {2: [2]}
+
+    # Item 2 turns out slow too: it gives its worker up.
+    assert schedule.tick(3.25) == [Stop(2)]
+    assert schedule.plan(3.25) == [Start()]
+    schedule.started(3)
+    assert sent(schedule.plan(3.3)) == {3: [3]}
+
+
+def test_an_item_that_gave_its_worker_up_goes_on_when_another_slow_one_is_done() -> None:
+    schedule = all_but_one_slow()
+    schedule.add(tasks(1, first=2))
+    schedule.plan(3.0)
+    schedule.tick(3.25)
+    assert schedule.waiting == 1
+
+    schedule.answered(0, correct(), 3.5)
+
+    (send,) = [action for action in schedule.plan(3.5) if isinstance(action, Send)]
+    assert (send.worker, [(task.ticket, task.failures) for task in send.tasks]) == (0, [(2, 0)])
+    # It counts as slow from the start: due is its deadline, 5 s from now, after worker 1's.
+    assert schedule.workers == (0, 0, 2)
+    assert schedule.due() == 6.0
+
+
+def test_items_known_to_be_slow_go_one_by_one_and_never_take_the_last_worker() -> None:
+    schedule = running(2, spare=1)
+    known = [Task(number, 5.0, 0.0, True, slow=True) for number in range(8)]
+    schedule.add(known)
+
+    assert schedule.plan(0.0) == [Send(0, (known[0],)), Send(1, (known[1],)), Start()]
+    schedule.started(2)
+    assert schedule.plan(0.1) == []
+    schedule.add(tasks(1, first=8))
+    assert sent(schedule.plan(0.1)) == {2: [8]}
+
+
+def test_a_timed_out_item_is_tried_again_only_when_it_may_be_slow() -> None:
+    schedule = all_but_one_slow()
+    task = tasks(1, first=2)[0]
+    schedule.blame(task, Cause.DEADLINE, "")
+
     assert schedule.plan(3.0) == []
+    schedule.answered(0, correct(), 3.5)
+    # Worker 2 has judged nothing yet.
+    assert sent(schedule.plan(3.5)) == {2: [2]}
+
+
+def test_without_spare_workers_the_only_one_may_be_slow() -> None:
+    schedule = running(1, spare=0)
+    schedule.add(tasks(1))
+    schedule.plan(0.0)
+
+    assert schedule.tick(0.25) == []
+    assert schedule.workers == (0, 0, 1)
 
 
 def test_surplus_workers_go_when_the_slow_one_is_back() -> None:

@@ -1,17 +1,10 @@
 """`exact`, `contains` and `regex` by value."""
 
 import pytest
-from pydantic import ValidationError
 
-from reward.verifiers.base import BadReferenceError, Item, Verdict
-from reward.verifiers.registry import AnyVerifier, build_registry, parse_params
-
-REGISTRY = build_registry()
-
-
-def score(name: str, completion: str, answer: object, **params: object) -> Verdict:
-    verifier: AnyVerifier = REGISTRY[name]
-    return verifier.score(Item(name, "", completion, answer, {}), parse_params(verifier, params))
+from reward.verifiers.base import BadReferenceError
+from reward.verifiers.text import RegexParams
+from tests.unit.reward.scoring import score
 
 
 @pytest.mark.parametrize(
@@ -49,6 +42,11 @@ def test_unusable_references_are_refused(name: str, answer: object) -> None:
         score(name, "yes", answer)
 
 
-def test_a_pattern_that_does_not_compile_is_a_bad_parameter() -> None:
-    with pytest.raises(ValidationError, match="is no regular expression"):
+def test_a_pattern_that_does_not_compile_is_named() -> None:
+    with pytest.raises(BadReferenceError, match="is no regular expression"):
         score("regex", "x", None, pattern="(")
+
+
+def test_a_pattern_is_not_compiled_where_parameters_are_checked() -> None:
+    # Ignoring case, each range is expanded to a million characters: seconds, outside any deadline.
+    RegexParams(pattern="(?i)" + r"[\x00-\U0010ffff]" * 400)

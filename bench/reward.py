@@ -1,0 +1,266 @@
+"""The reward service against its own library, bare: `python -m bench.reward`.
+
+Short math answers, each reference with 8 answers, are verified three ways in one run: by the
+library math-verify in a process pool (parsing both sides each time, as it is used, and without its
+timeouts, which rest on a signal that C code ignores), and by the service through HTTP with as many
+workers, one item and 64 a request. Once more with one item that never ends in flight at any time,
+and with 1 % of such items, in requests of their own: what the others then lose is the figure. The
+bare pool would hang.
+
+The client writes requests that are encoded beforehand on plain sockets, so that it costs the
+service little of the machine; the cores are shared all the same.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import httpx
+
+from bench import machine
+
+SAMPLES = 8
+AIM = 0.85
+"""Of the bare library's rate, at 64 items a request."""
+POISON = "\\boxed{9^{9^{9}}}"
+POISON_TIMEOUT = 1.0
+CONNECTIONS = {1: 64, 64: 8}
+"""Requests in flight, by items a request: enough to keep the workers busy."""
+
+Pair = tuple[str, str]
+
+
+@dataclass
+class Rate:
+    """Verifications of one way over one stretch of wall time."""
+
+    items: int
+    seconds: float
+    correct: int
+    p50: float = 0.0
+    """Median time of a request in seconds."""
+    p99: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        """Verifications a second."""
+        return self.items / self.seconds
+
+
+def pairs(kind: str, count: int, seed: int = 0) -> list[Pair]:
+    """`count` (completion, reference), half of them right. `numbers`: what GSM8K has, in the forms
+    that models write. `expressions`: fractions, roots, polynomials, sets, for which the library is
+    needed."""
+    chosen = random.Random(seed)
+    made: list[Pair] = []
+    while len(made) < count:
+        a, b = chosen.randrange(2, 500), chosen.randrange(2, 50)
+        if kind == "numbers":
+            reference, wrong = f"{a:,}", f"{a + b:,}"
+        else:
+            reference, wrong = chosen.choice(
+                [
+                    (f"\\frac{{{a}}}{{{b}}}", f"\\frac{{{a + 1}}}{{{b}}}"),
+                    (f"{a}\\sqrt{{{b}}}", f"{a}\\sqrt{{{b + 1}}}"),
+                    (f"x^2+{a}x+{b}", f"x^2+{a}x-{b}"),
+                    (f"\\{{{a}, -{b}\\}}", f"\\{{{a}, {b}\\}}"),
+                    (f"({a}, {b}]", f"[{a}, {b}]"),
+                ]
+            )
+        for sample in range(SAMPLES):
+            answer = wrong if sample % 2 else reference
+            form = chosen.choice(["So it is $\\boxed{{{}}}$.", "The answer is ${}$."])
+            made.append((form.format(answer), reference))
+    return made[:count]
+
+
+def bare(items: Sequence[Pair], workers: int) -> Rate:
+    """The library in a process pool."""
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        pool.map(_verify, items[: 16 * workers], 16)
+        began = time.perf_counter()
+        results = pool.map(_verify, items, 64)
+        return Rate(len(items), time.perf_counter() - began, sum(results))
+
+
+def _verify(pair: Pair) -> bool:
+    import logging
+
+    from math_verify import parse, verify
+
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+    completion, reference = pair
+    gold = parse(f"${reference}$", parsing_timeout=None)
+    return bool(verify(gold, parse(completion, parsing_timeout=None), timeout_seconds=None))
+
+
+class Connection:
+    """One connection of a client that does nothing but wait."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def post(self, request: bytes) -> bytes:
+        """The body of the reply. Raises RuntimeError unless it is a 200."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(*self._address)
+        reader, writer = self._streams
+        writer.write(request)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
+        body = await reader.readexactly(length)
+        if b" 200 " not in head[:20]:
+            raise RuntimeError(f"the service answers {head[:40]!r} {body[:300]!r}")
+        return body
+
+
+def requests(items: Sequence[Pair], size: int, **params: Any) -> list[bytes]:
+    """Requests of `size` items each, as they go over the wire."""
+    made = []
+    for start in range(0, len(items), size):
+        body = json.dumps(
+            {
+                "items": [
+                    {
+                        "id": str(number),
+                        "verifier": "math",
+                        "completion": completion,
+                        "answer": reference,
+                        "params": params,
+                    }
+                    for number, (completion, reference) in enumerate(items[start : start + size])
+                ]
+            }
+        ).encode()
+        made.append(
+            b"POST /v1/score HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+    return made
+
+
+async def through(
+    address: tuple[str, int],
+    items: Sequence[Pair],
+    size: int,
+    poison: float = 0.0,
+    always: bool = False,
+) -> Rate:
+    """The service, `size` items a request. What is poisonous is in no figure: a share of `poison`
+    beside them, or one at any time (`always`)."""
+    left = iter(requests(items, size))
+    count = round(len(items) * poison)
+    # Spread over the run: one each time that a share of the others has been answered.
+    doses: list[asyncio.Task[None]] = []
+    times: list[float] = []
+    correct = 0
+
+    async def client() -> None:
+        nonlocal correct
+        connection = Connection(*address)
+        for request in left:
+            began = time.perf_counter()
+            body = await connection.post(request)
+            times.append(time.perf_counter() - began)
+            correct += body.count(b'"status":"correct"')
+            while len(doses) < count * min(1.0, len(times) * size / len(items)):
+                doses.append(asyncio.create_task(dose()))
+
+    async def dose() -> None:
+        (request,) = requests([(POISON, "5")], 1, timeout=POISON_TIMEOUT)
+        body = await Connection(*address).post(request)
+        if b'"status":"timeout"' not in body:
+            raise RuntimeError(f"poison was not caught: {body[:300]!r}")
+
+    async def overdose() -> None:
+        while True:
+            await dose()
+
+    one_always = asyncio.create_task(overdose()) if always else None
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(CONNECTIONS[size])))
+    seconds = time.perf_counter() - began
+    await asyncio.gather(*doses)
+    if one_always is not None:
+        one_always.cancel()
+    ordered = sorted(times)
+    return Rate(len(items), seconds, correct, median(times), ordered[int(0.99 * len(ordered))])
+
+
+def measure(count: int, workers: int, poison: float) -> dict[str, Any]:
+    """All ways on both kinds of items, alternating, one service for all."""
+    results: dict[str, Any] = {"machine": machine.describe(), "workers": workers}
+    with subprocess.Popen(
+        [sys.executable, "-m", "reward", "--port", "0", "--workers", str(workers)],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as service:
+        try:
+            address = _address(service)
+            for kind in ("numbers", "expressions"):
+                items = pairs(kind, count)
+                asyncio.run(through(address, items[: count // 4], 64))
+                rates = {"bare": bare(items, workers)}
+                for size in (1, 64):
+                    rates[f"{size} a request"] = asyncio.run(through(address, items, size))
+                    rates[f"{size} a request, one poisonous"] = asyncio.run(
+                        through(address, items, size, always=True)
+                    )
+                    rates[f"{size} a request, {poison:.0%} poisonous"] = asyncio.run(
+                        through(address, items, size, poison)
+                    )
+                results[kind] = {
+                    name: {**asdict(rate), "per_second": rate.per_second}
+                    for name, rate in rates.items()
+                }
+        finally:
+            service.terminate()
+    return results
+
+
+def _address(service: "subprocess.Popen[str]") -> tuple[str, int]:
+    """Where it listens, once it is ready; what it logs afterwards is read by nobody."""
+    assert service.stderr is not None
+    for line in service.stderr:
+        if "reward service ready" in line:
+            url = httpx.URL(line[line.index("http://") :].split('"')[0].split()[0])
+            return url.host, url.port or 80
+    raise RuntimeError("the reward service did not start")
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.reward", description=__doc__)
+    parser.add_argument("--items", type=int, default=12_800, help="verifications of each way")
+    parser.add_argument("--workers", type=int, default=machine.describe()["cores"])
+    parser.add_argument("--poison", type=float, default=0.01, help="share that never ends")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    given = parser.parse_args()
+    results = measure(given.items, given.workers, given.poison)
+    if given.json:
+        print(json.dumps(results, indent=2))
+        return 0
+    print(f"{given.workers} workers; aim: {AIM} of bare at 64 a request")
+    for kind in ("numbers", "expressions"):
+        for name, rate in results[kind].items():
+            ratio = rate["per_second"] / results[kind]["bare"]["per_second"]
+            print(
+                f"{kind:12} {name:26} {rate['per_second']:9,.0f}/s  {ratio:6.2f} of bare  "
+                f"p50 {1e3 * rate['p50']:7.1f} ms  p99 {1e3 * rate['p99']:7.1f} ms  "
+                f"correct {rate['correct'] / rate['items']:.1%}"
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Other services that remote verifiers ask: by name, at a URL that the operator has set.
+
+Items name an endpoint, never a URL: what anybody can write into a request must not decide whom this
+process talks to, nor who is sent a key.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
+_NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_.-]{0,62})=(.+)", re.DOTALL)
+# What a scoring service answers is short; more would only fill this process's memory.
+MAX_REPLY = 4 << 20
+
+
+class EndpointError(Exception):
+    """The endpoint cannot be used: the message says which, and why."""
+
+
+class PassingError(EndpointError):
+    """It could not be used this time; another attempt may help."""
+
+
+def named(setting: str) -> tuple[str, str]:
+    """`name=value` as a pair. Raises ValueError."""
+    match = _NAMED.fullmatch(setting)
+    if match is None:
+        raise ValueError(f"{setting!r} must be name=value, and the name letters, digits, _ . -")
+    return match[1], match[2]
+
+
+def is_url(value: str) -> bool:
+    """Whether this is an address rather than a folder or an import path."""
+    return value.startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One service, and how to log in there."""
+
+    name: str
+    url: str
+    key: str = field(default="", repr=False)
+
+    async def ask(
+        self, http: httpx.AsyncClient, path: str, body: dict[str, Any], attempts: int
+    ) -> Any:
+        """POST `body` as JSON, in up to `attempts` attempts; returns the JSON of the reply.
+
+        Has no deadline of its own: cancel it. Raises EndpointError.
+        """
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(PassingError),
+            stop=stop_after_attempt(attempts),
+            wait=wait_random_exponential(multiplier=0.2, max=10),
+            reraise=True,
+        )
+        return await retrying(self._ask, http, path, body)
+
+    async def _ask(self, http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        request = http.build_request("POST", self.url + path, json=body, headers=headers)
+        try:
+            response = await http.send(request, stream=True)
+            try:
+                content = await _content(response)
+            finally:
+                await response.aclose()
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise PassingError(f"endpoint {self.name!r}: {what}") from error
+        if not response.is_success:
+            said = content[:300].decode(errors="replace")
+            passing = response.is_server_error or response.status_code in (408, 409, 425, 429)
+            kind = PassingError if passing else EndpointError
+            raise kind(f"endpoint {self.name!r} answers {response.status_code}: {said}")
+        try:
+            return httpx.Response(200, content=content).json()
+        except (ValueError, RecursionError):
+            raise PassingError(f"endpoint {self.name!r} answers no JSON") from None
+
+
+async def _content(response: httpx.Response) -> bytes:
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > MAX_REPLY:
+            raise EndpointError(f"the reply is longer than {MAX_REPLY} bytes")
+    return bytes(content)
+
+
+def client() -> httpx.AsyncClient:
+    """A client for endpoints: the callers' deadlines bound it, and no proxy setting diverts it."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+    return httpx.AsyncClient(
+        timeout=httpx.Timeout(None, connect=10.0), limits=limits, trust_env=False
+    )

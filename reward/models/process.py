@@ -1,0 +1,182 @@
+"""The service's end of one reward model's process: start it, ask it, start it again when it dies.
+
+What was being scored when it died is asked once more of its successor; what kills that too has no
+score. A process that stops answering is killed.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import subprocess
+import sys
+import time
+
+import msgspec
+
+from reward.frames import HEADER, pack
+from reward.models.wire import Failed, Loaded, Options, Question, Reply, Scored
+from reward.verifiers.base import Message
+from services.logs import get_logger
+
+log = get_logger(__name__)
+
+STUCK = 50.0
+"""Seconds without any answer after which a deadline that passes has the process killed."""
+
+
+class ModelError(Exception):
+    """The model has no score for this: the message says why."""
+
+
+class ModelLoadError(Exception):
+    """The model cannot be loaded: the message says why."""
+
+
+class ModelLostError(ModelError):
+    """Its process ended before it answered."""
+
+
+class ModelProcess:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name = name
+        self.options = options
+        self.labels = 0
+        self._replies = msgspec.msgpack.Decoder(Reply)
+        self._tickets = itertools.count()
+        self._asked: dict[int, asyncio.Future[Scored]] = {}
+        self._up = asyncio.Event()
+        self._loaded: asyncio.Future[None] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._progress = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while it runs."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it has been loaded once."""
+        return self._loaded is not None and self._loaded.done()
+
+    async def open(self) -> None:
+        """Start it; returns when the model is loaded. Raises ModelLoadError."""
+        self._loaded = asyncio.get_running_loop().create_future()
+        self._keeper = asyncio.create_task(self._keep(self._loaded))
+        await asyncio.shield(self._loaded)
+        log.info("reward model loaded", model=self.name, path=self.options.path)
+
+    async def close(self) -> None:
+        """End it. Whoever still waits gets ModelLostError."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+
+    async def score(self, messages: list[Message]) -> Scored:
+        """Raw scores of a conversation. Raises ModelError."""
+        for attempt in (1, 2):
+            await self._up.wait()
+            try:
+                scored = await self._ask(messages)
+            except ModelLostError:
+                if attempt == 2:
+                    raise
+                continue
+            if scored.problem:
+                raise ModelError(scored.problem)
+            return scored
+        raise AssertionError("unreachable")
+
+    async def _ask(self, messages: list[Message]) -> Scored:
+        assert self._writer is not None
+        ticket = next(self._tickets)
+        answer: asyncio.Future[Scored] = asyncio.get_running_loop().create_future()
+        if not self._asked:
+            self._progress = time.monotonic()
+        self._asked[ticket] = answer
+        self._writer.write(pack(Question(ticket, messages)))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if time.monotonic() - self._progress > STUCK and self._process is not None:
+                log.error("reward model does not answer: killing it", model=self.name)
+                self._process.kill()
+            raise
+        finally:
+            self._asked.pop(ticket, None)
+
+    async def _keep(self, loaded: asyncio.Future[None]) -> None:
+        """Have a process running, until cancelled."""
+        for failures in itertools.count():
+            problem = await self._run_once(loaded)
+            if not loaded.done():
+                loaded.set_exception(ModelLoadError(f"reward model {self.name!r}: {problem}"))
+                return
+            log.error("reward model ended; starting it again", model=self.name, problem=problem)
+            await asyncio.sleep(min(30.0, 0.5 * 2**failures))
+
+    async def _run_once(self, loaded: asyncio.Future[None]) -> str:
+        """Start it and read its replies until it ends. Returns how it ended."""
+        connection, process = self._start()
+        self._process = process
+        problem = ""
+        try:
+            reader, self._writer = await asyncio.open_unix_connection(sock=connection)
+            problem = await self._read(reader, loaded)
+        finally:
+            self._up.clear()
+            self._process = None
+            process.kill()
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+            lost = ModelLostError(f"the process of reward model {self.name!r} ended")
+            for answer in self._asked.values():
+                if not answer.done():
+                    answer.set_exception(lost)
+            self._asked.clear()
+            # Killed just now: it ends in a moment, or, with gigabytes on a GPU, in a few.
+            code = await asyncio.to_thread(process.wait)
+        return problem or f"exit code {code}"
+
+    def _start(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            options = msgspec.json.encode(self.options).decode()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "reward.models", str(theirs.fileno()), options],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                # Ctrl-C is for the service: it drains first.
+                start_new_session=True,
+            )
+        ours.setblocking(False)
+        return ours, process
+
+    async def _read(self, reader: asyncio.StreamReader, loaded: asyncio.Future[None]) -> str:
+        while True:
+            try:
+                size = int.from_bytes(await reader.readexactly(HEADER), "little")
+                reply = self._replies.decode(await reader.readexactly(size))
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return ""
+            match reply:
+                case Loaded(labels):
+                    self.labels = labels
+                    self._up.set()
+                    if not loaded.done():
+                        loaded.set_result(None)
+                case Failed(problem):
+                    return problem
+                case Scored():
+                    self._progress = time.monotonic()
+                    answer = self._asked.get(reply.ticket)
+                    if answer is not None and not answer.done():
+                        answer.set_result(reply)

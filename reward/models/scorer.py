@@ -1,0 +1,212 @@
+"""A reward model: conversations in, raw scores out. Lives in the process of `reward.models`.
+
+Two kinds: sequence classification (one logit a label), and models that bring their own `get_score`
+(InternLM2's form), for which their Python code must be trusted.
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
+
+from reward.models.wire import Options
+from reward.verifiers.base import Message
+
+Scores = list[float] | str
+"""One score a label, or why there are none."""
+
+
+class Encoded(NamedTuple):
+    """A conversation as the model takes it."""
+
+    ids: list[int]
+    types: list[int] | None
+    """0 for the question and 1 for the answer, for models that were trained on such pairs."""
+    truncated: bool
+    messages: list[Message]
+
+
+class Scorer(Protocol):
+    """What the process needs of a model."""
+
+    labels: int
+
+    def encode(self, conversations: list[list[Message]]) -> list[Encoded]:
+        """Tokens, cut at the front to the longest that the model takes."""
+
+    def score(self, batch: list[Encoded]) -> list[Scores]:
+        """One result each."""
+
+
+class LoadError(Exception):
+    """The model cannot be used: the message says why, and the way out."""
+
+
+def load(options: Options) -> Scorer:
+    """The model of `options`. Raises LoadError, and whatever transformers raises."""
+    config = AutoConfig.from_pretrained(options.path, trust_remote_code=options.trust_remote_code)
+    own_code = getattr(config, "auto_map", None) or {}
+    if "AutoModel" in own_code and "AutoModelForSequenceClassification" not in own_code:
+        if not options.trust_remote_code:
+            raise LoadError(
+                f"{options.path} brings Python code of its own; read it, and start the service "
+                "with --reward-model-code if you trust it"
+            )
+        return OwnScorer(options)
+    return Classifier(options)
+
+
+class Classifier:
+    """A sequence classification model."""
+
+    def __init__(self, options: Options) -> None:
+        self.device, dtype = _placement(options)
+        self.tokenizer = AutoTokenizer.from_pretrained(
+            options.path, trust_remote_code=options.trust_remote_code
+        )
+        # The answer stands at the end, and it is what is scored.
+        self.tokenizer.truncation_side = "left"
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            options.path,
+            dtype=dtype,
+            trust_remote_code=options.trust_remote_code,
+            output_loading_info=True,
+        )
+        if report["missing_keys"]:
+            missing = ", ".join(sorted(report["missing_keys"])[:5])
+            raise LoadError(
+                f"{options.path} is no reward model: its files have no weights for {missing}, "
+                "which would be random"
+            )
+        self.model: Any = model.to(self.device).eval()
+        self.model.config.use_cache = False
+        self.labels = int(self.model.config.num_labels)
+        self.max_tokens = _max_tokens(self.model.config, options)
+
+    def encode(self, conversations: list[list[Message]]) -> list[Encoded]:
+        """See Scorer.encode. Without a chat template a conversation is a pair of texts: the
+        question, and the last message as its answer."""
+        if getattr(self.tokenizer, "chat_template", None):
+            texts = self.tokenizer.apply_chat_template(conversations, tokenize=False)
+            # The template has written the special tokens.
+            made = self.tokenizer(texts, add_special_tokens=False)
+        else:
+            made = self.tokenizer(
+                [
+                    "\n".join(str(message["content"]) for message in one[:-1])
+                    for one in conversations
+                ],
+                [str(one[-1]["content"]) for one in conversations],
+                truncation="longest_first",
+                max_length=self.max_tokens,
+            )
+        types = made.get("token_type_ids") or [None] * len(conversations)
+        return [
+            Encoded(
+                ids[-self.max_tokens :],
+                kinds[-self.max_tokens :] if kinds is not None else None,
+                len(ids) > self.max_tokens,
+                messages,
+            )
+            for ids, kinds, messages in zip(made["input_ids"], types, conversations, strict=True)
+        ]
+
+    def score(self, batch: list[Encoded]) -> list[Scores]:
+        """See Scorer.score. A batch that does not fit into memory is halved."""
+        try:
+            return [_finite(row) for row in self._forward(batch)]
+        except torch.OutOfMemoryError:
+            if len(batch) == 1:
+                return [f"{len(batch[0].ids)} tokens do not fit into the GPU's memory"]
+        torch.cuda.empty_cache()
+        half = len(batch) // 2
+        return self.score(batch[:half]) + self.score(batch[half:])
+
+    @torch.inference_mode()
+    def _forward(self, batch: list[Encoded]) -> list[list[float]]:
+        pad = self._pad(batch)
+        longest = max(len(one.ids) for one in batch)
+        gaps = [longest - len(one.ids) for one in batch]
+        inputs = {
+            "input_ids": [one.ids + [pad] * gap for one, gap in zip(batch, gaps, strict=True)],
+            "attention_mask": [
+                [1] * len(one.ids) + [0] * gap for one, gap in zip(batch, gaps, strict=True)
+            ],
+        }
+        if all(one.types is not None for one in batch):
+            inputs["token_type_ids"] = [
+                (one.types or []) + [0] * gap for one, gap in zip(batch, gaps, strict=True)
+            ]
+        tensors = {name: torch.tensor(rows, device=self.device) for name, rows in inputs.items()}
+        rows: list[list[float]] = self.model(**tensors).logits.float().tolist()
+        return rows
+
+    def _pad(self, batch: list[Encoded]) -> int:
+        """Decoders score the last token that is not the padding one. Where that has a meaning of
+        its own (it is often the end of a message), the score would be read one token early: then
+        take a token that occurs nowhere in the batch."""
+        pad = self.tokenizer.pad_token_id
+        used = {token for one in batch for token in one.ids}
+        if pad is None or pad in used:
+            pad = next(token for token in range(len(used) + 1) if token not in used)
+        self.model.config.get_text_config().pad_token_id = pad
+        return int(pad)
+
+
+class OwnScorer:
+    """A model with `get_score(tokenizer, messages)`, or `get_scores` for several at once."""
+
+    labels = 1
+
+    def __init__(self, options: Options) -> None:
+        device, dtype = _placement(options)
+        self.tokenizer = AutoTokenizer.from_pretrained(options.path, trust_remote_code=True)
+        model = AutoModel.from_pretrained(options.path, dtype=dtype, trust_remote_code=True)
+        if not hasattr(model, "get_score"):
+            raise LoadError(
+                f"{options.path} has neither a sequence classification head nor get_score"
+            )
+        self.model: Any = model.to(device).eval()
+
+    def encode(self, conversations: list[list[Message]]) -> list[Encoded]:
+        """See Scorer.encode. The model reads messages itself; a guess at their length, four
+        characters a token, serves the batching."""
+        return [
+            Encoded([0] * (1 + sum(len(str(m["content"])) for m in one) // 4), None, False, one)
+            for one in conversations
+        ]
+
+    @torch.inference_mode()
+    def score(self, batch: list[Encoded]) -> list[Scores]:
+        """See Scorer.score."""
+        conversations = [one.messages for one in batch]
+        if hasattr(self.model, "get_scores"):
+            scores = self.model.get_scores(self.tokenizer, conversations)
+        else:
+            scores = [self.model.get_score(self.tokenizer, one) for one in conversations]
+        return [_finite([float(score)]) for score in scores]
+
+
+def _placement(options: Options) -> tuple[str, Any]:
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    name = options.dtype
+    if name == "auto":
+        name = "float32" if device == "cpu" else "bfloat16"
+    return device, getattr(torch, name)
+
+
+def _max_tokens(config: Any, options: Options) -> int:
+    known = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return min(options.max_tokens, known) if known else options.max_tokens
+
+
+def _finite(row: list[float]) -> Scores:
+    return row if all(map(math.isfinite, row)) else f"the model's scores are not finite: {row[:4]}"

@@ -1,0 +1,53 @@
+"""What the service and a reward model's process say to each other, in frames of msgpack."""
+
+import msgspec
+
+from reward.verifiers.base import Message
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How to load a model, and how much of it at once."""
+
+    path: str
+    """A folder in Hugging Face layout, or a hub name."""
+    device: str = "auto"
+    """`auto`: the first GPU, or the CPU where there is none."""
+    dtype: str = "auto"
+    """`auto`: bfloat16 on a GPU, float32 on the CPU."""
+    max_tokens: int = 4096
+    """The longest conversation; of a longer one the beginning is cut off."""
+    batch_tokens: int = 16384
+    """Tokens of one forward pass, padding included."""
+    trust_remote_code: bool = False
+    """Run Python files that come with the model."""
+
+
+class Loaded(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """From the model: it can be asked. Its scores have so many labels."""
+
+    labels: int
+
+
+class Failed(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """From the model: it cannot be loaded."""
+
+    problem: str
+
+
+class Question(msgspec.Struct, array_like=True, frozen=True):
+    """To the model: a conversation that ends with the answer to score."""
+
+    ticket: int
+    messages: list[Message]
+
+
+class Scored(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """From the model: raw scores, one a label; or why there are none."""
+
+    ticket: int
+    scores: list[float]
+    truncated: bool = False
+    problem: str = ""
+
+
+Reply = Loaded | Failed | Scored

@@ -1,0 +1,137 @@
+"""Builds the world that sandboxed programs see: namespaces, a root with Python and little else.
+
+Called once by each zygote, single-threaded, before there is any program. There is no /proc in that
+world: nothing there is of use to a program, and mounting one is refused inside most containers.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from reward.sandbox import linux
+
+NOBODY = 65534
+HOME = "/tmp"
+"""The one place where a program may write."""
+_SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache")
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+
+
+def enter_namespaces() -> bool:
+    """Move into new namespaces, with all rights there and none outside.
+
+    Returns whether NOBODY is a user there: programs are to run as that. Else this process's own
+    user is the only one. Raises OSError, which says what the system refuses.
+    """
+    user, group = os.geteuid(), os.getegid()
+    mapping = _Mapping() if user == 0 else None
+    try:
+        linux.unshare(
+            linux.CLONE_NEWUSER
+            | linux.CLONE_NEWNS
+            | linux.CLONE_NEWNET
+            | linux.CLONE_NEWIPC
+            | linux.CLONE_NEWUTS
+        )
+    finally:
+        mapped = mapping is not None and mapping.done()
+    if mapped:
+        os.setgroups([])
+    else:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/gid_map").write_text(f"{NOBODY} {group} 1")
+        Path("/proc/self/uid_map").write_text(f"{NOBODY} {user} 1")
+    return mapped
+
+
+class _Mapping:
+    """Root's own user and NOBODY, in this process's user namespace to be.
+
+    Only a process outside can give it two users, so one is forked before this one goes inside.
+    """
+
+    def __init__(self) -> None:
+        wait, self._go = os.pipe()
+        target = os.getpid()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(wait)
+            return
+        code = 1
+        try:
+            os.close(self._go)
+            if os.read(wait, 1):
+                for name in ("gid_map", "uid_map"):
+                    Path(f"/proc/{target}/{name}").write_text(f"0 0 1\n{NOBODY} {NOBODY} 1\n")
+                code = 0
+        except OSError:
+            # Root of a container without the right to: this is what the exit code says.
+            code = 1
+        finally:
+            os._exit(code)
+
+    def done(self) -> bool:
+        """Have it written now; whether that was permitted."""
+        os.write(self._go, b"1")
+        os.close(self._go)
+        return os.waitpid(self._pid, 0)[1] == 0
+
+
+def build_root() -> None:
+    """Make a new root of what programs may read, and let go of the old one."""
+    visible = _visible()
+    linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    _mount_empty(HOME)
+    os.makedirs(f"{HOME}/old")
+    linux.pivot_root(HOME, f"{HOME}/old")
+    os.makedirs("/new")
+    _mount_empty("/new")
+    for path in visible:
+        _show(path)
+    for name in _DEVICES:
+        _show(f"/dev/{name}")
+    os.mkdir(f"/new{HOME}")
+    # POSIX semaphores and shared memory are files there.
+    os.symlink(HOME, "/new/dev/shm")
+    linux.make_read_only("/new")
+    os.chdir("/new")
+    # pivot_root(2): the old root ends up on top of the new one, at the same place.
+    linux.pivot_root(".", ".")
+    linux.detach(".")
+    os.chdir("/")
+
+
+def mount_home(size: int) -> None:
+    """Give this process's mount namespace an empty folder of its own for files."""
+    options = f"size={size},nr_inodes=4096,mode=0777"
+    linux.mount("tmpfs", HOME, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+
+
+def _mount_empty(target: str) -> None:
+    flags = linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("tmpfs", target, "tmpfs", flags, "size=1M,mode=0755")
+
+
+def _show(path: str) -> None:
+    """Make `path` of the old root visible in the new one."""
+    old, new = Path(f"/old{path}"), Path(f"/new{path}")
+    new.parent.mkdir(parents=True, exist_ok=True)
+    if old.is_symlink():
+        new.symlink_to(os.readlink(old))
+        return
+    if old.is_dir():
+        new.mkdir(exist_ok=True)
+    else:
+        new.touch()
+    linux.mount(str(old), str(new), flags=linux.MS_BIND | linux.MS_REC)
+
+
+def _visible() -> list[str]:
+    """This interpreter's library, and the system's."""
+    python = [f"{sys.base_prefix}/lib", f"{sys.prefix}/lib", *sys.path]
+    found: list[str] = []
+    for path in [*_SYSTEM, *map(os.path.abspath, python)]:
+        below = any(path == one or path.startswith(f"{one}/") for one in found)
+        if os.path.exists(path) and not below:
+            found.append(path)
+    return found

@@ -1,0 +1,184 @@
+"""What runs in a sandbox: a script, a program that a test calls, or that test.
+
+The program and its test are two processes in two sandboxes, with a socket between them. Only the
+test's says how it ended, on a descriptor that the program has not got.
+"""
+
+import ast
+import builtins
+import importlib
+import json
+import linecache
+import os
+import sys
+import traceback
+from types import ModuleType
+from typing import Any, NoReturn
+
+from reward.sandbox.peers import (
+    OPERATIONS,
+    Channel,
+    EndedError,
+    Peer,
+    Remote,
+    UnsendableError,
+)
+
+CHANNEL, OUTCOME = 3, 4
+"""Descriptors of the two ends' socket, and of what a test says."""
+
+
+def run(task: dict[str, Any]) -> None:
+    """Run one task to its end, in a process that is good for nothing else."""
+    match task["kind"]:
+        case "script":
+            execute(task["source"], "__main__")
+        case "program":
+            serve(task["source"])
+        case "test":
+            Test(task).run()
+
+
+def execute(source: str, name: str) -> dict[str, Any]:
+    """Run `source` as the module `name`, as `python solution.py` does; its names."""
+    module = ModuleType(name)
+    sys.modules[name] = module
+    module.__dict__["__file__"] = "solution.py"
+    sys.argv = ["solution.py"]
+    # What tracebacks quote.
+    linecache.cache["solution.py"] = (len(source), None, source.splitlines(True), "solution.py")
+    try:
+        exec(compile(source, "solution.py", "exec"), module.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _fail(error)
+    return module.__dict__
+
+
+def serve(source: str) -> None:
+    """Load the program, and let the test call its functions until that has ended."""
+    names = execute(source, "solution")
+
+    def lookup(wanted: list[str]) -> dict[str, Any]:
+        return {name: names[name] for name in wanted if name in names}
+
+    Peer(Channel(CHANNEL), {**OPERATIONS, "names": lookup}).serve_all()
+
+
+def _fail(error: BaseException) -> NoReturn:
+    own = error.__traceback__
+    traceback.print_exception(error.with_traceback(own.tb_next if own else None))
+    raise SystemExit(1) from None
+
+
+class Test:
+    """Test code, run in a process of its own against functions of the program."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        self._task = task
+        self._peer = Peer(Channel(CHANNEL), {})
+
+    def run(self) -> None:
+        """Say how it ended: `asked` as soon as the program is involved, then the outcome."""
+        try:
+            names = self._prepare()
+            tree = ast.parse(self._task["source"], "tests.py")
+            code = compile(tree, "tests.py", "exec")
+            wanted = self._wanted(names, tree)
+        except BaseException as error:
+            return _say("broken", f"the test cannot be run: {_brief(error)}")
+        if not wanted:
+            return _say("broken", "the test uses nothing that the program could define")
+        _say("asked")
+        began = -1
+        # From here on the program takes part, so that whatever goes wrong may be its doing.
+        try:
+            missing = self._take(wanted, names)
+            if missing:
+                return _say("failed", f"the program does not define {missing}")
+            began = self._peer.asked
+            exec(code, names)
+        except EndedError:
+            return _say("failed", "the program ended")
+        except UnsendableError as error:
+            return _say("broken", str(error))
+        except BaseException as error:
+            alone = self._peer.asked == began and self._to_blame(error, wanted, names)
+            return _say("broken" if alone else "failed", self._where(error))
+        if self._peer.ended:
+            return _say("failed", "the program ended")
+        return _say("passed")
+
+    def _to_blame(self, error: BaseException, wanted: set[str], names: dict[str, Any]) -> bool:
+        """Whether a test that has called nothing has failed by itself. Not if the program may have
+        seen to it, by what it defines: an error would spare it the reward of 0."""
+        entry = self._task["entry_point"]
+        a_function = wanted == {entry} and isinstance(names.get("candidate"), Remote)
+        return isinstance(error, ImportError) or a_function
+
+    def _prepare(self) -> dict[str, Any]:
+        """The names that a test has without the program: the prompt's and the set-up's."""
+        names: dict[str, Any] = {"__name__": "tests", "__builtins__": builtins}
+        for source in (self._task["prompt"], self._task["setup"]):
+            exec(compile(source, "setup.py", "exec"), names)
+        return names
+
+    def _wanted(self, names: dict[str, Any], tree: ast.Module) -> set[str]:
+        """What the test needs of the program. Modules of the standard library are not asked for
+        there, but imported here into `names`."""
+        entry = self._task["entry_point"]
+        used, modules = _used(tree)
+        if entry:
+            names.pop(entry, None)
+            if not used & {entry, "candidate"}:
+                return set()
+        unknown = used - names.keys() - set(dir(builtins)) - {entry, "candidate"}
+        modules &= unknown & sys.stdlib_module_names
+        names.update({name: importlib.import_module(name) for name in modules})
+        return {*(unknown - modules), *([entry] if entry else [])}
+
+    def _take(self, wanted: set[str], names: dict[str, Any]) -> str:
+        """Add to `names` what the program defines. Returns what must be there and is not."""
+        entry = self._task["entry_point"]
+        found = self._peer.ask("names", sorted({*wanted, "Solution"}))
+        if entry:
+            if entry not in found and "Solution" in found:
+                found[entry] = getattr(found["Solution"](), entry)
+            if entry not in found:
+                return str(entry)
+            found["candidate"] = found[entry]
+        names.update(found)
+        return ""
+
+    def _where(self, error: BaseException) -> str:
+        lines = self._task["source"].splitlines()
+        frames = traceback.extract_tb(error.__traceback__)
+        at = [frame.lineno for frame in frames if frame.filename == "tests.py"]
+        line = lines[at[-1] - 1].strip() if at and at[-1] else ""
+        return f"{_brief(error)} at: {line}" if line else _brief(error)
+
+
+def _used(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """The names that a test uses and does not define itself, and those of them that it uses as
+    modules are used, `math.isclose`: a function may be called `copy` or `select`."""
+    nodes = list(ast.walk(tree))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    owners = [node.value for node in nodes if isinstance(node, ast.Attribute)]
+    defined: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            defined.update(one.asname or one.name.partition(".")[0] for one in node.names)
+    modules = {node.id for node in owners if isinstance(node, ast.Name)}
+    used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    return used - defined, modules
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300].rstrip(": ")
+
+
+def _say(outcome: str, detail: str = "") -> None:
+    os.write(OUTCOME, json.dumps([outcome, detail]).encode() + b"\n")

@@ -1,0 +1,253 @@
+"""The parent of all sandboxed programs of one worker: enters the jail once, then forks.
+
+    python -c 'import …; main()' CONTROL_FD yes|no
+
+A fresh interpreter with an empty environment, so that what it hands down by forking holds nothing
+of the host's. Each program gets process, mount and IPC namespaces of its own, with a process of
+ours as their first: when that ends, the kernel ends all others. With `no` there are no namespaces.
+It holds no program's output, and judges nothing.
+"""
+
+import atexit
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import Any, NoReturn
+
+from reward.sandbox import jail, linux
+from reward.sandbox.program import run
+from reward.sandbox.seccomp import harmless
+
+# What programs import most: here it is done once.
+IMPORTED = (
+    "bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq",
+    "itertools", "math", "operator", "random", "re", "statistics", "string", "time", "typing",
+)  # fmt: skip
+MAX_ORDER = 1 << 16
+FILES = 256
+"""Descriptors that a program may have open."""
+HOME_BYTES = 64 << 20
+"""All files of a program together."""
+
+
+def main() -> None:
+    """Serve orders until the control socket closes."""
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Interrupts are for the service; programs get Python's own way with them back.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        zygote = Zygote(control, namespaces=sys.argv[2] == "yes")
+    except OSError as error:
+        control.sendall(json.dumps({"problem": error.strerror or str(error)}).encode())
+        return
+    control.sendall(json.dumps({"filter": zygote.filter is not None}).encode())
+    zygote.serve()
+
+
+class Zygote:
+    """See the module."""
+
+    def __init__(self, control: socket.socket, *, namespaces: bool) -> None:
+        self.filter = harmless()
+        self._control = control
+        self._namespaces = namespaces
+        for name in IMPORTED:
+            importlib.import_module(name)
+        self._mapped = _mapped_bytes()
+        self._self = os.pidfd_open(os.getpid())
+        self._switch_user = False
+        if namespaces:
+            self._switch_user = jail.enter_namespaces()
+            jail.build_root()
+        os.environ.clear()
+        os.environ.update({"HOME": jail.HOME, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
+
+    def serve(self) -> None:
+        """Start what is ordered; each order comes with the descriptors of its program."""
+        while True:
+            message, fds, _, _ = socket.recv_fds(self._control, MAX_ORDER, 8)
+            while _reap():
+                pass
+            if not message:
+                return
+            self._start(json.loads(message), fds)
+
+    def _start(self, order: dict[str, Any], fds: list[int]) -> None:
+        flags = linux.CLONE_NEWPID | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
+        passed: list[int] = []
+        try:
+            pid = linux.clone(flags if self._namespaces else 0)
+        except OSError as error:
+            reply: dict[str, Any] = {"problem": error.strerror}
+        else:
+            if pid == 0:
+                self._become_first(order, *fds)
+            reply = {"pid": pid}
+            passed.append(os.pidfd_open(pid))
+        socket.send_fds(self._control, [json.dumps(reply).encode()], passed)
+        for fd in [*fds, *passed]:
+            os.close(fd)
+
+    def _become_first(self, order: dict[str, Any], report: int, task: int, *fds: int) -> NoReturn:
+        """The first process of the program's namespaces: starts it, and reports its end."""
+        try:
+            self._control.close()
+            linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+            if select.select([self._self], [], [], 0)[0]:
+                os._exit(1)
+            # A program of the same user must not trace this process.
+            linux.prctl(linux.PR_SET_DUMPABLE, 0)
+            if self._namespaces:
+                jail.mount_home(HOME_BYTES)
+            else:
+                # What the program leaves behind stays below this process, where it is found.
+                linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+                signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+            program = os.fork()
+            if program == 0:
+                self._become_program(order, report, task, *fds)
+            for fd in (task, *fds):
+                os.close(fd)
+            ended = 0
+            while ended != program:
+                ended, status, usage = os.wait4(-1, 0)
+            _report(report, status=status, seconds=usage.ru_utime + usage.ru_stime)
+        except SystemExit:
+            # Told to end, by SIGTERM: without a report.
+            pass
+        except BaseException as error:
+            _report(report, problem=f"{type(error).__name__}: {error}")
+        finally:
+            if not self._namespaces:
+                _kill_children()
+            os._exit(0)
+
+    def _become_program(self, order: dict[str, Any], report: int, task: int, *fds: int) -> NoReturn:
+        """Nothing that happens here may come back to where it was forked."""
+        code = 1
+        try:
+            wanted = self._prepare(order, report, task, *fds)
+            run(wanted)
+            code = 0
+        except SystemExit as error:
+            code = _exit_code(error.code)
+        finally:
+            _end(code)
+
+    def _prepare(self, order: dict[str, Any], report: int, task: int, *fds: int) -> dict[str, Any]:
+        try:
+            os.chdir(order["folder"])
+            os.environ.update(HOME=order["folder"], TMPDIR=order["folder"])
+            with open(task, "rb", closefd=False) as file:
+                wanted: dict[str, Any] = json.load(file)
+            self._give_up_rights(order)
+        except BaseException as error:
+            _report(report, problem=f"{type(error).__name__}: {error}")
+            os._exit(1)
+        _place(fds)
+        _forget()
+        return wanted
+
+    def _give_up_rights(self, order: dict[str, Any]) -> None:
+        if self._switch_user:
+            os.setresgid(jail.NOBODY, jail.NOBODY, jail.NOBODY)
+            os.setresuid(jail.NOBODY, jail.NOBODY, jail.NOBODY)
+        linux.drop_capabilities()
+        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        # The service counts this process's memory, which only a dumpable one shows to its owner.
+        linux.prctl(linux.PR_SET_DUMPABLE, 1)
+        _limit(order["memory"] + self._mapped, order["file"], order["processes"], order["seconds"])
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self.filter is not None:
+            self.filter.load()
+
+
+def _limit(memory: int, file: int, processes: int, seconds: int) -> None:
+    """Limits of each process of a program: bytes, bytes, number, seconds of CPU time."""
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if memory > most != resource.RLIM_INFINITY:
+        raise ValueError("memory_mb is more than a worker may have; raise --worker-memory-mb")
+    for limit, soft, hard in (
+        (resource.RLIMIT_AS, memory, memory),
+        (resource.RLIMIT_FSIZE, file, file),
+        (resource.RLIMIT_NPROC, processes, processes),
+        (resource.RLIMIT_NOFILE, FILES, FILES),
+        (resource.RLIMIT_CORE, 0, 0),
+        # A signal that programs can ignore, and a second later one that they cannot.
+        (resource.RLIMIT_CPU, seconds, seconds + 1),
+    ):
+        resource.setrlimit(limit, (soft, hard))
+
+
+def _kill_children() -> None:
+    """Kill what is left below this process, which adopts whatever loses its parent."""
+    while True:
+        with open(f"/proc/self/task/{os.getpid()}/children") as children:
+            for pid in children.read().split():
+                # Not waited for by anybody else, so that no id has passed to another process.
+                os.kill(int(pid), signal.SIGKILL)
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
+def _report(fd: int, **what: Any) -> None:
+    os.write(fd, json.dumps(what).encode() + b"\n")
+
+
+def _mapped_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _reap() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return False
+
+
+def _place(fds: tuple[int, ...]) -> None:
+    """Make `fds` the descriptors 0, 1, 2, …, and close all others."""
+    high = [os.dup2(fd, 100 + number) for number, fd in enumerate(fds)]
+    for number, fd in enumerate(high):
+        os.dup2(fd, number)
+    os.closerange(len(fds), 1024)
+
+
+def _forget() -> None:
+    """Leave no modules of ours where a program's imports find them first."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "reward"]:
+        del sys.modules[name]
+
+
+def _exit_code(code: Any) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def _end(code: int) -> NoReturn:
+    """End as the interpreter does, but for destructors: of the zygote's objects, most of them."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        # Python's own exit code for output that could not be written.
+        code = code or 120
+    finally:
+        os._exit(code)

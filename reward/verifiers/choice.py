@@ -1,0 +1,126 @@
+"""The `choice` verifier: does the completion name the right letter of a multiple-choice question?
+
+Reads what marks an answer (`final_answer`), or else the last line. A letter counts only where it
+stands as one: "A" in "A cat" is an article. Whoever names several choices has chosen none.
+"""
+
+import re
+import string
+from typing import Any, Literal
+
+from pydantic import Field
+
+from reward.verifiers.base import (
+    BadReferenceError,
+    Item,
+    Verdict,
+    Verifier,
+    VerifierParams,
+    correct,
+    failed,
+    shown,
+)
+from reward.verifiers.final_answer import FinalAnswer, find_answer, last_line
+from reward.verifiers.plain_number import unwrapped
+from services.contracts.scores import ScoreStatus
+
+_INTRODUCTION = re.compile(
+    r"(?:the\s+)?(?:(?:correct|right|best|final)\s+)?(?:option|choice|answer|letter)s?"
+    r"(?:\s+is)?\s*:?\s*\(?",
+    re.IGNORECASE,
+)
+_LIST = re.compile(r"\(?([A-Z])\)?(?:\s*(?:,|/|&|\band\b|\bor\b)\s*)+\(?([A-Z])\)?(?![A-Za-z])")
+_LETTER = re.compile(
+    r"""[(\[{]\s*(?P<enclosed>[A-Za-z])\s*[)\]}]
+      | (?P<bare>[A-Za-z])(?=\s*$|\s*[).:,;\]\-\u2013\u2014(]|\s+(?:because|since)\b)
+      | (?P<capital>[B-HJ-Z])(?=\s)""",
+    re.VERBOSE,
+)
+_IN_PROSE = re.compile(r"(?:\b(?i:option|choice|answer)\s*:?\s*\(?([A-Z])(?![A-Za-z])|\(([A-Z])\))")
+# An answer is short; what is longer is prose, of which the beginning decides.
+_MAX_CHARS = 200
+
+
+class ChoiceParams(VerifierParams):
+    """Which letters there are, and where the answer may stand."""
+
+    choices: int = Field(
+        26, ge=2, le=26, description="How many choices there are: A is the first of so many."
+    )
+    extract: Literal["any", "marked"] = Field(
+        "any",
+        description="Where the completion's letter may stand. `any`: marked, or else alone on the "
+        "last line, or as the last `(B)` or `option B`. `marked`: in \\boxed{}, an <answer> tag, "
+        "after #### or after 'the answer is'.",
+    )
+
+
+class ChoiceVerifier(Verifier[ChoiceParams]):
+    """See the module. Rewards 1 and 0."""
+
+    name = "choice"
+    description = (
+        "Correct when the completion names the right letter; the answer is a letter, an index "
+        "from 0, or a list of which any will do."
+    )
+    Params = ChoiceParams
+
+    def check_reference(self, answer: Any, params: ChoiceParams) -> None:
+        """See Verifier.check_reference."""
+        _letters(answer, params)
+
+    def score(self, item: Item, params: ChoiceParams) -> Verdict:
+        """See Verifier.score."""
+        wanted = _letters(item.answer, params)
+        found = find_answer(item.completion)
+        if found is None and params.extract == "any":
+            found = _unmarked(item.completion)
+        if found is None or not found.text:
+            return failed(ScoreStatus.NO_ANSWER, "the completion names no choice")
+        letters = read_choices(found.text)
+        if not letters:
+            return failed(ScoreStatus.UNPARSABLE, f"no letter in {shown(found.text)}")
+        compared = f"{', '.join(sorted(letters))} ({found.form}) against {', '.join(wanted)}"
+        if len(letters) == 1 and letters <= set(wanted):
+            return correct(compared)
+        return failed(ScoreStatus.WRONG, compared)
+
+
+def read_choices(text: str) -> set[str]:
+    """The letters that `text`, an answer, names: none, one, or several (then it is undecided)."""
+    text = unwrapped(unwrapped(text)[:_MAX_CHARS])
+    introduction = _INTRODUCTION.match(text)
+    if introduction:
+        text = text[introduction.end() :].strip("*_ ")
+    several = _LIST.match(text)
+    if several:
+        return {several[1], several[2]}
+    letter = _LETTER.match(text)
+    return {letter[letter.lastgroup or 0].upper()} if letter else set()
+
+
+def _letters(answer: Any, params: ChoiceParams) -> list[str]:
+    """The right letters. Raises BadReferenceError unless each is one of the choices."""
+    letters = string.ascii_uppercase[: params.choices]
+    read = []
+    for one in answer if isinstance(answer, list) else [answer]:
+        if isinstance(one, int) and not isinstance(one, bool) and 0 <= one < params.choices:
+            read.append(letters[one])
+        elif isinstance(one, str) and len(found := read_choices(one)) == 1 and found <= {*letters}:
+            read += found
+        else:
+            raise BadReferenceError(
+                f"reference answer {shown(one)} is neither one of the letters {letters[0]} to "
+                f"{letters[-1]} nor an index from 0 to {params.choices - 1}"
+            )
+    if not read:
+        raise BadReferenceError("the list of reference answers is empty")
+    return read
+
+
+def _unmarked(completion: str) -> FinalAnswer | None:
+    line = last_line(completion)
+    if read_choices(line):
+        return FinalAnswer(line, "last line")
+    named = _IN_PROSE.findall(completion)
+    return FinalAnswer("".join(named[-1]), "last named") if named else None

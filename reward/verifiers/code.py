@@ -1,0 +1,230 @@
+"""The `code` verifier: does the program in the completion pass its tests?
+
+Programs run in `reward.sandbox`, each test in a fresh one. What a program is compared with never
+enters its sandbox: printed output is compared here, and the code of a test runs in a sandbox of its
+own, from which it calls the program's functions (`reward.sandbox.peers`).
+"""
+
+import json
+import re
+import time
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from reward.sandbox.host import Ending, Limits, Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.probe import probe
+from reward.verifiers.base import (
+    BadReferenceError,
+    Item,
+    Verdict,
+    Verifier,
+    VerifierParams,
+    failed,
+)
+from reward.verifiers.code_tests import Case, Suite, read_tests
+from services.contracts.scores import ScoreStatus
+
+# Opened by three or more backticks or tildes and closed by the same; or never closed.
+_FENCED = re.compile(
+    r"^[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[\w+-]*)[^\n]*\n"
+    r"(?P<code>.*?)(?:^[ \t]*(?P=mark)|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+_PYTHON = ("python", "python3", "py", "")
+# Of an item's deadline, what is left for starting a sandbox and ending a program. Seconds.
+_MARGIN = 1.0
+
+
+class CodeParams(VerifierParams):
+    """How much a program may use, and what it gets for a part of the tests."""
+
+    timeout: float = Field(
+        60.0,
+        gt=0,
+        le=3600,
+        description="Seconds (wall clock) for all tests of one item together. A test that comes "
+        "too late counts as failed: time_limit.",
+    )
+    time_limit: float = Field(
+        5.0,
+        gt=0,
+        le=600,
+        description="Seconds of CPU time that each process of one test may take; the test as a "
+        "whole may take twice that and a second by the clock.",
+    )
+    memory_mb: int = Field(
+        512, ge=16, description="Memory that the processes of one test may take together, in MiB."
+    )
+    credit: Literal["all", "fraction"] = Field(
+        "all",
+        description="`all`: 1 for passing all tests, else 0; testing ends with the first failure. "
+        "`fraction`: the fraction of the tests that are passed.",
+    )
+
+
+class Result(NamedTuple):
+    """How one test went."""
+
+    passed: bool
+    detail: str = ""
+
+
+class CodeVerifier(Verifier[CodeParams]):
+    """See the module."""
+
+    name = "code"
+    description = (
+        "Correct when the Python program in the completion (its last fenced block, or all of it) "
+        "passes the tests in the answer: input and output, asserts, or a test function."
+    )
+    Params = CodeParams
+
+    def __init__(self, options: SandboxOptions | None = None) -> None:
+        self._options = options or SandboxOptions()
+        self._sandbox: Sandbox | None = None
+
+    def probe(self) -> None:
+        """See Verifier.probe."""
+        try:
+            self.notice = probe(self._options)
+        except SandboxError as error:
+            self.available, self.notice = False, str(error)
+
+    def close(self) -> None:
+        """End the sandbox; the next program gets another."""
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
+
+    def check_reference(self, answer: Any, params: CodeParams) -> None:
+        """See Verifier.check_reference. Runs nothing: a test means nothing without a program."""
+        read_tests(answer)
+
+    def score(self, item: Item, params: CodeParams) -> Verdict:
+        """See Verifier.score."""
+        tests = read_tests(item.answer)
+        source = find_program(item, tests)
+        if not source.strip():
+            return failed(ScoreStatus.NO_ANSWER, "the completion holds no program")
+        deadline = time.monotonic() + max(params.timeout - _MARGIN, params.timeout / 2)
+        results: list[Result] = []
+        for case in tests.cases:
+            results.append(self._test(source, tests, case, params, deadline - time.monotonic()))
+            if params.credit == "all" and not results[-1].passed:
+                break
+        return _verdict(results, len(tests.cases), params)
+
+    def _test(
+        self, source: str, tests: Suite, case: Case, params: CodeParams, left: float
+    ) -> Result:
+        limits = Limits(
+            seconds=params.time_limit,
+            wall_seconds=min(2 * params.time_limit + 1, left),
+            memory_bytes=params.memory_mb << 20,
+        )
+        if left <= 0:
+            return Result(False, "time_limit")
+        if not case.code:
+            (ending,) = self._run(
+                [Task({"kind": "script", "source": source}, _bytes(case))], limits
+            )
+            return _compare(ending, case.stdout)
+        test = {
+            "kind": "test",
+            "source": case.code,
+            "setup": tests.setup,
+            "prompt": tests.prompt,
+            "entry_point": tests.entry_point,
+        }
+        endings = self._run([Task(test), Task({"kind": "program", "source": source})], limits)
+        return _outcome(*endings)
+
+    def _run(self, tasks: list[Task], limits: Limits) -> list[Ending]:
+        if self._sandbox is None:
+            self._sandbox = Sandbox(self._options)
+        try:
+            return self._sandbox.run(tasks, limits)
+        except SandboxError:
+            # Not to be trusted with another program.
+            self.close()
+            raise
+
+
+def find_program(item: Item, tests: Suite) -> str:
+    """The program in a completion: its last block of Python, after what was thought; or all of it.
+
+    Continues the prompt, where that is the beginning of the function that is tested.
+    """
+    _, _, said = item.completion.rpartition("</think>")
+    blocks = [found for found in _FENCED.finditer(said) if found["tag"].lower() in _PYTHON]
+    code = blocks[-1]["code"] if blocks else said
+    name = re.escape(tests.entry_point)
+    defines = re.compile(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{name}\b", re.MULTILINE)
+    prompt = tests.prompt or (item.prompt if isinstance(item.prompt, str) else "")
+    if not name or not defines.search(prompt) or not code.strip():
+        return code
+    # The prompt's imports and helpers hold for a function that is written out, too.
+    return f"{prompt}\n{code}" if defines.search(code) else prompt + code
+
+
+def _bytes(case: Case) -> bytes:
+    return case.stdin.encode(errors="surrogatepass")
+
+
+def _compare(ending: Ending, wanted: str) -> Result:
+    problem = _problem(ending)
+    if problem:
+        return Result(False, problem)
+    given, expected = _lines(ending.output.decode(errors="replace")), _lines(wanted)
+    if given == expected:
+        return Result(True)
+    pairs = zip(given, expected, strict=False)
+    at = next((n for n, (one, other) in enumerate(pairs) if one != other), None)
+    if at is None:
+        return Result(False, f"printed {len(given)} lines, not {len(expected)}")
+    return Result(False, f"printed {given[at][:80]!r} in line {at + 1}, not {expected[at][:80]!r}")
+
+
+def _lines(text: str) -> list[str]:
+    """Lines, without white space at their ends and empty lines at the end."""
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def _outcome(test: Ending, program: Ending) -> Result:
+    said = [json.loads(line) for line in test.outcome.splitlines()]
+    outcome, detail = said[-1] if said else ("", "")
+    if outcome == "passed":
+        return Result(True)
+    if outcome == "broken":
+        raise BadReferenceError(detail)
+    limit = program.limit or test.limit
+    if not said and not limit:
+        raise BadReferenceError(f"the test ended before it asked the program: {_problem(test)}")
+    problem = limit or (_problem(program) if program.code else "")
+    return Result(False, ": ".join(filter(None, [problem, detail])) or "the test did not end")
+
+
+def _problem(ending: Ending) -> str:
+    """Why a program counts as failed whatever it has printed, or an empty string."""
+    if ending.limit:
+        return ending.limit
+    if ending.code == 0:
+        return ""
+    last = ending.errors.decode(errors="replace").rstrip().rpartition("\n")[2]
+    how = f"exit code {ending.code}" if ending.code is None or ending.code > 0 else ""
+    how = how or f"killed by signal {-(ending.code or 0)}"
+    return f"{last[:300]} ({how})" if last else how
+
+
+def _verdict(results: list[Result], count: int, params: CodeParams) -> Verdict:
+    passed = sum(result.passed for result in results)
+    if passed == count:
+        return Verdict(ScoreStatus.CORRECT, 1.0, f"passes {count} of {count} tests")
+    number = next(n for n, result in enumerate(results, 1) if not result.passed)
+    detail = f"test {number} of {count}: {results[number - 1].detail}"
+    if params.credit == "all" or not passed:
+        return failed(ScoreStatus.WRONG, detail)
+    return Verdict(
+        ScoreStatus.PARTIAL, passed / count, f"passes {passed} of {count} tests; {detail}"
+    )

@@ -1,0 +1,153 @@
+"""What `code` is tested with: dataset rows in the forms in which they come, as one kind of list.
+
+Reads references only; runs nothing.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from reward.verifiers.base import BadReferenceError, shown
+
+FORMS = (
+    "give {test, entry_point} (HumanEval), {test_list} (MBPP) or a list of asserts, or "
+    "{inputs, outputs} or a list of {input, output} for programs that read and print"
+)
+_PLAIN = """
+def plain(value):
+    return [*map(plain, value)] if isinstance(value, (list, tuple)) else value
+"""
+
+
+class Case(NamedTuple):
+    """One test: text for a program that prints, or code that calls its functions."""
+
+    stdin: str = ""
+    stdout: str = ""
+    code: str = ""
+
+
+class Suite(NamedTuple):
+    """The tests of one dataset row."""
+
+    cases: list[Case]
+    entry_point: str = ""
+    """The function under test, `candidate` in the tests' code; empty: they name what they use."""
+    prompt: str = ""
+    """Python that the completion continues, or builds on."""
+    setup: str = ""
+    """Python that runs before each test's code."""
+
+
+def read_tests(answer: Any) -> Suite:
+    """The tests in a reference. Raises BadReferenceError."""
+    if isinstance(answer, str):
+        answer = _parsed(answer)
+    tests = _read(answer)
+    if not tests.cases:
+        raise BadReferenceError(f"reference {shown(answer)} holds no tests; {FORMS}")
+    return tests
+
+
+def _parsed(text: str) -> Any:
+    """JSON within JSON, as some datasets have it; else the text is one test's code."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise BadReferenceError(f"reference {shown(text)} is no JSON: {error}") from None
+    return [text] if text.strip() else []
+
+
+def _read(answer: Any) -> Suite:
+    if isinstance(answer, list):
+        return Suite(_listed(answer))
+    if not isinstance(answer, dict):
+        raise BadReferenceError(f"reference {shown(answer)} holds no tests; {FORMS}")
+    if "test" in answer:
+        return _function(answer)
+    if "test_list" in answer:
+        setup = [answer.get("test_setup_code") or "", *(answer.get("test_imports") or [])]
+        return Suite(_listed(_list(answer, "test_list")), setup=_text(setup))
+    if "test_cases" in answer:
+        return _read(answer["test_cases"])
+    for inputs, outputs in (("inputs", "outputs"), ("input", "output")):
+        if inputs in answer and outputs in answer:
+            pairs = _pairs(_list(answer, inputs), _list(answer, outputs))
+            name = answer.get("fn_name") or ""
+            return Suite(_calls(pairs), name) if name else Suite(_printed(pairs))
+    raise BadReferenceError(f"reference with {shown(sorted(answer))} holds no tests; {FORMS}")
+
+
+def _function(answer: dict[str, Any]) -> Suite:
+    """HumanEval's form: `test` defines check(candidate)."""
+    code = _text(answer["test"])
+    entry = _text(answer.get("entry_point") or "")
+    if "def check(" in code:
+        if not entry:
+            raise BadReferenceError(
+                "the reference has a test with check(candidate), but no 'entry_point' that names "
+                "the function"
+            )
+        code += "\n\ncheck(candidate)\n"
+    return Suite([Case(code=code)], entry, _text(answer.get("prompt") or ""))
+
+
+def _listed(tests: list[Any]) -> list[Case]:
+    if all(isinstance(test, str) for test in tests):
+        return [Case(code=test) for test in tests]
+    if not all(isinstance(test, dict) and {"input", "output"} <= test.keys() for test in tests):
+        raise BadReferenceError(f"{shown(tests)} is no list of tests; {FORMS}")
+    named = [test.get("fn_name") for test in tests]
+    if any(named):
+        raise BadReferenceError("tests that name a function each: give {fn_name, inputs, outputs}")
+    return _printed([(test["input"], test["output"]) for test in tests])
+
+
+def _pairs(inputs: list[Any], outputs: list[Any]) -> list[tuple[Any, Any]]:
+    if len(inputs) != len(outputs):
+        raise BadReferenceError(
+            f"the reference has {len(inputs)} inputs and {len(outputs)} outputs"
+        )
+    return list(zip(inputs, outputs, strict=True))
+
+
+def _printed(pairs: Sequence[tuple[Any, Any]]) -> list[Case]:
+    return [Case(stdin=_text(given), stdout=_text(wanted)) for given, wanted in pairs]
+
+
+def _calls(pairs: Sequence[tuple[Any, Any]]) -> list[Case]:
+    """Calls of one function: arguments, and what it returns; tuples and lists are one there."""
+    cases = []
+    for given, wanted in pairs:
+        arguments = _values(given) if isinstance(given, str) else given
+        if not isinstance(arguments, list):
+            raise BadReferenceError(f"input {shown(given)} is no list of arguments")
+        # LiveCodeBench has both sides as JSON text, APPS has values.
+        result = _values(wanted)[0] if isinstance(given, str) else wanted
+        call = f"plain(candidate(*{arguments!r}))"
+        cases.append(Case(code=f"{_PLAIN}\nassert {call} == plain({result!r})"))
+    return cases
+
+
+def _values(text: Any) -> list[Any]:
+    """JSON values, one a line."""
+    try:
+        return [json.loads(line) for line in _text(text).splitlines()] or [None]
+    except (ValueError, RecursionError) as error:
+        raise BadReferenceError(f"{shown(text)} is no JSON, line by line: {error}") from None
+
+
+def _list(answer: dict[str, Any], key: str) -> list[Any]:
+    if not isinstance(answer[key], list):
+        raise BadReferenceError(f"'{key}' of the reference is {shown(answer[key])}, no list")
+    return answer[key]
+
+
+def _text(value: Any) -> str:
+    """Text, a number as text, or a list of lines as text."""
+    if isinstance(value, list):
+        return "\n".join(map(_text, value))
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadReferenceError(f"{shown(value)} in the tests is {type(value).__name__}, no text")
+    return str(value)

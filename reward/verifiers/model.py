@@ -1,0 +1,191 @@
+"""The `model` verifier: a reward model scores the conversation, and, if asked to, the bare answer.
+
+The model runs in a process of its own beside the service (`reward.models`), or in a vLLM server
+started with a sequence classification model. This process only asks.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import httpx
+from pydantic import Field
+
+from reward.endpoints import Endpoint, EndpointError, client
+from reward.models.process import ModelError, ModelProcess
+from reward.verifiers.base import Item, Message, RemoteParams, RemoteVerifier, Verdict, broken
+from reward.verifiers.final_answer import tagged
+from reward.verifiers.judge import chosen
+from services.contracts.scores import ScoreStatus
+
+
+class ModelParams(RemoteParams):
+    """Which model, and what is made of its raw score r: clip((r − bias) · scale, ±clip)."""
+
+    model: str | None = Field(
+        None, description="Name of the reward model; may be left out where there is only one."
+    )
+    label: int = Field(0, ge=0, description="Which of the model's outputs is the score.")
+    bias: float = Field(0.0, allow_inf_nan=False, description="Taken off the raw score first.")
+    scale: float = Field(1.0, allow_inf_nan=False, description="Then it is multiplied by this.")
+    clip: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Then it is cut off at ± this; null: nowhere."
+    )
+    answer_weight: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the reward for the content of the <answer> tag, scored by itself; "
+        "the rest is for the whole completion. Where there is no such tag the whole alone counts.",
+    )
+
+
+class RewardModel(Protocol):
+    """Somebody who can be asked for raw scores."""
+
+    async def open(self) -> None:
+        """Called once, before the first `scores`."""
+
+    async def close(self) -> None:
+        """Called once."""
+
+    async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
+        """One score a label for the last message, and whether the beginning was cut off. Raises
+        ModelError, EndpointError."""
+
+
+class LocalModel:
+    """A model in a process of its own."""
+
+    def __init__(self, process: ModelProcess) -> None:
+        self.process = process
+
+    async def open(self) -> None:
+        """See RewardModel.open."""
+        await self.process.open()
+
+    async def close(self) -> None:
+        """See RewardModel.close."""
+        await self.process.close()
+
+    async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
+        """See RewardModel.scores."""
+        scored = await self.process.score(messages)
+        return scored.scores, scored.truncated
+
+
+class RemoteModel:
+    """A vLLM server: its `/classify`, unless the URL itself ends with that or with `/pooling`."""
+
+    ATTEMPTS = 5
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._path = "" if endpoint.url.endswith(("/classify", "/pooling")) else "/classify"
+        self._http: httpx.AsyncClient
+
+    async def open(self) -> None:
+        """See RewardModel.open."""
+        self._http = client()
+
+    async def close(self) -> None:
+        """See RewardModel.close."""
+        await self._http.aclose()
+
+    async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
+        """See RewardModel.scores. Nobody says whether anything was cut off."""
+        body = {
+            "messages": messages,
+            # The raw score: a sigmoid or softmax of it would be flat where answers are good.
+            "use_activation": False,
+            "truncate_prompt_tokens": -1,
+            "truncation_side": "left",
+        }
+        reply = await self._endpoint.ask(self._http, self._path, body, self.ATTEMPTS)
+        return _raw(reply, self._endpoint.name), False
+
+
+class ModelVerifier(RemoteVerifier[ModelParams]):
+    """See the module. The reward is any number, unless `clip` bounds it."""
+
+    name = "model"
+    description = "A reward model's score of the conversation, scaled and clipped."
+    Params = ModelParams
+
+    def __init__(self, models: Mapping[str, RewardModel]) -> None:
+        self._models = models
+        self._opened = False
+
+    @property
+    def ready(self) -> bool:
+        """See RemoteVerifier.ready: all models have been loaded."""
+        return self._opened
+
+    async def open(self) -> None:
+        """See RemoteVerifier.open. Raises ModelLoadError."""
+        for model in self._models.values():
+            await model.open()
+        self._opened = True
+
+    async def close(self) -> None:
+        """See RemoteVerifier.close."""
+        for model in self._models.values():
+            await model.close()
+
+    def check(self, params: ModelParams) -> None:
+        """See RemoteVerifier.check."""
+        chosen(self._models, params.model, "model", "--reward-models")
+
+    async def score(self, item: Item, params: ModelParams) -> Verdict:
+        """See RemoteVerifier.score."""
+        model = chosen(self._models, params.model, "model", "--reward-models")
+        answer = tagged(item.completion) if params.answer_weight else None
+        try:
+            texts = [item.completion] if answer is None else [item.completion, answer]
+            (whole, cut), *parts = await asyncio.gather(
+                *(_ask(model, item, text, params) for text in texts)
+            )
+        except (ModelError, EndpointError) as error:
+            return broken(str(error))
+        reward, components = whole, {}
+        for own, _ in parts:
+            reward = (1 - params.answer_weight) * whole + params.answer_weight * own
+            components = {"whole": whole, "answer": own}
+        detail = "the beginning of the conversation was cut off" if cut else ""
+        return Verdict(ScoreStatus.SCORED, reward, detail, components)
+
+
+async def _ask(
+    model: RewardModel, item: Item, answer: str, params: ModelParams
+) -> tuple[float, bool]:
+    """The reward for one text, and whether the beginning was cut off."""
+    scores, cut = await model.scores(_conversation(item, answer))
+    if params.label >= len(scores):
+        raise ModelError(f"the model has {len(scores)} outputs; there is no label {params.label}")
+    return shaped(scores[params.label], params), cut
+
+
+def shaped(score: float, params: ModelParams) -> float:
+    """The reward that a raw score is worth."""
+    reward = (score - params.bias) * params.scale
+    return reward if params.clip is None else max(-params.clip, min(params.clip, reward))
+
+
+def _conversation(item: Item, answer: str) -> list[Message]:
+    if isinstance(item.prompt, str):
+        asked: list[Message] = [{"role": "user", "content": item.prompt}]
+    else:
+        asked = item.prompt
+    return [*asked, {"role": "assistant", "content": answer}]
+
+
+def _raw(reply: Any, name: str) -> list[float]:
+    """vLLM's reply to `/classify` (`probs`) or `/pooling` (`data`: a row, or one a token)."""
+    try:
+        (found,) = reply["data"]
+        row = found["probs"] if "probs" in found else found["data"]
+        if row and isinstance(row[0], list):
+            row = row[-1]
+        return [float(score) for score in row]
+    except (KeyError, TypeError, ValueError):
+        raise EndpointError(f"endpoint {name!r} answers neither classes nor a pooled row") from None

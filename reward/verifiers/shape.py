@@ -1,0 +1,198 @@
+"""Verifiers of shape: `length`, `repetition`, `language`. Each returns a number to be added to
+other rewards; none says that an answer is right. Linear time.
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from functools import lru_cache
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from reward.verifiers.base import Item, Verdict, Verifier, VerifierParams
+from reward.verifiers.parts import Part, part_of
+from services.contracts.scores import ScoreStatus
+
+_WORDS = re.compile(r"\w+|[^\w\s]")
+_CODE_AND_MATH = re.compile(
+    r"```.*?(?:```|\Z)|\$[^$]*\$|\\\((?:[^\\]|\\(?![()]))*\\\)|\\\[(?:[^\\]|\\(?![\[\]]))*\\\]",
+    re.DOTALL,
+)
+
+Unit = Literal["characters", "words"]
+# Beginnings of the names that Unicode gives the letters of a script.
+_SCRIPTS = {
+    "latin": ("LATIN",),
+    "cyrillic": ("CYRILLIC",),
+    "greek": ("GREEK",),
+    "arabic": ("ARABIC",),
+    "hebrew": ("HEBREW",),
+    "devanagari": ("DEVANAGARI",),
+    "thai": ("THAI",),
+    "chinese": ("CJK",),
+    "japanese": ("CJK", "HIRAGANA", "KATAKANA"),
+    "korean": ("HANGUL", "CJK"),
+}
+Script = Literal[
+    "latin",
+    "cyrillic",
+    "greek",
+    "arabic",
+    "hebrew",
+    "devanagari",
+    "thai",
+    "chinese",
+    "japanese",
+    "korean",
+]
+
+
+class PartParams(VerifierParams):
+    """Which part of the completion is looked at."""
+
+    part: Part = Field(
+        "whole",
+        description="`thinking`: before the first </think>. `answer`: the <answer> tag's content, "
+        "or what stands behind </think>, or the whole.",
+    )
+
+
+class LengthParams(PartParams):
+    """A range, and what a length within and outside it earns."""
+
+    unit: Unit = Field("characters", description="What is counted; words count punctuation too.")
+    minimum: int = Field(0, ge=0, description="The shortest that is within the range.")
+    maximum: int | None = Field(None, ge=0, description="The longest; null: any length.")
+    within: float = Field(0.0, allow_inf_nan=False, description="The reward within the range.")
+    outside: float = Field(-1.0, allow_inf_nan=False, description="The reward outside it.")
+    missing: float = Field(
+        0.0, allow_inf_nan=False, description="The reward where there is no such part."
+    )
+    slope: int = Field(
+        0,
+        ge=0,
+        description="Over so many units beyond the range the reward goes from `within` to "
+        "`outside` in a straight line; 0: at once.",
+    )
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "LengthParams":
+        if self.maximum is not None and self.maximum < self.minimum:
+            raise ValueError(f"maximum {self.maximum} is below minimum {self.minimum}")
+        return self
+
+
+class RepetitionParams(PartParams):
+    """What counts as repeated, and the most that it costs."""
+
+    part: Part = Field("answer", description=PartParams.model_fields["part"].description)
+    unit: Unit = Field("words", description="What the n-grams are made of.")
+    ngram: int = Field(3, ge=1, le=100, description="Length of the n-grams that are compared.")
+    penalty: float = Field(
+        0.5,
+        ge=0,
+        allow_inf_nan=False,
+        description="The most that is taken off: when half of the n-grams are repetitions.",
+    )
+
+
+class LanguageParams(PartParams):
+    """Which script, and how much of it."""
+
+    script: Script = Field(description="What to write in. Goes by letters: cannot tell English.")
+    minimum: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Reward 1 from this share of letters on, else 0; null: the share itself.",
+    )
+    skip_code_and_math: bool = Field(
+        True, description="Leave out ``` fences and LaTeX formulas: their letters are Latin anyway."
+    )
+
+
+class LengthVerifier(Verifier[LengthParams]):
+    """See the module."""
+
+    name = "length"
+    description = "A reward for a length within a range, another for one outside."
+    Params = LengthParams
+
+    def check_reference(self, answer: Any, params: LengthParams) -> None:
+        """Needs no reference."""
+
+    def score(self, item: Item, params: LengthParams) -> Verdict:
+        """See Verifier.score."""
+        text = part_of(item.completion, params.part)
+        if text is None:
+            return _scored(params.missing, f"there is no {params.part} part")
+        length = len(_units(text, params.unit))
+        over = max(params.minimum - length, 0)
+        if params.maximum is not None:
+            over = max(over, length - params.maximum)
+        beyond = min(1.0, over / params.slope) if params.slope else float(over > 0)
+        reward = params.within + beyond * (params.outside - params.within)
+        return _scored(reward, f"{length} {params.unit}")
+
+
+class RepetitionVerifier(Verifier[RepetitionParams]):
+    """See the module. Rewards −penalty to 0."""
+
+    name = "repetition"
+    description = "Takes off for n-grams that occur again, as minimind does."
+    Params = RepetitionParams
+
+    def check_reference(self, answer: Any, params: RepetitionParams) -> None:
+        """Needs no reference."""
+
+    def score(self, item: Item, params: RepetitionParams) -> Verdict:
+        """See Verifier.score."""
+        text = part_of(item.completion, params.part) or ""
+        units = _units(text.lower(), params.unit)
+        n = params.ngram
+        grams = len(units) - n + 1
+        if grams < 1:
+            return _scored(0.0, f"shorter than {n} {params.unit}")
+        again = grams - len(set(zip(*(units[start:] for start in range(n)), strict=False)))
+        taken = min(params.penalty, 2 * params.penalty * again / grams)
+        return _scored(-taken, f"{again} of {grams} {n}-grams occur again")
+
+
+class LanguageVerifier(Verifier[LanguageParams]):
+    """See the module. Rewards 0 to 1."""
+
+    name = "language"
+    description = "The share of letters that belong to a script (latin, chinese, cyrillic, …)."
+    Params = LanguageParams
+
+    def check_reference(self, answer: Any, params: LanguageParams) -> None:
+        """Needs no reference."""
+
+    def score(self, item: Item, params: LanguageParams) -> Verdict:
+        """See Verifier.score."""
+        text = part_of(item.completion, params.part) or ""
+        if params.skip_code_and_math:
+            text = _CODE_AND_MATH.sub(" ", text)
+        letters = Counter(character for character in text if character.isalpha())
+        total = letters.total()
+        if not total:
+            return Verdict(ScoreStatus.NO_ANSWER, 0.0, "there are no letters")
+        names = _SCRIPTS[params.script]
+        own = sum(count for letter, count in letters.items() if _name(letter).startswith(names))
+        share = own / total
+        detail = f"{share:.0%} of {total} letters are {params.script}"
+        return _scored(share if params.minimum is None else float(share >= params.minimum), detail)
+
+
+@lru_cache(maxsize=65536)
+def _name(letter: str) -> str:
+    return unicodedata.name(letter, "")
+
+
+def _units(text: str, unit: Unit) -> list[str] | str:
+    return text if unit == "characters" else _WORDS.findall(text)
+
+
+def _scored(reward: float, detail: str) -> Verdict:
+    return Verdict(ScoreStatus.SCORED, reward, detail)

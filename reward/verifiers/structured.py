@@ -1,0 +1,134 @@
+"""The `json_schema` verifier: is the completion JSON, and does it fit a schema?
+
+A schema may hold regular expressions, which may take exponential time: the pool's business. What
+`$ref` names must stand in the schema itself: nothing is fetched.
+"""
+
+import json
+import re
+from functools import lru_cache
+from typing import Any, Literal
+
+from pydantic import Field
+
+from reward.verifiers.base import (
+    BadReferenceError,
+    Item,
+    Verdict,
+    Verifier,
+    VerifierParams,
+    correct,
+    failed,
+    shown,
+)
+from reward.verifiers.final_answer import tagged
+from services.contracts.scores import ScoreStatus
+
+_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
+
+
+class JsonSchemaParams(VerifierParams):
+    """The schema, and where the JSON may stand."""
+
+    wanted: dict[str, Any] | None = Field(
+        None,
+        alias="schema",
+        description="The JSON Schema (draft 2020-12, unless it names another); without one, the "
+        "answer is the schema.",
+    )
+    extract: Literal["any", "whole"] = Field(
+        "any",
+        description="`whole`: the completion is the JSON. `any`: the last <answer> tag or ``` "
+        "fence is looked into first.",
+    )
+
+
+class JsonSchemaVerifier(Verifier[JsonSchemaParams]):
+    """See the module. Rewards 1 and 0."""
+
+    name = "json_schema"
+    description = "Correct when the completion is JSON that fits a schema (parameter, or answer)."
+    Params = JsonSchemaParams
+
+    def warm(self) -> None:
+        """Import the library, and build its own schemas."""
+        _validator('{"type": "object"}')
+
+    def check_reference(self, answer: Any, params: JsonSchemaParams) -> None:
+        """See Verifier.check_reference."""
+        _validator(_schema(answer, params))
+
+    def score(self, item: Item, params: JsonSchemaParams) -> Verdict:
+        """See Verifier.score."""
+        validator = _validator(_schema(item.answer, params))
+        text = _document(item.completion) if params.extract == "any" else item.completion
+        if not text.strip():
+            return failed(ScoreStatus.NO_ANSWER, "the completion is empty")
+        try:
+            document = json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            return failed(ScoreStatus.UNPARSABLE, f"{shown(text.strip())} is no JSON: {error}")
+        try:
+            problem = next(validator.iter_errors(document), None)
+        except RecursionError:
+            return failed(ScoreStatus.WRONG, "the JSON is nested too deeply")
+        if problem is None:
+            return correct()
+        return failed(ScoreStatus.WRONG, f"{problem.json_path}: {problem.message[:300]}")
+
+
+def _schema(answer: Any, params: JsonSchemaParams) -> str:
+    """The schema as JSON text, so that it can be looked up. Raises BadReferenceError."""
+    schema = params.wanted if params.wanted is not None else answer
+    if isinstance(schema, str):
+        return schema
+    if not isinstance(schema, dict):
+        raise BadReferenceError(
+            f"answer {shown(answer)} is no JSON Schema, and params has no 'schema' either"
+        )
+    return json.dumps(schema)
+
+
+@lru_cache(maxsize=256)
+def _validator(text: str) -> Any:
+    """The validator of a schema. Raises BadReferenceError for what is none."""
+    from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
+    from jsonschema.validators import validator_for  # type: ignore[import-untyped]
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+    from referencing.exceptions import Unresolvable
+
+    try:
+        schema = json.loads(text)
+        if not isinstance(schema, dict):
+            raise BadReferenceError(f"schema {shown(text)} is no JSON object")
+        kind = validator_for(schema, default=Draft202012Validator)
+        kind.check_schema(schema)
+        # A registry that is given is never added to from the network.
+        validator = kind(schema, registry=REGISTRY)
+        # References that go in circles, or nowhere, are noticed only now.
+        validator.is_valid(None)
+    except BadReferenceError:
+        raise
+    except SchemaError as error:
+        raise BadReferenceError(
+            f"schema {shown(text)} is no JSON Schema: {error.message[:200]}"
+        ) from None
+    except Unresolvable as error:
+        raise BadReferenceError(
+            f"schema {shown(text)} refers to what is not in it: {shown(error)}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise BadReferenceError(f"schema {shown(text)} cannot be used: {error}") from None
+    return validator
+
+
+def _document(completion: str) -> str:
+    """Where the JSON stands."""
+    content = tagged(completion)
+    text = completion if content is None else content
+    fenced = _FENCE.findall(text)
+    return fenced[-1] if fenced else text
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not in JSON")

@@ -1,0 +1,272 @@
+"""The `code` verifier with its real sandbox: verdicts, and programs that want a better one."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from reward.verifiers.base import BadReferenceError, Item, Verdict
+from reward.verifiers.code import CodeParams, CodeVerifier
+from tests.integration.reward.conftest import Service
+
+pytestmark = pytest.mark.usefixtures("isolation")
+
+ADD = "def add(a, b):\n    return a + b\n"
+ADD_ASSERTS = ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]
+HUMANEVAL = {
+    "prompt": 'def poly(x):\n    return x * x\n\n\ndef root(x):\n    """The root of poly."""\n',
+    "entry_point": "root",
+    "test": "def check(candidate):\n    for y in (4, 9):\n        assert poly(candidate(y)) == y\n",
+}
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[CodeVerifier]:
+    found = CodeVerifier()
+    yield found
+    found.close()
+
+
+Score = Callable[..., Verdict]
+
+
+@pytest.fixture
+def score(verifier: CodeVerifier) -> Score:
+    def scored(completion: str, answer: Any, prompt: str = "", **params: Any) -> Verdict:
+        limits = {"time_limit": 1.0, "memory_mb": 128, **params}
+        item = Item("code", prompt, completion, answer, {})
+        return verifier.score(item, CodeParams(**limits))
+
+    return scored
+
+
+def outcome(verdict: Verdict) -> tuple[str, float | None]:
+    return (str(verdict.status), verdict.reward)
+
+
+def test_asserts(score: Score) -> None:
+    assert outcome(score(ADD, ADD_ASSERTS)) == ("correct", 1.0)
+    assert outcome(score("def add(a, b):\n return 3", ADD_ASSERTS)) == ("wrong", 0.0)
+
+
+def test_the_fraction_that_is_passed(score: Score) -> None:
+    tests = [*ADD_ASSERTS, "assert add(0, 3) == 3", "assert add(5, 5) == 10"]
+    three = "def add(a, b):\n return 3"
+
+    verdict = score(three, tests, credit="fraction")
+
+    assert outcome(verdict) == ("partial", 0.5)
+    assert verdict.detail == (
+        "passes 2 of 4 tests; test 2 of 4: AssertionError at: assert add(2, 2) == 4"
+    )
+    assert outcome(score("def add(a, b): pass", tests, credit="fraction")) == ("wrong", 0.0)
+    assert outcome(score(three, tests)) == ("wrong", 0.0)
+
+
+def test_input_and_output(score: Score) -> None:
+    tests = [{"input": "1 2\n", "output": "3\n"}, {"input": "2 2\n", "output": "4"}]
+
+    assert outcome(score("print(sum(map(int, input().split())))", tests)) == ("correct", 1.0)
+    verdict = score("input()\nprint(3)", tests)
+    assert outcome(verdict) == ("wrong", 0.0)
+    assert verdict.detail == "test 2 of 2: printed '3' in line 1, not '4'"
+
+
+def test_a_program_that_prints_the_right_thing_and_fails_is_wrong(score: Score) -> None:
+    verdict = score("print(3)\n1 / 0", [{"input": "", "output": "3"}])
+
+    assert verdict.detail == "test 1 of 1: ZeroDivisionError: division by zero (exit code 1)"
+
+
+def test_a_test_function_with_helpers_of_the_prompt(score: Score) -> None:
+    assert outcome(score("    return x ** 0.5\n", HUMANEVAL)) == ("correct", 1.0)
+    assert outcome(score("    pass\n", HUMANEVAL)) == ("wrong", 0.0)
+    whole = "So:\n```python\ndef root(x):\n    return x ** 0.5\n```"
+    assert outcome(score(whole, HUMANEVAL)) == ("correct", 1.0)
+
+
+def test_helpers_of_the_prompt_cannot_be_replaced_by_the_program(score: Score) -> None:
+    cheat = (
+        "```python\nclass Any:\n def __eq__(s, o): return True\n"
+        "def poly(x): return Any()\ndef root(x): return 0\n```"
+    )
+    assert outcome(score(cheat, HUMANEVAL)) == ("wrong", 0.0)
+
+
+def test_modules_in_a_test_are_real_ones(score: Score) -> None:
+    cheat = "class math:\n isclose = lambda *a: True\ndef f(): return 1.0"
+
+    assert outcome(score(cheat, ["assert math.isclose(f(), 2.0)"])) == ("wrong", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("program", "test"),
+    [
+        ("def f(x): x.sort()", "x = [2, 1]\nf(x)\nassert x == [1, 2]"),
+        ("def f(x): x['b'] = x.pop('a')", "x = {'a': 1}\nf(x)\nassert x == {'b': 1}"),
+        ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]"),
+        ("def f(g, x): return g(g(x))", "assert f(lambda x: x * 3, 2) == 18"),
+        ("def f(x): raise ValueError('no')", "try: f(1)\nexcept ValueError: x = 1\nassert x"),
+        (
+            "class Stack:\n def __init__(s): s.x = []\n def push(s, x): s.x.append(x)\n"
+            " def __len__(s): return len(s.x)",
+            "s = Stack()\ns.push(1)\ns.push(2)\nassert len(s) == 2 and s.x == [1, 2]",
+        ),
+        ("class P:\n def __init__(s, n): s.n = n\ndef f(ps): return [p.n for p in ps]",
+         "assert f([P(1), P(2)]) == [1, 2]"),
+        ("def f(): return {(1, 2): {3}, 'x': None, 4.5: b'y', True: 1 + 2j, 6: frozenset([7])}",
+         "assert f() == {(1, 2): {3}, 'x': None, 4.5: b'y', True: 1 + 2j, 6: frozenset([7])}"),
+        ("def f(): return 7 ** 9999, float('inf'), '\\ud800 é'",
+         "assert f() == (7 ** 9999, float('inf'), '\\ud800 é')"),
+        ("from collections import *\ndef f(): return Counter('aab'), deque([1]), range(3)",
+         "a, b, c = f()\nassert a == {'a': 2, 'b': 1} and list(b) == [1] and c == range(3)"),
+        ("from fractions import *\ndef f(): return Fraction(1, 3)", "assert f() * 3 == 1"),
+        ("x = 5", "assert x == 5"),
+        ("def copy(x): return [x]", "assert copy(5) == [5]"),
+        ("def f(): return 3", "f = (lambda g: lambda: g() + 1)(f)\nassert f() == 4"),
+    ],
+)  # fmt: skip
+def test_what_tests_and_programs_can_exchange(score: Score, program: str, test: str) -> None:
+    verdict = score(program, [test])
+    assert (verdict.status, verdict.detail) == ("correct", "passes 1 of 1 tests")
+
+
+NEEDED = "class Any:\n def __eq__(s, o): return True\n __ne__ = __lt__ = __gt__ = __eq__\n"
+FORGERIES = {
+    "sys.exit(0) at once": "import sys\nsys.exit(0)",
+    "sys.exit(0) in the call": "import sys\ndef add(a, b): sys.exit(0)",
+    "os._exit(0) at once": "import os\nos._exit(0)",
+    "os._exit(0) in the call": "import os\ndef add(a, b): os._exit(0)",
+    "an object that equals everything": NEEDED + "def add(a, b): return Any()",
+    "the class itself": NEEDED + "class add:\n def __new__(c, a, b): return Any()",
+    "an int that equals everything": (
+        "class Int(int):\n __eq__ = lambda s, o: True\n __hash__ = int.__hash__\n"
+        "def add(a, b): return Int(7)"
+    ),
+    "another AssertionError": (
+        "import builtins\nclass Never(Exception): pass\nbuiltins.AssertionError = Never\n"
+        "def add(a, b): raise Never"
+    ),
+    "other builtins": "import builtins\nbuiltins.isinstance = builtins.print = lambda *a: True\n"
+    "def add(a, b): return True",
+    "frames of the harness": (
+        "import sys\ndef add(a, b):\n frame = sys._getframe()\n while frame:\n"
+        "  for x in frame.f_locals.values():\n   if isinstance(x, (str, dict, list)):\n"
+        "    assert 'assert add' not in str(x)[:10000]\n  frame = frame.f_back\n return 7"
+    ),
+    "the outcome's descriptor": (
+        "import os\ndef add(a, b):\n for fd in range(3, 256):\n  try: os.write(fd, b'"
+        + json.dumps(["passed", ""])
+        + "\\n')\n  except OSError: pass\n return 7"
+    ),
+    "a reply that is no reply": (
+        "import os\nbody = b'[\"passed\", 1]'\n"
+        "os.write(3, len(body).to_bytes(4, 'little') + body)\ndef add(a, b): return 7"
+    ),
+    "names that are no functions": "add = 7",
+    "an object that is no function": NEEDED + "add = Any()",
+    "an import that fails": "def add(a, b): raise ImportError('x')",
+    "no names at all": "",
+    "a huge reply": "import os\nos.write(3, b'\\xff\\xff\\xff\\xff')\ndef add(a, b): return 7",
+    "a deep reply": (
+        "import os\nbody = b'[' * 100000\nos.write(3, len(body).to_bytes(4, 'little') + body)\n"
+        "def add(a, b): return 7"
+    ),
+    "threads that stay": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(99,)).start()\n"
+        "def add(a, b): return 7"
+    ),
+    "killing everything": "import os\ndef add(a, b):\n os.kill(-1, 9)\n os.kill(1, 9)\n return 7",
+}
+
+
+@pytest.mark.parametrize("program", FORGERIES.values(), ids=FORGERIES.keys())
+def test_a_verdict_cannot_be_forged(score: Score, program: str) -> None:
+    """Wrong, never correct, and never an error either: that would mask it from the loss."""
+    for answer in (ADD_ASSERTS, {"entry_point": "add", "test": CHECK}):
+        verdict = score(f"```python\n{program}\n```", answer)
+
+        expected = ("wrong", 0.0) if program else ("no_answer", 0.0)
+        assert outcome(verdict) == expected, verdict.detail
+
+
+CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == 4\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "detail"),
+    [
+        ("while True: pass", "time_limit"),
+        ("import time\ntime.sleep(1000)", "time_limit"),
+        ("x = bytearray(1 << 30)", "memory_limit"),
+        ("while True: print('x' * 1000000)", "output_limit"),
+        ("open('/etc/passwd')", "FileNotFoundError"),
+        ("import socket\nsocket.socket()", "PermissionError"),
+        ("def (", "SyntaxError"),
+    ],
+)
+def test_what_a_program_runs_into_is_its_own_fault(score: Score, program: str, detail: str) -> None:
+    printing = score(program, [{"input": "", "output": "passed"}])
+    calling = score(f"{program}\ndef add(a, b): pass", ADD_ASSERTS)
+
+    assert outcome(printing) == outcome(calling) == ("wrong", 0.0)
+    assert detail in printing.detail
+    assert detail in calling.detail
+
+
+def test_all_tests_together_have_the_items_time(score: Score) -> None:
+    tests = [{"input": "", "output": "1"}] * 1000
+
+    verdict = score("import time\ntime.sleep(.4)\nprint(1)", tests, timeout=2, credit="fraction")
+
+    assert verdict.status == "partial"
+    assert verdict.detail.endswith("time_limit")
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [["assert add(1,"], ["assert 1 == 2"], ["import nothing_such\nassert 1 == 2"],
+     {"entry_point": "add", "test": "def check(candidate):\n    assert 1 == 2\n"},
+     {"test_setup_code": "1 / 0", "test_list": ADD_ASSERTS},
+     ["class X: pass\nassert add(X(), 1) == 3"]],
+)  # fmt: skip
+def test_a_test_that_cannot_be_passed_is_an_error_of_the_dataset(score: Score, tests: Any) -> None:
+    with pytest.raises(BadReferenceError):
+        score(ADD, tests)
+
+
+async def test_over_http(start: Callable[..., Service]) -> None:
+    service = await start().ready()
+    items = [
+        {"id": "good", "verifier": "code", "completion": ADD, "answer": ADD_ASSERTS},
+        {"id": "bad", "verifier": "code", "completion": "while True: pass", "answer": ADD_ASSERTS,
+         "params": {"time_limit": 0.5}},
+        {"id": "row", "verifier": "code", "completion": ADD, "answer": ["assert ("], "row": 17},
+        {"id": "much", "verifier": "code", "completion": ADD, "answer": ADD_ASSERTS,
+         "params": {"memory_mb": 1 << 20}},
+    ]  # fmt: skip
+    async with service.client() as client:
+        answer = (await client.post("/v1/score", json={"items": items})).json()["results"]
+        listed = (await client.get("/v1/verifiers")).json()["verifiers"]
+
+    assert [one["status"] for one in answer] == ["correct", "wrong", "error", "error"]
+    assert answer[1]["detail"].startswith("test 1 of 2: time_limit")
+    assert "row 17" in answer[2]["detail"]
+    assert "--worker-memory-mb" in answer[3]["detail"]
+    (code,) = [one for one in listed if one["name"] == "code"]
+    assert code["available"]
+    assert "namespaces" in code["notice"]
+
+
+async def test_where_it_is_not_available_it_says_so(start: Callable[..., Service]) -> None:
+    service = await start("--code-python", "/no-such-python").ready()
+    item = {"id": "0", "verifier": "code", "completion": ADD, "answer": ADD_ASSERTS}
+    async with service.client() as client:
+        health = (await client.get("/readyz")).json()
+        refused = await client.post("/v1/score", json={"items": [item]})
+
+    assert health["status"] == "ready"
+    assert "/no-such-python cannot be started" in health["unavailable"]["code"]
+    assert refused.status_code == 422
+    assert "docs/sandbox.md" in refused.text

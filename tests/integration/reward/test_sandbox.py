@@ -1,0 +1,408 @@
+"""What a program in the sandbox can do to this machine: nothing. Every attack runs for real."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reward.sandbox.host import ROOT, Ending, Limits, Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.probe import probe
+from tests.integration.reward.conftest import alive, until
+
+pytestmark = pytest.mark.usefixtures("isolation")
+
+MEMORY = 128 << 20
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    found = Sandbox(SandboxOptions())
+    yield found
+    found.close()
+
+
+def run(sandbox: Sandbox, source: str, stdin: str = "", seconds: float = 1.0) -> Ending:
+    limits = Limits(seconds=seconds, wall_seconds=2 * seconds, memory_bytes=MEMORY)
+    (ending,) = sandbox.run([Task({"kind": "script", "source": source}, stdin.encode())], limits)
+    return ending
+
+
+def below(pid: int) -> list[int]:
+    """The processes of a sandbox, beside its zygote."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if alive(int(child))]
+
+
+def zygote(sandbox: Sandbox) -> int:
+    return sandbox._zygote.pid
+
+
+def test_a_program_reads_and_prints_and_ends(sandbox: Sandbox) -> None:
+    ending = run(sandbox, "import sys\nprint(input()[::-1])\nsys.exit('no')", "abc\n")
+
+    assert ending == Ending("", 1, b"cba\n", b"no\n", b"")
+
+
+def test_what_is_here_is_isolated() -> None:
+    assert "namespaces" in probe(SandboxOptions())
+
+
+FORK_BOMB = """
+import os, time
+count = 0
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(60)
+        count += 1
+    except OSError as error:
+        raise SystemExit(f"{count} and no more")
+"""
+
+
+def test_a_fork_bomb_stops_at_the_limit_and_is_gone_afterwards(sandbox: Sandbox) -> None:
+    ending = run(sandbox, FORK_BOMB)
+
+    assert ending.code == 1
+    assert 20 <= int(ending.errors.split()[0]) <= 32
+    assert below(zygote(sandbox)) == []
+
+
+def test_a_fork_bomb_that_never_gives_up_is_killed(sandbox: Sandbox) -> None:
+    source = """
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+"""
+    assert run(sandbox, source).limit == "time_limit"
+    assert below(zygote(sandbox)) == []
+
+
+def test_a_memory_bomb_hits_its_limit(sandbox: Sandbox) -> None:
+    ending = run(sandbox, "x = b'1' * (1 << 30)")
+
+    assert ending.limit == "memory_limit"
+    assert ending.errors.endswith(b"MemoryError\n")
+
+
+def test_processes_together_have_one_memory_limit(sandbox: Sandbox) -> None:
+    """Each takes less than the limit: two thirds of it."""
+    source = f"""
+import os, time
+for _ in range(3):
+    if os.fork() == 0:
+        break
+x = b'1' * ({MEMORY} * 2 // 3)
+time.sleep(60)
+"""
+    began = time.monotonic()
+
+    assert run(sandbox, source, seconds=20).limit == "memory_limit"
+    assert time.monotonic() - began < 20
+
+
+def test_memory_that_children_share_with_their_parent_counts_once(sandbox: Sandbox) -> None:
+    source = f"""
+import os, time
+x = b'1' * ({MEMORY} * 2 // 3)
+for _ in range(8):
+    if os.fork() == 0:
+        time.sleep(.3)
+        os._exit(0)
+for _ in range(8):
+    os.wait()
+print(len(x))
+"""
+    assert run(sandbox, source, seconds=5).code == 0
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_ten_gigabytes_of_output_are_cut_at_the_limit(sandbox: Sandbox, stream: str) -> None:
+    source = f"import sys\nfor _ in range(10_000): sys.{stream}.write('x' * 1_000_000)"
+
+    ending = run(sandbox, source, seconds=5)
+
+    assert ending.limit == "output_limit"
+    assert len(ending.output) + len(ending.errors) <= 17 << 20
+
+
+def test_ten_gigabytes_in_files_do_not_fit(sandbox: Sandbox) -> None:
+    source = """
+for number in range(1000):
+    with open(f"file-{number}", "wb") as file:
+        file.write(bytes(10_000_000))
+"""
+    ending = run(sandbox, source, seconds=5)
+
+    assert b"No space left" in ending.errors
+    assert run(sandbox, "import os; print(os.listdir())").output == b"[]\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while True: pass",
+        "import time; time.sleep(1000)",
+        "import threading; threading.Thread(target=threading.Event().wait).start()",
+    ],
+)
+def test_a_loop_that_ignores_signals_is_killed(sandbox: Sandbox, source: str) -> None:
+    deaf = "import signal\nfor n in {*range(1, 64)} - {9, 19, 32, 33}: signal.signal(n, 1)\n"
+
+    began = time.monotonic()
+    ending = run(sandbox, deaf + source)
+
+    assert ending.limit == "time_limit"
+    assert time.monotonic() - began < 5
+
+
+def test_a_daemon_ends_with_the_program(sandbox: Sandbox) -> None:
+    source = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("/tmp/there", "w").close()
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+while not os.path.exists("/tmp/there"):
+    time.sleep(.001)
+print("left one behind")
+"""
+    assert run(sandbox, source).output == b"left one behind\n"
+    assert below(zygote(sandbox)) == []
+
+
+def test_no_file_of_the_host_can_be_read(sandbox: Sandbox, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (tmp_path / "link").symlink_to(secret)
+    depth = "../" * 12
+    places = [
+        "/etc/passwd", "/etc/shadow", "/proc/1/environ", "/proc/self/root/etc/passwd",
+        "/proc/1/cwd", "/sys/kernel", "/dev/sda", "/dev/mem", "/var/log", "/home", "/old",
+        str(secret), str(tmp_path / "link"), f"{depth}{secret}", f"/tmp/{depth}etc/passwd",
+        f"/dev/shm/{depth}etc/passwd", __file__, str(ROOT / "pyproject.toml"),
+    ]  # fmt: skip
+    source = """
+import json, os
+def reached(place):
+    for look in (open, os.listdir):
+        try:
+            look(place)
+            return True
+        except OSError:
+            pass
+    os.symlink(place, "link")
+    try:
+        open("link")
+        return True
+    except OSError:
+        return False
+    finally:
+        os.unlink("link")
+print([place for place in json.loads(input()) if reached(place)])
+"""
+    ending = run(sandbox, source, json.dumps(places))
+
+    assert (ending.output, ending.errors) == (b"[]\n", b"")
+
+
+def test_nothing_can_be_written_but_in_its_own_folder(sandbox: Sandbox) -> None:
+    source = """
+import os, sys, sysconfig
+def wrote(place):
+    try:
+        with open(place, "a"):
+            return True
+    except OSError:
+        return False
+places = ["/file", "/dev/file", "/etc/file", "/usr/lib/file", os.__file__,
+          sysconfig.get_path("stdlib") + "/file", "/tmp/../file", "/dev/shm/own", "own"]
+print([place for place in places if wrote(place)])
+"""
+    assert run(sandbox, source).output == b"['/dev/shm/own', 'own']\n"
+    assert run(sandbox, "import os; print(os.listdir('/tmp'))").output == b"[]\n"
+
+
+def test_there_is_nothing_of_the_hosts_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEADRACE_SECRET", "x7Secret7x")
+    own = Sandbox(SandboxOptions())
+    source = """
+import ctypes, gc, os
+libc = ctypes.CDLL(None)
+environ = ctypes.POINTER(ctypes.c_char_p).in_dll(libc, "environ")
+print(sorted(os.environ), [v for v in iter(lambda n=iter(range(99)): environ[next(n)], None)])
+"""
+    try:
+        ending = run(own, source)
+    finally:
+        own.close()
+
+    assert b"x7Secret7x" not in ending.output
+    assert ending.output.startswith(b"['HOME', 'LANG', 'PATH', 'TMPDIR']")
+
+
+def test_other_processes_are_not_there(sandbox: Sandbox) -> None:
+    source = """
+import os
+def there(pid):
+    try:
+        os.kill(pid, 0)
+        return True
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        return False
+print([pid for pid in range(1, 100_000) if there(pid)], os.getpid(), os.getppid())
+"""
+    assert run(sandbox, source).output == b"[1, 2] 2 1\n"
+
+
+def test_its_parent_cannot_be_killed(sandbox: Sandbox) -> None:
+    source = """
+import os, signal
+for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP, signal.SIGSEGV):
+    for target in (os.getppid(), -1):
+        try:
+            os.kill(target, number if target > 0 else 0)
+        except OSError:
+            pass
+print("still here")
+"""
+    ending = run(sandbox, source)
+
+    assert (ending.code, ending.output) == (0, b"still here\n")
+    assert alive(zygote(sandbox))
+
+
+@pytest.mark.parametrize("family", ["AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET"])
+def test_no_socket_to_anywhere(sandbox: Sandbox, family: str) -> None:
+    ending = run(sandbox, f"import socket; socket.socket(socket.{family}, socket.SOCK_DGRAM)")
+
+    assert b"PermissionError" in ending.errors
+
+
+def test_without_the_filter_too_the_network_is_empty(sandbox: Sandbox) -> None:
+    """Abstract names and ports belong to the network namespace, not to the filter."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("\0headrace-test")
+        server.listen()
+        ending = run(
+            sandbox,
+            "import socket; socket.socket(socket.AF_UNIX).connect('\\0headrace-test')",
+        )
+
+    assert b"ConnectionRefusedError" in ending.errors
+
+
+CALLS = {
+    "unshare(CLONE_NEWUSER)": "libc.unshare(0x10000000)",
+    "clone(CLONE_NEWUSER)": "libc.syscall(56, 0x10000011, 0, 0, 0, 0)",
+    "mount": "libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)",
+    "umount": "libc.umount2(b'/tmp', 2)",
+    "chroot": "libc.chroot(b'/tmp')",
+    "ptrace of its parent": "libc.ptrace(16, 1, None, None)",
+    "setuid": "libc.setuid(0)",
+    "setresuid": "libc.setresuid(0, 0, 0)",
+    "reboot": "libc.reboot(0)",
+    "sethostname": "libc.sethostname(b'x', 1)",
+    "bpf": "libc.syscall(321, 0, None, 0)",
+    "io_uring_setup": "libc.syscall(425, 8, None)",
+    "mknod of a disk": "libc.mknod(b'/tmp/disk', 0o60666, 0x800)",
+    "read of its parent's memory": "libc.process_vm_readv(1, None, 0, None, 0, 0)",
+    "memory that no limit counts": "libc.memfd_create(b'x', 0)",
+    "shared memory that no limit counts": "libc.shmget(0, 1 << 20, 0o1600)",
+    "more processes": "libc.syscall(302, 0, 6, (ctypes.c_uint64 * 2)(9999, 9999), None)",
+    "more memory": "libc.syscall(302, 0, 9, (ctypes.c_uint64 * 2)(1 << 40, 1 << 40), None)",
+}
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_the_kernel_refuses_what_ctypes_asks_for(sandbox: Sandbox, call: str) -> None:
+    source = f"import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nprint({call})"
+
+    assert run(sandbox, source).output == b"-1\n"
+
+
+def test_all_ends_with_the_worker_that_started_it(tmp_path: Path) -> None:
+    """A worker is killed at any moment, so nothing may depend on its last words."""
+    code = f"""
+import sys
+from reward.sandbox.host import *
+sandbox = Sandbox(SandboxOptions())
+open({str(tmp_path / "zygote")!r}, "w").write(str(sandbox._zygote.pid))
+source = "import os, time; os.fork(); os.setsid(); time.sleep(1000)"
+sandbox.run([Task({{"kind": "script", "source": source}})], Limits(100, 100, {MEMORY}))
+"""
+    worker = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    found: list[int] = []
+
+    def started() -> bool:
+        place = tmp_path / "zygote"
+        found[:] = [int(place.read_text())] if place.exists() and place.read_text() else []
+        for pid in found:
+            found.extend(below(pid))
+        return len(found) >= 4
+
+    asyncio.run(until(started, "the program and its child run"))
+    worker.kill()
+    worker.wait()
+    asyncio.run(until(lambda: not any(map(alive, found)), "all of them end"))
+
+
+def test_a_sandbox_that_cannot_be_had_says_why_and_what_to_do() -> None:
+    with pytest.raises(SandboxError, match=r"no-such-python.*docs/sandbox.md.*--code-without"):
+        probe(SandboxOptions(python="/no-such-python"))
+
+
+def test_without_namespaces_it_refuses(tmp_path: Path) -> None:
+    """As in a container whose seccomp profile forbids them: unshare(2) is refused."""
+    code = """
+from reward.sandbox.seccomp import Filter
+from reward.sandbox.host import SandboxOptions
+from reward.sandbox.probe import probe
+none = Filter()
+none.refuse("unshare")
+none.load()
+try:
+    probe(SandboxOptions())
+except Exception as error:
+    print(error)
+print(probe(SandboxOptions(isolated=False)))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    refused, without = ended.stdout.splitlines()
+    assert refused.startswith("programs cannot be isolated here: unshare: Operation not permitted")
+    assert "--code-without-isolation" in refused
+    assert "NO isolation" in without
+
+
+def test_without_isolation_programs_still_have_limits_and_end() -> None:
+    own = Sandbox(SandboxOptions(isolated=False))
+    daemon = "import os, time\nif os.fork() == 0:\n os.setsid()\n time.sleep(1000)\n"
+    try:
+        assert run(own, daemon + "print(1)").output == b"1\n"
+        assert run(own, daemon + "while True: pass").limit == "time_limit"
+        assert run(own, "x = b'1' * (1 << 30)").limit == "memory_limit"
+        assert run(own, "import os; print(os.getcwd().startswith('/tmp'))").output == b"True\n"
+        assert below(zygote(own)) == []
+    finally:
+        own.close()

@@ -1,0 +1,47 @@
+"""A real HTTP server that answers as a test says: a judge, a reward model, an own verifier."""
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Answer = tuple[int, Any]
+"""Status, and the body: bytes as they are, anything else as JSON."""
+
+
+class Upstream:
+    """Keeps what it was asked. `answer` gets path and body; it may be replaced at any time."""
+
+    def __init__(self, answer: Callable[[str, Any], Answer]) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, Any, str | None]] = []
+        upstream = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                upstream.asked.append((self.path, body, self.headers["authorization"]))
+                status, content = upstream.answer(self.path, body)
+                raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(raw)))
+                self.end_headers()
+                self.wfile.write(raw)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

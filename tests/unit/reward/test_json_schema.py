@@ -1,0 +1,84 @@
+"""The `json_schema` verifier by value."""
+
+import pytest
+
+from reward.verifiers.base import BadReferenceError
+from tests.unit.reward.scoring import score
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+TREE = {"type": "array", "items": {"$ref": "#"}}
+
+
+@pytest.mark.parametrize(
+    ("completion", "status"),
+    [
+        ('{"name": "Ada", "age": 36}', "correct"),
+        ('\n{"name": "Ada"}\n', "correct"),
+        ('Here it is:\n```json\n{"name": "Ada"}\n```\nDone.', "correct"),
+        ('```\n{"name": 1}\n```\nor\n```\n{"name": "Ada"}\n```', "correct"),
+        ('<think>{}</think><answer>{"name": "Ada"}</answer>', "correct"),
+        ('<answer>```json\n{"name": "Ada"}\n```</answer>', "correct"),
+        ('{"age": 36}', "wrong"),
+        ('{"name": "Ada", "age": -1}', "wrong"),
+        ('{"name": "Ada", "x": 1}', "wrong"),
+        ("[]", "wrong"),
+        ("", "no_answer"),
+        ("  ", "no_answer"),
+        ("Ada", "unparsable"),
+        ('{"name": "Ada"', "unparsable"),
+        ('Sure: {"name": "Ada"}', "unparsable"),
+        ('{"name": "Ada", "age": NaN}', "unparsable"),
+        ('{"age": ' + "9" * 5000 + "}", "unparsable"),
+        ("[" * 100_000, "unparsable"),
+    ],
+)
+def test_scores(completion: str, status: str) -> None:
+    verdict = score("json_schema", completion, schema=PERSON)
+
+    assert (verdict.status, verdict.reward) == (status, float(status == "correct")), verdict.detail
+
+
+def test_the_detail_says_where_it_does_not_fit() -> None:
+    verdict = score("json_schema", '{"name": "Ada", "age": -1}', schema=PERSON)
+
+    assert verdict.detail == "$.age: -1 is less than the minimum of 0"
+
+
+def test_the_answer_may_be_the_schema_as_object_or_text() -> None:
+    assert score("json_schema", "7", {"type": "integer"}).status == "correct"
+    assert score("json_schema", "7", '{"type": "string"}').status == "wrong"
+
+
+def test_extract_whole_takes_nothing_around_the_json() -> None:
+    fenced = '```json\n{"name": "Ada"}\n```'
+
+    assert score("json_schema", fenced, schema=PERSON, extract="whole").status == "unparsable"
+
+
+def test_json_nested_deeper_than_a_recursive_schema_can_be_followed_is_wrong() -> None:
+    assert score("json_schema", "[" * 5 + "]" * 5, TREE).status == "correct"
+    assert score("json_schema", "[" * 900 + "]" * 900, TREE).status == "wrong"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        7,
+        "no json",
+        "[]",
+        {"type": "nothing"},
+        {"$ref": "#"},
+        {"$ref": "#/nowhere"},
+        # Nothing is fetched: not from a server that is not there, and from no other.
+        {"$ref": "http://127.0.0.1:9/schema.json"},
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_never_the_answers_fault(schema: object) -> None:
+    with pytest.raises(BadReferenceError):
+        score("json_schema", "{}", schema)

@@ -1,0 +1,190 @@
+"""deploy/setup.sh, with an interpreter and a pip that only write down what they are asked."""
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What is evaluated (-c) is evaluated; an environment is a folder with this script in it.
+PYTHON = f"""#!/bin/sh
+case "$1 $2" in
+"-c "*) exec {sys.executable} "$@" ;;
+"--version "*) exec {sys.executable} --version ;;
+"-m venv") mkdir -p "$3/bin" && touch "$3/pyvenv.cfg" && cp "$0" "$3/bin/python" ;;
+esac
+[ "$1 $2" = "-m pip" ] || exit 0
+[ "$3" = --version ] && exit 0
+shift 3
+echo "$@" >>"$ASKED"
+if [ -n "$PIP_FAILS" ] && echo "$@" | grep -q locks; then echo "$PIP_FAILS"; exit 1; fi
+"""
+
+
+class Project:
+    """A copy of what set-up reads, on a machine of our making."""
+
+    def __init__(self, folder: Path, gpu: bool = False) -> None:
+        self.root, self.machine, self.tmp = folder / "project", folder / "bin", folder / "tmp"
+        self.asked = folder / "asked.txt"
+        self.asked.touch()
+        for made in (self.machine, self.tmp, self.root / "deploy" / "locks"):
+            made.mkdir(parents=True)
+        shutil.copy(ROOT / "deploy" / "setup.sh", self.root / "deploy")
+        (self.root / "pyproject.toml").write_text("[project]\n")
+        (self.root / "deploy/locks/cpu.txt").write_text("rich==14.0\ntorch==2.13.0+cpu\n")
+        (self.root / "deploy/locks/gpu.txt").write_text("rich==14.0\ntorch==2.13.0\n")
+        self.install("python3", PYTHON)
+        self.install("nvidia-smi", f"#!/bin/sh\nexit {int(not gpu)}\n")
+
+    def install(self, name: str, script: str) -> Path:
+        """A program of this machine."""
+        path = self.machine / name
+        path.write_text(script)
+        path.chmod(0o755)
+        return path
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """deploy/setup.sh, from another folder than the project's."""
+        path = f"{self.machine}:/usr/bin:/bin"
+        return subprocess.Popen(
+            [str(self.root / "deploy" / "setup.sh"), *arguments],
+            env={"PATH": path, "TMPDIR": str(self.tmp), "ASKED": str(self.asked), **environment},
+            cwd=self.tmp,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def setup(self, *arguments: str, **environment: str) -> tuple[int, str]:
+        """The exit code, and what was said."""
+        process = self.start(*arguments, **environment)
+        said, _ = process.communicate(timeout=60)
+        return process.returncode, said
+
+    def installs(self) -> list[str]:
+        """What pip was asked to install since this was asked last."""
+        lines = self.asked.read_text().splitlines()
+        self.asked.write_text("")
+        return [line.replace("--no-deps --progress-bar off ", "") for line in lines]
+
+
+FROM_CPU = ["-r deploy/locks/cpu.txt", "--no-build-isolation -e ."]
+FROM_GPU = ["-r deploy/locks/gpu.txt", "--no-build-isolation -e ."]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "arguments", "installed"),
+    [
+        (False, (), FROM_CPU),
+        (True, (), FROM_GPU),
+        (True, ("cpu",), FROM_CPU),
+        (False, ("gpu",), FROM_GPU),
+    ],
+)
+def test_the_profile_is_the_machines_unless_it_is_named(
+    tmp_path: Path, gpu: bool, arguments: tuple[str, ...], installed: list[str]
+) -> None:
+    project = Project(tmp_path, gpu=gpu)
+
+    code, said = project.setup(*arguments)
+
+    assert code == 0, said
+    assert project.installs() == installed
+
+
+def test_a_second_time_does_nothing_until_something_has_changed(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.setup()
+    project.installs()
+
+    assert project.setup() == (0, "")
+    assert project.installs() == []
+
+    with (project.root / "deploy/locks/cpu.txt").open("a") as lock:
+        lock.write("typer==0.15\n")
+    project.setup()
+    assert project.installs() == FROM_CPU
+    project.setup("gpu")
+    assert project.installs() == FROM_GPU
+
+
+def test_nothing_is_left_but_the_environment(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    before = sorted(project.root.rglob("*"))
+
+    project.setup()
+
+    after = sorted(p for p in project.root.rglob("*") if ".venv" not in p.parts)
+    assert after == before
+    assert (project.root / "pyproject.toml").read_text() == "[project]\n"
+    assert list(project.tmp.iterdir()) == []
+
+
+def test_a_second_one_at_the_same_time_waits_and_then_has_nothing_to_do(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    with (project.root / "pyproject.toml").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waiting = project.start()
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "setup: another one runs, waiting for it\n"
+        assert project.installs() == []
+    waiting.communicate(timeout=60)
+    assert waiting.returncode == 0
+    assert project.installs() == FROM_CPU
+
+
+def test_an_installation_that_fails_shows_pips_last_words_and_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    project = Project(tmp_path)
+
+    code, said = project.setup(PIP_FAILS="the disk is full")
+
+    assert code == 1
+    assert said.splitlines()[-2:] == [
+        "the disk is full",
+        "setup: pip could not install deploy/locks/cpu.txt; its last lines are above, all of them "
+        "in .venv/setup.log",
+    ]
+    project.installs()
+    assert project.setup()[0] == 0
+    assert project.installs() == FROM_CPU
+
+
+def test_without_a_cpu_build_of_torch_the_cuda_build_is_taken_and_said(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+
+    missing = "ERROR: No matching distribution found for torch==2.13.0+cpu"
+    code, said = project.setup(PIP_FAILS=missing)
+
+    assert code == 0, said
+    assert "setup: pip finds no CPU build of torch==2.13.0; taking the CUDA build" in said
+    assert project.installs() == [
+        "-r deploy/locks/cpu.txt",
+        "--progress-bar off torch==2.13.0",
+        "-r .venv/without-torch.txt",
+        "--no-build-isolation -e .",
+    ]
+    assert (project.root / ".venv/without-torch.txt").read_text() == "rich==14.0\n"
+
+
+def test_what_cannot_be_used_is_named_with_the_way_out(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    old = project.install("python-old", "#!/bin/sh\nexit 1\n")
+
+    assert project.setup("tpu") == (
+        1,
+        "setup: there is no profile 'tpu': use cpu or gpu (PROFILE=cpu make setup)\n",
+    )
+    assert project.setup(PYTHON=str(old)) == (
+        1,
+        f"setup: PYTHON={old} is not Python 3.11 or later\n",
+    )
+    (project.root / ".venv").mkdir()
+    assert project.setup()[1].endswith("setup: .venv is in the way: it is no virtual environment\n")
+    assert project.installs() == []
