@@ -1,12 +1,20 @@
-"""How much better each sample was than the others of its prompt.
+"""How much better each sample was than the others, of its prompt or of the whole batch.
 
-Pure functions of one group's rewards. Must never let a trajectory without a reward (its
-verifier broke) touch another one's advantage.
+Pure functions of rewards. Must never let a trajectory without a reward (its verifier broke) touch
+another one's advantage.
 """
+
+from collections.abc import Callable, Sequence
 
 import torch
 
-from services.contracts.config.algorithm import Advantage, GroupMean, GroupZScore, LeaveOneOut
+from services.contracts.config.terms import (
+    Advantage,
+    GlobalWhiten,
+    GroupMean,
+    GroupZScore,
+    LeaveOneOut,
+)
 
 EPSILON = 1e-6
 
@@ -15,18 +23,22 @@ def group_advantages(config: Advantage, rewards: torch.Tensor) -> torch.Tensor:
     """Advantages [n] of one group's `rewards` [n]; NaN marks a reward that does not exist.
 
     Samples without a reward get 0 and leave the statistics; so does a group of one, which has
-    nothing to compare with. The standard deviation is the unbiased one.
+    nothing to compare with. The standard deviation is the unbiased one. With `global_whiten`, what
+    comes back are the rewards that `discounted_returns` takes, less their mean with `baseline`.
 
-    Sources: GRPO (Shao et al. 2024), Dr. GRPO (Liu et al. 2025), RLOO (Ahmadian et al. 2024).
+    Sources: GRPO (Shao et al. 2024), Dr. GRPO (Liu et al. 2025), RLOO (Ahmadian et al. 2024),
+    REINFORCE++ (Hu 2025).
     """
     known = ~rewards.isnan()
+    if isinstance(config, GlobalWhiten) and not config.baseline:
+        return rewards.masked_fill(~known, 0.0)
     count = int(known.sum())
     advantages = torch.zeros_like(rewards)
     if count < 2:
         return advantages
     r = rewards[known]
     match config:
-        case GroupMean():
+        case GroupMean() | GlobalWhiten():
             a = r - r.mean()
         case GroupZScore():
             a = (r - r.mean()) / (r.std() + EPSILON)
@@ -37,6 +49,28 @@ def group_advantages(config: Advantage, rewards: torch.Tensor) -> torch.Tensor:
     return advantages
 
 
-def shaped_rewards(rewards: torch.Tensor, max_clip: float | None) -> torch.Tensor:
-    """Rewards clipped to ±`max_clip` (None: as they are). NaN stays NaN."""
-    return rewards if max_clip is None else rewards.clamp(-max_clip, max_clip)
+def discounted_returns(reward: float, penalties: torch.Tensor, gamma: float) -> torch.Tensor:
+    """[k] float64 return of each of a sample's tokens: the sum over itself and those after it of
+    gamma^distance · what they earn. Each earns −`penalties` [k], the last one `reward`, too."""
+    returns: list[float] = []
+    for penalty in reversed(penalties.tolist()):
+        returns.append((gamma * returns[-1] if returns else reward) - penalty)
+    return torch.tensor(returns[::-1], dtype=torch.float64)
+
+
+def whitened(
+    returns: Sequence[torch.Tensor], add_up: Callable[[list[float]], list[float]]
+) -> list[torch.Tensor]:
+    """(G − mean) / (std + ε) of `returns` (a [k] for each sample), over all tokens of all ranks.
+
+    `add_up` gives sums over ranks, and is called twice on every rank, also on one without samples.
+    0 where there are fewer than two tokens to compare.
+    """
+    own = torch.cat([torch.zeros(0, dtype=torch.float64), *returns])
+    count, total = add_up([float(own.numel()), float(own.sum())])
+    mean = total / max(count, 1.0)
+    (squares,) = add_up([float((own - mean).square().sum())])
+    if count < 2:
+        return [torch.zeros_like(one) for one in returns]
+    scale = (squares / (count - 1)) ** 0.5 + EPSILON
+    return [(one - mean) / scale for one in returns]

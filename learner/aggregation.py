@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from services.contracts.config.algorithm import (
+from services.contracts.config.terms import (
     Aggregation,
     ConstantLength,
     PromptMean,
@@ -27,9 +27,21 @@ class Counts:
     prompts: int
 
 
+def averaged_together(
+    config: Aggregation, group: torch.Tensor, number: torch.Tensor
+) -> torch.Tensor:
+    """[n] which sequences `prompt_mean` averages together: those of one `group` [n], or of one
+    chunk of it, by their `number` [n] within the group."""
+    if isinstance(config, PromptMean) and config.chunk is not None:
+        chunk = number // config.chunk
+        return group * (_top(chunk)) + chunk
+    return group
+
+
 def local_counts(lengths: torch.Tensor, prompt: torch.Tensor) -> Counts:
     """Counts of this rank's part. `lengths` [n]: tokens in the loss per sequence; `prompt` [n]:
-    which group a sequence belongs to. Sequences and prompts without such tokens do not count."""
+    which group (or chunk) a sequence belongs to. Sequences and prompts without such tokens do not
+    count."""
     trains = lengths > 0
     return Counts(int(lengths.sum()), int(trains.sum()), len(set(prompt[trains].tolist())))
 
@@ -41,12 +53,12 @@ def sequence_weights(
     counts: Counts,
     max_tokens: int,
 ) -> torch.Tensor:
-    """[n] float32 weight of each token of each sequence.
+    """[n] float64 weight of each token of each sequence.
 
-    token_mean: DAPO (Yu et al. 2025); sequence_mean: GRPO; constant: Dr. GRPO. A group's
-    sequences must all be here (groups are never split over ranks).
+    token_mean: DAPO (Yu et al. 2025); sequence_mean: GRPO; prompt_mean over chunks: nanochat;
+    constant: Dr. GRPO. A group's sequences must all be here (groups are never split over ranks).
     """
-    n = lengths.to(torch.float32)
+    n = lengths.to(torch.float64)
     match config:
         case TokenMean():
             weights = torch.full_like(n, 1 / max(counts.tokens, 1))

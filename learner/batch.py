@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from learner.advantages import group_advantages, shaped_rewards
+from learner.advantages import group_advantages
+from learner.shaping import shaped_rewards
 from learner.staleness import Ancestry
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.trajectory import CUT_SHORT, TrajectoryGroup
@@ -27,12 +28,17 @@ class Sample:
     behind: torch.Tensor
     """[k] versions between the token's sampler and the version being trained."""
     advantage: float
+    """Of each of its tokens; with `global_whiten`, the reward that returns are made of."""
     group: int
-    """Which of this rank's groups it belongs to."""
+    """Which of this rank's groups of its minibatch it belongs to."""
+    number: int
+    """Which of the group's samples it is."""
     proximal_logprobs: torch.Tensor | None = None
     """[k], where the proximal policy is not the sampler."""
     reference_logprobs: torch.Tensor | None = None
     """[k], where a reference pulls."""
+    token_advantages: torch.Tensor | None = None
+    """[k], where the estimator needs the whole batch and gives each token its own."""
 
     @property
     def trains(self) -> bool:
@@ -41,18 +47,28 @@ class Sample:
 
 
 def group_samples(
-    group: TrajectoryGroup, algorithm: Algorithm, ancestry: Ancestry, version: int, index: int
+    group: TrajectoryGroup,
+    algorithm: Algorithm,
+    max_tokens: int,
+    ancestry: Ancestry,
+    version: int,
+    index: int,
 ) -> list[Sample]:
     """The samples of `group`, which becomes this rank's `index`-th, trained at `version`.
 
-    `mask_too_long` takes samples that were cut off out of the loss, but not out of the group's
-    statistics; a null reward takes them out of both.
+    `max_tokens`: how long a completion could be. `shaping.mask_too_long` takes samples that were
+    cut off out of the loss, but not out of the group's statistics; a null reward takes them out of
+    both.
     """
     header = group.header
-    rewards = torch.tensor([float("nan") if r is None else r for r in header.rewards])
-    advantages = group_advantages(
-        algorithm.advantage, shaped_rewards(rewards, algorithm.max_reward_clip)
+    rewards = torch.tensor(
+        [float("nan") if r is None else r for r in header.rewards], dtype=torch.float64
     )
+    cut_off = torch.tensor([reason in CUT_SHORT for reason in header.finish_reasons])
+    scores = shaped_rewards(
+        algorithm.shaping, rewards, ~cut_off, torch.from_numpy(group.lengths), max_tokens
+    )
+    advantages = group_advantages(algorithm.advantage, scores)
     behind = token_distances(group, ancestry, version)
     prompt = torch.from_numpy(group.prompt_tokens)
     ends = group.lengths.cumsum()
@@ -60,8 +76,7 @@ def group_samples(
     for i, (end, length) in enumerate(zip(ends, group.lengths, strict=True)):
         piece = slice(int(end - length), int(end))
         mask = torch.from_numpy(group.loss_mask[piece].copy())
-        cut_off = algorithm.mask_too_long and header.finish_reasons[i] in CUT_SHORT
-        if header.rewards[i] is None or cut_off:
+        if header.rewards[i] is None or (algorithm.shaping.mask_too_long and cut_off[i]):
             mask = torch.zeros_like(mask)
         samples.append(
             Sample(
@@ -71,6 +86,7 @@ def group_samples(
                 behind=behind[piece][mask],
                 advantage=float(advantages[i]),
                 group=index,
+                number=i,
             )
         )
     return samples

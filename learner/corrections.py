@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from learner.losses import log_ratio, sequence_mean
-from services.contracts.config.algorithm import (
+from learner.losses import Tokens, log_ratio, sequence_mean
+from services.contracts.config.terms import (
     Correction,
     MaskCorrection,
     NoCorrection,
+    OffPolicySequenceMask,
     TruncateCorrection,
 )
 
@@ -26,32 +27,49 @@ class Corrected:
     high: torch.Tensor
 
 
-def correction_weights(
-    config: Correction,
-    logprobs: torch.Tensor,
-    proximal_logprobs: torch.Tensor,
-    sampler_logprobs: torch.Tensor,
-    sequence: torch.Tensor,
-    n: int,
-    sampler_is_proximal: bool,
-) -> Corrected:
-    """Weight of each token's policy loss. All tensors [k].
+def correction_weights(config: Correction, tokens: Tokens, sampler_is_proximal: bool) -> Corrected:
+    """Weight of each token's policy loss.
 
     With `sampler_is_proximal` w is 1, and a mask looks at sg(ρ) instead, which is then π/μ.
-    truncate: TIS (Yao et al. 2025); mask: IcePop (2025).
+    truncate: TIS (Yao et al. 2025); mask: IcePop (2025); off_policy_sequence_mask: DeepSeek-V3.2
+    (2025), where π/μ is taken whatever is proximal.
     """
-    log_w = log_ratio(proximal_logprobs, sampler_logprobs).detach()
-    looked_at = log_ratio(logprobs.detach(), sampler_logprobs) if sampler_is_proximal else log_w
-    if not isinstance(config, NoCorrection) and config.level == "sequence":
-        log_w = sequence_mean(log_w, sequence, n)[sequence]
-        looked_at = sequence_mean(looked_at, sequence, n)[sequence]
-    w, seen = log_w.exp(), looked_at.exp()
-    never = torch.zeros_like(seen, dtype=torch.bool)
+    logprobs = tokens.logprobs.detach()
+    log_w = log_ratio(tokens.proximal, tokens.sampler).detach()
+    never = torch.zeros_like(log_w, dtype=torch.bool)
     match config:
         case NoCorrection():
-            return Corrected(torch.ones_like(w), never, never)
-        case TruncateCorrection():
-            return Corrected(w.clamp(max=config.cap), never, w > config.cap)
-        case MaskCorrection():
-            low, high = seen < config.low, seen > config.high
-            return Corrected(torch.where(low | high, torch.zeros_like(w), w), low, high)
+            return Corrected(torch.ones_like(log_w), never, never)
+        case TruncateCorrection(cap=cap, level=level):
+            w = _at(level, log_w, tokens).exp()
+            return Corrected(w.clamp(max=cap), never, w > cap)
+        case MaskCorrection(low=low, high=high, level=level):
+            w = _at(level, log_w, tokens).exp()
+            seen = w
+            if sampler_is_proximal:
+                seen = _at(level, log_ratio(logprobs, tokens.sampler), tokens).exp()
+            under, over = seen < low, seen > high
+            return Corrected(w.masked_fill(under | over, 0.0), under, over)
+        case OffPolicySequenceMask(delta=delta):
+            apart = _at("sequence", log_ratio(tokens.sampler, logprobs), tokens)
+            out = (tokens.advantages < 0) & (apart > delta)
+            return Corrected(torch.ones_like(log_w).masked_fill(out, 0.0), out, never)
+
+
+def loglinear_proximal(
+    logprobs: torch.Tensor, sampler: torch.Tensor, behind: torch.Tensor
+) -> torch.Tensor:
+    """[k] log π_prox between log μ and log π: log μ + d/(d + 1) · (sg(log π) − log μ), where d =
+    `behind` [k], the versions between the token's sampler and the version being trained.
+
+    What AReaL takes for a recomputed proximal policy without its forward pass.
+    """
+    share = behind / (behind + 1)
+    return sampler + share.to(sampler.dtype) * (logprobs.detach() - sampler)
+
+
+def _at(level: str, values: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+    """[k] `values` of the tokens, or the means of their sequences."""
+    if level == "token":
+        return values
+    return sequence_mean(values, tokens.sequence, tokens.n)[tokens.sequence]

@@ -1,17 +1,44 @@
 """Policy losses per token, to minimise. Pure functions; `aggregation` makes them one number.
 
-Symbols as in docs/algorithms.md: ρ = exp(log π − log π_prox), A the advantage. Every tensor is
-[k], one entry per token that trains; `sequence` [k] says which of `n` sequences it belongs to.
-Log ratios are clamped to ±20 before exp.
+Symbols as in docs/algorithms.md: ρ = exp(log π − log π_prox), A the advantage. Log ratios are
+clamped to ±20 before exp.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-from services.contracts.config.algorithm import CISPOLoss, GSPOLoss, Loss, PPOLoss, ReinforceLoss
+from services.contracts.config.terms import (
+    CISPOLoss,
+    DPPOLoss,
+    GSPOLoss,
+    Loss,
+    PPOLoss,
+    ReinforceLoss,
+    SAPOLoss,
+    SequencePPOLoss,
+)
 
 MAX_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The `k` tokens of a micro-batch that train, and which of its `n` sequences each is of."""
+
+    logprobs: torch.Tensor
+    """[k] log π, with gradient."""
+    proximal: torch.Tensor
+    """[k] log π_prox."""
+    sampler: torch.Tensor
+    """[k] log μ."""
+    advantages: torch.Tensor
+    """[k] A."""
+    sequence: torch.Tensor
+    """[k] int64."""
+    n: int
+    reference: torch.Tensor | None = None
+    """[k] log π_ref, where the objective has a KL."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +48,11 @@ class TokenLoss:
     loss: torch.Tensor
     """[k], with gradient."""
     ratio: torch.Tensor
-    """[k] ρ (gspo: of the sequence), detached."""
+    """[k] ρ (gspo, sequence_ppo: of the sequence; dppo: π/μ), detached."""
     clipped_low: torch.Tensor
-    """[k] bool: the lower clip took the token's gradient away (cispo: lowered its weight)."""
+    """[k] bool: the lower bound took the token's gradient away (cispo: lowered its weight)."""
     clipped_high: torch.Tensor
-    """[k] bool: the same for the upper clip."""
+    """[k] bool: the same for the upper bound."""
 
 
 def log_ratio(logprobs: torch.Tensor, against: torch.Tensor) -> torch.Tensor:
@@ -33,52 +60,56 @@ def log_ratio(logprobs: torch.Tensor, against: torch.Tensor) -> torch.Tensor:
     return (logprobs - against).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
+def sequence_sum(values: torch.Tensor, sequence: torch.Tensor, n: int) -> torch.Tensor:
+    """[n] sum of `values` [k] over each sequence's tokens."""
+    return values.new_zeros(n).index_add(0, sequence, values)
+
+
 def sequence_mean(values: torch.Tensor, sequence: torch.Tensor, n: int) -> torch.Tensor:
     """[n] mean of `values` [k] over each sequence's tokens; 0 where it has none."""
-    sums = values.new_zeros(n).index_add(0, sequence, values)
-    counts = values.new_zeros(n).index_add(0, sequence, torch.ones_like(values))
-    return sums / counts.clamp(min=1)
+    counts = sequence_sum(torch.ones_like(values), sequence, n)
+    return sequence_sum(values, sequence, n) / counts.clamp(min=1)
 
 
-def policy_loss(
-    config: Loss,
-    logprobs: torch.Tensor,
-    proximal_logprobs: torch.Tensor,
-    advantages: torch.Tensor,
-    sequence: torch.Tensor,
-    n: int,
-) -> TokenLoss:
+def policy_loss(config: Loss, tokens: Tokens) -> TokenLoss:
     """The configured loss of each token.
 
     ppo: Schulman et al. 2017, dual clip: Ye et al. 2020. cispo: MiniMax-M1 (2025). gspo: Zheng
-    et al. 2025, in its token form, so that every aggregation applies to it.
+    et al. 2025, in its token form, so that every aggregation applies to it. sequence_ppo: as
+    minimind has it; each token carries its sequence's loss, whose mean it is. dppo: Qi et al.
+    2026, with the total variation of a binary choice. sapo: Gao et al. 2025.
     """
-    log_rho = log_ratio(logprobs, proximal_logprobs)
+    a, logprobs = tokens.advantages, tokens.logprobs
+    log_rho = log_ratio(logprobs, tokens.proximal)
+    never = torch.zeros_like(a, dtype=torch.bool)
     match config:
         case ReinforceLoss():
-            never = torch.zeros_like(advantages, dtype=torch.bool)
-            return TokenLoss(-advantages * logprobs, log_rho.detach().exp(), never, never)
-        case CISPOLoss():
+            return TokenLoss(-a * logprobs, log_rho.detach().exp(), never, never)
+        case CISPOLoss(epsilon_low=low, epsilon_high=high, absolute_cap=cap):
             rho = log_rho.detach().exp()
-            weight = rho.clamp(1 - config.epsilon_low, 1 + config.epsilon_high)
-            return TokenLoss(
-                -weight * advantages * logprobs,
-                rho,
-                rho < 1 - config.epsilon_low,
-                rho > 1 + config.epsilon_high,
-            )
-        case GSPOLoss():
-            mean = sequence_mean(log_rho.detach(), sequence, n)[sequence]
-            rho = (mean + logprobs - logprobs.detach()).exp()
-            return _clipped(rho, advantages, config.epsilon_low, config.epsilon_high, None)
-        case PPOLoss():
-            return _clipped(
-                log_rho.exp(),
-                advantages,
-                config.epsilon_low,
-                config.epsilon_high,
-                config.dual_clip,
-            )
+            floor, top = (0.0, cap) if cap is not None else (1 - low, 1 + high)
+            weight = rho.clamp(floor, top)
+            return TokenLoss(-weight * a * logprobs, rho, rho < floor, rho > top)
+        case GSPOLoss(epsilon_low=low, epsilon_high=high):
+            mean = sequence_mean(log_rho.detach(), tokens.sequence, tokens.n)[tokens.sequence]
+            return _clipped((mean + logprobs - logprobs.detach()).exp(), a, low, high, None)
+        case SequencePPOLoss(epsilon_low=low, epsilon_high=high):
+            whole = sequence_sum(log_rho, tokens.sequence, tokens.n)[tokens.sequence]
+            rho = whole.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+            return _clipped(rho, a, low, high, None)
+        case DPPOLoss(delta=delta, tau=tau):
+            log_r = log_ratio(logprobs, tokens.sampler)
+            moved = logprobs.detach().exp() - tokens.sampler.exp()
+            down, up = (a < 0) & (moved < -delta), (a > 0) & (moved > delta)
+            gain = (a * log_r.exp()).masked_fill(down | up, 0.0)
+            return TokenLoss(tau * log_r.square() - gain, log_r.detach().exp(), down, up)
+        case SAPOLoss(tau_positive=positive, tau_negative=negative):
+            rho = log_rho.exp()
+            sharpness = torch.where(a > 0, positive, negative).to(rho.dtype)
+            gate = 4 / sharpness * torch.sigmoid(sharpness * (rho - 1))
+            return TokenLoss(-gate * a, rho.detach(), never, never)
+        case PPOLoss(epsilon_low=low, epsilon_high=high, dual_clip=dual):
+            return _clipped(log_rho.exp(), a, low, high, dual)
 
 
 def _clipped(

@@ -6,27 +6,24 @@ so the gradient depends neither on the number of ranks nor on how the batch was 
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from learner.aggregation import Counts, local_counts, sequence_weights
+from learner.aggregation import Counts, averaged_together, local_counts, sequence_weights
 from learner.batch import Sample
-from learner.corrections import correction_weights
 from learner.distributed import Ranks
 from learner.kl import kl_estimate
 from learner.logprobs import PackedRow, packed_row
-from learner.losses import policy_loss
+from learner.objective import Objective, composed_loss, gathered, set_returns
 from learner.optimizers import Optimizers
 from learner.packing import micro_batches, micro_batches_needed
-from services.contracts.config.algorithm import (
-    Algorithm,
-    NoKL,
-    RecomputeProximal,
-    ReinforceLoss,
-)
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.terms import RecomputeProximal
+from services.logs import get_logger
+
+log = get_logger(__name__)
 
 # On a CPU, activations of more tokens than this fall out of the caches: micro-batches of 1,000 to
 # 4,000 tokens are the fastest for models of 1 M to 100 M parameters, 16,000 half again as slow.
@@ -34,11 +31,13 @@ CPU_TOKENS = 4096
 
 SUMS = (
     "tokens",
+    "sequences",
     "loss",
     "kl",
     "entropy",
     "ratio",
     "ratio_squared",
+    "proximal_kl",
     "clip_low",
     "clip_high",
     "masked_low",
@@ -49,16 +48,6 @@ SUMS = (
     "behind_kl",
 )
 MAXIMA = ("ratio", "logprob_gap")
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What a step minimises, and at which temperature log-probabilities are taken."""
-
-    algorithm: Algorithm
-    temperature: float
-    max_tokens: int
-    """Longest completion: the denominator of Dr. GRPO."""
 
 
 class Tally:
@@ -79,6 +68,11 @@ class Tally:
             place = MAXIMA.index(name)
             self.maxima[place] = max(self.maxima[place], value.detach().double().max().cpu())
 
+    def include(self, other: "Tally") -> None:
+        """Take over what another tally has seen."""
+        self.sums += other.sums
+        self.maxima = torch.maximum(self.maxima, other.maxima)
+
     def metrics(self, ranks: Ranks) -> dict[str, float]:
         """Means over the tokens of all ranks, by the names of docs/metrics.md."""
         total = dict(zip(SUMS, ranks.sum(self.sums.tolist()), strict=True))
@@ -93,6 +87,7 @@ class Tally:
             "train/ratio_max": top["ratio"],
             "train/clip_low": total["clip_low"] / tokens,
             "train/clip_high": total["clip_high"] / tokens,
+            "train/proximal_kl": total["proximal_kl"] / tokens,
             "train/ess": total["ratio"] ** 2 / max(tokens * total["ratio_squared"], 1e-12),
             "train/corrected_low": total["masked_low"] / tokens,
             "train/corrected_high": total["masked_high"] / tokens,
@@ -102,6 +97,8 @@ class Tally:
             # Only where learner and sampler held the same weights is a gap an error.
             metrics["mismatch/kl"] = total["mismatch_kl"] / fresh
             metrics["mismatch/logprob_max"] = top["logprob_gap"]
+        if total["sequences"]:
+            metrics["train/kl_per_sample"] = total["kl"] / total["sequences"]
         return metrics
 
 
@@ -117,8 +114,10 @@ def train_batch(
 ) -> dict[str, float]:
     """Train on `minibatches` (this rank's samples of each), `epochs_per_batch` times.
 
-    `next_lr` sets the learning rate before each optimizer step. Returns the step's metrics, the
-    same on every rank; ratios and mismatch are those of the first pass over each minibatch.
+    `next_lr` sets the learning rate before each optimizer step. A minibatch on which the policy has
+    gone beyond `early_stop_ratio` or `early_stop_kl` is not trained any more, and ends the batch.
+    Returns the step's metrics, the same on every rank; ratios and mismatch are those of the first
+    pass over each minibatch.
     """
     algorithm = objective.algorithm
     everything = [sample for part in minibatches for sample in part if sample.trains]
@@ -128,19 +127,50 @@ def train_batch(
     if reference is not None:
         for sample, values in _forward(reference, everything, objective.temperature, budget, ranks):
             sample.reference_logprobs = values
-    tally, norms = Tally(), []
-    updates = 0
-    for epoch in range(algorithm.epochs_per_batch):
-        for part in minibatches:
-            tallied = tally if epoch == 0 else None
-            accumulate_gradients(policy, part, objective, budget, ranks, tallied, updates == 0)
-            next_lr()
-            norms.append(optimizers.step())
-            updates += 1
+    set_returns(everything, objective, ranks.sum)
+    tally, norms, parts = Tally(), [], len(minibatches)
+    for number, part in enumerate(minibatches * algorithm.epochs_per_batch):
+        seen = Tally() if number < parts or stops_early(algorithm) else None
+        accumulate_gradients(policy, part, objective, budget, ranks, seen, number == 0)
+        if seen and number < parts:
+            tally.include(seen)
+        next_lr()
+        if seen and went_too_far(seen, algorithm, ranks):
+            optimizers.clear()
+            break
+        norms.append(optimizers.step())
     metrics = tally.metrics(ranks)
-    metrics["train/loss"] /= len(minibatches)
-    metrics["train/grad_norm"] = sum(norms) / len(norms)
+    metrics["train/loss"] /= min(number + 1, parts)
+    metrics["train/grad_norm"] = sum(norms) / max(len(norms), 1)
+    metrics["train/updates"] = float(len(norms))
+    if reference is not None:
+        metrics["train/kl_beta"] = objective.beta
     return metrics
+
+
+def stops_early(algorithm: Algorithm) -> bool:
+    """Whether anything can end a batch's updates before their time."""
+    return algorithm.early_stop_ratio is not None or algorithm.early_stop_kl is not None
+
+
+def went_too_far(seen: Tally, algorithm: Algorithm, ranks: Ranks) -> bool:
+    """Whether a minibatch of all ranks, of which this one has `seen` its part, lies beyond a bound
+    that ends the batch. The same on every rank."""
+    if not stops_early(algorithm):
+        return False
+    found = seen.metrics(ranks)
+    ratio, kl = found["train/ratio_mean"], found["train/proximal_kl"]
+    too_far = [
+        name
+        for name, value, limit in (
+            ("early_stop_ratio", ratio, algorithm.early_stop_ratio),
+            ("early_stop_kl", kl, algorithm.early_stop_kl),
+        )
+        if limit is not None and value > limit
+    ]
+    if too_far:
+        log.info("the batch ends early", reason=", ".join(too_far), ratio=ratio, kl=kl)
+    return bool(too_far)
 
 
 def accumulate_gradients(
@@ -161,6 +191,8 @@ def accumulate_gradients(
     budget = micro_batch_tokens(budget, ranks.device)
     lengths = torch.tensor([len(s.sampler_logprobs) for s in samples], dtype=torch.int64)
     group = torch.tensor([s.group for s in samples], dtype=torch.int64)
+    number = torch.tensor([s.number for s in samples], dtype=torch.int64)
+    group = averaged_together(objective.algorithm.aggregation, group, number)
     mine = local_counts(lengths, group)
     counts = Counts(*(int(n) for n in ranks.sum([mine.tokens, mine.sequences, mine.prompts])))
     weights = sequence_weights(
@@ -168,8 +200,8 @@ def accumulate_gradients(
     )
     sizes = [len(sample.tokens) for sample in samples]
     passes = int(ranks.max([max(micro_batches_needed(sizes, budget), 1)])[0])
-    for number, indices in enumerate(micro_batches(sizes, budget, passes)):
-        with synchronised(policy, number == passes - 1):
+    for taken, indices in enumerate(micro_batches(sizes, budget, passes), 1):
+        with synchronised(policy, taken == passes):
             chosen = [samples[i] for i in indices]
             row = _row(chosen, ranks.device)
             logprobs, entropy = policy(row, objective.temperature)
@@ -192,43 +224,22 @@ def _loss(
     tally: Tally | None,
     unchanged: bool,
 ) -> torch.Tensor:
-    algorithm, device, n = objective.algorithm, logprobs.device, len(samples)
-    counts = torch.tensor([len(sample.sampler_logprobs) for sample in samples])
-    sequence = torch.arange(n).repeat_interleave(counts).to(device)
-    advantages = torch.tensor([s.advantage for s in samples], device=device)[sequence]
-    sampler = torch.cat([sample.sampler_logprobs for sample in samples]).to(device)
-    given = [s.proximal_logprobs for s in samples if s.proximal_logprobs is not None]
-    proximal = torch.cat(given).to(device) if given else sampler
-    policy = policy_loss(algorithm.loss, logprobs, proximal, advantages, sequence, n)
-    # reinforce has no ratio: a correction weighs it by all of sg(π)/μ.
-    all_of_it = isinstance(algorithm.loss, ReinforceLoss)
-    corrected = correction_weights(
-        algorithm.correction,
-        logprobs,
-        logprobs if all_of_it else proximal,
-        sampler,
-        sequence,
-        n,
-        sampler_is_proximal=not given and not all_of_it,
-    )
-    token_loss = corrected.weights * policy.loss
-    kl = torch.zeros_like(token_loss)
-    if not isinstance(algorithm.kl, NoKL):
-        reference = torch.cat(
-            [s.reference_logprobs for s in samples if s.reference_logprobs is not None]
-        )
-        kl = kl_estimate(algorithm.kl.type, logprobs, reference.to(device))
-        token_loss = token_loss + algorithm.kl.beta * kl
-    loss = (token_loss * weights.to(device)[sequence]).sum()
+    tokens = gathered(samples, logprobs, objective.algorithm)
+    composed = composed_loss(objective.algorithm, objective.beta, tokens, entropy)
+    policy, corrected = composed.policy, composed.corrected
+    loss = (composed.loss * weights.to(logprobs)[tokens.sequence]).sum()
     if tally is not None:
         tally.add(
             {
                 "tokens": torch.ones_like(entropy),
+                "sequences": torch.ones(tokens.n),
                 "loss": loss,
-                "kl": kl,
+                "kl": composed.kl,
                 "entropy": entropy,
                 "ratio": policy.ratio,
                 "ratio_squared": policy.ratio.square(),
+                # The tokens were drawn from π_prox, or nearly.
+                "proximal_kl": kl_estimate("k3", tokens.proximal, logprobs.detach()),
                 "clip_low": policy.clipped_low,
                 "clip_high": policy.clipped_high,
                 "masked_low": corrected.low,
@@ -239,11 +250,12 @@ def _loss(
         if unchanged:
             # Whole answers only: after an update a token still attends to the keys and values of
             # the older weights, so that no one version gives its log-probability.
-            fresh = torch.tensor([not s.behind.any() for s in samples], device=device)[sequence]
-            ours, theirs = logprobs.detach()[fresh], sampler[fresh]
+            whole = torch.tensor([not s.behind.any() for s in samples], device=logprobs.device)
+            fresh = whole[tokens.sequence]
+            ours, theirs = logprobs.detach()[fresh], tokens.sampler[fresh]
             # k3 of KL(μ ‖ π): the samples come from μ.
             tally.add({"fresh_tokens": fresh, "mismatch_kl": kl_estimate("k3", theirs, ours)})
-            behind = kl_estimate("k3", sampler, logprobs.detach())
+            behind = kl_estimate("k3", tokens.sampler, logprobs.detach())
             tally.add({"before_tokens": torch.ones_like(behind), "behind_kl": behind})
             tally.peak("logprob_gap", (ours - theirs).abs())
     return loss

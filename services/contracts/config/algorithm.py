@@ -1,189 +1,87 @@
-"""The objective, composed: estimator × loss × aggregation × proximal × correction × KL.
+"""The objective, composed: shaping × estimator × loss × aggregation × proximal × correction × KL.
 
-Names and formulas are those of docs/algorithms.md. Each union lists what exists; a member's
-`type` names the pure function in `learner` that computes it.
+The terms are in `terms`; here is how they fit together. Combinations that cannot work are refused,
+those that are probably not meant are named by `Algorithm.warnings`.
 """
 
-from typing import Annotated, Literal
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from services.contracts.config.base import Section
-
-# --- advantages -------------------------------------------------------------------------------
-
-
-class GroupMean(Section):
-    """r − mean of the group."""
-
-    type: Literal["group_mean"]
-
-
-class GroupZScore(Section):
-    """(r − mean) / (std + 1e-6) within the group (GRPO)."""
-
-    type: Literal["group_zscore"] = "group_zscore"
-
-
-class LeaveOneOut(Section):
-    """r − mean of the other samples of the group (RLOO)."""
-
-    type: Literal["leave_one_out"]
-
-
-Advantage = Annotated[GroupMean | GroupZScore | LeaveOneOut, Field(discriminator="type")]
-
-# --- policy losses ----------------------------------------------------------------------------
+from services.contracts.config.terms import (
+    KL,
+    Advantage,
+    Aggregation,
+    Correction,
+    DPPOLoss,
+    GlobalWhiten,
+    GroupZScore,
+    Loss,
+    NoCorrection,
+    NoKL,
+    PPOLoss,
+    PromptMean,
+    Proximal,
+    RecomputeProximal,
+    ReferenceKL,
+    ReinforceLoss,
+    RewardKL,
+    SamplerProximal,
+    TokenMean,
+    TruncateCorrection,
+)
 
 
-class PPOLoss(Section):
-    """Clipped ratio (PPO); `dual_clip` bounds the loss for negative advantages."""
+class Shaping(Section):
+    """What becomes of a sample's reward r before advantages, in the order of these keys."""
 
-    type: Literal["ppo"] = "ppo"
-    epsilon_low: float = Field(0.2, gt=0, le=1)
-    """The ratio counts down to 1 − epsilon_low."""
-    epsilon_high: float = Field(0.2, gt=0)
-    """The ratio counts up to 1 + epsilon_high."""
-    dual_clip: float | None = Field(None, gt=1)
-    """For A < 0 the loss is at most −dual_clip · A."""
-
-
-class ReinforceLoss(Section):
-    """−A·log π, no ratio; a correction weighs it by sg(π)/μ."""
-
-    type: Literal["reinforce"]
-
-
-class CISPOLoss(Section):
-    """−sg(clipped ratio)·A·log π (MiniMax-M1)."""
-
-    type: Literal["cispo"]
-    epsilon_low: float = Field(1.0, gt=0, le=1)
-    """Lower clip of the weight; 1 means none."""
-    epsilon_high: float = Field(0.28, gt=0)
-    """Upper clip of the weight."""
-
-
-class GSPOLoss(Section):
-    """PPO on the sequence's geometric mean ratio (GSPO)."""
-
-    type: Literal["gspo"]
-    epsilon_low: float = Field(3e-4, gt=0, le=1)
-    """Lower clip of the sequence ratio."""
-    epsilon_high: float = Field(4e-4, gt=0)
-    """Upper clip of the sequence ratio."""
-
-
-Loss = Annotated[PPOLoss | ReinforceLoss | CISPOLoss | GSPOLoss, Field(discriminator="type")]
-
-# --- aggregation ------------------------------------------------------------------------------
-
-
-class TokenMean(Section):
-    """Sum over tokens / number of tokens in the global batch (DAPO)."""
-
-    type: Literal["token_mean"] = "token_mean"
-
-
-class SequenceMean(Section):
-    """Mean over sequences of their token means (GRPO)."""
-
-    type: Literal["sequence_mean"]
-
-
-class PromptMean(Section):
-    """Mean over prompts of their token means."""
-
-    type: Literal["prompt_mean"]
-
-
-class ConstantLength(Section):
-    """Sum / (sequences · max_tokens) (Dr. GRPO)."""
-
-    type: Literal["constant"]
-
-
-Aggregation = Annotated[
-    TokenMean | SequenceMean | PromptMean | ConstantLength, Field(discriminator="type")
-]
-
-# --- off-policy -------------------------------------------------------------------------------
-
-
-class SamplerProximal(Section):
-    """The proximal policy is the sampler itself: no extra forward pass."""
-
-    type: Literal["sampler"] = "sampler"
-
-
-class RecomputeProximal(Section):
-    """Recomputed at the start of each batch (decoupled PPO, AReaL)."""
-
-    type: Literal["recompute"]
-
-
-Proximal = Annotated[SamplerProximal | RecomputeProximal, Field(discriminator="type")]
-
-
-class NoCorrection(Section):
-    """The loss is used as it is."""
-
-    type: Literal["none"] = "none"
-
-
-class TruncateCorrection(Section):
-    """Weight min(w, cap) on each token's loss (truncated importance sampling)."""
-
-    type: Literal["truncate"]
-    cap: float = Field(2.0, gt=0)
-    """Largest weight."""
-    level: Literal["token", "sequence"] = "token"
-    """One weight per token, or the geometric mean per sequence."""
-
-
-class MaskCorrection(Section):
-    """Weight w where low ≤ w ≤ high, else 0 (IcePop)."""
-
-    type: Literal["mask"]
-    low: float = Field(0.5, ge=0)
-    """Tokens with a smaller weight are left out."""
-    high: float = Field(5.0, gt=0)
-    """Tokens with a larger weight are left out."""
-    level: Literal["token", "sequence"] = "token"
-    """One weight per token, or the geometric mean per sequence."""
+    bias: float = 0.0
+    """Taken off r."""
+    scale: float = 1.0
+    """Multiplies r − bias."""
+    max_reward_clip: float | None = Field(None, gt=0)
+    """(r − bias) · scale is clipped to ± this."""
+    penalise_no_eos: bool = False
+    """Replace the score of completions without end of sequence by `reward_penalty`."""
+    min_response_length: int = Field(0, ge=0)
+    """Replace the score of completions with fewer tokens by `reward_penalty`."""
+    reward_penalty: float | None = None
+    """The score of such completions."""
+    mask_no_eos_with_zero: bool = False
+    """Replace the score of completions without end of sequence by 0."""
+    overlong_buffer: int = Field(0, ge=0)
+    """Add min(−(length − (`sampling.max_tokens` − overlong_buffer)) / overlong_buffer ·
+    overlong_factor, 0) (DAPO). 0: nothing."""
+    overlong_factor: float = Field(1.0, gt=0)
+    """What a completion of `sampling.max_tokens` loses by it."""
+    mask_too_long: bool = False
+    """Leave completions that hit `sampling.max_tokens` or `rollout.straggler_deadline` out of the
+    loss. They stay in the statistics of their group."""
 
     @model_validator(mode="after")
-    def _bounds(self) -> "MaskCorrection":
-        """`low` above `high`: it would leave out every token."""
-        if self.low >= self.high:
+    def _penalties(self) -> Self:
+        """A penalty without `reward_penalty`, or that without a penalty; `scale` 0;
+        `penalise_no_eos` together with `mask_no_eos_with_zero`, which replace the same score."""
+        penalised = self.penalise_no_eos or self.min_response_length > 0
+        if penalised and self.reward_penalty is None:
             raise ValueError(
-                f"low {self.low} is not below high {self.high}: every token would be left out"
+                "penalise_no_eos and min_response_length replace a score by reward_penalty: set "
+                "reward_penalty, for example to -1"
+            )
+        if self.reward_penalty is not None and not penalised:
+            raise ValueError(
+                f"reward_penalty {self.reward_penalty} is never used: set penalise_no_eos or "
+                "min_response_length, or leave it out"
+            )
+        if self.scale == 0:
+            raise ValueError("scale 0 makes every reward 0: nothing could be learned")
+        if self.penalise_no_eos and self.mask_no_eos_with_zero:
+            raise ValueError(
+                "penalise_no_eos and mask_no_eos_with_zero both replace the score of a completion "
+                "without end of sequence: set one of them"
             )
         return self
-
-
-Correction = Annotated[
-    NoCorrection | TruncateCorrection | MaskCorrection, Field(discriminator="type")
-]
-
-# --- KL ---------------------------------------------------------------------------------------
-
-
-class NoKL(Section):
-    """No reference model is loaded."""
-
-    type: Literal["none"] = "none"
-
-
-class ReferenceKL(Section):
-    """KL to the model the run started from, in the loss, with weight `beta`."""
-
-    type: Literal["k1", "k2", "k3"]
-    beta: float = Field(0.04, gt=0)
-    """Weight of the term."""
-
-
-KL = Annotated[NoKL | ReferenceKL, Field(discriminator="type")]
 
 
 class Algorithm(Section):
@@ -198,6 +96,8 @@ class Algorithm(Section):
     """Optimizer steps each batch is cut into."""
     epochs_per_batch: int = Field(1, ge=1)
     """Passes over each batch."""
+    shaping: Shaping = Shaping()
+    """What becomes of a reward before advantages."""
     advantage: Advantage = GroupZScore()
     """Advantage estimator."""
     loss: Loss = PPOLoss()
@@ -210,23 +110,29 @@ class Algorithm(Section):
     """Off-policy correction between sampler and proximal policy."""
     kl: KL = NoKL()
     """Pull towards the reference model."""
-    max_reward_clip: float | None = Field(None, gt=0)
-    """Rewards are clipped to ± this before advantages."""
-    mask_too_long: bool = False
-    """Leave completions that hit `sampling.max_tokens` or `rollout.straggler_deadline` out of the
-    loss."""
+    entropy_bonus: float = Field(0.0, ge=0)
+    """Weight c of −c·entropy in each token's loss."""
+    early_stop_ratio: float | None = Field(None, gt=1)
+    """Drop the rest of a batch's updates, this one included, where the mean ratio over a minibatch
+    is larger."""
+    early_stop_kl: float | None = Field(None, gt=0)
+    """The same, where the mean of k3 of KL(π_prox ‖ π) is larger, in nats per token."""
 
     @model_validator(mode="after")
-    def _combinations(self) -> "Algorithm":
+    def _combinations(self) -> Self:
         """More minibatches than prompts per step; fewer than 2 samples per prompt; correction
         `truncate` with proximal `sampler` and a loss other than `reinforce` (its weight would
-        always be 1)."""
+        always be 1); loss `dppo` with a correction; kl `k1_in_reward` with an advantage other than
+        `global_whiten`; chunks of `prompt_mean` larger than a group; an `adaptive` KL whose
+        horizon is no more than a fifth of a batch's samples."""
         if self.minibatches > self.prompts_per_step:
             raise ValueError(
                 f"minibatches {self.minibatches} exceeds prompts_per_step {self.prompts_per_step}: "
                 "a minibatch needs at least one prompt"
             )
-        if self.samples_per_prompt < 2:
+        whitened = isinstance(self.advantage, GlobalWhiten)
+        alone = isinstance(self.advantage, GlobalWhiten) and not self.advantage.baseline
+        if self.samples_per_prompt < 2 and not alone:
             raise ValueError(
                 f"advantage {self.advantage.type} compares samples of one prompt: set "
                 "samples_per_prompt to 2 or more"
@@ -242,4 +148,62 @@ class Algorithm(Section):
                 "(its weight is always 1): set proximal.type to recompute, or correction.type to "
                 "none"
             )
+        if isinstance(self.loss, DPPOLoss) and not isinstance(self.correction, NoCorrection):
+            raise ValueError(
+                f"loss dppo is taken against the sampler, so correction {self.correction.type} "
+                "would count the same ratio twice: set correction.type to none"
+            )
+        if isinstance(self.kl, RewardKL) and not whitened:
+            raise ValueError(
+                f"kl k1_in_reward gives each token a reward, of which advantage "
+                f"{self.advantage.type} knows nothing: set advantage.type to global_whiten, or "
+                "kl.type to k2 or k3, which go into the loss"
+            )
+        samples = self.prompts_per_step * self.samples_per_prompt
+        adaptive = None if isinstance(self.kl, NoKL) else self.kl.adaptive
+        if adaptive is not None and adaptive.horizon <= 0.2 * samples:
+            raise ValueError(
+                f"kl.adaptive.horizon {adaptive.horizon:g} is no more than a fifth of the "
+                f"{samples} samples of a batch, so one batch could make beta zero: raise it"
+            )
+        chunk = self.aggregation.chunk if isinstance(self.aggregation, PromptMean) else None
+        if chunk is not None and chunk > self.samples_per_prompt:
+            raise ValueError(
+                f"aggregation.chunk {chunk} exceeds samples_per_prompt {self.samples_per_prompt}: "
+                "lower it, or leave it out to average whole groups"
+            )
         return self
+
+    def warnings(self) -> list[tuple[str, str]]:
+        """What is allowed and probably not meant: (key path below `algorithm`, sentence)."""
+        found: list[tuple[str, str]] = []
+        if isinstance(self.kl, ReferenceKL) and self.kl.type == "k1":
+            found.append(
+                (
+                    "kl.type",
+                    "the gradient of k1 in the loss is zero in expectation, so it adds noise and "
+                    "no pull towards the reference: use k2 or k3+, or k1_in_reward",
+                )
+            )
+        unused = isinstance(self.loss, ReinforceLoss | DPPOLoss) and not isinstance(
+            self.kl, RewardKL
+        )
+        if unused and not isinstance(self.proximal, SamplerProximal):
+            found.append(
+                (
+                    "proximal.type",
+                    f"loss {self.loss.type} has no ratio to a proximal policy, which "
+                    f"{self.proximal.type} computes: use sampler",
+                )
+            )
+        stops = self.early_stop_ratio is not None or self.early_stop_kl is not None
+        single = self.minibatches * self.epochs_per_batch == 1
+        if stops and single and isinstance(self.proximal, RecomputeProximal):
+            found.append(
+                (
+                    "early_stop_ratio" if self.early_stop_ratio is not None else "early_stop_kl",
+                    "the only update of a batch has ratio 1 with proximal recompute, so nothing "
+                    "ever stops: raise minibatches or epochs_per_batch, or leave it out",
+                )
+            )
+        return found

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from learner.batch import Sample
+from learner.losses import Tokens
 from learner.models import LoadedModel, make_model
 from services.contracts.config.model import ScratchModel
 from services.contracts.trajectory import GroupHeader, TrajectoryGroup
@@ -18,6 +19,25 @@ TINY = ScratchModel(
 
 def tiny_model(seed: int = 0) -> LoadedModel:
     return make_model(TINY, seed)
+
+
+def logs(*ratios: float) -> torch.Tensor:
+    """Logarithms [k] of `ratios`, in float64."""
+    return torch.tensor(ratios, dtype=torch.float64).log()
+
+
+def tensor(*values: float) -> torch.Tensor:
+    """`values` [k] in float64."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def against_one(
+    logprobs: torch.Tensor, advantages: tuple[float, ...], sequences: tuple[int, ...] = ()
+) -> Tokens:
+    """Tokens at π_prox = μ = 1, of one sequence unless `sequences` says which."""
+    zeros = torch.zeros_like(logprobs).detach()
+    place = torch.tensor(sequences or (0,) * len(advantages))
+    return Tokens(logprobs, zeros, zeros, tensor(*advantages), place, int(place.max()) + 1)
 
 
 def random_samples(groups: int, per_group: int, seed: int = 0) -> list[Sample]:
@@ -44,6 +64,7 @@ def random_samples(groups: int, per_group: int, seed: int = 0) -> list[Sample]:
                     behind=torch.randint(0, 2, (k,), generator=generator),
                     advantage=float(torch.randn(1, generator=generator)),
                     group=group,
+                    number=number,
                 )
             )
     return samples

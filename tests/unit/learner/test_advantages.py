@@ -1,12 +1,19 @@
-"""Group estimators, by values worked out by hand in float64."""
+"""Estimators over a group and over a batch, by values worked out by hand in float64."""
 
 import math
 
 import pytest
 import torch
 
-from learner.advantages import group_advantages, shaped_rewards
-from services.contracts.config.algorithm import Advantage, GroupMean, GroupZScore, LeaveOneOut
+from learner.advantages import discounted_returns, group_advantages, whitened
+from services.contracts.config.terms import (
+    Advantage,
+    GlobalWhiten,
+    GroupMean,
+    GroupZScore,
+    LeaveOneOut,
+)
+from tests.unit.learner.policies import tensor
 
 NAN = float("nan")
 
@@ -59,7 +66,39 @@ def test_the_order_of_samples_does_not_matter(config: Advantage) -> None:
     assert advantages(config, 5, 2, 0, 1)[::-1] == pytest.approx(forward, rel=1e-12)
 
 
-def test_rewards_are_clipped_on_both_sides_and_stay_missing() -> None:
-    shaped = shaped_rewards(torch.tensor([-3.0, 0.5, NAN, 9.0]), 2.0)
-    assert shaped[[0, 1, 3]].tolist() == [-2.0, 0.5, 2.0]
-    assert math.isnan(shaped[2])
+def test_leave_one_out_of_two_is_the_pairwise_difference() -> None:
+    assert advantages(LOO, 0.75, -1.5) == [2.25, -2.25]
+
+
+def test_whitening_starts_from_rewards_or_from_their_distance_to_the_group() -> None:
+    plain = GlobalWhiten(type="global_whiten")
+    assert advantages(plain, 1, NAN, 0, 3) == [1.0, 0.0, 0.0, 3.0]
+    assert advantages(plain, 5) == [5.0]
+    baseline = GlobalWhiten(type="global_whiten", baseline=True)
+    # Mean 4/3 of the three that exist.
+    expected = [-1 / 3, 0.0, -4 / 3, 5 / 3]
+    assert advantages(baseline, 1, NAN, 0, 3) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_return_is_the_discounted_sum_of_what_follows() -> None:
+    # Last 2 − .5; before it −.25 + .9 · 1.5; first −1 + .9 · 1.1.
+    returns = discounted_returns(2.0, tensor(1.0, 0.25, 0.5), 0.9)
+    assert returns.tolist() == pytest.approx([-1 + 0.9 * 1.1, 1.1, 1.5], rel=1e-12)
+
+
+def test_without_penalty_and_discount_every_token_returns_the_reward() -> None:
+    assert discounted_returns(0.75, tensor(0, 0, 0), 1.0).tolist() == [0.75] * 3
+
+
+def test_whitening_is_over_tokens_with_the_unbiased_deviation() -> None:
+    # Tokens 1, 1, 4: mean 2, squared distances 1 + 1 + 4 = 6 over 2: deviation √3.
+    scale = math.sqrt(3) + 1e-6
+    first, second = whitened([tensor(1, 1), tensor(4)], lambda sums: sums)
+    assert first.tolist() == pytest.approx([-1 / scale] * 2, rel=1e-12)
+    assert second.tolist() == pytest.approx([2 / scale], rel=1e-12)
+
+
+def test_whitening_one_token_leaves_nothing_and_a_constant_batch_teaches_nothing() -> None:
+    assert whitened([tensor(3)], lambda sums: sums)[0].tolist() == [0.0]
+    (constant,) = whitened([tensor(*[0.1] * 7)], lambda sums: sums)
+    assert constant.tolist() == pytest.approx([0.0] * 7, abs=1e-9)

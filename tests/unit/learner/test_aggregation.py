@@ -3,8 +3,13 @@
 import pytest
 import torch
 
-from learner.aggregation import Counts, local_counts, sequence_weights
-from services.contracts.config.algorithm import (
+from learner.aggregation import (
+    Counts,
+    averaged_together,
+    local_counts,
+    sequence_weights,
+)
+from services.contracts.config.terms import (
     Aggregation,
     ConstantLength,
     PromptMean,
@@ -53,3 +58,23 @@ def test_an_empty_batch_weighs_nothing(config: Aggregation) -> None:
     nothing = torch.tensor([0, 0])
     weights = sequence_weights(config, nothing, nothing, local_counts(nothing, nothing), 10)
     assert weights.tolist() == [0.0, 0.0]
+
+
+def test_chunks_of_a_prompt_count_as_prompts() -> None:
+    # Chunks of two: samples 0, 1 and 2 of prompt 0, 0 and 3 of prompt 1; sample 1 of prompt 1 has
+    # no loss. Tokens per chunk 2 + 4, 6, 3, 5; four chunks.
+    group, number = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 1, 2, 0, 1, 3])
+    lengths = torch.tensor([2, 4, 6, 3, 0, 5])
+    config = PromptMean(type="prompt_mean", chunk=2)
+    together = averaged_together(config, group, number)
+    counts = local_counts(lengths, together)
+    assert counts.prompts == 4
+    weights = sequence_weights(config, lengths, together, counts, max_tokens=10)
+    expected = [1 / 24, 1 / 24, 1 / 24, 1 / 12, 0, 1 / 20]
+    assert weights.tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_without_chunks_a_prompt_is_averaged_whole() -> None:
+    number = torch.tensor([0, 1, 0, 0])
+    for config in CONFIGS:
+        assert averaged_together(config, PROMPT, number).tolist() == PROMPT.tolist()

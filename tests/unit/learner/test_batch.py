@@ -4,7 +4,8 @@ import pytest
 
 from learner.batch import group_samples, token_distances
 from learner.staleness import Ancestry
-from services.contracts.config.algorithm import Algorithm, GroupMean
+from services.contracts.config.algorithm import Algorithm, Shaping
+from services.contracts.config.terms import GroupMean
 from services.contracts.trajectory import decode, encode
 from tests.unit.learner.policies import trajectory_group
 
@@ -14,7 +15,7 @@ MEAN = Algorithm(advantage=GroupMean(type="group_mean"))
 
 def test_a_sample_holds_what_was_sampled_and_trains_only_that() -> None:
     group = decode(encode(trajectory_group([1.0, 0.0])))
-    first, second = group_samples(group, MEAN, LINE, version=3, index=4)
+    first, second = group_samples(group, MEAN, 9, LINE, version=3, index=4)
     assert first.tokens.tolist() == [1, 7, 10, 11]
     assert first.wanted.tolist() == [False, False, True, False]
     assert first.sampler_logprobs.tolist() == pytest.approx([-0.1])
@@ -28,7 +29,7 @@ def test_a_sample_holds_what_was_sampled_and_trains_only_that() -> None:
 
 
 def test_a_null_reward_masks_the_sample_and_leaves_the_statistics() -> None:
-    samples = group_samples(trajectory_group([1.0, None, 0.0]), MEAN, LINE, 3, 0)
+    samples = group_samples(trajectory_group([1.0, None, 0.0]), MEAN, 9, LINE, 3, 0)
     assert [sample.advantage for sample in samples] == [0.5, 0.0, -0.5]
     assert [sample.trains for sample in samples] == [True, False, True]
     assert len(samples[1].sampler_logprobs) == 0
@@ -38,17 +39,27 @@ def test_a_null_reward_masks_the_sample_and_leaves_the_statistics() -> None:
 @pytest.mark.parametrize("reason", ["length", "deadline"])
 def test_a_sample_cut_off_stays_in_the_statistics(reason: str) -> None:
     group = trajectory_group([1.0, 0.0, 0.5], finish_reasons=["stop", reason, "stop"])
-    masking = MEAN.model_copy(update={"mask_too_long": True})
-    samples = group_samples(group, masking, LINE, 3, 0)
+    masking = MEAN.model_copy(update={"shaping": Shaping(mask_too_long=True)})
+    samples = group_samples(group, masking, 9, LINE, 3, 0)
     assert [sample.trains for sample in samples] == [True, False, True]
     assert [sample.advantage for sample in samples] == [0.5, -0.5, 0.0]
-    assert all(sample.trains for sample in group_samples(group, MEAN, LINE, 3, 0))
+    assert all(sample.trains for sample in group_samples(group, MEAN, 9, LINE, 3, 0))
 
 
 def test_rewards_are_clipped_before_advantages() -> None:
-    clipped = MEAN.model_copy(update={"max_reward_clip": 2.0})
-    samples = group_samples(trajectory_group([9.0, 0.0]), clipped, LINE, 3, 0)
+    clipped = MEAN.model_copy(update={"shaping": Shaping(max_reward_clip=2.0)})
+    samples = group_samples(trajectory_group([9.0, 0.0]), clipped, 9, LINE, 3, 0)
     assert [sample.advantage for sample in samples] == [1.0, -1.0]
+
+
+def test_length_and_end_of_an_answer_shape_its_reward() -> None:
+    # Answers of 2, 3 and 4 of at most 5 tokens: the last is 1 of 2 tokens into the buffer; the
+    # second was cut off, and its 1 is replaced by −1. Scores .5, −1, 1: mean 1/6.
+    group = trajectory_group([0.5, 1.0, 1.5], finish_reasons=["stop", "length", "stop"])
+    shaping = Shaping(penalise_no_eos=True, reward_penalty=-1.0, overlong_buffer=2)
+    samples = group_samples(group, MEAN.model_copy(update={"shaping": shaping}), 5, LINE, 3, 0)
+    advantages = [sample.advantage for sample in samples]
+    assert advantages == pytest.approx([0.5 - 1 / 6, -1 - 1 / 6, 1 - 1 / 6])
 
 
 def test_each_token_has_its_own_distance() -> None:

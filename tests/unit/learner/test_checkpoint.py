@@ -20,8 +20,9 @@ from learner.checkpoint import (
 from learner.distributed import Ranks
 from learner.logprobs import TokenLogprobs
 from learner.models import LoadedModel, load_model
+from learner.objective import Objective
 from learner.optimizers import Optimizers
-from learner.step import Objective, train_batch
+from learner.step import train_batch
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.run import AdamW, MuonAdamW

@@ -37,14 +37,19 @@ def test_chunks_equal_log_softmax_with_gradients(
     logprobs, entropy = head_logprobs(
         hidden, weight, bias, targets, 0.7, rows=rows, vocabulary=vocabulary
     )
-    grads = torch.autograd.grad(logprobs @ upstream, inputs)
-
     expected, expected_entropy = reference(hidden, weight, bias, targets, 0.7)
-    expected_grads = torch.autograd.grad(expected @ upstream, inputs)
     torch.testing.assert_close(logprobs, expected)
     torch.testing.assert_close(entropy, expected_entropy)
-    for grad, wanted in zip(grads, expected_grads, strict=True):
-        torch.testing.assert_close(grad, wanted)
+    # Each alone, and both in one loss.
+    for loss, wanted in (
+        (logprobs, expected),
+        (entropy, expected_entropy),
+        (logprobs - 0.3 * entropy, expected - 0.3 * expected_entropy),
+    ):
+        grads = torch.autograd.grad(loss @ upstream, inputs, retain_graph=True)
+        right = torch.autograd.grad(wanted @ upstream, inputs, retain_graph=True)
+        for grad, other in zip(grads, right, strict=True):
+            torch.testing.assert_close(grad, other)
 
 
 def test_entropy_of_a_uniform_policy_is_the_logarithm_of_the_vocabulary() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from learner.collector import Collector, Waiting
-from learner.staleness import Ancestry, oldest
+from learner.staleness import Ancestry
 
 # a: versions 0..., b forked from a at 5, c forked from b at 8.
 TREE = Ancestry((("a", 0), ("b", 5), ("c", 8)))
@@ -34,10 +34,6 @@ def test_going_back_twice_counts_from_the_lowest_fork() -> None:
 def test_a_foreign_lineage_is_named() -> None:
     with pytest.raises(ValueError, match="z:1 belongs to no lineage of this run"):
         TREE.distance("z:1", 9)
-
-
-def test_a_group_is_as_stale_as_its_oldest_token() -> None:
-    assert oldest(TREE, ["c:9", "c:8", "b:7"], 9) == 2
 
 
 SINGLE = Ancestry((("a", 0),))

@@ -9,11 +9,13 @@ from learner.aggregation import local_counts
 from learner.batch import Sample
 from learner.distributed import Ranks
 from learner.logprobs import TokenLogprobs
+from learner.objective import Objective
 from learner.optimizers import Optimizers
-from learner.step import Objective, Tally, accumulate_gradients, train_batch
-from services.contracts.config.algorithm import (
+from learner.step import Tally, accumulate_gradients, train_batch
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.run import AdamW
+from services.contracts.config.terms import (
     Aggregation,
-    Algorithm,
     ConstantLength,
     GSPOLoss,
     Loss,
@@ -25,7 +27,6 @@ from services.contracts.config.algorithm import (
     SequenceMean,
     TokenMean,
 )
-from services.contracts.config.run import AdamW
 from tests.unit.learner.policies import random_samples, tiny_model
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -240,3 +241,21 @@ def test_every_minibatch_of_every_epoch_is_one_optimizer_step() -> None:
         lambda: rates.append(1),
     )
     assert len(rates) == 6
+
+
+def test_a_batch_that_is_stopped_leaves_neither_an_update_nor_a_gradient() -> None:
+    model = tiny_model()
+    before = {name: p.detach().clone() for name, p in model.model.named_parameters()}
+    metrics = train_batch(
+        TokenLogprobs(model.model),
+        Optimizers(model.model, AdamW(lr=1.0)),
+        [random_samples(groups=3, per_group=3)],
+        objective(early_stop_kl=1e-6),
+        60,
+        ALONE,
+        lambda: None,
+    )
+    assert metrics["train/updates"] == 0
+    for name, parameter in model.model.named_parameters():
+        assert parameter.grad is None
+        assert torch.equal(parameter, before[name])

@@ -1,0 +1,39 @@
+"""From a verifier's reward to the score that advantages are made of. Pure.
+
+Must never turn a reward that does not exist (its verifier broke) into one that does.
+"""
+
+import torch
+
+from services.contracts.config.algorithm import Shaping
+
+
+def shaped_rewards(
+    config: Shaping,
+    rewards: torch.Tensor,
+    ended: torch.Tensor,
+    lengths: torch.Tensor,
+    max_tokens: int,
+) -> torch.Tensor:
+    """Scores [n] from `rewards` [n]; NaN marks a reward that does not exist, and stays NaN.
+
+    `ended` [n] bool: the completion has its end of sequence; `lengths` [n]: its tokens, of at most
+    `max_tokens`. What replaces a score is not clipped; the overlong penalty is added last.
+
+    Sources: replaced scores as in torchtune's PPO, zero without end as in AReaL, overlong penalty
+    of DAPO (Yu et al. 2025).
+    """
+    score = (rewards - config.bias) * config.scale
+    if config.max_reward_clip is not None:
+        score = score.clamp(-config.max_reward_clip, config.max_reward_clip)
+    if config.reward_penalty is not None:
+        bad = lengths < config.min_response_length
+        if config.penalise_no_eos:
+            bad |= ~ended
+        score = score.masked_fill(bad, config.reward_penalty)
+    if config.mask_no_eos_with_zero:
+        score = score.masked_fill(~ended, 0.0)
+    if config.overlong_buffer:
+        over = lengths - (max_tokens - config.overlong_buffer)
+        score = score - over.clamp(min=0) / config.overlong_buffer * config.overlong_factor
+    return score.masked_fill(rewards.isnan(), torch.nan)

@@ -1,0 +1,281 @@
+"""The terms an objective is composed of: each union lists what exists.
+
+Names and formulas are those of docs/algorithms.md. A member's `type` names the pure function in
+`learner` that computes it, and its first sentence is the formula.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from services.contracts.config.base import Section
+
+# --- advantages -------------------------------------------------------------------------------
+
+
+class GroupMean(Section):
+    """r − mean of the group."""
+
+    type: Literal["group_mean"]
+
+
+class GroupZScore(Section):
+    """(r − mean) / (std + 1e-6) within the group (GRPO)."""
+
+    type: Literal["group_zscore"] = "group_zscore"
+
+
+class LeaveOneOut(Section):
+    """r − mean of the other samples of the group (RLOO)."""
+
+    type: Literal["leave_one_out"]
+
+
+class GlobalWhiten(Section):
+    """(G − mean G) / (std G + 1e-6) over the tokens of the whole batch, G the discounted return:
+    gamma to the number of tokens that follow, times r (REINFORCE++)."""
+
+    type: Literal["global_whiten"]
+    gamma: float = Field(1.0, gt=0, le=1)
+    """Discount per token in the loss."""
+    baseline: bool = False
+    """Take the mean of the group off r first (REINFORCE++-baseline)."""
+
+
+Advantage = Annotated[
+    GroupMean | GroupZScore | LeaveOneOut | GlobalWhiten, Field(discriminator="type")
+]
+
+# --- policy losses ----------------------------------------------------------------------------
+
+
+class PPOLoss(Section):
+    """−min(ρA, clip(ρ, 1 − epsilon_low, 1 + epsilon_high)·A) (PPO)."""
+
+    type: Literal["ppo"] = "ppo"
+    epsilon_low: float = Field(0.2, gt=0, le=1)
+    """The ratio counts down to 1 − epsilon_low."""
+    epsilon_high: float = Field(0.2, gt=0)
+    """The ratio counts up to 1 + epsilon_high."""
+    dual_clip: float | None = Field(None, gt=1)
+    """For A < 0 the loss is at most −dual_clip · A."""
+
+
+class ReinforceLoss(Section):
+    """−A·log π, no ratio; a correction weighs it by sg(π)/μ."""
+
+    type: Literal["reinforce"]
+
+
+class CISPOLoss(Section):
+    """−sg(clip(ρ, 1 − epsilon_low, 1 + epsilon_high))·A·log π (MiniMax-M1)."""
+
+    type: Literal["cispo"]
+    epsilon_low: float = Field(1.0, gt=0, le=1)
+    """Lower clip of the weight; 1 means none."""
+    epsilon_high: float = Field(0.28, gt=0)
+    """Upper clip of the weight."""
+    absolute_cap: float | None = Field(None, gt=0)
+    """Where set, the weight is min(ρ, absolute_cap) instead, and both epsilons are not used."""
+
+
+class GSPOLoss(Section):
+    """As ppo, with s·π/sg(π) for ρ, s = sg(exp(mean of log ρ over the sequence)) (GSPO)."""
+
+    type: Literal["gspo"]
+    epsilon_low: float = Field(3e-4, gt=0, le=1)
+    """Lower clip of the sequence ratio."""
+    epsilon_high: float = Field(4e-4, gt=0)
+    """Upper clip of the sequence ratio."""
+
+
+class SequencePPOLoss(Section):
+    """As ppo, with exp(Σ log ρ over the sequence) for ρ, on each of its tokens (minimind). Meant
+    for aggregation `sequence_mean`: others count a sequence by its length."""
+
+    type: Literal["sequence_ppo"]
+    epsilon_low: float = Field(0.1, gt=0, le=1)
+    """Lower clip of the sequence ratio."""
+    epsilon_high: float = Field(0.1, gt=0)
+    """Upper clip of the sequence ratio."""
+
+
+class DPPOLoss(Section):
+    """−keep·A·r + tau·(log r)², r = π/μ; keep is 0 where A > 0 and π − μ > delta, or A < 0 and
+    π − μ < −delta, else 1 (DPPO). Takes no correction."""
+
+    type: Literal["dppo"]
+    delta: float = Field(0.2, gt=0, lt=1)
+    """How far a token's probability may move in the direction of its advantage."""
+    tau: float = Field(1e-3, ge=0)
+    """Weight of the pull towards the sampler."""
+
+
+class SAPOLoss(Section):
+    """−(4/τ)·σ(τ(ρ − 1))·A: the gradient fades smoothly as ρ leaves 1 (SAPO)."""
+
+    type: Literal["sapo"]
+    tau_positive: float = Field(1.0, gt=0)
+    """τ for A > 0."""
+    tau_negative: float = Field(1.05, gt=0)
+    """τ for the others; larger fades faster."""
+
+
+Loss = Annotated[
+    PPOLoss | ReinforceLoss | CISPOLoss | GSPOLoss | SequencePPOLoss | DPPOLoss | SAPOLoss,
+    Field(discriminator="type"),
+]
+
+# --- aggregation ------------------------------------------------------------------------------
+
+
+class TokenMean(Section):
+    """Sum over tokens / number of tokens in the global batch (DAPO)."""
+
+    type: Literal["token_mean"] = "token_mean"
+
+
+class SequenceMean(Section):
+    """Mean over sequences of their token means (GRPO)."""
+
+    type: Literal["sequence_mean"]
+
+
+class PromptMean(Section):
+    """Mean over prompts of their token means; with `chunk`, over chunks of a prompt's samples."""
+
+    type: Literal["prompt_mean"]
+    chunk: int | None = Field(None, ge=1)
+    """Samples of a prompt that are averaged together, in the order they were drawn; default: all
+    of them."""
+
+
+class ConstantLength(Section):
+    """Sum / (sequences · max_tokens) (Dr. GRPO)."""
+
+    type: Literal["constant"]
+
+
+Aggregation = Annotated[
+    TokenMean | SequenceMean | PromptMean | ConstantLength, Field(discriminator="type")
+]
+
+# --- off-policy -------------------------------------------------------------------------------
+
+
+class SamplerProximal(Section):
+    """π_prox = μ, the sampler itself: no extra forward pass."""
+
+    type: Literal["sampler"] = "sampler"
+
+
+class RecomputeProximal(Section):
+    """π_prox = π at the start of each batch, by one more forward pass (decoupled PPO, AReaL)."""
+
+    type: Literal["recompute"]
+
+
+class LoglinearProximal(Section):
+    """log μ + d/(d + 1)·(sg(log π) − log μ), d versions after the token was sampled: an estimate
+    of `recompute` without its forward pass (AReaL)."""
+
+    type: Literal["loglinear"]
+
+
+Proximal = Annotated[
+    SamplerProximal | RecomputeProximal | LoglinearProximal, Field(discriminator="type")
+]
+
+
+class NoCorrection(Section):
+    """Weight 1: the loss is used as it is."""
+
+    type: Literal["none"] = "none"
+
+
+class TruncateCorrection(Section):
+    """Weight min(w, cap) on each token's loss (truncated importance sampling)."""
+
+    type: Literal["truncate"]
+    cap: float = Field(2.0, gt=0)
+    """Largest weight."""
+    level: Literal["token", "sequence"] = "token"
+    """One weight per token, or the geometric mean per sequence."""
+
+
+class MaskCorrection(Section):
+    """Weight w where low ≤ w ≤ high, else 0 (IcePop)."""
+
+    type: Literal["mask"]
+    low: float = Field(0.5, ge=0)
+    """Tokens with a smaller weight are left out."""
+    high: float = Field(5.0, gt=0)
+    """Tokens with a larger weight are left out."""
+    level: Literal["token", "sequence"] = "token"
+    """One weight per token, or the geometric mean per sequence."""
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        """`low` above `high`: it would leave out every token."""
+        if self.low >= self.high:
+            raise ValueError(
+                f"low {self.low} is not below high {self.high}: every token would be left out"
+            )
+        return self
+
+
+class OffPolicySequenceMask(Section):
+    """Weight 0 for sequences with A < 0 and mean(log μ − log π) > delta, else 1 (DeepSeek-V3.2)."""
+
+    type: Literal["off_policy_sequence_mask"]
+    delta: float = Field(0.5, gt=0)
+    """How much less likely the policy may find a bad answer, in nats per token."""
+
+
+Correction = Annotated[
+    NoCorrection | TruncateCorrection | MaskCorrection | OffPolicySequenceMask,
+    Field(discriminator="type"),
+]
+
+# --- KL ---------------------------------------------------------------------------------------
+
+
+class AdaptiveBeta(Section):
+    """After each batch of n samples, beta grows by the factor 1 + clip(KL / target − 1, −0.2, 0.2)
+    · n / horizon, KL being the mean over samples of their summed KL (Ziegler et al. 2019)."""
+
+    target: float = Field(6.0, gt=0)
+    """KL of a whole sample that beta is steered to, in nats."""
+    horizon: float = Field(10_000, gt=0)
+    """Samples over which beta follows."""
+
+
+class NoKL(Section):
+    """0: no reference model is loaded."""
+
+    type: Literal["none"] = "none"
+
+
+class ReferenceKL(Section):
+    """beta · KL to the model the run started from, in the loss; with d = log π − log π_ref: k1 d,
+    k2 d²/2, k3 e^(−d) + d − 1, k3+ the value of k3 with the gradient of k2."""
+
+    type: Literal["k1", "k2", "k3", "k3+"]
+    beta: float = Field(0.04, gt=0)
+    """Weight of the term."""
+    adaptive: AdaptiveBeta | None = None
+    """Let `beta` follow the KL; default: it stays."""
+
+
+class RewardKL(Section):
+    """−beta·(log π_prox − log π_ref) added to the reward of each token, fixed during the batch.
+    Needs an advantage that sums rewards per token (`global_whiten`)."""
+
+    type: Literal["k1_in_reward"]
+    beta: float = Field(0.01, gt=0)
+    """Weight of the term."""
+    adaptive: AdaptiveBeta | None = None
+    """Let `beta` follow the KL; default: it stays."""
+
+
+KL = Annotated[NoKL | ReferenceKL | RewardKL, Field(discriminator="type")]

@@ -1,0 +1,83 @@
+"""Objectives that cannot work are refused with the way out; those that hardly do are named."""
+
+from typing import Any
+
+import pytest
+
+from services.contracts.config.algorithm import Algorithm
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        (
+            {"loss": {"type": "dppo"}, "correction": {"type": "mask"}},
+            "correction mask would count the same ratio twice: set correction.type to none",
+        ),
+        (
+            {"kl": {"type": "k1_in_reward"}},
+            "advantage group_zscore knows nothing: set advantage.type to global_whiten",
+        ),
+        (
+            {"aggregation": {"type": "prompt_mean", "chunk": 9}},
+            "aggregation.chunk 9 exceeds samples_per_prompt 8",
+        ),
+        (
+            {"advantage": {"type": "global_whiten", "baseline": True}, "samples_per_prompt": 1},
+            "set samples_per_prompt to 2 or more",
+        ),
+        (
+            {"kl": {"type": "k3", "adaptive": {"horizon": 51}}},
+            "horizon 51 is no more than a fifth of the 256 samples",
+        ),
+        (
+            {"correction": {"type": "truncate"}, "loss": {"type": "cispo"}},
+            "correction truncate does nothing with proximal sampler and loss cispo",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused(algorithm: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Algorithm.model_validate(algorithm)
+
+
+def test_one_sample_is_enough_for_an_estimator_over_the_batch() -> None:
+    one = {"advantage": {"type": "global_whiten"}, "samples_per_prompt": 1}
+    assert Algorithm.model_validate(one).samples_per_prompt == 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "path", "said"),
+    [
+        ({"kl": {"type": "k1"}}, "kl.type", "adds noise and no pull"),
+        (
+            {"loss": {"type": "reinforce"}, "proximal": {"type": "recompute"}},
+            "proximal.type",
+            "loss reinforce has no ratio to a proximal policy",
+        ),
+        (
+            {"loss": {"type": "dppo"}, "proximal": {"type": "loglinear"}},
+            "proximal.type",
+            "which loglinear computes: use sampler",
+        ),
+        (
+            {"proximal": {"type": "recompute"}, "early_stop_kl": 0.1},
+            "early_stop_kl",
+            "nothing ever stops",
+        ),
+    ],
+)
+def test_what_is_hardly_meant_is_named(algorithm: dict[str, Any], path: str, said: str) -> None:
+    ((key, sentence),) = Algorithm.model_validate(algorithm).warnings()
+    assert key == path
+    assert said in sentence
+
+
+def test_the_default_and_common_objectives_give_no_warning() -> None:
+    for algorithm in (
+        {},
+        {"kl": {"type": "k3+"}, "proximal": {"type": "recompute"}},
+        {"early_stop_ratio": 5.0, "proximal": {"type": "recompute"}, "minibatches": 4},
+        {"early_stop_ratio": 5.0},
+    ):
+        assert Algorithm.model_validate(algorithm).warnings() == []

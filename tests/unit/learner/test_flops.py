@@ -1,0 +1,90 @@
+"""Model FLOPs utilisation, with values worked out by hand."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+
+from learner.distributed import Ranks
+from learner.flops import Work, peak_flops, shape, work
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.terms import RecomputeProximal, ReferenceKL
+
+SMALL = {
+    "vocab_size": 10,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+def test_six_flops_a_weight_and_token_and_twelve_a_pair_of_tokens_that_attend() -> None:
+    # One sequence of 100 tokens, one of 300: 6·1000·400 + 12·50·(100² + 300²) = 62.4 M FLOPs,
+    # in 2 s on what can do 124.8 M a second.
+    plain = Work(weights=1000, attention=50, forward=0, peak=124.8e6)
+    assert plain.metrics(400, 100**2 + 300**2, 1, 2.0) == {"train/mfu": pytest.approx(0.25)}
+    assert plain.metrics(400, 100**2 + 300**2, 2, 2.0) == {"train/mfu": pytest.approx(0.5)}
+    # Two passes forward only: two thirds more.
+    with_reference = Work(weights=1000, attention=50, forward=2, peak=124.8e6)
+    assert with_reference.metrics(400, 100**2 + 300**2, 1, 2.0) == {
+        "train/mfu": pytest.approx(0.25 * 5 / 3)
+    }
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_embedding_counts_only_where_it_is_the_output_head(tied: bool) -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SMALL, tie_word_embeddings=tied))
+    # A layer: q and o 8·8, k and v 8·4 (two heads of 2), three of the MLP 8·12, two norms of 8.
+    # 3·(128 + 64 + 288 + 16) and the last norm, 8: 1,496. The head: 80.
+    assert model.num_parameters() == 1576 + (0 if tied else 80)
+    assert shape(model) == (1576, 3 * 4 * 2)
+
+
+def test_a_model_of_which_a_token_uses_a_part_has_no_utilisation() -> None:
+    model = MixtralForCausalLM(MixtralConfig(**SMALL, num_local_experts=2, num_experts_per_tok=1))
+    assert shape(model) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "teraflops"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H200", 989),
+        ("NVIDIA L40S", 362),
+        ("NVIDIA L4", 121),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+    ],
+)
+def test_the_peak_is_known_by_the_name_that_cuda_gives(name: str, teraflops: float) -> None:
+    assert peak_flops(name) == teraflops * 1e12
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H20",
+        "NVIDIA GH200 480GB",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "AMD Instinct MI300X",
+    ],
+)
+def test_what_is_not_in_the_table_has_no_peak(name: str) -> None:
+    assert peak_flops(name) is None
+
+
+def test_forward_passes_and_devices_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA L4")
+    model = LlamaForCausalLM(LlamaConfig(**SMALL))
+    algorithm = Algorithm(
+        proximal=RecomputeProximal(type="recompute"),
+        kl=ReferenceKL(type="k3", beta=0.1),
+    )
+    found = work(model, algorithm, Ranks(0, 4, torch.device("cuda", 0)))
+    assert found is not None
+    assert found.forward == 2
+    assert found.peak == 4 * 121e12
+    assert work(model, algorithm, Ranks(0, 4, torch.device("cpu"))) is None

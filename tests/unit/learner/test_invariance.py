@@ -1,0 +1,181 @@
+"""However a batch is dealt to ranks, cut, ordered and padded, its gradient is the same; and what
+does not train has none. With a transformer, in float64."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner.batch import Sample
+from learner.distributed import Ranks
+from learner.logprobs import TokenLogprobs
+from learner.objective import Objective, set_returns
+from learner.step import accumulate_gradients
+from services.contracts.config.algorithm import Algorithm
+from tests.unit.learner.policies import random_samples, tiny_model
+from tests.unit.learner.threads import on_ranks
+from tests.unit.learner.unigrams import ALONE, near
+
+GROUPS = 5
+MODEL = tiny_model().model.double()
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "ppo, truncated, k3+, entropy": {
+        "loss": {"type": "ppo", "dual_clip": 3.0},
+        "proximal": {"type": "recompute"},
+        "correction": {"type": "truncate", "level": "sequence"},
+        "kl": {"type": "k3+", "beta": 0.1},
+        "entropy_bonus": 0.01,
+    },
+    "sequence_ppo over sequences, masked": {
+        "loss": {"type": "sequence_ppo"},
+        "aggregation": {"type": "sequence_mean"},
+        "proximal": {"type": "recompute"},
+        "correction": {"type": "mask", "low": 0.8, "high": 1.5},
+    },
+    "gspo over chunks, off-policy mask": {
+        "loss": {"type": "gspo", "epsilon_low": 0.1, "epsilon_high": 0.1},
+        "aggregation": {"type": "prompt_mean", "chunk": 2},
+        "correction": {"type": "off_policy_sequence_mask", "delta": 0.05},
+    },
+    "global whitening, KL in the reward, sapo, loglinear": {
+        "advantage": {"type": "global_whiten", "gamma": 0.9},
+        "loss": {"type": "sapo"},
+        "proximal": {"type": "loglinear"},
+        "kl": {"type": "k1_in_reward", "beta": 0.5},
+    },
+    "dppo over prompts": {
+        "loss": {"type": "dppo", "delta": 0.01, "tau": 0.1},
+        "aggregation": {"type": "prompt_mean"},
+    },
+    "cispo over a constant": {
+        "loss": {"type": "cispo", "absolute_cap": 1.2},
+        "aggregation": {"type": "constant"},
+    },
+}
+
+
+def objective(name: str) -> Objective:
+    return Objective(Algorithm.model_validate(OBJECTIVES[name]), temperature=0.8, max_tokens=12)
+
+
+def batch(goal: Objective) -> list[Sample]:
+    """Samples of five groups, near those of the model; the last of each group is masked."""
+    samples = random_samples(GROUPS, per_group=4)
+    for number, sample in enumerate(samples):
+        if not sample.trains:
+            continue
+        if goal.algorithm.proximal.type == "recompute":
+            sample.proximal_logprobs = near(sample.sampler_logprobs, 100 + number, 0.1)
+        if goal.algorithm.kl.type != "none":
+            sample.reference_logprobs = near(sample.sampler_logprobs, 200 + number, 0.1)
+    return samples
+
+
+def gradients(
+    goal: Objective, shares: Sequence[Sequence[Sample]], budget: int = 10_000
+) -> dict[str, torch.Tensor]:
+    """What DDP makes of the ranks' gradients, each rank training one of `shares`."""
+
+    def one(ranks: Ranks) -> dict[str, torch.Tensor]:
+        model = tiny_model().model.double()
+        model.load_state_dict(MODEL.state_dict())
+        mine = list(shares[ranks.rank])
+        set_returns([sample for sample in mine if sample.trains], goal, ranks.sum)
+        accumulate_gradients(TokenLogprobs(model), mine, goal, budget, ranks)
+        return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+    found = on_ranks(len(shares), one)
+    return {name: torch.stack([each[name] for each in found]).mean(0) for name in found[0]}
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    largest = max(float(gradient.abs().max()) for gradient in a.values())
+    assert largest > 1e-6
+    for name, gradient in a.items():
+        # Norms of a transformer are computed in float32 whatever its type.
+        torch.testing.assert_close(b[name], gradient, rtol=0, atol=1e-6 * largest)
+
+
+def padded(sample: Sample, extra: int) -> Sample:
+    """With `extra` tokens behind it that are not in the loss."""
+    return replace(
+        sample,
+        tokens=torch.cat([sample.tokens, torch.full((extra,), 5)]),
+        wanted=torch.cat([sample.wanted, torch.zeros(extra, dtype=torch.bool)]),
+    )
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@settings(max_examples=12, deadline=None)
+@given(
+    dealt=st.lists(st.integers(0, 2), min_size=GROUPS, max_size=GROUPS),
+    budget=st.integers(20, 120),
+    extra=st.integers(0, 3),
+    order=st.randoms(use_true_random=False),
+)
+def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
+    name: str, dealt: list[int], budget: int, extra: int, order: Any
+) -> None:
+    goal = objective(name)
+    whole = gradients(goal, [batch(goal)])
+    samples = [padded(sample, extra) for sample in batch(goal)]
+    order.shuffle(samples)
+    # One rank may have nothing: it takes part in all sums.
+    shares = [[s for s in samples if dealt[s.group] == rank] for rank in range(max(dealt) + 1)]
+    assert_same(whole, gradients(goal, shares, budget))
+
+
+def with_a_tool(sample: Sample) -> Sample:
+    """The third token of the completion is a tool's."""
+    first = int(sample.wanted.nonzero()[0])
+    wanted = sample.wanted.clone()
+    wanted[first + 2] = False
+    keep = torch.arange(len(sample.sampler_logprobs)) != 2
+    return replace(
+        sample,
+        wanted=wanted,
+        sampler_logprobs=sample.sampler_logprobs[keep],
+        behind=sample.behind[keep],
+    )
+
+
+def test_only_the_predictors_of_tokens_in_the_loss_have_a_gradient() -> None:
+    goal = Objective(Algorithm.model_validate({"entropy_bonus": 0.1}), 1.0, 12)
+    sample = next(s for s in random_samples(1, 4) if len(s.sampler_logprobs) >= 4)
+    sample = with_a_tool(sample)
+    model = tiny_model().model.double()
+    seen: list[torch.Tensor] = []
+
+    def keep(_: Any, __: Any, output: Any) -> None:
+        output.last_hidden_state.retain_grad()
+        seen.append(output.last_hidden_state)
+
+    model.base_model.register_forward_hook(keep)
+    accumulate_gradients(TokenLogprobs(model), [sample], goal, 1000, ALONE)
+    (hidden,) = seen
+    assert hidden.grad is not None
+    has_gradient = (hidden.grad[0] != 0).any(1)
+    # A position predicts the token after it.
+    expected = torch.cat([sample.wanted[1:], torch.tensor([False])])
+    assert has_gradient.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_masked_answer_has_no_gradient_whatever_is_in_it(name: str) -> None:
+    goal = objective(name)
+    samples = batch(goal)
+    masked = [sample for sample in samples if not sample.trains]
+    before = gradients(goal, [samples])
+    for sample in masked:
+        sample.tokens = sample.tokens.flip(0)
+        sample.advantage = 1e6
+    after = gradients(goal, [samples])
+    without = gradients(goal, [[sample for sample in samples if sample.trains]])
+    assert masked
+    assert all(
+        torch.equal(before[n], after[n]) and torch.equal(before[n], without[n]) for n in before
+    )

@@ -1,0 +1,87 @@
+"""What a step never holds: log-probabilities, or logits, of a whole batch over the vocabulary."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from learner.distributed import Ranks
+from learner.logprobs import VOCABULARY, TokenLogprobs, head_logprobs
+from learner.objective import Objective
+from learner.optimizers import Optimizers
+from learner.step import train_batch
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.run import AdamW
+from services.contracts.config.terms import RecomputeProximal, ReferenceKL
+from tests.unit.learner.policies import random_samples
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+WORDS = 5 * VOCABULARY // 2
+
+
+class Largest(TorchDispatchMode):
+    """The most elements of any tensor that an operation makes, forward and backward."""
+
+    elements = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **kwargs or {})
+        sizes = [leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+        self.elements = max([self.elements, *sizes])
+        return made
+
+
+def model(seed: int = 0) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=WORDS,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+        )
+    )
+
+
+def largest_of_a_step() -> tuple[int, int]:
+    """The tokens that a step of every kind of pass trains, and the largest tensor it made."""
+    samples = random_samples(groups=4, per_group=4)
+    policy = model()
+    with Largest() as largest:
+        train_batch(
+            TokenLogprobs(policy),
+            Optimizers(policy, AdamW(lr=1e-3)),
+            [samples],
+            Objective(
+                Algorithm(
+                    proximal=RecomputeProximal(type="recompute"),
+                    kl=ReferenceKL(type="k3", beta=0.1),
+                ),
+                temperature=0.8,
+                max_tokens=12,
+            ),
+            10_000,  # one micro-batch: nothing but the chunks keeps it small
+            ALONE,
+            lambda: None,
+            TokenLogprobs(model(1)),
+        )
+    return sum(len(sample.sampler_logprobs) for sample in samples), largest.elements
+
+
+def test_no_tensor_of_a_step_is_as_large_as_its_tokens_times_the_vocabulary() -> None:
+    tokens, largest = largest_of_a_step()
+    assert tokens * VOCABULARY <= largest < tokens * WORDS
+
+
+def test_without_chunks_there_would_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = partial(head_logprobs, vocabulary=WORDS)
+    monkeypatch.setattr("learner.logprobs.head_logprobs", whole)
+    tokens, largest = largest_of_a_step()
+    assert largest == tokens * WORDS

@@ -1,0 +1,210 @@
+"""Each recipe's objective, composed by the learner, against its formula written out here.
+
+Two groups of 10 and 3 answers: one answer was cut off, one has no reward, every second token is not
+the policy's. All in float64, loss and gradient.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import pytest
+import torch
+
+from learner.objective import Objective
+from recipes import find_recipe, list_recipes, merged
+from services.contracts.config import RLConfig, parse_config
+from services.contracts.trajectory import TrajectoryGroup
+from tests.unit.learner.policies import trajectory_group
+from tests.unit.learner.unigrams import VOCABULARY, Unigrams, prepared, trained
+
+REWARDS: list[list[float | None]] = [
+    [1.0, 0.0, 0.0, 1.5, -0.5, 0.0, 1.0, 0.0, 0.25, 1.0],
+    [0.0, None, 2.0],
+]
+ENDS = [["stop"] * 4 + ["length"] + ["stop"] * 5, ["stop"] * 3]
+MAX_TOKENS = 12
+
+
+@dataclass
+class Answer:
+    """One answer that trains, as the formulas see it; log-probabilities [k] in float64."""
+
+    p: torch.Tensor
+    """log π, with gradient."""
+    mu: torch.Tensor
+    prox: torch.Tensor
+    ref: torch.Tensor
+    score: float
+    """Its reward."""
+    others: list[float]
+    """Rewards of the other answers of its group."""
+    length: int
+    """All its tokens, in the loss or not."""
+    group: int
+    number: int
+
+    @property
+    def all(self) -> list[float]:
+        """Rewards of its group."""
+        return [self.score, *self.others]
+
+
+def zscore(answer: Answer) -> float:
+    return (answer.score - fmean(answer.all)) / (stdev(answer.all) + 1e-6)
+
+
+def ppo(ratio: torch.Tensor, a: float, low: float, high: float) -> torch.Tensor:
+    return -torch.minimum(ratio * a, ratio.clamp(1 - low, 1 + high) * a)
+
+
+def tokens(answers: list[Answer]) -> int:
+    return sum(len(answer.p) for answer in answers)
+
+
+def grpo(answers: list[Answer]) -> torch.Tensor:
+    parts = [ppo((x.p - x.mu).exp(), zscore(x), 0.2, 0.28).sum() for x in answers]
+    return torch.stack(parts).sum() / tokens(answers)
+
+
+def dr_grpo(answers: list[Answer]) -> torch.Tensor:
+    parts = [ppo((x.p - x.mu).exp(), x.score - fmean(x.all), 0.2, 0.2).sum() for x in answers]
+    return torch.stack(parts).sum() / (len(answers) * MAX_TOKENS)
+
+
+def dapo(answers: list[Answer]) -> torch.Tensor:
+    def penalised(x: Answer) -> float:
+        # Answers of a group have 2, 3, … tokens; the buffer of 512 begins at 12 − 512 = −500.
+        every = {o.number: o for o in answers if o.group == x.group}
+        scores = [o.score - (o.length + 500) / 512 for o in every.values()]
+        return (x.score - (x.length + 500) / 512 - fmean(scores)) / (stdev(scores) + 1e-6)
+
+    parts = [
+        ((x.prox - x.mu).exp().clamp(max=2) * ppo((x.p - x.prox).exp(), penalised(x), 0.2, 0.28))
+        for x in answers
+    ]
+    return torch.cat(parts).sum() / tokens(answers)
+
+
+def gspo(answers: list[Answer]) -> torch.Tensor:
+    # The sequence form: one ratio and one loss per answer.
+    parts = [ppo((x.p - x.prox).mean().exp(), zscore(x), 3e-4, 4e-4) for x in answers]
+    return torch.stack(parts).mean()
+
+
+def cispo(answers: list[Answer]) -> torch.Tensor:
+    parts = [-(x.p - x.mu).detach().exp().clamp(0, 5) * zscore(x) * x.p for x in answers]
+    return torch.cat(parts).sum() / tokens(answers)
+
+
+def rloo(answers: list[Answer]) -> torch.Tensor:
+    parts = [
+        -(x.p - x.mu).detach().exp().clamp(max=2) * (x.score - fmean(x.others)) * x.p
+        for x in answers
+    ]
+    return torch.cat(parts).sum() / (len(answers) * MAX_TOKENS)
+
+
+def reinforce_pp(answers: list[Answer]) -> torch.Tensor:
+    # G_t = r − β Σ from t on of (log π_prox − log π_ref), then whitened over all tokens.
+    returns = [
+        [x.score - 0.01 * float((x.prox - x.ref)[t:].sum()) for t in range(len(x.p))]
+        for x in answers
+    ]
+    every = [g for one in returns for g in one]
+    mean, scale = fmean(every), stdev(every) + 1e-6
+    parts = [
+        ppo((x.p[t] - x.prox[t]).exp(), (g - mean) / scale, 0.2, 0.2)
+        for x, one in zip(answers, returns, strict=True)
+        for t, g in enumerate(one)
+    ]
+    return torch.stack(parts).sum() / len(every)
+
+
+def icepop(answers: list[Answer]) -> torch.Tensor:
+    parts = []
+    for x in answers:
+        w = (x.prox - x.mu).exp()
+        w = torch.where((w < 0.5) | (w > 5), torch.zeros_like(w), w)
+        parts.append(w * ppo((x.p - x.prox).exp(), zscore(x), 0.2, 0.2))
+    return torch.cat(parts).sum() / tokens(answers)
+
+
+def nanochat_grpo(answers: list[Answer]) -> torch.Tensor:
+    # Chunks: answers 0 to 7 and 8 to 9 of group 0, and group 1.
+    means = []
+    for group, first in ((0, 0), (0, 8), (1, 0)):
+        chunk = [x for x in answers if x.group == group and 0 <= x.number - first < 8]
+        parts = [-(x.score - fmean(x.all)) * x.p for x in chunk]
+        means.append(torch.cat(parts).mean())
+    return torch.stack(means).mean()
+
+
+FORMULAS: dict[str, Callable[[list[Answer]], torch.Tensor]] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "dapo": dapo,
+    "gspo": gspo,
+    "cispo": cispo,
+    "rloo": rloo,
+    "reinforce_pp": reinforce_pp,
+    "icepop": icepop,
+    "nanochat_grpo": nanochat_grpo,
+}
+
+
+def groups() -> list[TrajectoryGroup]:
+    made = []
+    for rewards, ends in zip(REWARDS, ENDS, strict=True):
+        group = trajectory_group(rewards, finish_reasons=ends)
+        # Tokens of different answers differ, so that their gradients do.
+        group.tokens = (group.tokens * 7 + 3) % VOCABULARY
+        made.append(group)
+    return made
+
+
+def test_every_recipe_of_reinforcement_learning_has_its_formula_here() -> None:
+    names = {r.name for r in list_recipes() if r.config.get("type", "rl") == "rl"}
+    # Those of the demo and of the quick start are grpo with other sizes.
+    assert names - {"demo_grpo", "smollm2_gsm8k"} == set(FORMULAS)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_composed_objective_is_the_formula(name: str) -> None:
+    given = {"model": {"path": "org/model"}, "data": {"dataset": "d"}}
+    config = parse_config(merged(find_recipe(name).config, given))
+    assert isinstance(config, RLConfig)
+    objective = Objective(config.algorithm, config.sampling.temperature, MAX_TOKENS)
+    samples = prepared(groups(), objective)
+
+    policy = Unigrams()
+    answers = []
+    for sample in samples:
+        rewards = REWARDS[sample.group]
+        score = rewards[sample.number]
+        if score is None:
+            continue
+        p = policy.logits.log_softmax(0)[sample.tokens[sample.wanted]]
+        mu = sample.sampler_logprobs.double()
+        unused = torch.full_like(mu, torch.nan)
+        answers.append(
+            Answer(
+                p=p,
+                mu=mu,
+                prox=unused if sample.proximal_logprobs is None else sample.proximal_logprobs,
+                ref=unused if sample.reference_logprobs is None else sample.reference_logprobs,
+                score=score,
+                others=[r for i, r in enumerate(rewards) if i != sample.number and r is not None],
+                length=sample.number + 2,
+                group=sample.group,
+                number=sample.number,
+            )
+        )
+    expected = FORMULAS[name](answers)
+    expected.backward()
+    assert policy.logits.grad is not None
+
+    loss, gradient = trained(samples, objective)
+
+    assert loss == pytest.approx(expected.item(), rel=1e-10)
+    torch.testing.assert_close(gradient, policy.logits.grad, rtol=1e-9, atol=1e-12)

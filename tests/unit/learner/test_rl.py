@@ -1,0 +1,47 @@
+"""What one batch does to where a run stands."""
+
+from typing import Any
+
+import pytest
+
+from learner.checkpoint import TrainingState
+from learner.rl import advanced
+from services.contracts.config import RLConfig, parse_config
+
+
+def config(**algorithm: Any) -> RLConfig:
+    given = parse_config(
+        {
+            "model": {"path": "org/model"},
+            "data": {"dataset": "d"},
+            "rewards": [{"verifier": "math"}],
+            "algorithm": {"prompts_per_step": 4, "samples_per_prompt": 5, **algorithm},
+        }
+    )
+    assert isinstance(given, RLConfig)
+    return given
+
+
+START = TrainingState("r", 3, 3, 6, [("a", 0)], "base", kl_beta=0.2)
+
+
+def test_a_batch_counts_all_the_updates_it_was_to_have() -> None:
+    after = advanced(START, config(minibatches=2, epochs_per_batch=3), {"train/updates": 1.0})
+    assert (after.step, after.version, after.optimizer_steps) == (4, 4, 12)
+
+
+def test_an_adaptive_beta_goes_on_from_the_one_of_the_batch() -> None:
+    # n = 20, KL a tenth above its target: 0.2 · (1 + 0.1 · 20/100).
+    kl = {"type": "k3", "adaptive": {"target": 4, "horizon": 100}}
+    measured = {"train/kl_per_sample": 4.4, "train/kl_beta": 0.2}
+    assert advanced(START, config(kl=kl), measured).kl_beta == pytest.approx(0.204, rel=1e-12)
+
+
+def test_a_batch_in_which_nothing_trained_leaves_beta_where_it_is() -> None:
+    kl = {"type": "k3", "adaptive": {"target": 4, "horizon": 100}}
+    assert advanced(START, config(kl=kl), {"train/kl_beta": 0.2}).kl_beta == 0.2
+
+
+def test_a_beta_that_is_not_adaptive_stays() -> None:
+    measured = {"train/kl_per_sample": 40.0, "train/kl_beta": 0.1}
+    assert advanced(START, config(kl={"type": "k3"}), measured).kl_beta == 0.2
