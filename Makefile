@@ -5,11 +5,11 @@ SHELL := /bin/bash
 PROFILE ?=
 BIN := .venv/bin
 CODE := $(wildcard services rollout reward learner recipes bench tests)
-TIERS := tests/unit tests/integration tests/e2e
+TIERS := tests/unit tests/integration tests/chaos tests/e2e
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 .PHONY: setup
 setup: ## the virtual environment .venv, from the lock file of this machine's profile
@@ -34,7 +34,7 @@ check: lint ## lint and the unit tests: under two minutes
 	@$(BIN)/python -m pytest tests/unit -q
 
 .PHONY: test
-test: lint ## everything that must pass: lint, unit, integration, end to end with a real vLLM
+test: lint ## everything that must pass: lint, unit, integration, kills, end to end with a real vLLM
 	@$(BIN)/python -m pytest $(TIERS)
 
 .PHONY: test-chaos
@@ -53,6 +53,14 @@ format: setup ## put the code into its standard form
 .PHONY: bench
 bench: setup ## the figures of docs/benchmarks.md, measured here
 	@$(BIN)/headrace bench
+
+.PHONY: bench-store
+bench-store: setup ## what a group costs in Redis, from one worker to 1,024: two minutes
+	@$(BIN)/python -m bench.control_plane
+
+.PHONY: bench-overlap
+bench-overlap: setup ## how much of generation and training overlaps, on simulated GPUs: ten minutes
+	@$(BIN)/python -m bench.overlap
 
 .PHONY: lock
 lock: ## resolve the dependencies again into deploy/locks/

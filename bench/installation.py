@@ -5,7 +5,7 @@ Runs are submitted, followed by polling and cancelled like any user's. Nothing i
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +15,10 @@ from services.cli.client import Gateway
 from services.cli.output import CliError
 from services.demo import upload_sums
 from services.launch import Stack, UpOptions
+from services.launch.options import ALL_PARTS
 
+# Log records are read for the weight updates, whatever the user's own settings.
+LOGS = {"HEADRACE_LOG_FORMAT": "json", "HEADRACE_LOG_LEVEL": "info"}
 POLL_SECONDS = 1.0
 STANDSTILL_SECONDS = 240.0
 """Nothing new for so long: the run hangs. A start of vLLM takes a minute."""
@@ -28,11 +31,25 @@ class BenchFailed(RuntimeError):
 class Installation:
     """One `headrace up` in `data`, with the datasets and the model of the workload."""
 
-    def __init__(self, data: Path) -> None:
-        # Log records are read for the weight updates, whatever the user's own settings.
-        logs = {"HEADRACE_LOG_FORMAT": "json", "HEADRACE_LOG_LEVEL": "info"}
+    def __init__(
+        self,
+        data: Path,
+        *,
+        rollouts: int = 1,
+        parts: frozenset[str] = ALL_PARTS,
+        environment: Mapping[str, str] = LOGS,
+    ) -> None:
+        """`parts`, `environment`: as in UpOptions."""
         self.stack = Stack(
-            UpOptions(data=data, port=0, reward_port=0, redis_port=0, environment=logs)
+            UpOptions(
+                data=data,
+                port=0,
+                reward_port=0,
+                redis_port=0,
+                rollouts=rollouts,
+                parts=parts,
+                environment=environment,
+            )
         )
         self._stamp = f"{int(time.time()):x}"
 
@@ -94,15 +111,7 @@ class Installation:
 
     def worker_records(self) -> list[dict[str, Any]]:
         """What the rollout worker has logged, oldest first."""
-        found = []
-        for line in self.stack.log("rollout-0").read_text(errors="replace").splitlines():
-            # Other lines: the headings between starts, and what libraries print.
-            if line.startswith("{"):
-                try:
-                    found.append(json.loads(line))
-                except json.JSONDecodeError:
-                    continue
-        return found
+        return records(self.stack.log("rollout-0"))
 
     def wait(self, what: str, ready: Callable[[], bool]) -> None:
         """Return when `ready`. Raises BenchFailed, LaunchError."""
@@ -138,3 +147,15 @@ class Installation:
                     f"not moved for {STANDSTILL_SECONDS:.0f} s; logs: {self.data / 'logs'}"
                 )
             time.sleep(POLL_SECONDS)
+
+
+def records(log: Path) -> list[dict[str, Any]]:
+    """The JSON lines of a log. Other lines: headings between starts, and what libraries print."""
+    found = []
+    for line in log.read_text(errors="replace").splitlines():
+        if line.startswith("{"):
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+    return found

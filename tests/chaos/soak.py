@@ -1,7 +1,8 @@
 """`make soak`: one long run, a random kill every 20 s, and whether anything grows meanwhile.
 
 HEADRACE_SOAK_MINUTES (30), HEADRACE_CHAOS_SEED, HEADRACE_SOAK_RESULT (the file, JSON). Exit code 0:
-the audit is clean and memory flat. What each process has resident is sampled by its part, the
+the audit is clean and memory flat. Recovery is the time from a kill until the run was further than
+at the kill (or the next kill came). What each process has resident is sampled by its part, the
 largest process of each counts; of Redis, what it uses beyond the run's ledger and events, which are
 a record of what has happened and grow by design.
 """
@@ -32,6 +33,7 @@ RESULT = Path(os.environ.get("HEADRACE_SOAK_RESULT", "soak.json"))
 ROLLOUTS = 3
 EVERY = 20.0
 SAMPLED = 5.0
+LOOK = 0.2
 GROWTH, SLACK = 1.2, 16 << 20
 """Flat: the last quarter's median is at most this factor, and this many bytes, above that of the
 second quarter (the first warms up)."""
@@ -72,65 +74,102 @@ def flat(samples: list[int]) -> dict[str, Any]:
     return {"before": int(before), "after": int(after), "flat": not grown}
 
 
-def soak(chaos: Chaos, chance: random.Random) -> dict[str, Any]:
-    """Kill and sample until the time is over; then cancel the run, and audit it."""
-    run = chaos.submit(steps=1_000_000)
-    chaos.reaches(run, 3)
-    client = redis.Redis.from_url(chaos.stack.redis_url)
-    began = time.monotonic()
-    next_kill, next_sample = began + EVERY, began
-    memory: dict[str, list[int]] = defaultdict(list)
-    killed: Counter[str] = Counter()
-    history = 0
-    while (now := time.monotonic()) < began + 60 * MINUTES:
-        if now >= next_kill:
-            next_kill += EVERY
-            victim = chance.choice(list(VICTIMS))
-            # A learner that is being started again updates nothing for a while.
-            limit = now + EVERY
-            try:
-                said = kill(chaos.stack, victim, chance, lambda: time.monotonic() > limit)  # noqa: B023
-            except AssertionError as error:
-                said, victim = str(error), "nothing"
-            killed[victim] += 1
-            record = chaos.record(run)
-            print(f"{now - began:6.0f} s  step {record['step']:6d}  {said}", flush=True)
-            if record["state"] in FINAL:
-                break
-        if now >= next_sample:
-            next_sample += SAMPLED
-            for role, size in resident(chaos.stack).items():
-                memory[role].append(size)
-            try:
-                used, history = redis_bytes(client, run)
-                memory["redis, beyond its history"].append(used)
-            except redis.RedisError as error:
-                print(f"{now - began:6.0f} s  Redis is away: {error}", flush=True)
-        time.sleep(max(0.0, min(next_kill, next_sample) - time.monotonic()))
-    client.close()
-    record = chaos.record(run)
-    if record["state"] not in FINAL:
-        chaos.reaches(run, record["step"] + 3)
-        chaos.api.post(f"/v1/runs/{run}/cancel")
-        record = chaos.ended(run)
-    audit = chaos.get(f"/v1/runs/{run}/audit")
-    found = {role: flat(samples) for role, samples in sorted(memory.items())}
-    clean = audit["lost"] == audit["duplicated"] == 0 and audit["max_staleness_seen"] <= ETA
-    return {
-        "seed": SEED,
-        "minutes": MINUTES,
-        "machine": describe(),
-        "killed": dict(sorted(killed.items())),
-        "state": record["state"],
-        "steps": record["step"],
-        "audit": audit,
-        "history_bytes_per_step": round(history / max(record["step"], 1)),
-        "memory": found,
-        "passed": clean
-        and record["state"] == "cancelled"
-        and audit["trained"] == record["committed_step"] * GROUPS
-        and all(one["flat"] for one in found.values()),
-    }
+class Soak:
+    """One run under kills, and what is noted meanwhile."""
+
+    def __init__(self, chaos: Chaos, chance: random.Random) -> None:
+        self.chaos, self.chance = chaos, chance
+        self.run = chaos.submit(steps=1_000_000)
+        self.memory: dict[str, list[int]] = defaultdict(list)
+        self.killed: Counter[str] = Counter()
+        self.recovery: dict[str, list[float]] = defaultdict(list)
+        self.history = 0
+        self._watched: tuple[str, float, int] | None = None
+
+    def go_on(self, seconds: float) -> None:
+        """Kill and sample for so long, or until the run is over."""
+        began = time.monotonic()
+        next_kill, next_sample = began + EVERY, began
+        while (now := time.monotonic()) < began + seconds:
+            self._look(over=False)
+            if now >= next_kill:
+                next_kill += EVERY
+                said = self._kill()
+                record = self.chaos.record(self.run)
+                print(f"{now - began:6.0f} s  step {record['step']:6d}  {said}", flush=True)
+                if record["state"] in FINAL:
+                    return
+            if now >= next_sample:
+                next_sample += SAMPLED
+                self._sample()
+            wait = min(next_kill, next_sample) - time.monotonic()
+            time.sleep(max(0.0, min(wait, LOOK) if self._watched else wait))
+
+    def end(self) -> dict[str, Any]:
+        """Cancel the run, audit it, and say what was found."""
+        chaos, run = self.chaos, self.run
+        record = chaos.record(run)
+        if record["state"] not in FINAL:
+            chaos.reaches(run, record["step"] + 3)
+            chaos.api.post(f"/v1/runs/{run}/cancel")
+            record = chaos.ended(run)
+        audit = chaos.get(f"/v1/runs/{run}/audit")
+        memory = {role: flat(samples) for role, samples in sorted(self.memory.items())}
+        clean = audit["lost"] == audit["duplicated"] == 0 and audit["max_staleness_seen"] <= ETA
+        return {
+            "seed": SEED,
+            "minutes": MINUTES,
+            "machine": describe(),
+            "killed": dict(sorted(self.killed.items())),
+            "recovery_seconds": {
+                victim: {"median": statistics.median(seconds), "longest": max(seconds)}
+                for victim, seconds in sorted(self.recovery.items())
+            },
+            "state": record["state"],
+            "steps": record["step"],
+            "audit": audit,
+            "history_bytes_per_step": round(self.history / max(record["step"], 1)),
+            "memory": memory,
+            "passed": clean
+            and record["state"] == "cancelled"
+            and audit["trained"] == record["committed_step"] * GROUPS
+            and all(one["flat"] for one in memory.values()),
+        }
+
+    def _kill(self) -> str:
+        """One process. What was done, in words."""
+        self._look(over=True)
+        victim, step = self.chance.choice(list(VICTIMS)), self.chaos.record(self.run)["step"]
+        # A learner that is being started again updates nothing for a while.
+        limit = time.monotonic() + EVERY
+        try:
+            said = kill(self.chaos.stack, victim, self.chance, lambda: time.monotonic() > limit)
+        except AssertionError as error:
+            self.killed["nothing"] += 1
+            return str(error)
+        self.killed[victim] += 1
+        self._watched = (victim, time.monotonic(), step)
+        return said
+
+    def _look(self, over: bool) -> None:
+        """Note what the newest kill cost: once the run is further, or where the next comes."""
+        if self._watched is None:
+            return
+        victim, killed, step = self._watched
+        if over or self.chaos.record(self.run)["step"] > step:
+            self.recovery[victim].append(round(time.monotonic() - killed, 1))
+            self._watched = None
+
+    def _sample(self) -> None:
+        for role, size in resident(self.chaos.stack).items():
+            self.memory[role].append(size)
+        try:
+            with redis.Redis.from_url(self.chaos.stack.redis_url) as client:
+                used, self.history = redis_bytes(client, self.run)
+        except redis.RedisError as error:
+            print(f"Redis is away: {error}", flush=True)
+        else:
+            self.memory["redis, beyond its history"].append(used)
 
 
 def main() -> int:
@@ -142,10 +181,13 @@ def main() -> int:
     ):
         chaos = Chaos(stack, Gateway(stack.gateway_url, still_there=stack.check))
         chaos.prepare()
-        result = soak(chaos, random.Random(SEED))
+        soak = Soak(chaos, random.Random(SEED))
+        chaos.reaches(soak.run, 3)
+        soak.go_on(60 * MINUTES)
+        result = soak.end()
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result["memory"], indent=2))
+    print(json.dumps({name: result[name] for name in ("recovery_seconds", "memory")}, indent=2))
     print(f"{'passed' if result['passed'] else 'FAILED'}: {RESULT}")
     return 0 if result["passed"] else 1
 

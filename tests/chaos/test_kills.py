@@ -1,12 +1,15 @@
-"""SIGKILL of every kind of process, at random moments of a run: the run ends as it would have."""
+"""Every kind of process dies, at random moments of a run: the run ends as it would have ended."""
 
+import os
 import random
+import signal
 import threading
 
 import pytest
 
 from tests.chaos.killing import REAL, Chaos
 from tests.chaos.victims import VICTIMS
+from tests.integration.launch.conditions import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900 if REAL else 240)]
 
@@ -38,3 +41,18 @@ def test_a_run_survives_the_death_of_several_at_once(chaos: Chaos, chance: rando
         chaos.kill(run, chance.sample(others, 3), chance)
 
     chaos.unharmed(run, 2 * STEPS)
+
+
+def test_a_run_survives_a_vllm_that_hangs(chaos: Chaos, chance: random.Random) -> None:
+    run = chaos.submit(4 * STEPS)
+    chaos.reaches(run, chance.randrange(2, STEPS))
+    servers = VICTIMS["vLLM"]
+    hung = chance.choice(servers(chaos.stack))
+
+    os.kill(hung, signal.SIGSTOP)
+    chaos.done.append(f"vLLM hangs (pid {hung})")
+
+    # Its worker notices, by the leases' time, and ends it: a hung server holds a GPU.
+    eventually(lambda: hung not in servers(chaos.stack), within=300 if REAL else 30)
+    assert chaos.record(run)["state"] == "running"
+    chaos.unharmed(run, 4 * STEPS)

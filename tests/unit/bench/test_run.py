@@ -60,7 +60,6 @@ def test_the_offline_side_samples_as_the_worker_does() -> None:
     assert sampling() == {
         "n": 8,
         "max_tokens": 64,
-        "min_tokens": 0,
         "ignore_eos": True,
         "temperature": 1.0,
         "top_p": 1.0,

@@ -1,0 +1,31 @@
+"""`python -m bench.sleeping_learner`: the learner (`python -m learner`), which sleeps as long as a
+GPU would take where it would train a batch. Nothing else of it is changed."""
+
+import sys
+import time
+
+from bench.simulated_gpus import training_seconds
+from learner import __main__ as learner
+from learner import rl
+from learner.batch import Sample
+from learner.distributed import Ranks
+from learner.trainee import Trainee
+from services.contracts.config import RLConfig
+
+
+def sleep(
+    trainee: Trainee,
+    minibatches: list[list[Sample]],
+    config: RLConfig,
+    ranks: Ranks,
+    max_steps: int,
+) -> dict[str, float]:
+    """In place of `learner.rl.train`. No metrics."""
+    tokens = sum(len(sample.sampler_logprobs) for part in minibatches for sample in part)
+    time.sleep(training_seconds(tokens))
+    return {}
+
+
+if __name__ == "__main__":
+    rl.train = sleep
+    sys.exit(learner.main())
