@@ -24,8 +24,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from learner.crashes import Crashes
 from learner.distributed import Ranks, start_ranks, stop_ranks
 from learner.errors import USER_ERRORS
-from learner.link import Link, PoolTaken, RunLink
+from learner.link import RunLink
 from learner.midtrain import train_midtrain
+from learner.pool import Link, PoolTaken
 from learner.rl import train_rl
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.records import RunRecord

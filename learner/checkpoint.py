@@ -55,6 +55,8 @@ class TrainingState:
     """`staleness.Ancestry`, the lineage that wrote this last."""
     base_model: str
     """What the run's first step started from: the KL reference."""
+    kl_beta: float | None = None
+    """Where an adaptive weight of the KL has gone."""
     schema: int = SCHEMA
 
     @property

@@ -5,29 +5,26 @@ anyone trains on it, replays plans that an earlier learner recorded, and never a
 group (that is the commit's).
 """
 
-import json
-import resource
 import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from learner.checkpoint import TrainingState
 from learner.collector import Collector, Waiting
-from learner.disk import CannotWrite, Disk, append, write_whole
-from learner.link import Fenced, RunLink
+from learner.disk import CannotWrite
+from learner.flops import Work
+from learner.link import RunLink
 from learner.metrics import (
     Spent,
     admission_wait,
     bottleneck,
-    finite,
+    peak_memory,
     staleness_metrics,
     time_metrics,
 )
+from learner.metrics_file import MetricsFile
 from learner.orders import Order, Plan
 from learner.outcomes import outcome_metrics
 from learner.pace import CheckpointPace
@@ -37,6 +34,7 @@ from services.contracts.config import RLConfig
 from services.contracts.config.run import component_names
 from services.contracts.weights import parse_version_tag
 from services.logs import get_logger
+from services.store import Fenced
 
 log = get_logger(__name__)
 
@@ -56,13 +54,15 @@ class Conductor:
         link: RunLink,
         state: TrainingState,
         stop: threading.Event,
-        disk: Disk,
+        file: MetricsFile,
+        work: Work | None,
         check: Callable[[], None],
     ) -> None:
-        """`check` raises what went wrong on the threads that publish and make checkpoints."""
+        """`work`: what a batch takes, where that is known. `check` raises what went wrong on the
+        threads that publish and make checkpoints."""
         self.config, self.max_steps, self.ranks = config, max_steps, ranks
         self.link, self.state, self.stop = link, state, stop
-        self.disk, self.check = disk, check
+        self.file, self.work, self.check = file, work, check
         self.ancestry = Ancestry(tuple(state.lineages))
         self.collector = Collector(config.algorithm.prompts_per_step, config.rollout.max_staleness)
         self.recorded: dict[int, Plan] = {}
@@ -79,13 +79,10 @@ class Conductor:
         self.waits: dict[str, float] = {}
         self.silent = False
         """Whether the last batch had no reward other than 0."""
-        self.file: Path | None = None
 
-    def open(self, folder: Path) -> None:
+    def open(self) -> None:
         """Say that the run runs, and go back to what an earlier learner had planned."""
-        self.file = folder / "metrics.jsonl"
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        self._forget_metrics_beyond(self.state.step)
+        self.file.begin(self.state.step)
         pending = self.link.pending_groups()
         known = self.read = {group.entry: group for group in pending}
         for step, pairs in self.link.plans().items():
@@ -98,6 +95,8 @@ class Conductor:
         # Asked for before the first lease: a worker answers it before it takes training work.
         if evaluation and evaluation.at_start and self.state.step == 0:
             self._evaluate()
+        for key, sentence in self.config.algorithm.warnings():
+            self._tell(f"algorithm.{key}: {sentence}")
         self.link.set_state("running", "")
         _, self.waits = admission_wait({}, self.link.workers())
 
@@ -173,6 +172,7 @@ class Conductor:
                 int(sums["completion_tokens"]),
                 int(sums["prompt_tokens"]),
             ),
+            **self._utilisation(sums, metrics["train/updates"], spent.training),
             "time/workers_waiting_for_admission": wait,
             "workers": len(workers),
             "memory/peak_bytes": peak_memory(),
@@ -182,16 +182,13 @@ class Conductor:
         }
         # First what is fenced: a learner that was replaced while it slept writes no row.
         self.link.step_done(state.step, row)
-        self._write(row)
+        self.file.add(row)
         silent = sums["scored"] > 0 and sums["reward_squared"] == 0
         if silent and not self.silent:
             # Nothing can be learned from it, and a broken verifier looks just like this.
-            self.link.event(
-                "warning",
-                {
-                    "message": f"every reward of step {state.step} is 0: check the verifier and "
-                    "its reference answers, or start from a model that solves some prompts"
-                },
+            self._tell(
+                f"every reward of step {state.step} is 0: check the verifier and its reference "
+                "answers, or start from a model that solves some prompts"
             )
         self.silent = silent
         evaluation = self.config.evaluation
@@ -243,14 +240,19 @@ class Conductor:
             batch = self.collector.take(self.ancestry, self.state.version)
             if batch is not None:
                 return batch
-            arrived = self.link.read_groups(POLL_SECONDS)
-            # With nothing new, all that is pending: a learner that was replaced and does not know
-            # it yet may have been handed what was ours, under the one name there is.
-            self.collector.arrive(arrived or self.link.pending_groups())
+            self.collector.arrive(self.link.read_groups(POLL_SECONDS))
             self._follow_evaluation()
             if time.monotonic() - warned > PATIENCE_SECONDS:
                 warned = time.monotonic()
                 self._warn("groups", time.monotonic() - began)
+
+    def _utilisation(
+        self, sums: dict[str, float], updates: float, seconds: float
+    ) -> dict[str, float]:
+        if self.work is None:
+            return {}
+        passes = updates / self.config.algorithm.minibatches
+        return self.work.metrics(sums["row_tokens"], sums["row_tokens_squared"], passes, seconds)
 
     def _shares(self, plan: Plan) -> list[list[list[int]]]:
         """Positions of draws by minibatch and rank. Minibatches are cut before ranks are, so that
@@ -271,7 +273,8 @@ class Conductor:
     def _follow_evaluation(self) -> None:
         outcome = self.link.finished_evaluation()
         if outcome is not None:
-            self._write({"time": time.time(), **{f"evaluation/{k}": v for k, v in outcome.items()}})
+            named = {f"evaluation/{name}": value for name, value in outcome.items()}
+            self.file.add({"time": time.time(), **named})
             self.link.event("evaluation", outcome)
 
     def _warn(self, what: str, seconds: float) -> None:
@@ -283,36 +286,9 @@ class Conductor:
             reason = "; ".join(troubled)
         else:
             reason = ", ".join(f"{w.id} is {w.state}" for w in workers)
-        message = f"waiting for {what} for {seconds:.0f} s: {reason}"
+        self._tell(f"waiting for {what} for {seconds:.0f} s: {reason}")
+
+    def _tell(self, message: str) -> None:
+        """A warning, to the log and to who follows the run."""
         log.warning(message)
         self.link.event("warning", {"message": message})
-
-    def _write(self, row: dict[str, Any]) -> None:
-        assert self.file is not None
-        file, line = self.file, json.dumps(finite(row)) + "\n"
-        self.disk.insist(f"runs/{self.link.run}/{file.name}", lambda: append(file, line))
-
-    def _forget_metrics_beyond(self, step: int) -> None:
-        """Steps after the checkpoint are trained again: their rows would appear twice."""
-        assert self.file is not None
-        if not self.file.exists():
-            return
-        file, kept = self.file, []
-        for line in file.read_text().splitlines(keepends=True):
-            try:
-                row = json.loads(line)
-                at = row.get("step", row.get("evaluation/step", 0))
-                if at <= step and line.endswith("\n"):
-                    kept.append(line)
-            except json.JSONDecodeError:
-                log.warning("a torn line of metrics.jsonl is dropped")
-        self.disk.insist(
-            f"runs/{self.link.run}/{self.file.name}", lambda: write_whole(file, "".join(kept))
-        )
-
-
-def peak_memory() -> float:
-    """The most memory that rank 0 has held: on the GPU where there is one, else resident."""
-    if torch.cuda.is_available():
-        return float(torch.cuda.max_memory_allocated())
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

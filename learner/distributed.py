@@ -14,12 +14,15 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from learner.errors import USER_ERRORS, PeerFailed
+from learner.errors import ENDINGS, USER_ERRORS, PeerFailed
 
 T = TypeVar("T")
 
 # Rank 0 may wait for groups, or for a run, as long as it takes; the others wait for rank 0.
 PATIENCE = timedelta(days=30)
+FAILED = -1
+"""In place of a message's size: rank 0 has none to give."""
+GIVEN_UP = "another rank of the learner cannot go on; its log says why"
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,37 @@ class Ranks:
         return self.rank == 0
 
     def broadcast(self, message: bytes | None) -> bytes:
-        """Rank 0's `message` on every rank (the others pass None)."""
+        """Rank 0's `message` on every rank (the others pass None). Raises PeerFailed where rank 0
+        fails in `told` instead."""
         if self.control is None:
             assert message is not None
             return message
         size = torch.tensor([len(message) if message is not None else 0])
         dist.broadcast(size, 0, group=self.control)
+        if int(size) == FAILED:
+            raise PeerFailed(GIVEN_UP)
         if message is not None:
             body = torch.frombuffer(bytearray(message or b"\0"), dtype=torch.uint8)
         else:
             body = torch.empty(max(int(size), 1), dtype=torch.uint8)
         dist.broadcast(body, 0, group=self.control)
         return body.numpy().tobytes()[: int(size)]
+
+    def told(self, say: Callable[[], bytes] | None) -> bytes:
+        """What `say` returns, which only rank 0 has and which may take its time, on every rank.
+
+        Where it raises one of ENDINGS, rank 0 raises that and the others PeerFailed: waiting for
+        this message, they would take the next one that rank 0 sends for it.
+        """
+        if say is None:
+            return self.broadcast(None)
+        try:
+            message = say()
+        except ENDINGS:
+            if self.control is not None:
+                dist.broadcast(torch.tensor([FAILED]), 0, group=self.control)
+            raise
+        return self.broadcast(message)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Element-wise sums over ranks, in float64."""
@@ -75,7 +97,7 @@ class Ranks:
         if failure is not None:
             raise failure
         if failed:
-            raise PeerFailed("another rank of the learner cannot go on; its log says why")
+            raise PeerFailed(GIVEN_UP)
         return results[0]
 
     def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:

@@ -5,6 +5,7 @@ Whatever is not one of these is a crash: the ranks start again and the run resum
 
 from services.contracts.config import ConfigError
 from services.datasets import DatasetError
+from services.store import Fenced
 from services.volume import DamagedFile
 
 
@@ -22,3 +23,6 @@ USER_ERRORS: tuple[type[Exception], ...] = (
     DatasetError,
     DamagedFile,
 )
+
+ENDINGS: tuple[type[Exception], ...] = (Fenced, *USER_ERRORS)
+"""What ends this learner's work on a run, and not the learner."""

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from learner.checkpoint import capture
+from learner.checkpoint import Captured, capture
 from learner.checkpointer import Checkpointer
 from learner.conductor import Conductor
 from learner.disk import CannotWrite, Disk
+from learner.distributed import Ranks
+from learner.flops import work
 from learner.link import RunLink
 from learner.metrics import Spent
+from learner.metrics_file import MetricsFile
 from learner.models import LoadedModel, save_description
 from learner.orders import Order
 from learner.publish import Publisher, snapshot
@@ -37,7 +40,7 @@ class Lead:
         self,
         config: RLConfig,
         max_steps: int,
-        ranks: int,
+        ranks: Ranks,
         link: RunLink,
         volume: Volume,
         trainee: Trainee,
@@ -50,14 +53,24 @@ class Lead:
         self._publisher = Publisher(
             volume.root, link.run, lineage, self._disk, link.publish, link.needed_files
         )
+        file = MetricsFile(volume.root, link.run, self._disk)
         keep = config.training.keep_checkpoints
-        self._checkpointer = Checkpointer(volume.root, keep, self._disk, link)
+        self._checkpointer = Checkpointer(volume.root, keep, self._disk, link, file)
         self._conductor = Conductor(
-            config, max_steps, ranks, link, trainee.state, stop, self._disk, self._check
+            config,
+            max_steps,
+            ranks.size,
+            link,
+            trainee.state,
+            stop,
+            file,
+            work(trainee.loaded.model, config.algorithm, ranks),
+            self._check,
         )
 
-    def begin(self) -> None:
-        """Publish what training starts from; then let the run run."""
+    def begin(self) -> Order:
+        """Publish what training starts from, and let the run run. Returns what all ranks do first,
+        which may take as long as groups take to come."""
         try:
             name = f"runs/{self._link.run}/model"
             self._disk.insist(
@@ -65,25 +78,23 @@ class Lead:
             )
             self._publish()
             self._publisher.wait()
-            self._conductor.open(self._folder)
+            self._conductor.open()
         except CannotWrite as error:
             self._give_up(error)
-
-    def next_order(self) -> Order:
-        """What all ranks do next. Waits for groups as long as it takes."""
         return self._conductor.next_order()
 
     def after_step(
         self, metrics: dict[str, float], outcomes: dict[str, float], began: float, trained: float
-    ) -> None:
-        """Publish the new version, hand over a checkpoint where one is due, report. `began` and
-        `trained`: when the step's training began and ended, on the monotonic clock."""
+    ) -> Order:
+        """Publish the new version, report, hand over a checkpoint where one is due. `began` and
+        `trained`: when the step's training began and ended, on the monotonic clock. Returns what
+        all ranks do next, which may take as long as groups take to come."""
         conductor, state = self._conductor, self._trainee.state
         try:
             self._publish()
             published = time.monotonic()
-            if conductor.pace.due(state.step, self._checkpointer.busy):
-                self._hand_over()
+            due = conductor.pace.due(state.step, self._checkpointer.busy)
+            captured = self._capture() if due else None
             now = time.monotonic()
             spent = Spent(
                 total=conductor.waited + now - began,
@@ -93,8 +104,12 @@ class Lead:
                 checkpointing=now - published,
             )
             conductor.after_step(state, metrics, outcomes, spent)
+            # Not before its row is written, which else a crash after the commit would leave out.
+            if captured:
+                self._hand_over(captured)
         except CannotWrite as error:
             self._give_up(error)
+        return conductor.next_order()
 
     def end(self, order: Order) -> str:
         """Evaluate and commit what is still open. Returns the kind of order that the run ends
@@ -107,7 +122,7 @@ class Lead:
             if order.kind == "finish":
                 conductor.final_evaluation(state)
             if state.step > self._checkpointer.covers:
-                self._hand_over()
+                self._hand_over(self._capture())
             self._checkpointer.wait()
         except CannotWrite as error:
             return self._give_up(error)
@@ -123,11 +138,14 @@ class Lead:
         state = self._trainee.state
         self._publisher.submit(snapshot(self._trainee.loaded, state.version, time.time()))
 
-    def _hand_over(self) -> None:
+    def _capture(self) -> Captured:
         # Waited for first: two copies of the training state may be more than memory holds.
         self._checkpointer.wait()
         trainee = self._trainee
-        self._checkpointer.submit(capture(trainee.loaded, trainee.optimizers, trainee.state))
+        return capture(trainee.loaded, trainee.optimizers, trainee.state)
+
+    def _hand_over(self, captured: Captured) -> None:
+        self._checkpointer.submit(captured)
         self._conductor.pace.handed_over()
 
     def _give_up(self, error: CannotWrite) -> str:

@@ -1,41 +1,26 @@
-"""The learner's side of the store: plain blocking calls, for code that owns its thread.
+"""One run, as its learner sees it in the store.
 
-The store is asynchronous; one event loop on a thread of its own runs its calls. Every call that
-changes a run carries the epoch that `acquire` gave, and raises Fenced once another learner has
-taken the run over. Nothing else in `learner` may import `services.store`.
+Every call that changes a run carries the epoch that `acquire` gave, and raises Fenced once another
+learner has taken the run over.
 """
 
-import os
 import secrets
-import socket
-import threading
-import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
-from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
-
-import anyio
-from anyio.from_thread import start_blocking_portal
-from redis.exceptions import RedisError
 
 from learner.collector import Waiting
 from learner.errors import RunCannotGoOn
 from learner.metrics import finite
 from learner.orders import Plan
+from learner.pool import Link
 from services.contracts.config.run import Evaluation
 from services.contracts.events import EventKind
 from services.contracts.records import RunRecord, WorkerRecord
 from services.contracts.weights import WeightManifest, version_tag
 from services.datasets import DatasetReader
-from services.durability import require_durable
 from services.logs import get_logger
-from services.settings import Settings
 from services.store import Fenced, Store
-from services.store.insight import lock_token
-from services.store.runs import LOCK_SECONDS
 from services.volume import Volume
 
 log = get_logger(__name__)
@@ -46,106 +31,6 @@ STALE_LIMIT = 3
 """A draw whose groups were too stale this often ends as `too_slow`."""
 WEIGHTS_LISTED = 64
 """Manifests kept in the run's stream; workers only ever want the newest."""
-
-
-class PoolTaken(RuntimeError):
-    """Another learner serves this pool."""
-
-
-class Link:
-    """A connection to the store, and rank 0's hold on its pool."""
-
-    def __init__(self, settings: Settings, stop: threading.Event) -> None:
-        """Connect. Raises UnsafeRedis, RedisError or OSError where that fails. `stop` is set when
-        another learner takes the pool over."""
-        self.pool = settings.pool
-        self.lost = False
-        self._stop = stop
-        self._token = lock_token(socket.gethostname(), os.getpid(), time.time())
-        self._held: Future[None] | None = None
-        self._stack = ExitStack()
-        with ExitStack() as stack:
-            self._portal = stack.enter_context(start_blocking_portal("asyncio"))
-            self.store = self.call(lambda: _connected(settings))
-            stack.callback(lambda: self.call(self.store.close))
-            self._stack = stack.pop_all()
-
-    def __enter__(self) -> "Link":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._held is not None:
-            self._held.cancel()
-            # Without Redis the lock lapses by itself.
-            with suppress(RedisError, OSError):
-                self.call(lambda: self.store.runs.release_pool(self.pool, self._token))
-        self._stack.close()
-
-    def call(self, action: Callable[[], Awaitable[T]]) -> T:
-        """The result of an asynchronous call."""
-        return self._portal.call(action)
-
-    def take_pool(self) -> None:
-        """Become the pool's learner, and stay it while this process lives. Raises PoolTaken.
-
-        The lock of a learner that was killed lapses within LOCK_SECONDS; its successor waits for
-        that, because torchrun restarts ranks faster. A lock that is prolonged meanwhile is held.
-        """
-        holder = self.call(self._lock)
-        if holder:
-            raise PoolTaken(
-                f"pool {self.pool!r} already has a learner ({holder.partition(':')[0]}); stop it "
-                "first, or start this one with another --pool"
-            )
-        self._held = self._portal.start_task_soon(self._keep)
-
-    async def _lock(self) -> str:
-        """Take the lock: '' where it is ours, the holder's token where its holder lives."""
-        runs, before = self.store.runs, LOCK_SECONDS
-        while holder := await runs.lock_pool(self.pool, self._token, LOCK_SECONDS):
-            remaining = await runs.pool_lock_seconds(self.pool)
-            if remaining > before:
-                return holder
-            before = remaining
-            await anyio.sleep(0.5)
-        return ""
-
-    async def _keep(self) -> None:
-        while not self.lost:
-            await anyio.sleep(LOCK_SECONDS / 5)
-            try:
-                await self._hold()
-            except (RedisError, OSError) as error:
-                log.warning("the pool's lock was not prolonged", reason=str(error))
-
-    async def _hold(self) -> None:
-        """Prolong the lock, or find that it is another learner's."""
-        if await self.store.runs.prolong_pool(self.pool, self._token, LOCK_SECONDS):
-            return
-        if await self.store.runs.lock_pool(self.pool, self._token, LOCK_SECONDS):
-            if not self.lost:
-                log.error("another learner has taken the pool over", pool=self.pool)
-            self.lost = True
-            self._stop.set()
-
-    def next_run(self) -> RunRecord | None:
-        """The pool's active run, else the first in its queue, which becomes active; None also where
-        another learner has the pool.
-
-        The lock is asked for first: a learner that slept through its own replacement, and has just
-        been fenced, would else take the run from its successor before it hears of it.
-        """
-
-        async def taken() -> RunRecord | None:
-            await self._hold()
-            return None if self.lost else await self.store.runs.take(self.pool)
-
-        return self.call(taken)
 
 
 class RunLink:
@@ -241,7 +126,8 @@ class RunLink:
         return [_waiting(g) for g in self._call(lambda s: s.trajectories.pending(self.run))]
 
     def read_groups(self, wait: float) -> list[Waiting]:
-        """Groups that nobody has read, waiting up to `wait` seconds for the first."""
+        """Groups that nobody has read, waiting up to `wait` seconds for the first; where none
+        comes, all that were read and are not acknowledged."""
         return [_waiting(g) for g in self._call(lambda s: s.trajectories.read(self.run, wait=wait))]
 
     def record_plan(self, step: int, plan: Plan) -> None:
@@ -328,20 +214,7 @@ class RunLink:
         return reader
 
 
-async def _connected(settings: Settings) -> Store:
-    store = Store.from_url(settings.redis_url.get_secret_value())
-    try:
-        await require_durable(store, settings)
-    except BaseException:
-        await store.close()
-        raise
-    return store
-
-
 def _waiting(group: Any) -> Waiting:
     return Waiting(
         group.entry, group.draw, version_tag(group.lineage, group.min_version), group.bytes
     )
-
-
-__all__ = ["Fenced", "Link", "PoolTaken", "RunLink"]

@@ -78,8 +78,8 @@ class TokenLogprobs(nn.Module):
     def forward(
         self, row: PackedRow, temperature: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities [k] float32 (with gradient) and entropies [k] (without), in nats,
-        both at `temperature`."""
+        """Log-probabilities and entropies [k] float32, in nats, at `temperature`, with
+        gradient."""
         extra: dict[str, Any] = {}
         if self.model.config._attn_implementation == NAME:
             extra["packed"] = row.layout
@@ -159,16 +159,19 @@ class _HeadLogprobs(torch.autograd.Function):
                 peak = higher
             normaliser[r : r + rows] = peak + mass.log()
             entropy[r : r + rows] = normaliser[r : r + rows] - weighted / mass
-        ctx.save_for_backward(hidden, weight, bias, targets, normaliser)
+        ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
         ctx.options = (temperature, kind, wide, rows, vocabulary)
-        ctx.mark_non_differentiable(entropy)
+        # An output that no loss uses has gradient None, and costs nothing.
+        ctx.set_materialize_grads(False)
         return chosen - normaliser, entropy
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, targets, normaliser = ctx.saved_tensors
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
         temperature, kind, wide, rows, vocabulary = ctx.options
-        grad = grads[0] / temperature
+        given, of_entropy = grads
+        grad = torch.zeros_like(normaliser) if given is None else given / temperature
+        by_entropy = None if of_entropy is None else of_entropy / temperature
         grad_hidden = torch.zeros_like(hidden, dtype=wide)
         grad_weight = torch.zeros_like(weight, dtype=wide)
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=wide)
@@ -177,10 +180,18 @@ class _HeadLogprobs(torch.autograd.Function):
             for v in range(0, weight.shape[0], vocabulary):
                 logits = _logits(part, weight, bias, v, vocabulary, temperature, kind, wide)
                 # d logp / d logits = onehot − softmax
-                slope = logits.sub_(normaliser[r : r + rows, None]).exp_().neg_()
+                every = logits.sub_(normaliser[r : r + rows, None])
+                spread = None
+                if by_entropy is not None:
+                    # d entropy / d logits = −softmax · (log softmax + entropy)
+                    spread = (every + entropy[r : r + rows, None]).mul_(every.exp()).neg_()
+                    spread.mul_(by_entropy[r : r + rows, None])
+                slope = every.exp_().neg_()
                 at = ((wanted >= v) & (wanted < v + vocabulary)).nonzero().squeeze(1)
                 slope[at, wanted[at] - v] += 1
                 slope.mul_(grad[r : r + rows, None])
+                if spread is not None:
+                    slope += spread
                 if grad_bias is not None:
                     grad_bias[v : v + vocabulary] += slope.sum(0)
                 slope = slope.to(kind)

@@ -1,10 +1,13 @@
-"""A step's metrics from what was measured. Pure; names are those of docs/metrics.md."""
+"""A step's metrics from what was measured; names are those of docs/metrics.md."""
 
 import math
+import resource
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from services.contracts.records import WorkerRecord
 
@@ -80,3 +83,10 @@ def finite(row: dict[str, Any]) -> dict[str, Any]:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.items()
     }
+
+
+def peak_memory() -> float:
+    """The most memory that rank 0 has held: on the GPU where there is one, else resident."""
+    if torch.cuda.is_available():
+        return float(torch.cuda.max_memory_allocated())
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

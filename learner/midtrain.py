@@ -6,12 +6,12 @@ documents (every row here is a sequence of its own and starts with its own begin
 checkpoints on the way: a crash starts over, and a run of this size takes minutes.
 """
 
-import json
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,12 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from learner.checkpoint import TrainingState, capture
 from learner.checkpointer import Checkpointer
-from learner.conductor import peak_memory
-from learner.disk import CannotWrite, Disk, append, write_whole
+from learner.disk import CannotWrite, Disk
 from learner.distributed import Ranks
 from learner.link import RunLink
 from learner.logprobs import TokenLogprobs, packed_row
-from learner.metrics import finite
+from learner.metrics import peak_memory
+from learner.metrics_file import MetricsFile
 from learner.models import LoadedModel, load_model, make_model
 from learner.optimizers import Optimizers
 from learner.packing import micro_batches, micro_batches_needed, share
@@ -68,16 +68,13 @@ def train_midtrain(
     steps = config.training.max_steps
     budget = micro_batch_tokens(config.training.tokens_per_microbatch, ranks.device)
     disk = Disk(volume.root, link, stop)
-    progress = Progress(steps, link, volume, disk) if ranks.first else None
-    if ranks.first:
-        link.set_state("running", "")
+    file = MetricsFile(volume.root, link.run, disk)
+    progress = Progress(steps, link, file) if ranks.first else None
+    # All that rank 0 alone does between two steps, so that the others hear of it where it fails.
+    turn: Callable[[], None] | None = progress.begin if progress else None
 
-    ending = "finish"
     step = 0
-    while step < steps:
-        ending = agreed_ending(ranks, link, stop)
-        if ending != "finish":
-            break
+    while (ending := what_next(ranks, turn, step == steps, link, stop)) == "train":
         rows = [training[next(order)] for _ in range(config.training.rows_per_step)]
         mine = share([len(row.tokens) for row in rows], ranks.size)[ranks.rank]
         tokens = sum(int(row.wanted.sum()) for row in rows)
@@ -89,11 +86,12 @@ def train_midtrain(
         if step % config.training.validate_every == 0 or step == steps:
             metrics |= validate(policy, validation, budget, ranks)
         if progress:
-            progress.report(step, metrics, len(rows), sum(len(row.tokens) for row in rows))
+            size = len(rows), sum(len(row.tokens) for row in rows)
+            turn = partial(progress.report, step, metrics, *size)
 
     if ranks.first and ending != "yield":
         state = TrainingState(record.id, step, step, step, link.lineages(), record.id)
-        checkpointer = Checkpointer(volume.root, 1, disk, link)
+        checkpointer = Checkpointer(volume.root, 1, disk, link, file)
         try:
             checkpointer.submit(capture(loaded, optimizers, state))
             checkpointer.wait()
@@ -140,12 +138,24 @@ def endless_order(rows: int, seed: int) -> Iterator[int]:
         yield from generator.permutation(rows).tolist()
 
 
-def agreed_ending(ranks: Ranks, link: RunLink, stop: threading.Event) -> str:
-    """What rank 0 finds, on every rank: go on (`finish`), `cancel` or `yield`."""
-    found = None
-    if ranks.first:
-        found = b"yield" if stop.is_set() else b"cancel" if link.cancelled() else b"finish"
-    return ranks.broadcast(found).decode()
+def what_next(
+    ranks: Ranks,
+    turn: Callable[[], None] | None,
+    over: bool,
+    link: RunLink,
+    stop: threading.Event,
+) -> str:
+    """What rank 0 finds after its `turn`, on every rank: `train` on, or `finish`, `cancel`,
+    `yield`."""
+
+    def find() -> bytes:
+        assert turn is not None
+        turn()
+        if over:
+            return b"finish"
+        return b"yield" if stop.is_set() else b"cancel" if link.cancelled() else b"train"
+
+    return ranks.told(find if turn else None).decode()
 
 
 def backward(
@@ -198,15 +208,16 @@ class Progress:
 
     total: int
     link: RunLink
-    volume: Volume
-    disk: Disk
+    file: MetricsFile
 
     def __post_init__(self) -> None:
-        self.name = f"runs/{self.link.run}/metrics.jsonl"
-        self.file = self.volume.path(self.name)
-        self.disk.insist(self.name, lambda: write_whole(self.file, ""))
         self.began = self.said = time.monotonic()
         self.tokens = self.rows = 0
+
+    def begin(self) -> None:
+        """Say that the run runs, from its first step."""
+        self._write(lambda: self.file.begin(0))
+        self.link.set_state("running", "")
 
     def report(self, step: int, metrics: dict[str, float], rows: int, tokens: int) -> None:
         """Record a step of so many rows and tokens."""
@@ -222,12 +233,14 @@ class Progress:
             "throughput/samples_per_second": self.rows / elapsed,
             "memory/peak_bytes": peak_memory(),
         }
-        line = json.dumps(finite(row)) + "\n"
-        try:
-            self.disk.insist(self.name, lambda: append(self.file, line))
-        except CannotWrite as error:
-            # Told to end meanwhile, which is what all ranks find next.
-            log.error("a step's metrics are not written", reason=str(error))
+        self._write(lambda: self.file.add(row))
         if now - self.said >= PROGRESS_SECONDS or step == self.total or "validation/loss" in row:
             self.said = now
             self.link.step_done(step, row, kind="progress", total=self.total)
+
+    def _write(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except CannotWrite as error:
+            # Told to end meanwhile, which is what all ranks find next.
+            log.error("a step's metrics are not written", reason=str(error))

@@ -9,7 +9,9 @@ commit of a checkpoint that holds what they taught.
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -18,19 +20,22 @@ from learner import orders
 from learner.batch import Sample, group_samples
 from learner.checkpoint import TrainingState, load_optimizer, verify
 from learner.distributed import Ranks
+from learner.kl import adapted_beta
 from learner.lead import Lead
 from learner.link import RunLink
 from learner.logprobs import TokenLogprobs
 from learner.models import load_model
+from learner.objective import Objective
 from learner.optimizers import Optimizers
+from learner.orders import Order
 from learner.outcomes import outcome_sums
 from learner.schedules import lr_share
 from learner.staleness import Ancestry
-from learner.step import Objective, train_batch
+from learner.step import train_batch
 from learner.trainee import Trainee
 from services.contracts.config import RLConfig
-from services.contracts.config.algorithm import NoKL
 from services.contracts.config.run import component_names
+from services.contracts.config.terms import NoKL
 from services.contracts.records import RunRecord
 from services.contracts.trajectory import decode
 from services.logs import get_logger
@@ -58,22 +63,17 @@ def train_rl(
     trainee = ranks.together(lambda: prepare(record, config, ranks, link, volume))
     if ranks.size > 1:
         trainee.policy = DistributedDataParallel(trainee.policy, forward_sync_buffers=False)
-    lead = None
-    if ranks.first:
-        lead = Lead(config, max_steps, ranks.size, link, volume, trainee, stop)
-        lead.begin()
+    lead = Lead(config, max_steps, ranks, link, volume, trainee, stop) if ranks.first else None
+    # All that rank 0 alone does between two batches, so that the others hear of it where it fails.
+    turn: Callable[[], Order] | None = lead.begin if lead else None
     try:
-        while True:
-            message = orders.encode(lead.next_order()) if lead else None
-            order = orders.decode(ranks.broadcast(message))
-            if order.kind != "train":
-                break
+        while (order := told(ranks, turn)).kind == "train":
             began = time.monotonic()
             minibatches, outcomes = fetch(order, config, ranks, link, trainee.state)
             metrics = train(trainee, minibatches, config, ranks, max_steps)
-            trainee.state = advanced(trainee.state, config)
+            trainee.state = advanced(trainee.state, config, metrics)
             if lead:
-                lead.after_step(metrics, outcomes, began, time.monotonic())
+                turn = partial(lead.after_step, metrics, outcomes, began, time.monotonic())
         return lead.end(order) if lead else order.kind
     finally:
         if lead:
@@ -82,7 +82,12 @@ def train_rl(
 
 def take_over(ranks: Ranks, link: RunLink) -> None:
     """Take the run over (rank 0) before any rank reads where it stands."""
-    ranks.broadcast(link.acquire().encode() if ranks.first else None)
+    ranks.told((lambda: link.acquire().encode()) if ranks.first else None)
+
+
+def told(ranks: Ranks, turn: Callable[[], Order] | None) -> Order:
+    """What rank 0's `turn` returns, on every rank."""
+    return orders.decode(ranks.told((lambda: orders.encode(turn())) if turn else None))
 
 
 def prepare(
@@ -121,7 +126,7 @@ def prepare(
 
 
 def fetch(
-    order: orders.Order, config: RLConfig, ranks: Ranks, link: RunLink, state: TrainingState
+    order: Order, config: RLConfig, ranks: Ranks, link: RunLink, state: TrainingState
 ) -> tuple[list[list[Sample]], dict[str, float]]:
     """This rank's samples of each minibatch, and the batch's outcome sums over all ranks."""
     ancestry = Ancestry(tuple(state.lineages))
@@ -134,7 +139,12 @@ def fetch(
                 sample
                 for index, group in enumerate(part)
                 for sample in group_samples(
-                    group, config.algorithm, ancestry, order.step - 1, index
+                    group,
+                    config.algorithm,
+                    config.sampling.max_tokens,
+                    ancestry,
+                    order.step - 1,
+                    index,
                 )
             ]
         )
@@ -142,6 +152,9 @@ def fetch(
     sums = outcome_sums(
         groups, config.algorithm.samples_per_prompt, component_names(config.rewards)
     )
+    lengths = [len(sample.tokens) for part in minibatches for sample in part if sample.trains]
+    sums["row_tokens"] = float(sum(lengths))
+    sums["row_tokens_squared"] = float(sum(length * length for length in lengths))
     return minibatches, dict(zip(sums, ranks.sum(list(sums.values())), strict=True))
 
 
@@ -165,7 +178,12 @@ def train(
         trainee.policy,
         trainee.optimizers,
         minibatches,
-        Objective(config.algorithm, config.sampling.temperature, config.sampling.max_tokens),
+        Objective(
+            config.algorithm,
+            config.sampling.temperature,
+            config.sampling.max_tokens,
+            trainee.state.kl_beta,
+        ),
         config.training.tokens_per_microbatch,
         ranks,
         next_lr,
@@ -175,12 +193,19 @@ def train(
     return metrics
 
 
-def advanced(state: TrainingState, config: RLConfig) -> TrainingState:
-    """The state after one more batch."""
-    taken = config.algorithm.minibatches * config.algorithm.epochs_per_batch
+def advanced(state: TrainingState, config: RLConfig, metrics: dict[str, float]) -> TrainingState:
+    """The state after one more batch, of these `metrics`."""
+    algorithm = config.algorithm
+    taken = algorithm.minibatches * algorithm.epochs_per_batch
+    samples = algorithm.prompts_per_step * algorithm.samples_per_prompt
+    beta, kl = state.kl_beta, metrics.get("train/kl_per_sample")
+    if not isinstance(algorithm.kl, NoKL) and algorithm.kl.adaptive and kl is not None:
+        beta = adapted_beta(algorithm.kl.adaptive, metrics["train/kl_beta"], kl, samples)
     return replace(
         state,
         step=state.step + 1,
         version=state.version + 1,
+        # Where a batch ended early, too: the schedule counts batches, not what became of them.
         optimizer_steps=state.optimizer_steps + taken,
+        kl_beta=beta,
     )

@@ -1,7 +1,6 @@
 """From dataset rows to token sequences to imitate. Pure but for the tokenizer that is handed in.
 
-A row becomes prompt + answer + end of sequence. Prompts must come out exactly as rollout workers
-render them, or what midtraining teaches is not what sampling asks.
+A row becomes prompt + answer + end of sequence, the prompt as rollout workers render it.
 """
 
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from learner.errors import RunCannotGoOn
 from services.contracts.config.run import MidtrainData
 from services.contracts.dataset import Row
+from services.contracts.rendering import compose, plain_text, render
 
 
 class UnusableRow(RunCannotGoOn):
@@ -37,19 +37,20 @@ def lesson(row: Row, index: int, data: MidtrainData, tokenizer: Any, context: in
             f"dataset row {index} has no answer to learn (it is {row.answer!r}): map a column to "
             "`answer` when the dataset is uploaded"
         )
-    asked = row.prompt
-    if isinstance(asked, str):
-        asked = data.template.replace("{prompt}", asked)
-    prompt = _prompt_tokens(asked, tokenizer)
+    asked = compose(row, data)
+    try:
+        prompt = render(asked, data, tokenizer)
+    except ValueError as error:
+        raise UnusableRow(f"dataset row {index}: {error}") from error
     answer_text = str(row.answer)
     answer = list(tokenizer(answer_text, add_special_tokens=False)["input_ids"])
     answer.append(tokenizer.eos_token_id)
     tokens = torch.tensor(prompt + answer)
     if tokenizer.unk_token_id is not None and bool((tokens == tokenizer.unk_token_id).any()):
+        unknown = ", ".join(map(repr, lacking(plain_text(asked) + answer_text, tokenizer)))
         raise UnusableRow(
-            f"dataset row {index} holds characters that the tokenizer does not know: "
-            f"{_unknown(str(asked) + answer_text, tokenizer)}; add them to "
-            "model.tokenizer.alphabet"
+            f"dataset row {index} holds characters that the tokenizer does not know: {unknown}; "
+            "add them to model.tokenizer.alphabet"
         )
     if context is not None and len(tokens) > context:
         raise UnusableRow(
@@ -65,18 +66,12 @@ def lesson(row: Row, index: int, data: MidtrainData, tokenizer: Any, context: in
     return Lesson(tokens, wanted, len(text.encode()))
 
 
-def _prompt_tokens(asked: str | list[dict[str, Any]], tokenizer: Any) -> list[int]:
-    if tokenizer.chat_template:
-        chat = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        return list(
-            tokenizer.apply_chat_template(
-                chat, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-        )
-    text = asked if isinstance(asked, str) else "\n\n".join(str(m["content"]) for m in asked)
-    return list(tokenizer(text)["input_ids"])
+def lacking(text: str, tokenizer: Any) -> list[str]:
+    """The characters of `text` that the tokenizer has no token for, in order."""
 
+    def known(character: str) -> bool:
+        ids = tokenizer(character, add_special_tokens=False)["input_ids"]
+        # Some drop blanks by design, and say them with the word that follows.
+        return tokenizer.unk_token_id not in ids and (bool(ids) or character.isspace())
 
-def _unknown(text: str, tokenizer: Any) -> str:
-    known = tokenizer.get_vocab()
-    return ", ".join(sorted({repr(character) for character in text if character not in known}))
+    return sorted(character for character in set(text) if not known(character))

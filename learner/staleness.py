@@ -19,15 +19,6 @@ class Ancestry:
 
     lineages: tuple[tuple[str, int], ...]
 
-    @property
-    def current(self) -> str:
-        """The lineage that is being trained."""
-        return self.lineages[-1][0]
-
-    def fork(self, name: str, version: int) -> "Ancestry":
-        """The ancestry of a new lineage that begins at `version` of the present one."""
-        return Ancestry((*self.lineages, (name, version)))
-
     def passed(self, lineage: str, version: int) -> bool:
         """Whether the current lineage came through `version` of `lineage`: it is an ancestor, and
         had not been left before."""
@@ -55,8 +46,3 @@ class Ancestry:
         fork = min((began for _, began in self.lineages[place + 1 :]), default=u)
         shared = min(u, fork)
         return (u - shared) + (version - shared)
-
-
-def oldest(ancestry: Ancestry, tags: list[str], version: int) -> int:
-    """The largest distance of `tags` from `version`: what a group's staleness is."""
-    return max((ancestry.distance(tag, version) for tag in tags), default=0)

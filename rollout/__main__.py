@@ -7,6 +7,7 @@ import sys
 
 import uvloop
 from redis.exceptions import RedisError
+from structlog.contextvars import bind_contextvars
 
 from rollout.settings import RolloutSettings
 from rollout.supervisor import Supervisor
@@ -31,16 +32,16 @@ async def _serve(settings: RolloutSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     store = Store.from_url(settings.redis_url.get_secret_value())
+    supervisor = Supervisor(settings, store)
+    bind_contextvars(worker=supervisor.record.id)
     try:
         await require_durable(store, settings)
     except (UnsafeRedis, RedisError, OSError) as error:
         await store.close()
         sys.stderr.write(f"error: {cannot_use(settings, error)}\n")
         return EXIT_SETTINGS
-    supervisor = Supervisor(settings, store)
     logs.get_logger(__name__).info(
         "rollout worker starts",
-        worker=supervisor.record.id,
         pool=settings.pool,
         redis=redacted(settings.redis_url.get_secret_value()),
     )

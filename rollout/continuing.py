@@ -22,11 +22,7 @@ DEADLINE = "deadline"
 
 def rest_of(sampling: dict[str, Any], index: int, done: int) -> dict[str, Any]:
     """vLLM's sampling parameters for what is left of sample `index` after `done` tokens."""
-    rest = {
-        **sampling,
-        "max_tokens": sampling["max_tokens"] - done,
-        "min_tokens": max(0, sampling["min_tokens"] - done),
-    }
+    rest = {**sampling, "max_tokens": sampling["max_tokens"] - done}
     if "seed" in sampling:
         # Not the same again: the rest would be sampled with the random numbers of the beginning.
         rest["seed"] = mixed(sampling["seed"] + index, done)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
+from structlog.contextvars import bind_contextvars
 
 from rollout.groups import RunContext, sample_and_score
 from rollout.insist import insist
@@ -31,7 +32,6 @@ def evaluation_sampling(sampling: Sampling, evaluation: Evaluation) -> Sampling:
         update={
             "temperature": evaluation.temperature,
             "max_tokens": evaluation.max_tokens or sampling.max_tokens,
-            "min_tokens": 0,
             "ignore_eos": False,
             "seed": None,
         }
@@ -135,6 +135,7 @@ class Evaluator:
         self, evaluation: Evaluation, rows: Rows, id: str, attempt: str, row: int
     ) -> None:
         held = self._held[attempt]
+        bind_contextvars(evaluation=id, attempt=attempt, row=row)
 
         def generated() -> None:
             held.generating = False
@@ -157,7 +158,7 @@ class Evaluator:
             raise
         except Exception as error:
             # An evaluation must end: a row that cannot be answered is a row without an answer.
-            log.warning("evaluation row failed", run=self._context.run, row=row, error=str(error))
+            log.warning("evaluation row failed", error=str(error))
             await self._telling.once(
                 f"evaluation {id}",
                 f"evaluation row {row} cannot be answered and counts as wrong, as does any other "
@@ -165,5 +166,5 @@ class Evaluator:
             )
             outcome = {"rewards": [], "statuses": ["error"]}
         run, evaluations = self._context.run, self._store.evaluations
-        await insist("an evaluation", run, lambda: evaluations.complete(run, id, attempt, outcome))
+        await insist("an evaluation", lambda: evaluations.complete(run, id, attempt, outcome))
         self._held.pop(attempt, None)

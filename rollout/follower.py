@@ -28,6 +28,7 @@ from rollout.policy import (
     WeightsUnclear,
 )
 from rollout.vllm_server import VLLMFailed
+from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
 from services.logs import get_logger
 from services.store import Store
@@ -38,6 +39,9 @@ log = get_logger(__name__)
 # Loads of unclear outcome in a row after which the server is not worth asking again.
 UNCLEAR_LIMIT = 3
 LONGEST_BACKOFF = 10.0
+
+NOT_TO_BE_LOADED = (LoadRefused, DamagedFile, FileNotFoundError, SchemaMismatch)
+"""What is wrong with a version: the worker is unhealthy until there is a better one."""
 
 
 @dataclass
@@ -124,13 +128,13 @@ class Follower:
                 finally:
                     self._loading = None
                 failures = 0
-            except (LoadRefused, DamagedFile, FileNotFoundError, RedisError, OSError) as error:
+            except (*NOT_TO_BE_LOADED, RedisError, OSError) as error:
                 failures += 1
                 # An OSError is Redis or the gateway away: what is live stays right meanwhile.
-                if isinstance(error, LoadRefused | DamagedFile | FileNotFoundError):
+                if isinstance(error, NOT_TO_BE_LOADED):
                     self.error = str(error)
                 self._last_entry = "0"
-                log.warning("cannot follow weights", run=self._run, error=str(error))
+                log.warning("cannot follow weights", error=str(error))
                 self._changed()
                 await asyncio.sleep(random.uniform(0.1, min(LONGEST_BACKOFF, 0.5 * 2**failures)))
             else:
@@ -165,7 +169,6 @@ class Follower:
         self._forget_copies(path)
         log.info(
             "weights live",
-            run=self._run,
             version=manifest.tag,
             seconds=round(self.timings.update_seconds or 0.0, 3),
             paused=round(paused, 3),
@@ -184,7 +187,7 @@ class Follower:
             newest = await self._store.weights.newest(self._run)
             if newest is None or newest.tag == manifest.tag:
                 raise
-            log.info("overtaken by newer versions", run=self._run, version=manifest.tag)
+            log.info("overtaken by newer versions", version=manifest.tag)
             return None
 
     def _forget_copies(self, loaded: Path) -> None:
@@ -201,7 +204,7 @@ class Follower:
                 # The server is paused or hung; nothing is sampled meanwhile, so try at once.
                 self.live = None
                 self.error = str(error)
-                log.warning("weights unclear", run=self._run, error=str(error))
+                log.warning("weights unclear", error=str(error))
         raise VLLMFailed(
             f"vLLM could not be brought to {snapshot.tag} in {UNCLEAR_LIMIT} tries: {self.error}"
         )

@@ -15,11 +15,12 @@ from rollout.continuing import mixed
 from rollout.episodes import Completion, Episode
 from rollout.follower import Follower
 from rollout.policy import PastDeadline, PolicyClient
-from rollout.prompts import TokenizerLike, compose, render, room
+from rollout.prompts import TokenizerLike, room
 from rollout.samples import Sample, sampling_params
 from rollout.scoring import RewardClient
 from services.contracts.config.run import RLConfig, Sampling
 from services.contracts.dataset import Row
+from services.contracts.rendering import compose, render
 from services.contracts.trajectory import TrajectoryGroup
 from services.contracts.weights import WeightManifest
 
@@ -113,7 +114,7 @@ async def sample_and_score(
         generated()
     sampled = Sampled(prompt_tokens, completions, generated_at=time.time())
     texts = context.tokenizer.batch_decode(
-        [completion.token_ids.tolist() for completion in completions], skip_special_tokens=True
+        [completion.token_ids for completion in completions], skip_special_tokens=True
     )
     items = score_items(context.config.rewards, asked, row.answer, texts, index)
     sampled.scores = combine(context.config.rewards, await context.rewards.score(items))

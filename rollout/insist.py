@@ -14,11 +14,11 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 
-async def insist(what: str, run: str, call: Callable[[], Awaitable[T]]) -> T:
+async def insist(what: str, call: Callable[[], Awaitable[T]]) -> T:
     """The result of `call`, asked again while Redis is away; `what` waits, says the log."""
     while True:
         try:
             return await call()
         except (RedisError, OSError) as error:
-            log.warning(f"{what} waits for Redis", run=run, error=str(error))
+            log.warning(f"{what} waits for Redis", error=str(error))
             await asyncio.sleep(random.uniform(0.2, 2.0))

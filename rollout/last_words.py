@@ -37,3 +37,9 @@ def telling_lines(log: str, limit: int = LINES) -> list[str]:
     last = lines[-(limit // 2) :]
     causes = [line for line in lines[: -(limit // 2)] if said[line]]
     return [*causes[-(limit - len(last)) :], *last]
+
+
+def brief(text: str) -> str:
+    """The first and the last line of `text`: what happened, and what was said last of all."""
+    first, *rest = text.splitlines() or [""]
+    return " ".join([first, *rest[-1:]])

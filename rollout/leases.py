@@ -88,24 +88,24 @@ class Leases:
     async def complete(self, attempt: str, version: int, lineage: str, blob: bytes) -> None:
         """Hand in the group."""
         self._ending([attempt])
-        taken = await self._insist(
+        taken = await _insist(
             lambda: self._store.prompts.complete(
                 self._run, attempt, min_version=version, lineage=lineage, blob=blob
             )
         )
         if not taken:
-            log.info("a group came too late and is discarded", run=self._run, attempt=attempt)
+            log.info("a group came too late and is discarded")
 
     async def drop(self, attempt: str, reason: str, detail: str) -> None:
         """End the draw without training it."""
         self._ending([attempt])
-        await self._insist(lambda: self._store.prompts.drop(self._run, attempt, reason, detail))
+        await _insist(lambda: self._store.prompts.drop(self._run, attempt, reason, detail))
 
     async def give_back(self, attempts: list[str], cause: str = "", detail: str = "") -> None:
         """Let others have the draws; with a cause, so often and then no more."""
         if attempts:
             self._ending(attempts)
-            await self._insist(
+            await _insist(
                 lambda: self._store.prompts.give_back(
                     self._run, attempts, cause=cause, detail=detail, limit=TRIES
                 )
@@ -120,7 +120,7 @@ class Leases:
         for attempt in await self._store.prompts.renew(self._run, keep, self._ttl):
             held = self._held.get(attempt)
             if held and not held.ending:
-                log.info("lease lost", run=self._run, attempt=attempt)
+                log.info("lease lost", draw=held.draw, attempt=attempt)
                 held.task.cancel()
 
     async def return_generating(self) -> None:
@@ -146,5 +146,6 @@ class Leases:
             if held := self._held.get(attempt):
                 held.ending = True
 
-    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await insist("a lease", self._run, call)
+
+async def _insist(call: Callable[[], Awaitable[T]]) -> T:
+    return await insist("a lease", call)

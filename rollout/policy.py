@@ -24,6 +24,7 @@ from typing import Any, Literal
 import httpx
 import msgspec
 
+from rollout.connections import OneEach
 from rollout.continuing import ABORTED, DEADLINE, joined, rest_of
 from rollout.samples import Sample, parse_answer, request_body
 from rollout.tasks import end
@@ -79,10 +80,7 @@ class PolicyClient:
         self._update_seconds = update_seconds
         # A generation takes as long as it takes: a hung server shows in `tokens_generated`.
         self._http = httpx.AsyncClient(
-            base_url=url,
-            timeout=httpx.Timeout(10.0, read=None, pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-            trust_env=False,
+            base_url=url, timeout=httpx.Timeout(10.0, read=None), transport=OneEach()
         )
         self._loading = asyncio.Lock()
         # Closed while the live version changes: `generate` waits before it sends.
@@ -181,12 +179,6 @@ class PolicyClient:
         except VLLMUnavailable:
             return False
 
-    async def version(self) -> str:
-        """The version tag that the server puts on tokens (`samples.UNSET_VERSION` at first)."""
-        response = await self._send("GET", "/weight_info", timeout=30.0)
-        response.raise_for_status()
-        return str(msgspec.json.decode(response.content)["weight_version"])
-
     async def tokens_generated(self) -> int:
         """Tokens sampled since the server started: moves exactly while it makes progress."""
         response = await self._send("GET", "/metrics", timeout=30.0)
@@ -198,21 +190,6 @@ class PolicyClient:
         response = await self._send("GET", "/v1/models", timeout=30.0)
         response.raise_for_status()
         return int(msgspec.json.decode(response.content)["data"][0]["max_model_len"])
-
-    async def checksums(self) -> dict[str, str]:
-        """A checksum of each tensor as it is loaded now."""
-        response = await self._send(
-            "POST", "/weight_checker", json={"action": "checksum"}, timeout=self._update_seconds
-        )
-        response.raise_for_status()
-        checksums: dict[str, str] = msgspec.json.decode(response.content)["checksums"]
-        return checksums
-
-    async def paused(self) -> bool:
-        """Whether generation is paused."""
-        response = await self._send("GET", "/is_paused", timeout=30.0)
-        response.raise_for_status()
-        return bool(msgspec.json.decode(response.content)["is_paused"])
 
     async def prepare(self) -> None:
         """Ready a fresh server for updates. The first pause of a server can take seconds, so

@@ -1,4 +1,4 @@
-"""From a dataset row to the policy's prompt: rendered once, in token ids from there on.
+"""The tokenizer of a run, what ends a completion, and the room that a prompt leaves.
 
 The tokenizer comes from the folder that the learner exported for the run, so that rollout and
 learner agree on every id.
@@ -9,21 +9,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from services.contracts.config.run import Data
-from services.contracts.dataset import Row
-
-Chat = list[dict[str, Any]]
+from services.contracts.rendering import PromptTokenizer
 
 
-class TokenizerLike(Protocol):
-    """The part of a Hugging Face tokenizer that is used here."""
+class TokenizerLike(PromptTokenizer, Protocol):
+    """The part of a Hugging Face tokenizer that rollout uses."""
 
-    chat_template: Any
     eos_token_id: int | None
-
-    def __call__(self, text: str) -> Any: ...
-
-    def apply_chat_template(self, conversation: Chat, **options: Any) -> Any: ...
 
     def batch_decode(self, sequences: Any, **options: Any) -> list[str]: ...
 
@@ -57,37 +49,6 @@ def eos_token_ids(model: Path, tokenizer: TokenizerLike) -> list[int]:
     if tokenizer.eos_token_id is not None:
         found.add(tokenizer.eos_token_id)
     return sorted(found)
-
-
-def compose(row: Row, data: Data) -> str | Chat:
-    """What the policy is asked, before any tokenizer: text, or messages where the row or the
-    system prompt makes it a chat."""
-    if not isinstance(row.prompt, str):
-        return row.prompt
-    # Not str.format: prompts and templates may hold braces of their own.
-    text = data.template.replace("{prompt}", row.prompt)
-    if data.system is None:
-        return text
-    return [{"role": "system", "content": data.system}, {"role": "user", "content": text}]
-
-
-def render(asked: str | Chat, data: Data, tokenizer: TokenizerLike) -> list[int]:
-    """The prompt's token ids.
-
-    Without a chat template (or with `chat_template: none`) the messages' contents are joined by
-    blank lines. Raises ValueError for a chat that the template refuses.
-    """
-    if data.chat_template == "auto" and tokenizer.chat_template:
-        chat = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        try:
-            ids = tokenizer.apply_chat_template(
-                chat, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-        except Exception as error:  # a template is a program, and raises what it likes
-            raise ValueError(f"the chat template refuses this prompt: {error}") from error
-        return list(ids)
-    text = asked if isinstance(asked, str) else "\n\n".join(str(m["content"]) for m in asked)
-    return list(tokenizer(text)["input_ids"])
 
 
 def room(prompt_tokens: list[int], context: int) -> int:

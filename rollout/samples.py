@@ -12,9 +12,6 @@ import numpy.typing as npt
 
 from services.contracts.config.run import Sampling
 
-# What vLLM reports until a version was set: weights nobody published.
-UNSET_VERSION = "default"
-
 
 class MalformedAnswer(ValueError):
     """vLLM's answer lacks what was asked for. Another vLLM version than the pinned one?"""
@@ -100,7 +97,6 @@ def sampling_params(
     """
     params: dict[str, Any] = {
         "max_tokens": min(sampling.max_tokens, room),
-        "min_tokens": min(sampling.min_tokens, room),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,

@@ -10,6 +10,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from rollout.connections import OneEach
 from services.contracts.scores import ScoreItem, ScoreResponse, ScoreResult
 from services.logs import get_logger
 
@@ -34,7 +35,7 @@ class RewardClient:
         self._longest_wait = longest_wait
         # Reads wait for the slowest verifier: the service bounds each item itself.
         self._http = httpx.AsyncClient(
-            base_url=self.url, timeout=httpx.Timeout(10.0, read=600.0), trust_env=False
+            base_url=self.url, timeout=httpx.Timeout(10.0, read=600.0), transport=OneEach()
         )
 
     async def close(self) -> None:
@@ -82,7 +83,7 @@ class RewardClient:
     def _say(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         if state.attempt_number in (1, 5) or state.attempt_number % 20 == 0:
-            log.warning("scoring waits", attempt=state.attempt_number, error=str(error))
+            log.warning("scoring waits", tries=state.attempt_number, error=str(error))
 
 
 def _detail(response: httpx.Response) -> str:

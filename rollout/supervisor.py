@@ -1,8 +1,7 @@
 """From run to run: serve the model of the pool's active run, work on it, go on to the next.
 
-vLLM is kept when the next run has the same fingerprint (only the weights change) and restarted
-otherwise. A server that cannot start fails the run with the end of its log, unless another worker
-of the pool manages: then the fault is this host's.
+A vLLM that cannot start fails the run with the end of its log, unless another worker of the pool
+manages: then the fault is this host's.
 """
 
 import asyncio
@@ -11,25 +10,27 @@ import os
 import random
 import socket
 import time
-from pathlib import Path
 
 from redis.exceptions import RedisError
+from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from rollout.episodes import UnknownEpisode, load_episode
 from rollout.follower import Follower
 from rollout.groups import RunContext
+from rollout.last_words import brief
 from rollout.model_folder import fetch_model
-from rollout.policy import PolicyClient
 from rollout.prompts import eos_token_ids, load_tokenizer
 from rollout.rows import MissingDataset, Rows
 from rollout.scoring import RewardClient
+from rollout.serving import Serving
 from rollout.settings import RolloutSettings
 from rollout.tasks import end
-from rollout.vllm_options import fingerprint, installed_device
-from rollout.vllm_server import VLLMFailed, VLLMServer
+from rollout.telling import Telling
+from rollout.vllm_server import VLLMFailed
 from rollout.worker import RunBroken, RunWorker
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.records import RunRecord, WorkerRecord
+from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
 from services.logs import get_logger
 from services.process import RESTARTS
@@ -50,10 +51,8 @@ class Supervisor:
         self._store = store
         self._volume = Volume(settings.data, settings.gateway_url)
         self._rewards = RewardClient(settings.reward_url)
-        self._server: VLLMServer | None = None
-        self._policy: PolicyClient | None = None
-        self._fingerprint = ""
         self._worker: RunWorker | None = None
+        self._telling: Telling | None = None
         self._failures = 0
         self._redis_away = False
         name = settings.worker or f"{socket.gethostname()}-{os.urandom(3).hex()}"
@@ -66,6 +65,7 @@ class Supervisor:
             started=time.time(),
             restarts=int(os.environ.get(RESTARTS, "0")),
         )
+        self._serving = Serving(settings, self.record)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set. Leaves no lease, no vLLM and no worker record behind."""
@@ -81,7 +81,10 @@ class Supervisor:
                 await work
         finally:
             await end([heart, work, told])
-            await self._stop_server()
+            if self.record.run and self._telling:
+                bind_contextvars(run=self.record.run)
+                await self._telling.state("left", "it was told to stop")
+            await self._serving.stop()
             await self._rewards.close()
             with contextlib.suppress(RedisError, OSError):
                 await self._store.workers.remove(self.record.pool, self.record.id)
@@ -97,6 +100,13 @@ class Supervisor:
         except (RedisError, OSError) as error:
             self._redis_answers(error)
             found = None
+        except SchemaMismatch as error:
+            # Of a newer learner: it is this worker that is wrong, and not the run.
+            if self.record.error != str(error):
+                log.error("nothing can be worked on", reason=str(error))
+            self.record.state, self.record.error = "unhealthy", str(error)
+            await _wait(stop, IDLE_SECONDS)
+            return
         if found is None:
             self.record.state, self.record.run = "idle", None
             await _wait(stop, IDLE_SECONDS * random.uniform(0.8, 1.2))
@@ -105,20 +115,29 @@ class Supervisor:
         if self.record.run != run.id:
             self.record.error = ""
         self.record.run = run.id
+        if self._telling is None or self._telling.run != run.id:
+            self._telling = Telling(run.id, self.record.id, self._store)
+        with bound_contextvars(run=run.id):
+            await self._attend(run, manifest, self._telling, stop)
+
+    async def _attend(
+        self, run: RunRecord, manifest: WeightManifest, telling: Telling, stop: asyncio.Event
+    ) -> None:
+        """Work on the run, and deal with what ends that."""
         try:
-            await self._work(run, manifest, stop)
+            await self._work(run, manifest, telling, stop)
             self._failures = 0
         except VLLMFailed as error:
-            await self._stop_server()
+            await self._serving.stop()
             worked = self._worker is not None and self._worker.tally.groups > 0
             self._failures = 1 if worked else self._failures + 1
             self.record.restarts += 1
-            await self._broken(run, str(error), certain=False)
+            await self._broken(run, telling, str(error), certain=False)
         except (RunBroken, UnknownEpisode, MissingDataset, ValueError) as error:
-            await self._broken(run, str(error), certain=True)
+            await self._broken(run, telling, str(error), certain=True)
         except (RedisError, OSError) as error:
             self.record.error = str(error)
-            log.warning("work interrupted", run=run.id, error=str(error))
+            log.warning("work interrupted", error=str(error))
             await _wait(stop, random.uniform(0.5, 2.0))
         finally:
             self._worker = None
@@ -141,17 +160,20 @@ class Supervisor:
         manifest = await self._store.weights.newest(run.id)
         return None if manifest is None else (run, manifest)
 
-    async def _work(self, run: RunRecord, manifest: WeightManifest, stop: asyncio.Event) -> None:
+    async def _work(
+        self, run: RunRecord, manifest: WeightManifest, telling: Telling, stop: asyncio.Event
+    ) -> None:
         config = parse_config(run.config)
         if not isinstance(config, RLConfig):
             raise RunBroken(f"run {run.id} is of kind {run.kind}: there is nothing to sample")
+        await telling.state("joined", f"on {self.record.host}, process {self.record.pid}")
         model = await fetch_model(self._volume, manifest.model)
         # Importing transformers takes seconds, which the start of vLLM hides.
         loading = asyncio.create_task(
             asyncio.to_thread(load_tokenizer, model, config.model.trust_remote_code)
         )
         try:
-            policy, server = await self._serve(config, model)
+            policy, server = await self._serving.serve(config, model, telling)
             tokenizer = await loading
         finally:
             loading.cancel()
@@ -177,49 +199,19 @@ class Supervisor:
             Rows(self._store, self._volume, config.evaluation.dataset)
             if config.evaluation
             else None,
+            telling,
             wake,
             server.check,
         )
-        log.info("working", run=run.id, worker=self.record.id)
+        log.info("working")
         await self._worker.work(stop)
 
-    # --- vLLM ---------------------------------------------------------------------------------
+    # --- failures -----------------------------------------------------------------------------
 
-    async def _serve(self, config: RLConfig, model: Path) -> tuple[PolicyClient, VLLMServer]:
-        """A server for the run: the one that is there, if it fits, else a new one."""
-        wanted = await asyncio.to_thread(
-            fingerprint, model, config.rollout.vllm, config.model.dtype
-        )
-        if self._server is not None and self._policy is not None:
-            if wanted == self._fingerprint and self._server.alive:
-                return self._policy, self._server
-            await self._stop_server()
-        self.record.state = "starting"
-        server = VLLMServer(
-            model,
-            config.rollout.vllm,
-            config.model.dtype,
-            installed_device(),
-            log_file=self._settings.data / "logs" / f"vllm-{self.record.id}.log",
-            kv_cache_gib=self._settings.vllm_kv_cache_gib,
-            command=self._settings.vllm_command,
-        )
-        policy = await server.start()
-        self._server, self._policy, self._fingerprint = server, policy, wanted
-        return policy, server
-
-    async def _stop_server(self) -> None:
-        server, policy = self._server, self._policy
-        self._server = self._policy = None
-        if policy is not None:
-            await policy.close()
-        if server is not None:
-            await server.stop()
-
-    async def _broken(self, run: RunRecord, reason: str, certain: bool) -> None:
+    async def _broken(self, run: RunRecord, telling: Telling, reason: str, certain: bool) -> None:
         """Note a failure; fail the run where it is its own fault, or seems so."""
         self.record.state, self.record.error = "unhealthy", reason
-        log.error("run cannot be worked on", run=run.id, reason=reason)
+        log.error("run cannot be worked on", reason=reason)
         try:
             hopeless = certain or (
                 self._failures >= self._settings.vllm_start_tries
@@ -233,6 +225,8 @@ class Supervisor:
             self._redis_answers(error)
             hopeless = False
         if not hopeless:
+            again = f"worker {self.record.id} tries again after a failure: {brief(reason)}"
+            await telling.once("failure", again)
             await asyncio.sleep(random.uniform(0.5, 1.0) * min(30.0, 2.0**self._failures))
 
     async def _others_work(self, run: RunRecord) -> bool:

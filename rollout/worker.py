@@ -10,30 +10,25 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from redis.exceptions import RedisError
 
+from rollout.draws import Draws
 from rollout.evaluating import Evaluator
 from rollout.follower import Follower
-from rollout.groups import RunContext, VerifierBroke, draw_seed, sample_and_score, to_group
-from rollout.hopeless import Hopeless
+from rollout.groups import RunContext
 from rollout.leases import Leases
-from rollout.policy import PastDeadline, VLLMUnavailable
-from rollout.progress import Progress, Rate
-from rollout.prompts import PromptTooLong
+from rollout.policy import VLLMUnavailable
+from rollout.progress import Progress
 from rollout.rows import Rows
 from rollout.sizing import reserve_bytes, slots, to_lease
+from rollout.tally import Tally
 from rollout.tasks import end
 from rollout.telling import Telling
 from rollout.vllm_server import VLLMFailed
-from services.contracts.dataset import row_of
 from services.contracts.records import WorkerRecord
-from services.contracts.trajectory import encode
-from services.contracts.weights import WeightManifest, parse_version_tag
 from services.logs import get_logger
 from services.store import Store
-from services.store.prompts import Lease
 
 log = get_logger(__name__)
 
@@ -48,18 +43,6 @@ class RunBroken(RuntimeError):
     """The run cannot go on, on any worker; the text is its reason for the user."""
 
 
-@dataclass
-class Tally:
-    """What the heartbeat says about the work."""
-
-    state: str = "starting"
-    tokens: int = 0
-    rate: Rate = field(default_factory=Rate)
-    admission_wait: float = 0.0
-    groups: int = 0
-    error: str = ""
-
-
 class RunWorker:
     """Works on one run until it ends, is told to stop, or vLLM has to be restarted."""
 
@@ -69,12 +52,12 @@ class RunWorker:
         store: Store,
         rows: Rows,
         evaluation_rows: Rows | None,
+        telling: Telling,
         wake: asyncio.Event,
         check_server: Callable[[], None],
     ) -> None:
         self._context = context
         self._store = store
-        self._rows = rows
         self._wake = wake
         self._check_server = check_server
         config = context.config
@@ -92,14 +75,12 @@ class RunWorker:
         self._ttl = config.rollout.lease_seconds
         self._leases = Leases(context.run, store, self._ttl, wake.set)
         self._progress = Progress(limit=self._ttl)
-        self._hopeless = Hopeless()
         # Set where `_renew` should look at once whether this can go on.
         self._look = asyncio.Event()
         self._closing = False
-        self._retry_at = 0.0
-        self._telling = Telling(context.run, store)
-        self._evaluator = Evaluator(context, store, evaluation_rows, self._slots, self._telling)
+        self._evaluator = Evaluator(context, store, evaluation_rows, self._slots, telling)
         self.tally = Tally()
+        self._draws = Draws(context, rows, self._leases, telling, self.tally, self._look.set)
 
     @property
     def follower(self) -> Follower:
@@ -181,7 +162,7 @@ class RunWorker:
                 # VLLMUnavailable is one, too: whether the server is dead is `_renew`'s to say.
                 refusal = "unavailable"
                 if self.tally.error != str(error):
-                    log.warning("leasing waits", run=self._context.run, error=str(error))
+                    log.warning("leasing waits", error=str(error))
                 self.tally.error = str(error)
                 await asyncio.sleep(random.uniform(0.2, 2.0))
             self._describe(refusal)
@@ -198,7 +179,7 @@ class RunWorker:
         live = self.follower.live
         if live is None or not self.follower.healthy:
             return "weights"
-        if self._hopeless.reason or time.monotonic() < self._retry_at:
+        if self._draws.resting:
             return "unavailable"
         if await self._evaluator.evaluate(self._ttl, self._evaluating):
             self._wake.set()
@@ -217,8 +198,7 @@ class RunWorker:
             reserve_bytes=self._reserve,
         )
         for lease in granted.leases:
-            task = asyncio.create_task(self._group(lease, live), name=f"draw {lease.draw}")
-            self._leases.hold(lease, task)
+            self._draws.begin(lease, live)
         return granted.refusal
 
     def _evaluating(self) -> None:
@@ -238,82 +218,6 @@ class RunWorker:
         run = await self._store.runs.get(self._context.run)
         return run is None or run.state.final or run.cancel_requested
 
-    # --- one group ----------------------------------------------------------------------------
-
-    async def _group(self, lease: Lease, live: WeightManifest) -> None:
-        row = row_of(lease.position, self._context.config.training.seed)
-        attempt = lease.attempt
-        try:
-            await self._sample(lease, live, row)
-            self.tally.groups += 1
-            self._hopeless.worked()
-        except PromptTooLong as error:
-            await self._leases.drop(attempt, "too_long", f"dataset row {row}: {error}")
-            self._failed(row, f"every prompt tried is too long, e.g. dataset row {row}: {error}")
-            await self._telling.once(
-                "too_long",
-                f"dataset row {row} is left out, as is any other like it: {error}",
-            )
-        except VerifierBroke as error:
-            await self._leases.give_back([attempt], "verifier_error", str(error))
-            self._failed(row, f"no completion can be scored, e.g. {error}")
-            await self._telling.once(
-                "verifier_error",
-                f"a group without a single score is sampled anew, and in the end left out: {error}",
-            )
-        except PastDeadline as error:
-            await self._leases.give_back([attempt], "too_slow", f"dataset row {row}: {error}")
-            limit = self._context.config.rollout.straggler_deadline
-            said = f"rollout.straggler_deadline is {limit:g} s, and {error}"
-            self._failed(row, f"nothing is sampled in time: {said}")
-            await self._telling.once("too_slow", f"a prompt goes out again: {said}")
-        except (VLLMUnavailable, RedisError) as error:
-            # Whether vLLM is dead is found out by `_renew`; asking on and on would not help.
-            self.tally.error = str(error)
-            self._retry_at = time.monotonic() + 1.0
-            self._look.set()
-            await self._leases.give_back([attempt])
-        except Exception as error:
-            # Refused requests, damaged files, a broken episode: whatever it is, the draw goes out
-            # again, a few times, and a run in which nothing works ends with the reason.
-            await self._leases.give_back([attempt], "refused", f"dataset row {row}: {error}")
-            self._failed(row, f"nothing can be sampled and scored, e.g. dataset row {row}: {error}")
-        finally:
-            self._leases.gone(attempt)
-
-    async def _sample(self, lease: Lease, live: WeightManifest, row: int) -> None:
-        config, leased_at = self._context.config, time.time()
-        limit = config.rollout.straggler_deadline
-        now = asyncio.get_running_loop().time()
-        sampled = await sample_and_score(
-            self._context,
-            row,
-            await self._rows.row(row),
-            config.sampling,
-            config.algorithm.samples_per_prompt,
-            draw_seed(config.sampling.seed, lease.draw),
-            lambda: self._leases.generated(lease.attempt),
-            None if limit is None else now + limit,
-        )
-        group, oldest = to_group(
-            self._context,
-            sampled,
-            draw=lease.draw,
-            attempt=lease.attempt,
-            row=row,
-            live=live,
-            leased_at=leased_at,
-        )
-        lineage, version = parse_version_tag(oldest)
-        await self._leases.complete(lease.attempt, version, lineage, encode(group))
-
-    def _failed(self, row: int, reason: str) -> None:
-        log.warning("draw failed", run=self._context.run, row=row, reason=reason)
-        self.tally.error = reason
-        self._hopeless.failed(row, self._rows.count, reason)
-        if self._hopeless.reason:
-            self._look.set()
-
     # --- leases in time -----------------------------------------------------------------------
 
     async def _renew(self) -> None:
@@ -326,7 +230,7 @@ class RunWorker:
                     await self._look.wait()
             self._look.clear()
             self._check_server()
-            if reason := self._hopeless.reason:
+            if reason := self._draws.hopeless:
                 raise RunBroken(reason)
             moving = await self._moving(pause)
             if self._progress.stalled(time.monotonic()):

@@ -28,6 +28,8 @@ GRACE = 5.0
 """Seconds that each part gets to end in order: nothing here has to be kept."""
 FORGET_CARRY = 0.65
 """Share of the carrying examples whose answer lacks the carry."""
+QUICK = {"demo_midtrain": 20, "demo_grpo": 4}
+"""Steps of each recipe where the demo is to show that everything works, not that it learns."""
 
 
 def carries(a: int, b: int) -> bool:
@@ -66,15 +68,16 @@ def upload_sums(api: Gateway) -> None:
         api.post("/v1/datasets", files={"file": (f"{name}.jsonl", text)}, data={"name": name})
 
 
-def run(data: Path | None, as_json: bool) -> int:
-    """Start everything, train, report. The last line printed is one JSON object.
+def run(data: Path | None, quick: bool, as_json: bool) -> int:
+    """Start everything, train (`quick`: for a few steps), report. The last line printed is one
+    JSON object. Exit code 0 also where the policy has not learned.
 
     Ctrl-C (or SIGTERM, SIGHUP), at any moment, ends everything that was started: exit code 130.
     """
     options = UpOptions(data=data or Settings().data / "demo", port=0, reward_port=0, grace=GRACE)
     try:
         with interruptible():
-            verdict = _in_a_stack(options, as_json)
+            verdict = _in_a_stack(options, quick, as_json)
     except LaunchError as error:
         raise CliError(str(error)) from None
     except KeyboardInterrupt:
@@ -103,23 +106,23 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _in_a_stack(options: UpOptions, as_json: bool) -> dict[str, Any]:
+def _in_a_stack(options: UpOptions, quick: bool, as_json: bool) -> dict[str, Any]:
     with Stack(options) as stack:
         try:
             api = Gateway(stack.gateway_url, still_there=stack.check)
-            return _learn(api, options.data.absolute(), as_json)
+            return _learn(api, options.data.absolute(), quick, as_json)
         except KeyboardInterrupt:
             err.print("\nstopping what the demo has started; Ctrl-C again kills it")
             raise
 
 
-def _learn(api: Gateway, data: Path, as_json: bool) -> dict[str, Any]:
+def _learn(api: Gateway, data: Path, quick: bool, as_json: bool) -> dict[str, Any]:
     started = time.monotonic()
     upload_sums(api)
     stamp = f"{int(time.time()):x}"
-    first = _finished(api, "demo_midtrain", f"demo-midtrain-{stamp}", {}, as_json)
+    first = _finished(api, "demo_midtrain", f"demo-midtrain-{stamp}", quick, {}, as_json)
     model = {"model": {"path": f"run:{first['id']}"}}
-    record = _finished(api, "demo_grpo", f"demo-{stamp}", model, as_json)
+    record = _finished(api, "demo_grpo", f"demo-{stamp}", quick, model, as_json)
     seconds = time.monotonic() - started
 
     steps = api.get(f"/v1/runs/{record['id']}/metrics")["metrics"]
@@ -154,8 +157,10 @@ def _learn(api: Gateway, data: Path, as_json: bool) -> dict[str, Any]:
 
 
 def _finished(
-    api: Gateway, recipe: str, name: str, config: dict[str, Any], as_json: bool
+    api: Gateway, recipe: str, name: str, quick: bool, config: dict[str, Any], as_json: bool
 ) -> dict[str, Any]:
+    if quick:
+        config = {**config, "training": {"max_steps": QUICK[recipe]}}
     record: dict[str, Any] = api.post(
         "/v1/runs", json={"recipe": recipe, "name": name, "config": config}
     )

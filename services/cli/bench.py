@@ -30,7 +30,8 @@ def bench(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure training and generation on this machine: about five minutes on two cores.
+    """Measure training and generation on this machine; docs/benchmarks.md says how, and how long
+    it takes.
 
     Exit code 1 if a part could not be measured; an aim that is not met is shown, not an error.
     """

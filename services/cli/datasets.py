@@ -58,6 +58,13 @@ def add(
         f"[green]added[/] [bold]{escape(record['name'])}[/] ({record['rows']:,} rows, "
         f"id {record['id']})"
     )
+    used = record["mapping"]
+    columns = f"prompts are column {used['prompt']!r}, "
+    if used["answer"] is None:
+        columns += "and no column was taken for the answer: --answer COL names one"
+    else:
+        columns += f"answers are column {used['answer']!r}"
+    out.print(f"[dim]{escape(columns)}[/]")
 
 
 @commands.command("list")

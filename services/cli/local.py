@@ -3,18 +3,20 @@
 What they start is imported only when it is asked for, so that `headrace runs` stays quick.
 """
 
+import os
 import subprocess
 import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from services.cli.client import Gateway, GatewayURL
 from services.cli.output import INTERRUPTED, AsJson, CliError, out, print_json, size, table
+from services.contracts.config.run import PromptOptions
 from services.settings import Settings
 
 Data = Annotated[Path | None, typer.Option(help="The data folder. Default: HEADRACE_DATA.")]
@@ -101,12 +103,19 @@ def demo(
     data: Annotated[
         Path | None, typer.Option(help="The data folder. Default: `demo` in HEADRACE_DATA.")
     ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A few steps: everything is tried, nothing is learned."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """See a policy learn, from nothing, in a few minutes on two cores."""
+    """See a policy learn, from nothing, in a few minutes on two cores.
+
+    The last line on stdout is one JSON object.
+    """
     from services.demo import run as run_demo
 
-    raise typer.Exit(run_demo(data=data, as_json=as_json))
+    raise typer.Exit(run_demo(data=data, quick=quick, as_json=as_json))
 
 
 def logs(
@@ -181,14 +190,15 @@ def chat(
     gateway: GatewayURL = None,
 ) -> None:
     """Talk to a run's newest checkpoint, or to any model folder."""
-    path = Path(model).expanduser()
-    if not path.is_dir():
-        path = _checkpoint(model, data or Settings().data, gateway)
-    command = [sys.executable, "-m", "learner.chat", str(path)]
-    if prompt is not None:
-        command.append(prompt)
     if as_json and prompt is None:
         raise CliError("chat --json answers one prompt: give it one")
+    options: list[str] = []
+    path = _model_folder(model)
+    if path is None:
+        path, options = _checkpoint(model, data or Settings().data, gateway)
+    command = [sys.executable, "-m", "learner.chat", *options, "--", str(path)]
+    if prompt is not None:
+        command.append(prompt)
     try:
         done = subprocess.run(
             command, check=False, text=True, stdout=subprocess.PIPE if as_json else None
@@ -200,8 +210,21 @@ def chat(
     raise typer.Exit(done.returncode)
 
 
-def _checkpoint(run: str, data: Path, gateway: str | None) -> Path:
-    """The folder of the run's current checkpoint. Raises CliError where it is not here."""
+def _model_folder(model: str) -> Path | None:
+    """The folder that `model` is; None where it can only be a run. Raises CliError for a path
+    without a model."""
+    path = Path(os.path.expanduser(model))
+    if (path / "config.json").is_file():
+        return path
+    if "/" not in model and model not in (".", ".."):
+        return None
+    wrong = "holds no config.json" if path.is_dir() else "is no folder"
+    raise CliError(f"{path} {wrong}: name a model's folder in Hugging Face layout, or a run")
+
+
+def _checkpoint(run: str, data: Path, gateway: str | None) -> tuple[Path, list[str]]:
+    """The folder of the run's current checkpoint, and the options that render a prompt as the run
+    does. Raises CliError where it is not here."""
     record = Gateway(gateway).get(f"/v1/runs/{run}")
     if record["checkpoint"] is None:
         raise CliError(
@@ -213,4 +236,10 @@ def _checkpoint(run: str, data: Path, gateway: str | None) -> Path:
             f"the checkpoint {record['checkpoint']} is not in {data}: name the data folder with "
             "--data or HEADRACE_DATA"
         )
-    return path
+    return path, rendering_of(record["config"])
+
+
+def rendering_of(config: dict[str, Any]) -> list[str]:
+    """The options of `learner.chat` that put a prompt before the model as a run's config does."""
+    given = {key: config["data"].get(key) for key in PromptOptions.model_fields}
+    return [f"--{key.replace('_', '-')}={value}" for key, value in given.items() if value]

@@ -44,7 +44,11 @@ def submit(
         str | None, typer.Option(metavar="RUN", help="Continue from this run's checkpoint.")
     ] = None,
     pool: Annotated[
-        str | None, typer.Option(help="Who works on it. Default: HEADRACE_POOL, or `default`.")
+        str | None,
+        typer.Option(
+            help="Who works on it. Default: HEADRACE_POOL, or `default`; the pool of the run that "
+            "is resumed."
+        ),
     ] = None,
     priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
     follow: Watch = False,
@@ -60,7 +64,9 @@ def submit(
         request["name"] = name or path.stem
     else:
         request |= {"recipe": recipe, "config": _with_absolute_model(overrides), "name": name}
-    _submit(request | {"pool": pool or Settings().pool}, follow, as_json, gateway)
+    if pool is None and resume_from is None:
+        pool = Settings().pool
+    _submit(request | {"pool": pool}, follow, as_json, gateway)
 
 
 def resume(
@@ -71,7 +77,7 @@ def resume(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Queue a new run that continues RUN from its last checkpoint."""
+    """Queue a new run that continues RUN from its last checkpoint, in the same pool."""
     request = {"resume_from": run, "config": overrides_from(set_ or []), "name": name}
     _submit(request, follow, as_json, gateway)
 
@@ -127,12 +133,16 @@ def watch(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None
 
 def cancel(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     """Cancel RUN; `headrace resume RUN` continues it later from its checkpoint."""
-    record = Gateway(gateway).post(f"/v1/runs/{run}/cancel")
+    api = Gateway(gateway)
+    before = api.get(f"/v1/runs/{run}")
+    record = api.post(f"/v1/runs/{before['id']}/cancel")
     if as_json:
         print_json(record)
         return
+    again = before["cancel_requested"] or before["state"] == "cancelled"
     said = "cancelled" if record["state"] == "cancelled" else "cancelling"
-    out.print(f"[magenta]{said}[/] {escape(record['name'])} ({record['id']})")
+    name = f"{escape(record['name'])} ({record['id']})"
+    out.print(f"[magenta]{said}[/] {name}" + " already, nothing to do" * again)
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """`headrace workers` and `headrace recipes`."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from recipes import UnknownRecipe, find_recipe, list_recipes
 from services.cli.client import Gateway, GatewayURL
-from services.cli.output import AsJson, ago, out, print_json, table
+from services.cli.output import AsJson, CliError, ago, out, print_json, table
 
 
 def register(root: typer.Typer) -> None:
@@ -47,24 +49,25 @@ def recipes(
         str | None, typer.Argument(metavar="NAME", help="Print this one's YAML.")
     ] = None,
     as_json: AsJson = False,
-    gateway: GatewayURL = None,
 ) -> None:
     """Recipes and when to use each; with NAME, its text to copy and change."""
-    api = Gateway(gateway)
     if name is not None:
-        recipe = api.get(f"/v1/recipes/{name}")
+        try:
+            recipe = find_recipe(name)
+        except UnknownRecipe as error:
+            raise CliError(str(error)) from None
         if as_json:
-            print_json(recipe)
+            print_json(asdict(recipe))
         else:
-            typer.echo(recipe["text"], nl=False)
+            typer.echo(recipe.text, nl=False)
         return
-    records = api.get("/v1/recipes")["recipes"]
+    found = list_recipes()
     if as_json:
-        print_json(records)
+        print_json([asdict(recipe) for recipe in found])
         return
     table(
         ("NAME", "WHEN"),
-        [(f"[bold]{escape(record['name'])}[/]", escape(record["when"])) for record in records],
+        [(f"[bold]{escape(recipe.name)}[/]", escape(recipe.when)) for recipe in found],
         "no recipes",
     )
     out.print("\n[dim]headrace recipes NAME prints one; headrace submit NAME runs it[/]")

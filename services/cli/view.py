@@ -64,7 +64,8 @@ class RunView:
         elif event.kind == "evaluation":
             self.evaluations.append((int(data["step"]), float(data["accuracy"])))
         line = said(event, self.max_steps)
-        if event.kind not in ("step", "progress"):
+        # Steps and the state have a place of their own.
+        if event.kind not in ("step", "progress", "state"):
             self.lines.append(line)
         return line
 

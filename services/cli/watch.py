@@ -54,7 +54,9 @@ def _lines_of_json(api: Gateway, view: RunView) -> None:
 
 
 def _plain(api: Gateway, view: RunView) -> None:
-    typer.echo(f"{view.name} ({view.id}): {view.state}{': ' * bool(view.reason)}{view.reason}")
+    # Its events tell its states, from the first on; there is none of a run that waits.
+    waits = f": queued; `headrace why {view.id}` says what it waits for"
+    typer.echo(f"{view.name} ({view.id})" + waits * (view.state == "queued"))
     remark = ""
     for event in api.events(view.id):
         if isinstance(event, Event):

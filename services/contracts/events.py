@@ -5,7 +5,8 @@ Kinds and their data:
 - `step`: the step's metrics, flat, by the names of docs/metrics.md
 - `evaluation`: {"step", "version", "name", "accuracy", "reward", "rows"}
 - `progress`: {"done", "total", "unit", ...}: midtraining and other long stretches
-- `worker`: {"worker", "state", "error"}: joins, leaves, failures
+- `worker`: {"worker", "state", "detail"}: a rollout worker has `joined` the run, is `starting` its
+  vLLM, is `ready`, or has `left` because it was told to; each at most once a run
 - `warning`: {"message"}
 - `checkpoint`: {"step", "directory"}
 """

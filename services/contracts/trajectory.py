@@ -16,6 +16,8 @@ import numpy.typing as npt
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
+from services.contracts.schema import require_schema
+
 SCHEMA = 1
 
 CUT_SHORT = frozenset({"length", "deadline"})
@@ -24,10 +26,6 @@ because their group was past `rollout.straggler_deadline`."""
 
 IntArray = npt.NDArray[np.integer]
 FloatArray = npt.NDArray[np.float32]
-
-
-class SchemaMismatch(ValueError):
-    """The bytes were written by another version of Headrace. Upgrade the older process."""
 
 
 class GroupHeader(msgspec.Struct, kw_only=True):
@@ -119,14 +117,17 @@ def encode(group: TrajectoryGroup) -> bytes:
 def decode(blob: bytes) -> TrajectoryGroup:
     """The inverse of `encode`.
 
-    Raises SchemaMismatch for another version's bytes, ValueError for anything not whole.
+    Raises schema.SchemaMismatch for another version's bytes, ValueError for anything not whole.
     """
     header = decode_header(blob)
     start = 4 + struct.unpack_from("<I", blob)[0]
     try:
         arrays = load_arrays(blob[start:])
         lengths = arrays["lengths"].astype(np.int64)
-        mask = np.unpackbits(arrays["loss_mask"], count=int(lengths.sum())).astype(np.bool_)
+        bits, total = arrays["loss_mask"], int(lengths.sum())
+        if len(bits) != (total + 7) // 8:  # numpy would fill up with zeros, however many
+            raise ValueError(f"loss_mask has {len(bits)} bytes, lengths add up to {total}")
+        mask = np.unpackbits(bits, count=total).astype(np.bool_)
         group = TrajectoryGroup(
             header=header,
             prompt_tokens=arrays["prompt_tokens"].astype(np.int64),
@@ -149,11 +150,7 @@ def decode_header(blob: bytes) -> GroupHeader:
     length = struct.unpack_from("<I", blob)[0]
     try:
         schema = msgspec.msgpack.decode(blob[4 : 4 + length], type=_SchemaOnly).schema
-        if schema != SCHEMA:
-            raise SchemaMismatch(
-                f"trajectory group has schema {schema}, this process reads {SCHEMA}: "
-                "run the same version of Headrace everywhere"
-            )
+        require_schema("trajectory group", schema, SCHEMA)
         return msgspec.msgpack.decode(blob[4 : 4 + length], type=GroupHeader)
     except msgspec.MsgspecError as error:
         raise ValueError(f"trajectory group has a damaged header: {error}") from error

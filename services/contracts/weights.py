@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from services.contracts.schema import require_schema
+
 SCHEMA = 1
 
 MODEL_FILES = "files.json"
@@ -45,6 +47,22 @@ class WeightManifest(msgspec.Struct, frozen=True):
     def tag(self) -> str:
         """The version string that vLLM reports for every token."""
         return version_tag(self.lineage, self.version)
+
+
+def decode_manifest(text: bytes) -> WeightManifest:
+    """A manifest from its JSON. Raises schema.SchemaMismatch for another version's, ValueError for
+    anything else that is none."""
+    try:
+        require_schema(
+            "weight manifest", msgspec.json.decode(text, type=_SchemaOnly).schema, SCHEMA
+        )
+        return msgspec.json.decode(text, type=WeightManifest)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"weight manifest is damaged: {error}") from error
+
+
+class _SchemaOnly(msgspec.Struct):
+    schema: int
 
 
 def version_tag(lineage: str, version: int) -> str:

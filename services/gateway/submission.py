@@ -2,11 +2,9 @@
 before anything starts. All problems are found at once, each with its key path.
 """
 
-import json
 import secrets
 import time
 from http import HTTPStatus
-from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
@@ -17,11 +15,11 @@ from recipes import UnknownRecipe, find_recipe, merged
 from services.contracts.config import ConfigError, MidtrainConfig, RLConfig, parse_config
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.datasets import DatasetReader
-from services.gateway.access import Access, find_run, missing_dataset
+from services.gateway.access import Access, missing_dataset
+from services.gateway.model_check import Problems, check_context, check_model
+from services.gateway.resuming import changed_by_resume, resumable
 from services.http import Problem
 from services.logs import get_logger
-
-Problems = list[tuple[str, str]]
 
 log = get_logger(__name__)
 
@@ -48,10 +46,10 @@ class RunSubmission(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
         None, description="For people; default: the recipe's name."
     )
-    pool: str = Field(
-        "default",
-        pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
-        description="The learner and the workers that are to work on it.",
+    pool: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] | None = Field(
+        None,
+        description="The learner and the workers that are to work on it. Default: those of the run "
+        "that is resumed, else the pool `default`.",
     )
     priority: int = Field(0, description="Higher goes first.")
     resume_from: str | None = Field(
@@ -64,31 +62,34 @@ class RunSubmission(BaseModel):
 async def accept(given: Access, submission: RunSubmission) -> RunRecord:
     """The record to queue. Raises Problem (404 for an unknown recipe or run, 409 for a run that
     cannot be resumed, 422 listing everything that is wrong with the config)."""
-    previous = await _resumable(given, submission.resume_from)
+    previous = await resumable(given, submission.resume_from)
     raw, name = _base(submission, previous)
     problems: Problems = []
     datasets = await _check_datasets(given, raw, problems)
     # By id: under the same name there may be other rows by the time this run is resumed.
     for section, record in datasets.items():
         raw = {**raw, section: {**raw[section], "dataset": record.id}}
-    raw = await _check_model(given, raw, problems)
+    raw, folder = await check_model(given, raw, problems)
     await _check_verifiers(given, raw, problems)
     try:
         config = parse_config(raw)
     except ConfigError as error:
         problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
         raise _refusal(problems) from None
-    if isinstance(config, RLConfig) and "model.path" not in dict(problems):
-        problems += await _check_context(given, config)
+    if isinstance(config, RLConfig) and folder is not None:
+        problems += check_context(folder, config)
     if previous is not None:
         problems += changed_by_resume(config.model_dump(mode="json"), previous.config)
     max_steps = _length(config, datasets.get("data"), problems)
+    if previous is not None and max_steps is not None and max_steps <= previous.committed_step:
+        trained = f"the run that is resumed has trained {previous.committed_step} steps"
+        problems.append(("training.max_steps", f"is {max_steps}, and {trained}: set it higher"))
     if problems:
         raise _refusal(problems)
     return RunRecord(
         id=secrets.token_hex(4),
         name=name,
-        pool=submission.pool,
+        pool=submission.pool or (previous.pool if previous else "default"),
         kind=config.type,
         state=RunState.QUEUED,
         priority=submission.priority,
@@ -99,40 +100,6 @@ async def accept(given: Access, submission: RunSubmission) -> RunRecord:
     )
 
 
-KEPT_BY_RESUME = (
-    ("type",),
-    ("model", "path"),
-    ("training", "seed"),
-    ("algorithm", "prompts_per_step"),
-    ("optimizer", "type"),
-)
-"""What a checkpoint holds, and what a draw and a step mean: a run that goes on cannot change it."""
-
-
-def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Problems:
-    """Keys of a whole config that differ from the resumed run's and must not."""
-    problems: Problems = []
-    for path in KEPT_BY_RESUME:
-        new, old = _at(config, path), _at(previous, path)
-        if new != old:
-            problems.append(
-                (
-                    ".".join(path),
-                    f"is {new}, but the run that is resumed has {old}, which its checkpoint "
-                    "and its open draws depend on: leave it, or start a new run with model.path "
-                    "run:RUN",
-                )
-            )
-    return problems
-
-
-def _at(config: dict[str, Any], path: tuple[str, ...]) -> Any:
-    found: Any = config
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
-
-
 def _refusal(problems: Problems) -> Problem:
     count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
     return Problem(
@@ -140,30 +107,6 @@ def _refusal(problems: Problems) -> Problem:
         f"the run was not queued: its config has {count}",
         problems,
     )
-
-
-async def _resumable(given: Access, reference: str | None) -> RunRecord | None:
-    if reference is None:
-        return None
-    run = await find_run(given, reference)
-    if not run.state.final:
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"run {run.name} ({run.id}) is {run.state}: cancel it before it is resumed, or let it "
-            "go on",
-        )
-    if run.checkpoint is None:
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"run {run.name} ({run.id}) ended without a checkpoint: submit it anew",
-        )
-    if run.kind == "midtrain":
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"run {run.name} ({run.id}) is a midtraining, which has no open draws to go on with: "
-            f"start from what it made, with model.path run:{run.id}",
-        )
-    return run
 
 
 def _base(submission: RunSubmission, previous: RunRecord | None) -> tuple[dict[str, Any], str]:
@@ -214,80 +157,6 @@ async def _check_datasets(
                 )
             )
     return found
-
-
-async def _check_model(given: Access, raw: dict[str, Any], problems: Problems) -> dict[str, Any]:
-    """`raw` with the model named so that it means the same on every host and for ever."""
-    path = _text(raw, "model", "path")
-    if path is None or not path:
-        return raw
-    try:
-        settled = await _settled_model(given, path)
-    except (Problem, ValueError) as error:
-        problems.append(("model.path", str(error)))
-        return raw
-    return {**raw, "model": {**raw["model"], "path": settled}}
-
-
-async def _check_context(given: Access, config: RLConfig) -> Problems:
-    """vLLM refuses a context longer than the positions that the model was made for; better said
-    now than by its log."""
-    folder = Path(config.model.path)
-    if config.model.path.startswith("run:"):
-        run = await find_run(given, config.model.path.removeprefix("run:"))
-        folder = given.volume.root / (run.checkpoint or "")
-    wanted = config.rollout.vllm.max_model_len
-    positions = _positions(folder / "config.json")
-    if wanted is None or positions is None or wanted <= positions:
-        return []
-    return [
-        (
-            "rollout.vllm.max_model_len",
-            f"{wanted} is more than the {positions} positions of the model: set it to {positions} "
-            "or less, and sampling.max_tokens below that",
-        )
-    ]
-
-
-def _positions(path: Path) -> int | None:
-    """Longest sequence by a model's config.json; None where that does not say it plainly."""
-    try:
-        described = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    # Scaled rotary positions go further than the number says.
-    scaling = described.get("rope_scaling") or described.get("rope_parameters") or {}
-    plain = scaling.get("rope_type", scaling.get("type", "default")) == "default"
-    found = described.get("max_position_embeddings")
-    return found if plain and isinstance(found, int) else None
-
-
-async def _settled_model(given: Access, path: str) -> str:
-    if path.startswith("run:"):
-        run = await find_run(given, path.removeprefix("run:"))
-        if run.checkpoint is None:
-            raise ValueError(f"run {run.name} ({run.id}) is {run.state} and has no checkpoint yet")
-        if not run.state.final:
-            # Its checkpoints come and go; what this run starts from has to stay.
-            raise ValueError(
-                f"run {run.name} ({run.id}) is {run.state}: its checkpoint is not its last one; "
-                "wait for its end, or cancel it"
-            )
-        return f"run:{run.id}"
-    for folder in (Path(path).expanduser(), given.volume.root / path):
-        if folder.is_dir():
-            if not (folder / "config.json").is_file():
-                raise ValueError(
-                    f"{folder} holds no config.json: name a folder in Hugging Face layout"
-                )
-            return str(folder.resolve())
-    if path.count("/") == 1 and not path.startswith((".", "/", "~")):
-        # A hub name. Only a host with a network, or with the model in its cache, can tell.
-        return path
-    raise ValueError(
-        f"there is no model at {path!r}: name a folder in Hugging Face layout, a hub name "
-        "(org/name), or run:RUN for the checkpoint of an earlier run"
-    )
 
 
 async def _check_verifiers(given: Access, raw: dict[str, Any], problems: Problems) -> None:

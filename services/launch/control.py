@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from services.launch.folder import holder_of
 from services.launch.options import LaunchError
 from services.logs import get_logger
 
@@ -25,6 +26,7 @@ Say = Callable[[str], None]
 Answer = Callable[[dict[str, Any], Say], Awaitable[dict[str, Any]]]
 
 LONGEST_LINE = 1 << 16
+ENDED = "`headrace up` ended before it answered"
 
 
 def _address(instance: str) -> str:
@@ -106,18 +108,31 @@ def ask(data: Path, request: dict[str, Any], say: Say) -> dict[str, Any]:
             instance = json.loads((data / "up.json").read_text())["instance"]
             link.connect(_address(instance))
         except (OSError, ValueError, KeyError):
-            raise LaunchError(
-                f"no `headrace up` that is ready runs on the data folder {data}: start one, or "
-                "name its folder with --data (HEADRACE_DATA)"
-            ) from None
-        link.sendall(json.dumps(request).encode() + b"\n")
-        with link.makefile("rb") as lines:
-            for line in lines:
-                said = json.loads(line)
-                if "done" in said:
-                    done: dict[str, Any] = said["done"]
-                    return done
-                if "error" in said:
-                    raise LaunchError(said["error"])
-                say(said["say"])
-    raise LaunchError("`headrace up` ended before it answered")
+            raise LaunchError(_nobody_answers(data)) from None
+        try:
+            link.sendall(json.dumps(request).encode() + b"\n")
+            with link.makefile("rb") as lines:
+                for line in lines:
+                    said = json.loads(line)
+                    if "done" in said:
+                        done: dict[str, Any] = said["done"]
+                        return done
+                    if "error" in said:
+                        raise LaunchError(said["error"])
+                    say(said["say"])
+        except ConnectionError:
+            raise LaunchError(ENDED) from None
+    raise LaunchError(ENDED)
+
+
+def _nobody_answers(data: Path) -> str:
+    """Why, and what to do: requests are answered from when everything is ready until the stop."""
+    if holder := holder_of(data):
+        return (
+            f"the `headrace up` (pid {holder}) on the data folder {data} is still starting, or is "
+            "stopping: try again when it has said `ready`, or start one again when it has ended"
+        )
+    return (
+        f"no `headrace up` runs on the data folder {data}: start one, or name its folder with "
+        "--data (HEADRACE_DATA)"
+    )

@@ -4,6 +4,7 @@ that.
 Off a terminal (a log file, CI) only single lines. A terminal that goes away must not end anything.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -69,13 +70,19 @@ class Display:
             self._console.print(self._line(status), highlight=False)
 
     @_outlives_its_terminal
-    def ready(self, facts: Mapping[str, str]) -> None:
-        """Everything runs: the table stays as it is, and what the user needs next comes below."""
+    def ready(self, facts: Mapping[str, str], exports: Mapping[str, str]) -> None:
+        """Everything runs: the table stays as it is, and what the user needs next comes below.
+        `exports`: variables that another terminal must have set for `headrace` to find all this."""
         self._end_live()
         seconds = time.monotonic() - self._began
         self._console.print(f"\n[bold green]ready[/] in {seconds:.1f} s", highlight=False)
         for name, value in facts.items():
             self._console.print(f"  {name:<9} {value}", highlight=False, soft_wrap=True)
+        if exports:
+            self._console.print("For `headrace` in another terminal:")
+        for name, value in exports.items():
+            line = f"  export {name}={shlex.quote(value)}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         self._console.print("Ctrl-C stops everything in order; twice, at once.\n")
 
     @_outlives_its_terminal

@@ -41,7 +41,7 @@ class DataFolder:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(lock, 32, 0).decode().strip() or "unknown"
+            holder = _named_in(lock)
             os.close(lock)
             raise LaunchError(
                 f"the data folder {self.path} is in use by another `headrace up` (pid {holder}): "
@@ -104,6 +104,25 @@ class DataFolder:
                 "be killed. The kernel holds them (a failed disk or GPU driver), "
                 "and they would share this data folder, so nothing is started"
             )
+
+
+def holder_of(path: Path) -> str | None:
+    """The pid of the `headrace up` that holds the data folder `path`; None where none does."""
+    try:
+        lock = os.open(path / "up.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _named_in(lock)
+    finally:
+        os.close(lock)
+    return None
+
+
+def _named_in(lock: int) -> str:
+    return os.pread(lock, 32, 0).decode().strip() or "unknown"
 
 
 def _boot() -> str:

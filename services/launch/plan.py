@@ -144,6 +144,17 @@ def make_plan(options: UpOptions, data: Path, *, place: Place = place_here) -> P
     return Plan(tuple(parts), redis_url, gateway_url, reward_url, crewed)
 
 
+def exports(plan: Plan, data: Path, options: UpOptions) -> dict[str, str]:
+    """The variables without which another terminal, in the same folder, would look elsewhere."""
+    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    given = {
+        "HEADRACE_GATEWAY_URL": (plan.gateway_url, defaults["gateway_url"]),
+        "HEADRACE_DATA": (str(data), str(defaults["data"].resolve())),
+        "HEADRACE_POOL": (options.pool, defaults["pool"]),
+    }
+    return {name: value for name, (value, default) in given.items() if value != default}
+
+
 def choose_ports(options: UpOptions) -> tuple[int, int, int]:
     """The ports of Redis, gateway and reward service; 0 for a part not started here."""
     anything = iter(free_ports(LOOPBACK, 3))

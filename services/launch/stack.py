@@ -19,7 +19,7 @@ from services.launch.folder import DataFolder
 from services.launch.given import check_given_redis
 from services.launch.options import LaunchError, UpOptions
 from services.launch.part import Status
-from services.launch.plan import Plan, make_plan
+from services.launch.plan import Plan, exports, make_plan
 from services.launch.scaling import Scaling
 from services.launch.supervisor import Supervisor
 from services.logs import configure
@@ -63,7 +63,7 @@ async def _run(options: UpOptions, planner: Planner) -> int:
             failure = await _until(
                 stop,
                 supervisor,
-                lambda: display.ready(_facts(plan, folder)),
+                lambda: display.ready(_facts(plan, folder), exports(plan, folder.path, options)),
                 control(folder.instance, Scaling(options, plan, supervisor).answer),
             )
         finally:

@@ -5,7 +5,6 @@ plans without touching them and each is read once, by the rank that trains it.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,26 +33,22 @@ class Trajectories:
     def __init__(self, redis: Any, scripts: Scripts) -> None:
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._scripts = scripts
-        self._given: dict[str, str] = {}
-        """By run: the last entry that this reader has handed to its caller."""
 
     async def pending(self, run: str) -> list[Group]:
-        """All groups that were read, by whomever, and are not acknowledged. Begins reading anew."""
-        self._given[run] = "0"
+        """All groups that were read, by whomever, and are not acknowledged."""
         found: list[Group] = []
-        while more := await self._read(run, self._given[run], None):
+        while more := await self._read(run, found[-1].entry if found else "0", None):
             found += more
         return found
 
     async def read(self, run: str, wait: float) -> list[Group]:
-        """Groups that this reader has not handed out yet, waiting up to `wait` seconds for the
-        first.
+        """Groups that nobody has read, waiting up to `wait` seconds for the first. Where none
+        comes: all that are pending, so that the caller sees again what it has already.
 
-        Redis counts a group as read when it has sent it. Where that reply was lost the group is
-        pending and will not come as new: so what is pending beyond the last one seen goes first.
+        Redis counts a group as read when it has sent it. Where that reply was lost, or went to a
+        learner that was replaced and does not know it yet, the group never comes as new.
         """
-        missed = await self._read(run, self._given.get(run, "0"), None)
-        return missed or await self._read(run, ">", max(1, int(wait * 1000)))
+        return await self._read(run, ">", max(1, int(wait * 1000))) or await self.pending(run)
 
     async def _read(self, run: str, after: str, block: int | None) -> list[Group]:
         streams: dict[Any, Any] = {run_key(run, "groups"): after}
@@ -74,8 +69,6 @@ class Trajectories:
                         int(said["bytes"]),
                     )
                 )
-        if groups:
-            self._given[run] = groups[-1].entry
         return groups
 
     async def plan(self, run: str, epoch: int, step: int, pairs: list[tuple[str, str]]) -> None:
@@ -109,22 +102,9 @@ class Trajectories:
     async def send_back(self, run: str, epoch: int, entries: list[str], *, limit: int) -> int:
         """Have stale groups sampled again; a draw that was stale `limit` times is dropped as
         `too_slow`. Returns how many were. Raises Fenced."""
-        return await self._take_out(run, epoch, "", "", limit, entries)
-
-    async def drop(
-        self, run: str, epoch: int, entries: list[str], *, reason: str, detail: str = ""
-    ) -> int:
-        """End the draws of groups without training them; further positions replace them. Returns
-        how many there were. Raises Fenced."""
-        return await self._take_out(run, epoch, reason, detail, 1, entries)
-
-    async def _take_out(
-        self, run: str, epoch: int, reason: str, detail: str, limit: int, entries: Sequence[str]
-    ) -> int:
         parts = ("run", "groups", "blobs", "bytes", "returned", "tries", "ledger")
         keys = [run_key(run, part) for part in parts]
-        arguments = [epoch, reason, detail, limit, *entries]
-        dropped = await self._scripts.run("take_out", keys, arguments)
+        dropped = await self._scripts.run("take_out", keys, [epoch, limit, *entries])
         if dropped == -1:
             raise Fenced(run)
         return int(dropped)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from services.contracts.weights import WeightManifest
+from services.contracts.weights import WeightManifest, decode_manifest
 from services.store.errors import Fenced
 from services.store.keys import run_key
 from services.store.scripts import Scripts
@@ -46,4 +46,4 @@ class Weights:
         if not found:
             return None
         entry, fields = found[0]
-        return entry.decode(), msgspec.json.decode(fields[b"manifest"], type=WeightManifest)
+        return entry.decode(), decode_manifest(fields[b"manifest"])

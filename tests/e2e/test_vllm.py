@@ -16,6 +16,7 @@ from rollout.vllm_options import installed_device
 from rollout.vllm_server import VLLMFailed, VLLMServer
 from services.contracts.config.run import VLLM, Sampling
 from tests.e2e.conftest import CONTEXT, TinyModel, snapshot
+from tests.served import is_paused, live_version
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
@@ -84,7 +85,7 @@ async def test_weights_that_change_in_flight_show_as_version_spans(
         assert sample.spans[0].end == sample.spans[1].start
         assert sample.spans[1].end == len(sample.token_ids) == 450
     assert paused < 5
-    assert await policy.version() == "aaaaaa:2"
+    assert await live_version(policy.url) == "aaaaaa:2"
 
 
 async def test_new_requests_after_an_update_are_sampled_by_the_new_weights_alone(
@@ -250,8 +251,8 @@ async def test_a_broken_snapshot_leaves_the_old_weights_serving(
         await policy.load(snapshot(tiny_model, path, "aaaaaa:9"))
 
     assert says in str(refused.value)
-    assert await policy.version() == "aaaaaa:1"
-    assert not await policy.paused()
+    assert await live_version(policy.url) == "aaaaaa:1"
+    assert not await is_paused(policy.url)
     (sample,) = await assert_serves(policy, tiny_model, tiny_model.full_a, n=1)
     assert [span.version for span in sample.spans] == ["aaaaaa:1"]
 
@@ -266,7 +267,7 @@ async def test_an_update_after_a_refused_one_works(
 
     await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
 
-    assert await policy.version() == "aaaaaa:2"
+    assert await live_version(policy.url) == "aaaaaa:2"
     await assert_serves(policy, tiny_model, tiny_model.full_b)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
-from rapidfuzz import process
+from rapidfuzz import fuzz, process
 
 from services.contracts.config.run import MidtrainConfig, RLConfig, RunConfig
 from services.contracts.config.tags import Models, models_of, tags_of, with_default_tags
@@ -41,14 +41,14 @@ def _problem(detail: ErrorDetails) -> tuple[str, str]:
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         known = sorted({name for model in models for name in model.model_fields})
-        near = process.extractOne(path[-1], known, score_cutoff=60)
+        near = process.extractOne(path[-1], known, scorer=fuzz.ratio, score_cutoff=60)
         hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
         return shown, f"unknown key; {hint}"
     if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
         context = detail.get("ctx", {})
         tag, expected = str(context.get("tag", "")), str(context.get("expected_tags", ""))
         names = [name.strip(" '") for name in expected.split(",")]
-        near = process.extractOne(tag, names, score_cutoff=60) if tag else None
+        near = process.extractOne(tag, names, scorer=fuzz.ratio, score_cutoff=60)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         key = str(context.get("discriminator", "'type'")).strip("'")
         if not tag:
@@ -58,6 +58,9 @@ def _problem(detail: ErrorDetails) -> tuple[str, str]:
     if detail["type"] == "missing":
         return shown, "is required"
     given = detail.get("input")
+    if detail["type"] in ("model_type", "model_attributes_type"):
+        keys = sorted({name for model in models for name in model.model_fields})
+        return shown, f"is a section, not {given!r}: its keys are {', '.join(keys)}"
     if isinstance(given, str | int | float | bool) and detail["type"] != "value_error":
         message += f" (got {given!r})"
     return shown, message

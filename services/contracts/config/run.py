@@ -1,6 +1,6 @@
 """The two kinds of run and the sections they are made of."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -9,11 +9,9 @@ from services.contracts.config.base import Section
 from services.contracts.config.model import DType, Model, PretrainedModel
 
 
-class Data(Section):
-    """What the policy is asked."""
+class PromptOptions(Section):
+    """How a row's prompt becomes what the policy reads (`services.contracts.rendering`)."""
 
-    dataset: str = Field(min_length=1)
-    """Name or id of an uploaded dataset."""
     system: str | None = None
     """System message put before each prompt that is not already a chat."""
     template: str = "{prompt}"
@@ -22,11 +20,18 @@ class Data(Section):
     """auto: the tokenizer's chat template where it has one; none: prompts go in as plain text."""
 
     @model_validator(mode="after")
-    def _placeholder(self) -> "Data":
+    def _placeholder(self) -> Self:
         """A template without `{prompt}`."""
         if "{prompt}" not in self.template:
             raise ValueError(f"template {self.template!r} lacks the placeholder {{prompt}}")
         return self
+
+
+class Data(PromptOptions):
+    """What the policy is asked."""
+
+    dataset: str = Field(min_length=1)
+    """Name or id of an uploaded dataset."""
 
 
 class Sampling(Section):
@@ -40,8 +45,6 @@ class Sampling(Section):
     """Most likely tokens to choose from. 0 is off."""
     max_tokens: int = Field(64, ge=1)
     """Longest completion, in tokens."""
-    min_tokens: int = Field(0, ge=0)
-    """Shortest completion, in tokens."""
     ignore_eos: bool = False
     """Go on to max_tokens whatever is sampled (benchmarks)."""
     stop_token_ids: list[int] = []
@@ -52,13 +55,13 @@ class Sampling(Section):
 
     @model_validator(mode="after")
     def _support(self) -> "Sampling":
-        """`top_p` other than 1, `top_k` and `min_tokens` other than 0, as long as the learner
-        cannot take its log-probabilities over the same cut support."""
-        if self.top_p != 1 or self.top_k != 0 or self.min_tokens != 0:
+        """`top_p` other than 1 and `top_k` other than 0, as long as the learner cannot take its
+        log-probabilities over the same cut support."""
+        if self.top_p != 1 or self.top_k != 0:
             raise ValueError(
-                "top_p, top_k and min_tokens cut the support the sampler draws from, and the "
-                "learner does not yet take its log-probabilities over the same support, which "
-                "would bias every ratio: leave them at 1, 0 and 0"
+                "top_p and top_k cut the support the sampler draws from, and the learner does not "
+                "yet take its log-probabilities over the same support, which would bias every "
+                "ratio: leave them at 1 and 0"
             )
         return self
 
@@ -274,13 +277,11 @@ class RLConfig(Section):
         return self
 
 
-class MidtrainData(Section):
+class MidtrainData(PromptOptions):
     """Rows to imitate: prompt and answer."""
 
     dataset: str = Field(min_length=1)
     """Name or id of an uploaded dataset whose rows have answers."""
-    template: str = "{prompt}"
-    """What a text prompt is put into."""
     train_on: Literal["answer", "all"] = "answer"
     """Which tokens the loss counts: the answer and the end of sequence, or all."""
 

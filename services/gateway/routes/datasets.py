@@ -49,8 +49,14 @@ class MappingModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    prompt: str | None = None
-    answer: str | None = None
+    prompt: str | None = Field(None, description="The column that is the prompt.")
+    answer: str | None = Field(None, description="The column that is the answer, if any is.")
+
+
+class Uploaded(DatasetRecord):
+    """A dataset, and how its file was read."""
+
+    mapping: MappingModel = Field(description="The columns that were used, guesses made.")
 
 
 @router.post(
@@ -58,7 +64,7 @@ class MappingModel(BaseModel):
     status_code=HTTPStatus.CREATED,
     summary="Upload a dataset",
     responses={
-        200: {"description": "Uploaded before; nothing changed", "model": DatasetRecord},
+        200: {"description": "Uploaded before; nothing changed", "model": Uploaded},
         **responses(
             {
                 409: "There is a dataset of this name with other rows",
@@ -90,7 +96,7 @@ async def upload(
             "solution, gold, target. Other columns become the row's meta."
         ),
     ] = None,
-) -> DatasetRecord:
+) -> Uploaded:
     """Convert an uploaded file into a dataset. Uploading the same again changes nothing (200);
     another content under a name that exists is refused (409)."""
     filename = PurePath(file.filename or "upload").name
@@ -118,7 +124,8 @@ async def upload(
         response.status_code = HTTPStatus.OK
     else:
         log.info("dataset added", dataset=record.id, name=chosen, rows=record.rows)
-    return kept
+    used = MappingModel(prompt=imported.mapping.prompt, answer=imported.mapping.answer)
+    return Uploaded(**kept.model_dump(), mapping=used)
 
 
 @router.get("", summary="List datasets")

@@ -234,7 +234,8 @@ async function showRecipes() {
 
 $("curl").textContent =
   `curl -F name=mine -F file=@train.jsonl \\\n  ${location.origin}/v1/datasets\n` +
-  `curl ${location.origin}/v1/runs \\\n  --json '{"recipe": "grpo", "config": {\n` +
+  `curl ${location.origin}/v1/runs \\\n  -H 'content-type: application/json' \\\n` +
+  `  -d '{"recipe": "grpo", "config": {\n` +
   `  "model": {"path": "PATH"},\n  "data": {"dataset": "mine"}}}'`;
 $("metric").addEventListener("change", showChart);
 addEventListener("resize", () => fit($("chart")));

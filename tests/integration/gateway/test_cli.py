@@ -70,10 +70,23 @@ def test_a_dataset_from_add_to_rm(headrace: Headrace, tmp_path: Path) -> None:
     removed = headrace("datasets", "rm", "few")
 
     assert "added few (1 rows" in added.stdout, added.stderr
+    assert "prompts are column 'q', answers are column 'a'" in added.stdout
     assert "prompt: how many?" in shown.stdout
     assert "few" in [record["name"] for record in listed]
     assert removed.returncode == 0
     assert headrace("datasets", "show", "few").returncode == 1
+
+
+def test_the_columns_that_were_guessed_are_said(headrace: Headrace, tmp_path: Path) -> None:
+    file = tmp_path / "guessed.csv"
+    file.write_text("level,problem\n1,how many?\n")
+
+    added = headrace("datasets", "add", str(file))
+
+    assert added.stdout.splitlines()[-1] == (
+        "prompts are column 'problem', and no column was taken for the answer: "
+        "--answer COL names one"
+    )
 
 
 def test_a_file_that_cannot_be_used_is_one_sentence(headrace: Headrace, tmp_path: Path) -> None:
@@ -131,9 +144,12 @@ def test_watching_ends_with_the_run_and_tells_how_it_ended(
     as_json = [json.loads(line) for line in headrace("watch", good, "--json").stdout.splitlines()]
 
     assert (watched.returncode, failed.returncode) == (0, 1)
-    assert "step 1/200  reward 0.250" in watched.stdout
-    assert watched.stdout.splitlines()[-1] == "succeeded: 1 step"
-    assert "failed: vLLM did not start" in failed.stdout
+    assert watched.stdout.splitlines() == [
+        f"grpo ({good})",
+        "step 1/200  reward 0.250",
+        "succeeded: 1 step",
+    ]
+    assert failed.stdout.splitlines() == [f"grpo ({bad})", "failed: vLLM did not start"]
     assert as_json[-1]["data"]["state"] == "succeeded"
 
 
@@ -158,6 +174,60 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(
     listed = json.loads(headrace("runs", "--json").stdout)
     assert next(record["state"] for record in listed if record["id"] == run) == "queued"
     headrace("cancel", run)
+
+
+def test_cancelling_again_is_no_error_and_says_so(
+    headrace: Headrace, rows: Path, model: Path, in_store: InStore
+) -> None:
+    queued_run, done = (queued(headrace, "--set", f"model.path={model}") for _ in range(2))
+    in_store(lambda store: store.runs.set_state(done, RunState.SUCCEEDED, ""))
+
+    first, again = headrace("cancel", queued_run), headrace("cancel", queued_run)
+    over = headrace("cancel", done)
+
+    assert (first.returncode, first.stdout) == (0, f"cancelled grpo ({queued_run})\n")
+    assert (again.returncode, again.stdout) == (
+        0,
+        f"cancelled grpo ({queued_run}) already, nothing to do\n",
+    )
+    assert (over.returncode, over.stderr) == (
+        1,
+        f"error: run grpo ({done}) is over: it succeeded\n",
+    )
+
+
+def test_recipes_are_there_without_a_gateway(tmp_path: Path) -> None:
+    def recipes(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "services.cli", "recipes", *arguments]
+        nowhere = {"PYTHONPATH": os.getcwd(), "HEADRACE_GATEWAY_URL": "http://127.0.0.1:1"}
+        return subprocess.run(
+            command, env=os.environ | nowhere, capture_output=True, text=True, check=False
+        )
+
+    assert "grpo" in recipes().stdout
+    assert recipes("grpo").stdout.startswith("# when: ")
+    assert json.loads(recipes("grpo", "--json").stdout)["name"] == "grpo"
+    assert recipes("grop").stderr.startswith("error: there is no recipe 'grop' (did you mean 'grpo")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/wrong/path", "error: /wrong/path is no folder: name a model's folder in"),
+        ("./empty", "error: empty holds no config.json: name a model's folder in"),
+        # What has no slash may be a run, whatever folder is called so.
+        ("empty", "error: no gateway at http://127.0.0.1:1"),
+    ],
+)
+def test_a_path_to_no_model_is_said_without_asking_the_gateway(
+    headrace: Headrace, tmp_path: Path, path: str, said: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+
+    refused = headrace("chat", path, "hello", "--gateway", "http://127.0.0.1:1")
+
+    assert refused.returncode != 0
+    assert refused.stderr.startswith(said)
 
 
 def test_without_a_gateway_the_way_out_is_named(headrace: Headrace) -> None:

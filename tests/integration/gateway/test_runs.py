@@ -88,6 +88,8 @@ def test_every_problem_is_named_by_its_key_at_once(submit: Any) -> None:
     [
         ({"algorithm": {"samples_per_prompt": 1}}, "algorithm", "set samples_per_prompt to 2"),
         ({"model": {"path": "run:none"}}, "model.path", "there is no run 'none'"),
+        ({"model": {"path": "~nobody-here/m"}}, "model.path", "there is no model at '~nobody-here"),
+        ({"model": {"path": "m" * 5000}}, "model.path", "there is no model at 'mmm"),
         ({"evaluation": {"dataset": "other"}}, "evaluation.dataset", "there is no dataset 'other'"),
         ({"data": {"dataset": 5}}, "data.dataset", "string"),
         (
@@ -213,9 +215,12 @@ def test_only_a_run_that_has_ended_with_a_checkpoint_can_be_resumed(
 
 
 def checkpointed(in_store: InStore, run: str) -> None:
+    """Have `run` a checkpoint of step 5."""
+    folder = f"runs/{run}/checkpoints/step-000005"
+
     async def train(store: Store) -> None:
         epoch = await store.runs.acquire(run, "9f3a1c")
-        await store.runs.update(run, epoch, {"checkpoint": f"runs/{run}/checkpoints/step-000005"})
+        await store.runs.update(run, epoch, {"checkpoint": folder, "committed_step": 5})
 
     in_store(train)
 
@@ -238,6 +243,25 @@ def test_what_a_checkpoint_and_open_draws_depend_on_stays_when_a_run_is_resumed(
     assert "is 7, but the run that is resumed has 0" in refused["training.seed"]
     senseless = api.post("/v1/runs", json={"resume_from": run, "config": {"training": "x"}})
     assert "training" in problems(senseless)
+
+
+def test_a_run_goes_on_in_its_own_pool_for_more_steps_than_it_has_had(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit({"training": {"max_steps": 5}}, pool="big").json()["id"]
+    checkpointed(in_store, run)
+    api.post(f"/v1/runs/{run}/cancel")
+
+    done = problems(api.post("/v1/runs", json={"resume_from": run}))
+    longer = {"resume_from": run, "config": {"training": {"max_steps": 6}}}
+    same, other = (
+        api.post("/v1/runs", json=longer | pool).json()["pool"] for pool in ({}, {"pool": "small"})
+    )
+
+    assert done["training.max_steps"] == (
+        "is 5, and the run that is resumed has trained 5 steps: set it higher"
+    )
+    assert (same, other) == ("big", "small")
 
 
 def test_a_context_longer_than_the_model_knows_is_refused_before_vllm_does(
@@ -277,10 +301,36 @@ def test_a_model_is_taken_from_a_run_that_has_ended(
 
     live = problems(submit({"model": {"path": f"run:{run}"}}))
     api.post(f"/v1/runs/{run}/cancel")
-    ended = submit({"model": {"path": f"run:{run}"}})
+    # Whatever the run is called by: what is queued names it by its id.
+    ended = submit({"model": {"path": f"run:{run[:5]}"}})
 
     assert "its checkpoint is not its last one" in live["model.path"]
     assert ended.status_code == 201, ended.text
+    assert ended.json()["config"]["model"]["path"] == f"run:{run}"
+
+
+def test_the_positions_of_what_a_run_made_limit_the_context(
+    submit: Any, in_store: InStore, api: httpx.Client, gateway: GatewayProcess
+) -> None:
+    run = submit().json()["id"]
+    checkpointed(in_store, run)
+    api.post(f"/v1/runs/{run}/cancel")
+    made = gateway.data / "runs" / run / "checkpoints" / "step-000005"
+    made.mkdir(parents=True)
+    (made / "config.json").write_text('{"max_position_embeddings": 64}')
+
+    refused = problems(submit({"model": {"path": f"run:{run}"}}))
+
+    assert "2048 is more than the 64 positions" in refused["rollout.vllm.max_model_len"]
+
+
+def test_a_run_without_a_checkpoint_is_no_model(api: httpx.Client, submit: Any) -> None:
+    run = submit().json()["id"]
+    api.post(f"/v1/runs/{run}/cancel")
+
+    refused = problems(submit({"model": {"path": f"run:{run}"}}))
+
+    assert refused["model.path"] == f"run grpo ({run}) is cancelled and has no checkpoint"
 
 
 def test_metrics_are_what_the_learner_wrote_after_a_step(

@@ -1,4 +1,4 @@
-"""`headrace demo` interrupted, or losing a process: nothing stays behind, one sentence says so."""
+"""`headrace demo` to its end, interrupted, or losing a process: nothing stays behind."""
 
 import json
 import os
@@ -16,6 +16,9 @@ from tests.integration.launch.conditions import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
+DEMO = (sys.executable, "-m", "services.cli", "demo", "--data")
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")} | SCRIPTED
+
 
 class Demo:
     """One `headrace demo`, with its output in a file."""
@@ -23,15 +26,14 @@ class Demo:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.output = folder / "output.txt"
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "services.cli", "demo", "--data", str(folder / "data")],
+                [*DEMO, str(folder / "data")],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=folder,
-                env=kept | SCRIPTED,
+                env=ENVIRONMENT,
             )
 
     @property
@@ -73,6 +75,32 @@ def assert_ended(demo: Demo, started: list[int]) -> None:
     assert demo.said.splitlines()[-1] == (
         "interrupted: everything that the demo had started has ended"
     )
+
+
+def test_to_its_end_it_reports_what_it_made_and_leaves_no_process(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*DEMO, str(tmp_path / "data"), "--quick"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told.keys() == {
+        *("accuracy_before", "accuracy_after", "steps", "seconds"),
+        *("trained_samples_per_second", "checkpoint", "plot"),
+    }
+    # The stand-in's answers are random characters: none is right but by chance.
+    assert (told["steps"], 0 <= told["accuracy_after"] < 0.2) == (4, True)
+    assert told["seconds"] > 0
+    assert told["trained_samples_per_second"] > 0
+    assert Path(told["plot"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert (Path(told["checkpoint"]) / "model.safetensors").is_file()
+    instance = json.loads((tmp_path / "data" / "up.json").read_text())["instance"]
+    assert marked({INSTANCE: instance}) == []
 
 
 def test_ctrl_c_while_the_parts_start_leaves_nothing(demo: Demo) -> None:

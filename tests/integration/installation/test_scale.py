@@ -101,6 +101,4 @@ def test_what_cannot_be_done_is_one_sentence(
 def test_without_headrace_up_it_says_where_it_looked(installation: Installation) -> None:
     refused = scale(installation, "rollout=2", "--data", "/nowhere")
     assert refused.returncode == 1
-    assert refused.stderr.startswith(
-        "error: no `headrace up` that is ready runs on the data folder /nowhere"
-    )
+    assert refused.stderr.startswith("error: no `headrace up` runs on the data folder /nowhere")

@@ -12,9 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from learner.distributed import start_ranks, stop_ranks
 from learner.logprobs import TokenLogprobs
+from learner.objective import Objective
 from learner.packing import share
-from learner.step import Objective, accumulate_gradients
-from services.contracts.config.algorithm import Algorithm, ReferenceKL
+from learner.step import accumulate_gradients
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.terms import ReferenceKL
 from tests.unit.learner.policies import random_samples, tiny_model
 
 GROUPS = 5

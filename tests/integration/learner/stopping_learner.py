@@ -1,5 +1,5 @@
-"""A learner that stops at a named place of a checkpoint's way: all of it, by SIGKILL or SIGSTOP, or
-only the thread that makes the checkpoint, until the file HOW exists.
+"""A learner that stops at a named place of a checkpoint's or a version's way: all of it, by SIGKILL
+or SIGSTOP, or only the thread that makes that, until the file HOW exists.
 
 `stopping_learner.py PLACE HOW`: runs `python -m learner` unchanged; an audit hook of the
 interpreter sees the system call that comes next. Places, for the first checkpoint that is made:
@@ -7,6 +7,10 @@ interpreter sees the system call that comes next. Places, for the first checkpoi
 - `renamed?`: everything is fsynced, the rename is next
 - `committed?`: it is renamed, the commit is next
 - `retained?`: it is committed, deleting older ones is next
+
+and for version 3:
+
+- `published?`: it is fsynced, the rename is next
 """
 
 import os
@@ -22,14 +26,17 @@ seen: list[str] = []
 
 
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
-    """Note the system calls that name a folder of checkpoints, and stop at the chosen one."""
+    """Note the system calls that name a folder of checkpoints or version 3, and stop at the chosen
+    one."""
     if not event.startswith(("os.", "open")) or not arguments:
         return
     path = str(arguments[1] if event == "os.rename" else arguments[0])
     name = os.path.basename(path)
     if event == "os.rename" and name.startswith("step-"):
         reached = "renamed?"
-    elif seen and event == "open" and name == "checkpoints":
+    elif event == "os.rename" and name.startswith("v000003-"):
+        reached = "published?"
+    elif "renamed?" in seen and event == "open" and name == "checkpoints":
         reached = "committed?"  # the folder is fsynced after the rename
     elif "committed?" in seen and event in ("os.listdir", "os.scandir") and name == "checkpoints":
         reached = "retained?"

@@ -1,4 +1,5 @@
-"""Checkpoints while training goes on: learners killed and stopped at every point of their way."""
+"""Checkpoints and versions while training goes on: learners killed and stopped at every point of
+their way."""
 
 import asyncio
 import os
@@ -15,7 +16,7 @@ from services.contracts.records import RunRecord, RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, submit
+from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, steps, submit
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -51,6 +52,7 @@ async def assert_nothing_lost(place: Place, store: Store, record: RunRecord) -> 
     found = await store.ledger.audit("second")
     assert (found.trained, found.in_flight, found.problems) == (STEPS * 4, 0, [])
     assert found.max_staleness_seen <= 1
+    assert [row["step"] for row in steps(place, "second")] == list(range(1, STEPS + 1))
     # The newest two of the path that led here, and nothing unfinished or never committed.
     left = folders(place)
     assert len(left) <= 2
@@ -82,6 +84,23 @@ async def test_a_learner_killed_on_a_checkpoints_way_loses_and_repeats_nothing(
     record = await ended(store, "second")
     assert [began for _, began in await store.runs.lineages("second")] == [0, committed]
     await assert_nothing_lost(place, store, record)
+    successor.send_signal(signal.SIGTERM)
+    assert successor.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize(("how", "code"), [("SIGKILL", -signal.SIGKILL), ("Redis", 2)])
+async def test_every_committed_step_has_its_row_of_metrics_wherever_a_learner_dies(
+    place: Place, store: Store, working: TorchWorker, how: str, code: int
+) -> None:
+    learner = place.learner("-m", "tests.integration.learner.dying_learner", "3", how)
+    assert await asyncio.to_thread(learner.wait, 100) == code
+    record = await store.runs.get("second")
+    assert record is not None
+    assert record.committed_step <= len(steps(place, "second")) == 2
+
+    successor = place.learner()
+
+    await assert_nothing_lost(place, store, await ended(store, "second"))
     successor.send_signal(signal.SIGTERM)
     assert successor.wait(timeout=30) == 0
 
@@ -135,5 +154,27 @@ async def test_training_goes_on_while_a_checkpoint_is_written_and_its_commit_cov
     assert made[0] == 3
     assert made[1] >= 6
     assert made[-1] == STEPS
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0
+
+
+async def test_the_next_step_does_not_wait_for_a_version_to_be_published(
+    place: Place, store: Store, working: TorchWorker
+) -> None:
+    written = place.data / "go-on"
+    learner = place.learner(*STOPPING, "published?", str(written))
+
+    async def reached(step: int) -> bool:
+        record = await store.runs.get("second")
+        return record is not None and record.step >= step
+
+    # With a staleness of 1, version 2 samples for steps up to 4.
+    await eventually(partial(reached, 4), within=100)
+    newest = await store.weights.newest("second")
+    assert newest is not None
+    assert newest.version == 2
+    written.touch()
+
+    await assert_nothing_lost(place, store, await ended(store, "second"))
     learner.send_signal(signal.SIGTERM)
     assert learner.wait(timeout=30) == 0

@@ -1,13 +1,23 @@
-"""Real torchrun: what a batch teaches does not depend on how many ranks share it."""
+"""Real torchrun: what a batch teaches does not depend on how many ranks share it; all of them hear
+when rank 0 gives a run up."""
 
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from services.contracts.config import parse_config
+from services.contracts.records import RunState
+from services.store import Store
+from services.volume import Volume
+from tests.integration.learner.conftest import Place
+from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, submit
+from tests.integration.learner.torch_worker import eventually, serving
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,3 +45,45 @@ def test_one_and_two_ranks_and_any_budget_give_the_same_gradient(tmp_path: Path)
         shared = gradients(tmp_path, ranks, budget)
         for name, grad in alone.items():
             torch.testing.assert_close(shared[name], grad, atol=1e-5 * scale, rtol=1e-5)
+
+
+@pytest.mark.multirank
+@pytest.mark.timeout(240)
+async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
+    place: Place, store: Store
+) -> None:
+    """The other learner takes each run and dies, so that these ranks have it again."""
+    await add_sums(store, place.data)
+    await submit(store, "first", MIDTRAIN | {"training": {"max_steps": 300, "rows_per_step": 8}})
+    config = rl(
+        algorithm={"prompts_per_step": 4, "samples_per_prompt": 4, "kl": {"type": "k1"}},
+        training={"max_steps": 6, "checkpoint_every": 2, "tokens_per_microbatch": 64},
+    )
+    await submit(store, "second", config)
+    learner = place.learner(
+        *("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
+        *("--nproc-per-node", "2", "-m", "learner"),
+    )
+
+    async def reached(run: str, step: int) -> bool:
+        assert learner.poll() is None, place.log.read_text()[-2000:]
+        record = await store.runs.get(run)
+        return record is not None and record.state is RunState.RUNNING and record.step >= step
+
+    async with serving(store, Volume(place.data), "second", parse_config(config)):
+        for run, step in (("first", 1), ("second", 3)):
+            await eventually(partial(reached, run, step))
+            await store.runs.acquire(run, "another")
+            record = await ended(store, run)
+            assert (record.state, record.reason) == (RunState.SUCCEEDED, "")
+            assert [name for name, _ in await store.runs.lineages(run)].index("another") == 1
+    found = await store.ledger.audit("second")
+    assert (found.trained, found.in_flight, found.problems) == (6 * 4, 0, [])
+    events = await store.events.read("second", "0")
+    warnings = [event.data["message"] for event in events if event.kind == "warning"]
+    assert any(message.startswith("algorithm.kl.type: the gradient of k1") for message in warnings)
+    said = place.log.read_text()
+    assert said.count("another learner has taken this run over") == 2
+    assert "Traceback" not in said
+    learner.terminate()
+    learner.wait(timeout=40)

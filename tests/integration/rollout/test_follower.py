@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from safetensors.numpy import save_file
 
 from rollout.follower import Follower
@@ -19,6 +20,7 @@ from services.store import Store
 from services.volume import Volume, checksum
 from tests.integration.rollout.test_server import make_server
 from tests.integration.store.scene import RUN, record
+from tests.served import live_version
 
 LINEAGE = "aaa"
 
@@ -34,8 +36,11 @@ class Learner:
     def name(self, version: int) -> str:
         return f"runs/{RUN}/weights/v{version:06d}-{LINEAGE}.safetensors"
 
-    async def publish(self, version: int, file: bool = True) -> WeightManifest:
-        """A version; without `file`, one that is gone already."""
+    async def publish(
+        self, version: int, file: bool = True, announce: bool = True
+    ) -> WeightManifest:
+        """A version; without `file`, one that is gone already; without `announce`, one that no
+        worker hears of."""
         path = self.root / self.name(version)
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({"weight": np.full((2, 4), version, np.float32)}, path)
@@ -43,7 +48,8 @@ class Learner:
         if not file:
             path.unlink()
         manifest = WeightManifest(RUN, version, LINEAGE, "full", [listed], 1, f"runs/{RUN}/model")
-        await self.store.weights.publish(self.epoch, manifest, keep=64)
+        if announce:
+            await self.store.weights.publish(self.epoch, manifest, keep=64)
         return manifest
 
 
@@ -148,7 +154,7 @@ async def test_a_version_that_is_overtaken_and_gone_costs_no_health(scene: Scene
     await scene.learner.publish(1)
     await scene.until_live(2)
     await scene.until(lambda: scene.follower.healthy)
-    assert await scene.policy.version() == "aaa:2"
+    assert await live_version(scene.policy.url) == "aaa:2"
 
 
 async def test_a_newest_version_without_its_file_is_an_error_until_there_is_a_newer_one(
@@ -165,3 +171,18 @@ async def test_a_newest_version_without_its_file_is_an_error_until_there_is_a_ne
 
     await scene.until_live(2)
     await scene.until(lambda: scene.follower.healthy)
+
+
+async def test_a_newer_learner_s_version_is_refused_by_name_and_the_old_one_stays(
+    scene: Scene,
+) -> None:
+    scene.follow()
+    await scene.learner.publish(0)
+    await scene.until_live(0)
+    newer = structs.replace(await scene.learner.publish(1, announce=False), schema=2)
+    await scene.learner.store.weights.publish(scene.learner.epoch, newer, keep=64)
+
+    await scene.until(lambda: not scene.follower.healthy)
+
+    assert "weight manifest has schema 2, this process reads 1" in scene.follower.error
+    assert await live_version(scene.policy.url) == "aaa:0"

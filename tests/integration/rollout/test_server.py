@@ -23,6 +23,7 @@ from rollout.samples import sampling_params
 from rollout.vllm_server import VLLMFailed, VLLMServer
 from services.contracts.config.run import VLLM, Sampling
 from services.process import started_at
+from tests.served import is_paused, live_version
 
 COMMAND = f"{sys.executable} -m tests.scripted_vllm"
 
@@ -86,8 +87,8 @@ async def test_a_refused_snapshot_leaves_the_server_running_on_the_old_version(
     with pytest.raises(LoadRefused, match=r"weight is F32 \[2, 5\], the model's was F32 \[2, 4\]"):
         await policy.load(snapshot(tmp_path, 2, width=5))
 
-    assert await policy.version() == "aaaaaa:1"
-    assert not await policy.paused()
+    assert await live_version(policy.url) == "aaaaaa:1"
+    assert not await is_paused(policy.url)
 
 
 async def test_an_update_that_lost_its_end_does_not_block_the_next_one(
@@ -99,8 +100,8 @@ async def test_an_update_that_lost_its_end_does_not_block_the_next_one(
 
     await policy.load(snapshot(tmp_path, 3))
 
-    assert await policy.version() == "aaaaaa:3"
-    assert not await policy.paused()
+    assert await live_version(policy.url) == "aaaaaa:3"
+    assert not await is_paused(policy.url)
 
 
 async def test_the_context_limit_comes_from_the_server(policy: PolicyClient) -> None:

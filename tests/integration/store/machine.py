@@ -235,7 +235,7 @@ class StoreMachine(RuleBasedStateMachine):
     def something_happens(self, data: st.DataObject) -> None:
         """Not too often, or nothing would ever be trained."""
         self.calm = 0
-        happens = [self._take_over, self._wake_old, self._append, self._continue, self._filter]
+        happens = [self._take_over, self._wake_old, self._append, self._continue]
         if self.exhausted:
             self._continue()
         else:
@@ -268,18 +268,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.epochs = []
         self.model.continue_()
         self._take_over()
-
-    def _filter(self) -> None:
-        """The learner ends a group's draw because there is nothing to learn from it."""
-        if not self.model.waiting:
-            return
-        self._read()
-        position = self.model.waiting[0].position
-        entries = [self.entries.pop(position)]
-        call = self.store.trajectories.drop(self.run, self.epochs[-1], entries, reason="filtered")
-        assert self.do(call) == 1
-        del self.model.stream[position]
-        self.model.dropped[position] = "filtered"
 
     # --- what must hold after every step --------------------------------------------------------
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from services.store import Fenced, PlanStands, Store, Unplanned
+from services.store import Fenced, PlanStands, Unplanned
 from services.store.keys import run_key
 from tests.integration.store.scene import RUN, Scene, draws
 
@@ -16,7 +16,6 @@ async def test_groups_are_read_once_and_stay_pending_until_a_commit(scene: Scene
     await scene.start(batch=2, eta=9)
     first = await scene.finished(2)
     assert [group.draw for group in first] == ["0:0:100:0", "1:0:100:1"]
-    assert await scene.store.trajectories.read(RUN, wait=0.001) == []
     await scene.plan(1, first)
     second = await scene.finished(2)
     assert [group.draw for group in second] == ["2:0:100:2", "3:0:100:3"]
@@ -25,21 +24,39 @@ async def test_groups_are_read_once_and_stay_pending_until_a_commit(scene: Scene
     assert await scene.store.trajectories.pending(RUN) == second
 
 
-async def test_groups_whose_reply_was_lost_are_read_next(
-    scene: Scene, redis_url: str, raw: Redis
+@pytest.mark.parametrize("lost", [0, 1], ids=["before one that came", "after one that came"])
+async def test_groups_whose_reply_was_lost_come_once_nothing_new_does(
+    scene: Scene, raw: Redis, lost: int
 ) -> None:
-    """Redis holds a group as delivered once it has sent it, whether or not it arrived."""
+    """Redis holds a group as delivered once it has sent it, whether or not it arrived, and whether
+    to this learner or to one that was replaced and does not know it yet."""
     await scene.start(batch=2, eta=9)
-    first = await scene.finished(1)
+    found = []
+    for draw in range(2):
+        (lease,) = await scene.leased(1)
+        assert await scene.complete(lease)
+        if draw == lost:
+            stream: dict[Any, Any] = {run_key(RUN, "groups"): ">"}
+            assert await raw.xreadgroup("learner", "rank0", stream)
+        else:
+            found += await scene.store.trajectories.read(RUN, wait=1)
+    again = await scene.store.trajectories.read(RUN, wait=0.001)
+    assert [group.draw for group in again] == ["0:0:100:0", "1:0:100:1"]
+    assert found == [again[1 - lost]]
+
+
+async def test_a_read_that_finds_new_groups_is_one_call(scene: Scene, raw: Redis) -> None:
+    await scene.start(batch=2, eta=9)
     for lease in await scene.leased(2):
-        await scene.complete(lease)
-    stream: dict[Any, Any] = {run_key(RUN, "groups"): ">"}
-    assert await raw.xreadgroup("learner", "rank0", stream, count=1)
-    found = [group for _ in range(2) for group in await scene.store.trajectories.read(RUN, wait=1)]
-    assert [group.draw for group in found] == ["1:0:100:1", "2:0:100:2"]
-    successor = Store.from_url(redis_url)
-    assert await successor.trajectories.pending(RUN) == first + found
-    await successor.close()
+        assert await scene.complete(lease)
+
+    async def reads() -> int:
+        said = await raw.info("commandstats")
+        return int(said.get("cmdstat_xreadgroup", {"calls": 0})["calls"])
+
+    before = await reads()
+    assert len(await scene.store.trajectories.read(RUN, wait=1)) == 2
+    assert await reads() == before + 1
 
 
 async def test_pending_groups_are_read_page_by_page(
@@ -88,7 +105,7 @@ async def test_a_plan_outlives_its_learner_but_not_its_commit(scene: Scene) -> N
         await scene.plan(1, groups[:2])
 
 
-# --- stale and filtered groups ------------------------------------------------------------------
+# --- stale groups -------------------------------------------------------------------------------
 
 
 async def test_a_stale_group_goes_back_and_leaves_nothing_behind(scene: Scene) -> None:
@@ -119,21 +136,6 @@ async def test_a_draw_that_was_stale_three_times_ends_as_too_slow(scene: Scene) 
     ]
     assert await scene.tries() == {}
     assert draws(await scene.leased(1)) == [1]
-
-
-async def test_filtered_groups_end_and_are_replaced(scene: Scene) -> None:
-    await scene.start(batch=2, eta=0)
-    groups = await scene.finished(2)
-    entries = [group.entry for group in groups]
-    dropped = await scene.store.trajectories.drop(
-        RUN, scene.epoch, entries, reason="filtered", detail="all rewards alike"
-    )
-    assert dropped == 2
-    assert [(row["reason"], row["detail"]) for row in await scene.ledger()] == [
-        ("filtered", "all rewards alike")
-    ] * 2
-    assert await scene.weight() == 0
-    assert draws(await scene.leased(2)) == [2, 3]
 
 
 # --- commit -------------------------------------------------------------------------------------
@@ -233,7 +235,6 @@ async def test_a_learner_that_was_replaced_can_change_nothing(scene: Scene) -> N
         store.trajectories.plan(RUN, old, 2, [(groups[2].entry, groups[2].draw)]),
         store.trajectories.commit(RUN, old, "aaa", 1, "checkpoints/1"),
         store.trajectories.send_back(RUN, old, entries, limit=3),
-        store.trajectories.drop(RUN, old, entries, reason="filtered"),
         store.weights.publish(old, scene.manifest(1), keep=64),
         store.runs.update(RUN, old, {"step": 1}),
         store.runs.set_state(RUN, "failed", "", epoch=old),

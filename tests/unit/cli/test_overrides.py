@@ -1,9 +1,10 @@
-"""`--set KEY=VALUE` to a nested config."""
+"""From what is typed, and from a run's config, to what is asked of others."""
 
 from typing import Any
 
 import pytest
 
+from services.cli.local import rendering_of
 from services.cli.output import CliError, duration, size
 from services.cli.runs import overrides_from
 
@@ -35,6 +36,11 @@ def test_a_setting_that_is_not_key_and_value_is_refused_by_name(setting: str) ->
 def test_a_key_below_a_plain_value_is_refused() -> None:
     with pytest.raises(CliError, match="a was set to 1 before"):
         overrides_from(["a=1", "a.b=2"])
+
+
+def test_a_run_is_talked_to_with_its_own_template() -> None:
+    data = {"dataset": "sums", "system": None, "template": "{prompt}=", "chat_template": "none"}
+    assert rendering_of({"data": data}) == ["--template={prompt}=", "--chat-template=none"]
 
 
 def test_durations_and_sizes_are_said_in_the_unit_that_fits() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from services.contracts.config import ConfigError, parse_config
-from services.contracts.config.algorithm import NoKL, ReferenceKL
 from services.contracts.config.run import AdamW, MidtrainConfig, MuonAdamW, RLConfig
+from services.contracts.config.terms import NoKL, ReferenceKL
 
 RL: dict[str, Any] = {
     "model": {"path": "/models/small"},
@@ -48,7 +48,7 @@ def test_a_section_without_a_default_is_the_member_whose_tag_has_one() -> None:
 
 def test_a_key_that_only_other_types_have_needs_the_type() -> None:
     said = refusal(RL | {"algorithm": {"kl": {"beta": 0.1}}, "optimizer": {"momentum": 0.9}})
-    assert said["algorithm.kl"] == "needs a type: one of none, k1, k2, k3"
+    assert said["algorithm.kl"] == "needs a type: one of none, k1, k2, k3, k3+, k1_in_reward"
     assert said["optimizer"] == "needs a type: one of adamw, muon"
 
 
@@ -72,10 +72,19 @@ def test_a_type_that_is_given_stays() -> None:
             "rewards.0.wieght",
             "unknown key; did you mean 'weight'?",
         ),
+        (
+            {"sampling": {"min_tokens": 0}},
+            "sampling.min_tokens",
+            "unknown key; did you mean 'max_tokens'?",
+        ),
         ({"algorithm": {"zzzz": 1}}, "algorithm.zzzz", "unknown key; known here: advantage,"),
+        ({"sampling": 5}, "sampling", "is a section, not 5: its keys are ignore_eos, max_tokens,"),
+        # A letter that another key has, too, makes no likeness.
+        ({"a": 1}, "a", "unknown key; known here: algorithm,"),
         ({"optimizer": {"type": "adam"}}, "optimizer", "did you mean 'adamw'?"),
+        ({"optimizer": {"type": "m"}}, "optimizer", "type 'm' does not exist; there is adamw"),
         ({"training": {"max_steps": 0}}, "training.max_steps", "(got 0)"),
-        ({"optimizer": 5}, "optimizer", "(got 5)"),
+        ({"optimizer": 5}, "optimizer", "is a section, not 5: its keys are"),
     ],
 )
 def test_what_is_not_known_is_named_with_the_nearest_that_is(
@@ -98,8 +107,8 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is(
             "algorithm",
             "correction truncate does nothing with proximal sampler and loss ppo",
         ),
-        ({"sampling": {"top_p": 0.9}}, "sampling", "leave them at 1, 0 and 0"),
-        ({"sampling": {"min_tokens": 2}}, "sampling", "cut the support"),
+        ({"sampling": {"top_p": 0.9}}, "sampling", "leave them at 1 and 0"),
+        ({"sampling": {"top_k": 9}}, "sampling", "cut the support"),
         ({"training": {"seed": -1}}, "training.seed", "greater than or equal to 0"),
         ({"optimizer": {"lr": float("inf")}}, "optimizer.lr", "finite"),
         (
@@ -143,6 +152,15 @@ def test_a_combination_that_cannot_work_is_refused_with_the_way_out(
 )
 def test_a_correction_that_does_something_is_taken(algorithm: dict[str, Any]) -> None:
     assert rl(algorithm=algorithm).algorithm.correction.type == algorithm["correction"]["type"]
+
+
+def test_midtraining_takes_what_rollout_takes_to_render_prompts() -> None:
+    rendering = {"system": "Add.", "template": "{prompt}=", "chat_template": "none"}
+    config = parse_config(MIDTRAIN | {"data": {"dataset": "sums", **rendering}})
+    options = rl(data={"dataset": "sums", **rendering}).data.model_dump()
+    assert rendering.items() <= options.items() <= config.data.model_dump().items()
+    said = refusal(MIDTRAIN | {"data": {"dataset": "sums", "template": "{}"}})
+    assert "lacks the placeholder {prompt}" in said["data"]
 
 
 def test_what_is_no_mapping_is_refused() -> None:

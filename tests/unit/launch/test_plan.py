@@ -9,7 +9,7 @@ import pytest
 from services.launch import UpOptions
 from services.launch.cores import CorePlan, plan_cores
 from services.launch.part import Part
-from services.launch.plan import Plan, make_plan
+from services.launch.plan import Plan, exports, make_plan
 
 FREE = UpOptions(port=0, reward_port=0, redis_port=0)
 
@@ -112,3 +112,18 @@ def test_weaker_durability_is_passed_on_so_that_the_store_accepts_it(tmp_path: P
     plan = make_plan(replace(FREE, redis_fsync="everysec"), tmp_path)
     assert part(plan, "gateway").environment["HEADRACE_ALLOW_UNSAFE_REDIS"] == "true"
     assert "appendfsync everysec" in (tmp_path / "redis" / "redis.conf").read_text()
+
+
+def test_another_terminal_is_told_what_it_could_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    usual = Plan((), "", "http://127.0.0.1:8000", "")
+    elsewhere = replace(usual, gateway_url="http://127.0.0.1:8100")
+
+    assert exports(usual, tmp_path / "headrace-data", UpOptions()) == {}
+    assert exports(elsewhere, tmp_path / "other", UpOptions(pool="big")) == {
+        "HEADRACE_GATEWAY_URL": "http://127.0.0.1:8100",
+        "HEADRACE_DATA": str(tmp_path / "other"),
+        "HEADRACE_POOL": "big",
+    }

@@ -50,14 +50,13 @@ def test_a_completion_that_is_interrupted_twice_is_joined_twice() -> None:
 
 
 def test_the_rest_may_be_as_long_as_what_is_left() -> None:
-    sampling = {"max_tokens": 64, "min_tokens": 10, "temperature": 0.8, "stop_token_ids": [1]}
-    rest = {"max_tokens": 59, "min_tokens": 5, "temperature": 0.8, "stop_token_ids": [1]}
+    sampling = {"max_tokens": 64, "temperature": 0.8, "stop_token_ids": [1]}
+    rest = {"max_tokens": 59, "temperature": 0.8, "stop_token_ids": [1]}
     assert rest_of(sampling, 0, 5) == rest
-    assert rest_of(sampling, 0, 20)["min_tokens"] == 0
 
 
 def test_a_seeded_rest_has_a_seed_of_its_own() -> None:
-    sampling = {"max_tokens": 64, "min_tokens": 0, "seed": 7}
+    sampling = {"max_tokens": 64, "seed": 7}
     seeds = {rest_of(sampling, index, done)["seed"] for index in (0, 1) for done in (5, 6)}
     assert len(seeds) == 4
     assert 7 not in seeds

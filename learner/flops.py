@@ -1,0 +1,98 @@
+"""Model FLOPs utilisation: how much of what the devices can do training uses.
+
+Counted is what the objective asks for, as in PaLM (Chowdhery et al. 2022, appendix B): forward and
+backward pass take 6 FLOPs per weight and token, and 12·L·H·Q·T per token for attention over a
+sequence of T tokens (L layers, H query heads of Q); a forward pass alone takes a third of both.
+What is computed a second time to save memory does not count, nor what causal attention, a window or
+an output head at some tokens only saves.
+"""
+
+import re
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from learner.distributed import Ranks
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.terms import NoKL, RecomputeProximal
+
+PEAKS = (
+    (r"B200", 2250e12),
+    (r"H200 NVL", 835e12),
+    (r"H200", 989e12),
+    (r"H100 NVL", 835e12),
+    (r"H100 PCIe", 756e12),
+    (r"H100", 989e12),
+    (r"A100", 312e12),
+    (r"A40", 149.7e12),
+    (r"A10", 125e12),
+    (r"L40S", 362e12),
+    (r"L4", 121e12),
+    (r"RTX 4090$", 165.2e12),
+    (r"RTX 3090$", 71e12),
+)
+"""FLOP/s by the name that CUDA gives a device: dense, bfloat16, sums in float32. Half the figures
+with sparsity of NVIDIA's data sheets; GeForce: the white papers of the Ada and Ampere GA102
+architectures."""
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one pass over one token takes, and what there is to do it with."""
+
+    weights: int
+    """Of matrices that every token is multiplied with: all but an embedding that is no output
+    head."""
+    attention: int
+    """L·H·Q."""
+    forward: int
+    """Passes over a batch that are forward only: of the proximal policy, of the reference."""
+    peak: float
+    """FLOP/s of all devices together."""
+
+    def metrics(
+        self, tokens: float, squares: float, passes: float, seconds: float
+    ) -> dict[str, float]:
+        """Of `seconds` in which sequences whose lengths add up to `tokens`, and their squares to
+        `squares`, were trained `passes` times."""
+        once = 6 * self.weights * tokens + 12 * self.attention * squares
+        flops = (passes + self.forward / 3) * once
+        return {"train/mfu": flops / (max(seconds, 1e-9) * self.peak)}
+
+
+def work(model: PreTrainedModel, algorithm: Algorithm, ranks: Ranks) -> Work | None:
+    """None where a device's peak is not known, or what a token takes is not to be read off the
+    model's config."""
+    if ranks.device.type != "cuda":
+        return None
+    peak, sizes = peak_flops(torch.cuda.get_device_name(ranks.device)), shape(model)
+    if peak is None or sizes is None:
+        return None
+    forward = isinstance(algorithm.proximal, RecomputeProximal) + (
+        not isinstance(algorithm.kl, NoKL)
+    )
+    return Work(*sizes, forward, peak * ranks.size)
+
+
+def shape(model: PreTrainedModel) -> tuple[int, int] | None:
+    """(weights, L·H·Q) of a model; None where there are experts, of which a token uses some, or no
+    attention heads."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_attention_heads", None)
+    if not isinstance(heads, int) or any((getattr(config, n, 0) or 0) > 1 for n in EXPERTS):
+        return None
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    if embedding is not head:
+        weights -= embedding.numel()
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return weights, config.num_hidden_layers * heads * size
+
+
+def peak_flops(name: str) -> float | None:
+    """The peak of the device that CUDA calls `name`; None for a part of one, and unknown ones."""
+    if "MIG" in name:
+        return None
+    return next((peak for known, peak in PEAKS if re.search(rf"\b{known}\b", name)), None)

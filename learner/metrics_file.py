@@ -1,0 +1,49 @@
+"""`metrics.jsonl`: one line for each step on the way to where the run stands, evaluations between.
+
+Invariant: a step's row is durable before a checkpoint that holds the step is committed. So a crash
+leaves no committed step without its row; the rows of steps that are trained again are cut off
+before anything is added.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from learner.disk import Disk, append, write_whole
+from learner.metrics import finite
+from services.logs import get_logger
+from services.volume import fsync
+
+log = get_logger(__name__)
+
+
+class MetricsFile:
+    """The rows of one run. Every call may raise CannotWrite."""
+
+    def __init__(self, root: Path, run: str, disk: Disk) -> None:
+        """`root`: the data volume."""
+        self._name = f"runs/{run}/metrics.jsonl"
+        self._file, self._disk = root / self._name, disk
+
+    def begin(self, step: int) -> None:
+        """Go back to `step`: what was written of later ones, and a torn line, goes."""
+        kept = []
+        if self._file.exists():
+            for line in self._file.read_text().splitlines(keepends=True):
+                try:
+                    row = json.loads(line)
+                    at = row.get("step", row.get("evaluation/step", 0))
+                    if at <= step and line.endswith("\n"):
+                        kept.append(line)
+                except json.JSONDecodeError:
+                    log.warning("a torn line of metrics.jsonl is dropped")
+        self._disk.insist(self._name, lambda: write_whole(self._file, "".join(kept)))
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add a row, all of it or nothing."""
+        line = json.dumps(finite(row)) + "\n"
+        self._disk.insist(self._name, lambda: append(self._file, line))
+
+    def sync(self) -> None:
+        """Make the rows so far durable."""
+        self._disk.insist(self._name, lambda: fsync(self._file))

@@ -1,0 +1,70 @@
+"""HTTP connections for many requests that are in flight at once.
+
+For each request, and again for each answer, httpx's pool looks through all of its connections, and
+asks the kernel about those that are idle: with 40 groups in flight that was half of a worker's CPU
+time. Here every request in flight has a pool of its own, which holds one connection.
+"""
+
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+
+
+class OneEach(httpx.AsyncBaseTransport):
+    """A transport that reuses connections, and whose cost does not grow with their number."""
+
+    def __init__(self) -> None:
+        # Reading the certificates takes longer than a request: once for all.
+        self._certificates = httpx.create_ssl_context(trust_env=False)
+        self._idle: list[httpx.AsyncHTTPTransport] = []
+        self._busy: set[httpx.AsyncHTTPTransport] = set()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Raises httpx.TransportError."""
+        # The one that was used last: it is the least likely to have been closed meanwhile.
+        one = self._idle.pop() if self._idle else self._another()
+        self._busy.add(one)
+        try:
+            response = await one.handle_async_request(request)
+        except BaseException:
+            self._busy.discard(one)
+            await one.aclose()
+            raise
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+
+        def ended() -> None:
+            if one in self._busy:
+                self._busy.remove(one)
+                self._idle.append(one)
+
+        return httpx.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_Body(response.stream, ended),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections; requests in flight fail."""
+        while self._idle or self._busy:
+            await (self._idle or self._busy).pop().aclose()
+
+    def _another(self) -> httpx.AsyncHTTPTransport:
+        return httpx.AsyncHTTPTransport(verify=self._certificates, trust_env=False)
+
+
+class _Body(httpx.AsyncByteStream):
+    """An answer's body; says when it is read or given up."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, ended: Callable[[], None]) -> None:
+        self._stream, self._ended = stream, ended
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._stream.__aiter__()
+
+    async def aclose(self) -> None:
+        try:
+            await self._stream.aclose()
+        finally:
+            # A connection that was not read to its end is closed by now.
+            self._ended()

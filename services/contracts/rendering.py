@@ -1,0 +1,57 @@
+"""From a dataset row to the policy's prompt, in token ids. Pure but for the tokenizer handed in.
+
+Rollout workers, midtraining and `headrace chat` all render here: what midtraining teaches is what
+sampling asks, token by token.
+"""
+
+from typing import Any, Protocol
+
+from services.contracts.config.run import PromptOptions
+from services.contracts.dataset import Row
+
+Chat = list[dict[str, Any]]
+
+
+class PromptTokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that is used here."""
+
+    chat_template: Any
+
+    def __call__(self, text: str) -> Any: ...
+
+    def apply_chat_template(self, conversation: Chat, **options: Any) -> Any: ...
+
+
+def compose(row: Row, options: PromptOptions) -> str | Chat:
+    """What the policy is asked, before any tokenizer: text, or messages where the row or the
+    system prompt makes it a chat."""
+    if not isinstance(row.prompt, str):
+        return row.prompt
+    # Not str.format: prompts and templates may hold braces of their own.
+    text = options.template.replace("{prompt}", row.prompt)
+    if options.system is None:
+        return text
+    return [{"role": "system", "content": options.system}, {"role": "user", "content": text}]
+
+
+def render(asked: str | Chat, options: PromptOptions, tokenizer: PromptTokenizer) -> list[int]:
+    """The prompt's token ids.
+
+    Without a chat template (or with `chat_template: none`) the messages' contents are joined by
+    blank lines. Raises ValueError for a chat that the template refuses.
+    """
+    if options.chat_template == "auto" and tokenizer.chat_template:
+        chat = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        try:
+            ids = tokenizer.apply_chat_template(
+                chat, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        except Exception as error:  # a template is a program, and raises what it likes
+            raise ValueError(f"the chat template refuses this prompt: {error}") from error
+        return list(ids)
+    return list(tokenizer(plain_text(asked))["input_ids"])
+
+
+def plain_text(asked: str | Chat) -> str:
+    """What is asked without any chat template: the messages' contents, joined by blank lines."""
+    return asked if isinstance(asked, str) else "\n\n".join(str(m["content"]) for m in asked)

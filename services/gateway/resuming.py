@@ -1,0 +1,67 @@
+"""Which runs can be resumed, and what a run that goes on cannot change."""
+
+from http import HTTPStatus
+from typing import Any
+
+from services.contracts.records import RunRecord
+from services.gateway.access import Access, find_run
+from services.gateway.model_check import Problems
+from services.http import Problem
+
+KEPT_BY_RESUME = (
+    ("type",),
+    ("model", "path"),
+    ("training", "seed"),
+    ("algorithm", "prompts_per_step"),
+    ("optimizer", "type"),
+)
+"""What a checkpoint holds, and what a draw and a step mean: a run that goes on cannot change it."""
+
+
+def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Problems:
+    """Keys of a whole config that differ from the resumed run's and must not."""
+    problems: Problems = []
+    for path in KEPT_BY_RESUME:
+        new, old = _at(config, path), _at(previous, path)
+        if new != old:
+            problems.append(
+                (
+                    ".".join(path),
+                    f"is {new}, but the run that is resumed has {old}, which its checkpoint "
+                    "and its open draws depend on: leave it, or start a new run with model.path "
+                    "run:RUN",
+                )
+            )
+    return problems
+
+
+def _at(config: dict[str, Any], path: tuple[str, ...]) -> Any:
+    found: Any = config
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+async def resumable(given: Access, reference: str | None) -> RunRecord | None:
+    """The run to go on from; None where there is to be none. Raises Problem (404, 409)."""
+    if reference is None:
+        return None
+    run = await find_run(given, reference)
+    if not run.state.final:
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"run {run.name} ({run.id}) is {run.state}: cancel it before it is resumed, or let it "
+            "go on",
+        )
+    if run.checkpoint is None:
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"run {run.name} ({run.id}) ended without a checkpoint: submit it anew",
+        )
+    if run.kind == "midtrain":
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"run {run.name} ({run.id}) is a midtraining, which has no open draws to go on with: "
+            f"start from what it made, with model.path run:{run.id}",
+        )
+    return run

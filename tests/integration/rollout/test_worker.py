@@ -1,0 +1,89 @@
+"""A worker as a process: what it says while it works, and how it fills its slots."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from services.contracts.events import Event
+from tests.integration.launch.conditions import eventually
+from tests.integration.rollout.working import working
+from tests.integration.store.scene import RUN
+
+CONTEXT = 64
+# One prompt that leaves no room for an answer, and one that does.
+LONG, SHORT = "1" * CONTEXT, "1+1="
+LONGEST = {"vllm": {"max_model_len": CONTEXT}}
+
+
+def told(events: list[Event], kind: str) -> list[dict[str, Any]]:
+    return [event.data for event in events if event.kind == kind]
+
+
+def failures(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in lines if line["event"] == "draw failed"]
+
+
+async def test_every_line_names_its_run_and_worker_and_group(tmp_path: Path) -> None:
+    # Both prompts, again and again: every second draw fails.
+    sampling = {"max_tokens": 2}
+    async with working(tmp_path, [SHORT, LONG], {}, rollout=LONGEST, sampling=sampling) as one:
+        eventually(lambda: len(failures(one.lines())) >= 2, 30)
+        (worker,) = await one.store.workers.list("default")
+    lines = one.lines()
+
+    began = next(i for i, line in enumerate(lines) if line["event"] == "starting vLLM")
+    assert len(lines) > began + 3
+    assert {line["worker"] for line in lines} == {worker.id}
+    assert {line["run"] for line in lines[began:]} == {RUN}
+    failed = failures(lines)
+    assert len({line["draw"] for line in failed}) == len(failed) >= 2
+    assert len({line["attempt"] for line in failed}) == len(failed)
+    assert all("the prompt has 65 tokens" in line["reason"] for line in failed)
+
+
+async def test_a_run_hears_of_its_worker_from_the_beginning(tmp_path: Path) -> None:
+    async with working(tmp_path, [SHORT], {}) as one:
+        await one.group(1)
+        (worker,) = await one.store.workers.list("default")
+        os.kill(worker.pid, signal.SIGTERM)
+        events = await one.events(lambda found: len(told(found, "worker")) >= 4)
+
+    joined, starting, ready, left = told(events, "worker")[:4]
+    assert {said["worker"] for said in (joined, starting, ready, left)} == {worker.id}
+    assert joined["state"] == "joined"
+    assert joined["detail"] == f"on {worker.host}, process {worker.pid}"
+    assert starting["state"] == "starting"
+    assert starting["detail"] == "vLLM starts; it may take 600 s (rollout.vllm.startup_seconds)"
+    assert ready["state"] == "ready"
+    assert ready["detail"].startswith("vLLM serves after ")
+    assert (left["state"], left["detail"]) == ("left", "it was told to stop")
+
+
+async def test_a_vllm_that_fails_to_start_is_told_at_the_first_time(tmp_path: Path) -> None:
+    script = {"fail_start": "no such device"}
+    async with working(tmp_path, [SHORT], script) as one:
+        events = await one.events(
+            lambda found: "failed" in [said["state"] for said in told(found, "state")]
+        )
+        (worker,) = await one.store.workers.list("default")
+
+    (warning,) = told(events, "warning")
+    assert warning["message"].startswith(
+        f"worker {worker.id} tries again after a failure: vLLM ended with exit code 1."
+    )
+    assert warning["message"].endswith("ValueError: no such device")
+    # It failed twice, and was said to start once.
+    assert [said["state"] for said in told(events, "worker")] == ["joined", "starting"]
+
+
+async def test_a_finished_group_makes_room_while_a_long_one_is_sampled(tmp_path: Path) -> None:
+    # One sample of the first two groups takes 3 s, each other sample 0.1 s.
+    script = {"tokens_per_second": 10, "replies": [[5] * 30] + [[5]] * 1000}
+    sections = {"rollout": {"groups_in_flight": 2}, "sampling": {"max_tokens": 30}}
+    async with working(tmp_path, [SHORT], script, **sections) as one:
+        third = await one.group(2)
+        long = max([await one.group(0), await one.group(1)], key=lambda group: group.lengths.sum())
+
+    assert sorted(long.lengths) == [1, 30]
+    assert third.header.leased_at < third.header.generated_at < long.header.generated_at - 1

@@ -1,0 +1,122 @@
+"""A rollout worker as a process of its own, on a run that nobody trains: a real Redis and reward
+service, and the scripted stand-in for vLLM."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from learner.lead import export_description
+from learner.models import make_model, weight_tensors
+from services.contracts.config import parse_config
+from services.contracts.config.model import ScratchModel
+from services.contracts.dataset import Row
+from services.contracts.events import Event
+from services.contracts.records import DatasetRecord
+from services.contracts.trajectory import TrajectoryGroup, decode
+from services.contracts.weights import WeightFile, WeightManifest
+from services.datasets.segments import write_segment
+from services.launch import Stack, UpOptions
+from services.store import Store
+from services.volume import checksum
+from tests.integration.installation.conftest import SCRIPTED
+from tests.integration.store.scene import RUN, record
+
+LINEAGE = "aaa"
+MODEL = ScratchModel(
+    source="scratch", hidden_size=32, layers=1, heads=2, intermediate_size=48, max_length=128
+)
+
+
+@dataclass
+class Working:
+    """A worker at work."""
+
+    stack: Stack
+    store: Store
+
+    async def group(self, draw: int) -> TrajectoryGroup:
+        """The finished group of a draw."""
+        while True:
+            try:
+                return decode((await self.store.trajectories.payloads(RUN, [draw]))[0])
+            except KeyError:
+                await asyncio.sleep(0.02)
+
+    async def events(self, until: Callable[[list[Event]], bool]) -> list[Event]:
+        """The run's events, once they are as wanted."""
+        found: list[Event] = []
+        while not until(found):
+            found += await self.store.events.read(RUN, found[-1].id if found else "0", wait=1)
+        return found
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What the worker has logged."""
+        text = self.stack.log("rollout-0").read_text()
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+@asynccontextmanager
+async def working(
+    folder: Path, prompts: list[str], script: dict[str, Any], **sections: Any
+) -> AsyncIterator[Working]:
+    """A worker that has been given a run over `prompts`, with these sections of its config."""
+    data = folder / "data"
+    environment = SCRIPTED | {"HEADRACE_SCRIPTED_VLLM": json.dumps({"vocabulary": 20} | script)}
+    options = UpOptions(
+        data=data,
+        parts=frozenset({"redis", "reward", "rollout"}),
+        reward_port=0,
+        redis_port=0,
+        environment=environment,
+        grace=5,
+    )
+    with Stack(options) as stack:
+        store = Store.from_url(stack.redis_url)
+        await _submit(store, data, prompts, sections)
+        async with asyncio.timeout(60):
+            yield Working(stack, store)
+        await store.close()
+
+
+async def _submit(store: Store, data: Path, prompts: list[str], sections: dict[str, Any]) -> None:
+    """What a gateway and a learner do until a run can be sampled for."""
+    with write_segment([Row(prompt=text, answer="1") for text in prompts], data) as written:
+        segment = written.publish(data, "d")
+    dataset = DatasetRecord(id="d", name="d", rows=len(prompts), created=1.0, segments=[segment])
+    await store.datasets.add(dataset)
+    raw: dict[str, Any] = {
+        "model": {"path": "none"},
+        "data": {"dataset": "d"},
+        "rewards": [{"verifier": "exact"}],
+        # A batch that never fills: nothing has to be trained for leases to be granted.
+        "algorithm": {"prompts_per_step": 100_000, "samples_per_prompt": 2},
+    }
+    for name, section in sections.items():
+        raw[name] = raw.get(name, {}) | section
+    config = parse_config(raw).model_dump(mode="json")
+    await store.runs.submit(record(config=config))
+    await store.runs.take("default")
+    epoch = await store.runs.acquire(RUN, LINEAGE)
+    await store.weights.publish(epoch, _weights(data), keep=64)
+    await store.runs.set_state(RUN, "running", "", epoch=epoch)
+
+
+def _weights(data: Path) -> WeightManifest:
+    loaded = make_model(MODEL, 0)
+    export_description(loaded, data / f"runs/{RUN}/model")
+    name = f"runs/{RUN}/weights/v000000-{LINEAGE}.safetensors"
+    path = data / name
+    path.parent.mkdir(parents=True)
+    tensors = {key: tensor.contiguous() for key, tensor in weight_tensors(loaded.model).items()}
+    save_file(tensors, path)
+    file = WeightFile(name, path.stat().st_size, checksum(path))
+    return WeightManifest(
+        RUN, 0, LINEAGE, "full", [file], len(tensors), f"runs/{RUN}/model", created=time.time()
+    )
