@@ -261,13 +261,20 @@ class RLConfig(Section):
 
     @model_validator(mode="after")
     def _lengths(self) -> "RLConfig":
-        """`sampling.max_tokens` that fill `rollout.vllm.max_model_len`; more
-        `algorithm.samples_per_prompt` than `rollout.vllm.max_num_seqs`."""
+        """`sampling.max_tokens` that fill `rollout.vllm.max_model_len`, or that
+        `algorithm.shaping.overlong_buffer` covers whole; more `algorithm.samples_per_prompt` than
+        `rollout.vllm.max_num_seqs`."""
         limit = self.rollout.vllm.max_model_len
         if limit is not None and self.sampling.max_tokens >= limit:
             raise ValueError(
                 f"sampling.max_tokens {self.sampling.max_tokens} leaves no room for a prompt in "
                 f"rollout.vllm.max_model_len {limit}"
+            )
+        buffer = self.algorithm.shaping.overlong_buffer
+        if buffer >= self.sampling.max_tokens:
+            raise ValueError(
+                f"algorithm.shaping.overlong_buffer {buffer} is not below sampling.max_tokens "
+                f"{self.sampling.max_tokens}: every answer would be punished for its length"
             )
         if self.algorithm.samples_per_prompt > self.rollout.vllm.max_num_seqs:
             raise ValueError(

@@ -127,6 +127,11 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is(
             "leaves no room for a prompt in rollout.vllm.max_model_len 64",
         ),
         (
+            {"sampling": {"max_tokens": 64}, "algorithm": {"shaping": {"overlong_buffer": 64}}},
+            "",
+            "overlong_buffer 64 is not below sampling.max_tokens 64",
+        ),
+        (
             {"algorithm": {"samples_per_prompt": 300}},
             "",
             "algorithm.samples_per_prompt 300 exceeds rollout.vllm.max_num_seqs 256",

@@ -175,3 +175,18 @@ def test_all_ranks_stop_together_though_only_one_has_gone_too_far() -> None:
     assert first == second
     assert first["train/ratio_mean"] == pytest.approx(2.5, rel=1e-5)
     assert first["train/updates"] == 0
+
+
+def test_a_batch_is_whitened_over_all_its_minibatches_before_it_is_trained() -> None:
+    goal = objective(advantage={"type": "global_whiten"}, minibatches=2)
+    given = samples(goal)[:2]
+    for sample in given:
+        sample.token_advantages = None
+    metrics(goal, [[given[0]], [given[1]]])
+    # One token of reward 1 and two of reward 0: mean 1/3, deviation √((4 + 1 + 1)/9 / 2) = √(1/3).
+    scale = math.sqrt(1 / 3) + 1e-6
+    found = [s.token_advantages.tolist() for s in given if s.token_advantages is not None]
+    assert found == [
+        pytest.approx([2 / 3 / scale], rel=1e-12),
+        pytest.approx([-1 / 3 / scale] * 2, rel=1e-12),
+    ]
