@@ -19,7 +19,7 @@ import re
 import secrets
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import httpx
 import msgspec
@@ -31,7 +31,9 @@ from rollout.tasks import end
 from rollout.vllm_options import SERVED_NAME
 from rollout.weight_transfer import WEIGHTS_KEPT
 
-TOKEN_COUNTER = re.compile(rb"^vllm:generation_tokens_total(?:\{[^}]*\})? ([0-9.eE+]+)$", re.M)
+COUNTER = rb"^vllm:(?:%s)(?:\{[^}]*\})? ([0-9.eE+]+)$"
+TOKENS = re.compile(COUNTER % b"generation_tokens_total", re.M)
+UNFINISHED = re.compile(COUNTER % b"num_requests_running|num_requests_waiting", re.M)
 
 JSON_BODY = {"content-type": "application/json"}
 
@@ -62,6 +64,15 @@ class WeightsUnclear(RuntimeError):
     """An update broke after it may have touched the model. The server stays paused."""
 
 
+class Counters(NamedTuple):
+    """What a server says of its work."""
+
+    tokens: int
+    """Sampled since it started: moves exactly while it makes progress."""
+    unfinished: int
+    """Sequences that it works on or that wait in it."""
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """What `load` hands to the weight-transfer engine. `path` is local to the server."""
@@ -78,7 +89,7 @@ class PolicyClient:
     def __init__(self, url: str, update_seconds: float = 300.0) -> None:
         self.url = url
         self._update_seconds = update_seconds
-        # A generation takes as long as it takes: a hung server shows in `tokens_generated`.
+        # A generation takes as long as it takes: a hung server shows in `counters`.
         self._http = httpx.AsyncClient(
             base_url=url, timeout=httpx.Timeout(10.0, read=None), transport=OneEach()
         )
@@ -179,11 +190,16 @@ class PolicyClient:
         except VLLMUnavailable:
             return False
 
-    async def tokens_generated(self) -> int:
-        """Tokens sampled since the server started: moves exactly while it makes progress."""
+    async def counters(self) -> Counters:
+        """What the server counts, over all its engines."""
         response = await self._send("GET", "/metrics", timeout=30.0)
         response.raise_for_status()
-        return sum(int(float(value)) for value in TOKEN_COUNTER.findall(response.content))
+        return Counters(
+            *(
+                sum(int(float(value)) for value in counter.findall(response.content))
+                for counter in (TOKENS, UNFINISHED)
+            )
+        )
 
     async def context_length(self) -> int:
         """Longest prompt + completion the server takes, in tokens."""

@@ -15,6 +15,15 @@ def slots(max_num_seqs: int, samples: int, groups_in_flight: int | None) -> int:
     return max(1, math.ceil(QUEUED * max_num_seqs / samples))
 
 
+def widened(least: int, generating: int, unfinished: int, max_num_seqs: int, samples: int) -> int:
+    """Groups that may be with vLLM at once, now that it has `unfinished` sequences of `generating`
+    groups: a group that waits for its longest answer fills one sequence, not all of its own. At
+    least `least`, so that a server that has not yet begun what it was given gets no more; at most
+    one group for each sequence."""
+    free = math.floor((QUEUED * max_num_seqs - unfinished) / samples)
+    return max(least, min(generating + free, max_num_seqs))
+
+
 def to_lease(slots: int, generating: int, scoring: int) -> int:
     """How many more groups to ask for now.
 

@@ -21,7 +21,7 @@ from rollout.leases import Leases
 from rollout.policy import VLLMUnavailable
 from rollout.progress import Progress
 from rollout.rows import Rows
-from rollout.sizing import reserve_bytes, slots, to_lease
+from rollout.sizing import reserve_bytes, slots, to_lease, widened
 from rollout.tally import Tally
 from rollout.tasks import end
 from rollout.telling import Telling
@@ -66,6 +66,8 @@ class RunWorker:
             config.algorithm.samples_per_prompt,
             config.rollout.groups_in_flight,
         )
+        # With what has been begun; more where groups fill fewer sequences than they were given.
+        self._limit = self._slots
         self._reserve = reserve_bytes(
             config.algorithm.samples_per_prompt,
             config.sampling.max_tokens,
@@ -185,7 +187,7 @@ class RunWorker:
             self._wake.set()
             return ""
         generating = self._leases.generating
-        count = to_lease(self._slots, generating, len(self._leases) - generating)
+        count = to_lease(self._limit, generating, len(self._leases) - generating)
         if count == 0:
             return "full"
         granted = await self._store.prompts.lease(
@@ -245,7 +247,7 @@ class RunWorker:
         generating = self._leases.generating + self._evaluator.generating
         try:
             async with asyncio.timeout(within):
-                tokens = await self._context.policy.tokens_generated()
+                tokens, unfinished = await self._context.policy.counters()
         except (VLLMUnavailable, TimeoutError):
             now = time.monotonic()
             return self._progress.observe(now, self._progress.tokens, max(1, generating), False)
@@ -253,4 +255,17 @@ class RunWorker:
         now = time.monotonic()
         self.tally.rate.observe(now, tokens)
         self.tally.tokens = tokens
+        self._widen(unfinished)
         return self._progress.observe(now, tokens, generating, self.follower.updating)
+
+    def _widen(self, unfinished: int) -> None:
+        config = self._context.config
+        if config.rollout.groups_in_flight is None:
+            self._limit = widened(
+                self._slots,
+                self._leases.generating,
+                unfinished,
+                config.rollout.vllm.max_num_seqs,
+                config.algorithm.samples_per_prompt,
+            )
+            self._wake.set()

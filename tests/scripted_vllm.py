@@ -15,7 +15,7 @@ import math
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,8 @@ class State:
     version: str = "default"
     tokens: int = 0
     answered: int = 0
+    unfinished: int = 0
+    """Samples that were begun and have not ended."""
     loaded: Tensors | None = None
     updating: bool = False
     admitting: bool = True
@@ -128,6 +130,15 @@ async def one_sample(
     }
 
 
+async def counted(state: State, sample: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    """The sample, which is unfinished until it is there."""
+    state.unfinished += 1
+    try:
+        return await sample
+    finally:
+        state.unfinished -= 1
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Return when `condition` holds; looked at between steps, as an engine does."""
     while not condition():  # noqa: ASYNC110
@@ -154,8 +165,14 @@ def build(state: State) -> FastAPI:
 
     @app.get("/metrics")
     async def metrics() -> PlainTextResponse:
+        labels = '{engine="0",model_name="policy"}'
+        found = {
+            "generation_tokens_total": state.tokens,
+            "num_requests_running": state.unfinished,
+            "num_requests_waiting": 0,
+        }
         return PlainTextResponse(
-            f'vllm:generation_tokens_total{{engine="0",model_name="policy"}} {state.tokens}.0\n'
+            "".join(f"vllm:{name}{labels} {value}.0\n" for name, value in found.items())
         )
 
     @app.post("/inference/v1/generate")
@@ -170,7 +187,8 @@ def build(state: State) -> FastAPI:
         state.salts.append((body["cache_salt"], state.version))
         state.requests[id] = asked
         try:
-            samples = (one_sample(state, asked, params, i, room) for i in range(params.get("n", 1)))
+            n = params.get("n", 1)
+            samples = [counted(state, one_sample(state, asked, params, i, room)) for i in range(n)]
             return {"choices": await asyncio.gather(*samples)}
         finally:
             del state.requests[id]

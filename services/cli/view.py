@@ -96,8 +96,7 @@ def said(event: Event, max_steps: int | None) -> str:
     if event.kind == "checkpoint":
         return f"checkpoint at step {data.get('step')}: {data.get('directory')}"
     if event.kind == "worker":
-        error = f": {data['error']}" if data.get("error") else ""
-        return f"worker {data.get('worker')} {data.get('state')}{error}"
+        return f"worker {data['worker']} {data['state']}: {data['detail']}"
     return f"warning: {data.get('message')}"
 
 

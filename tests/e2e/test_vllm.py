@@ -73,9 +73,9 @@ async def test_weights_that_change_in_flight_show_as_version_spans(
     policy: PolicyClient, tiny_model: TinyModel
 ) -> None:
     params = sampling_params(Sampling(max_tokens=450, ignore_eos=True), [1], CONTEXT)
-    before = await policy.tokens_generated()
+    before = (await policy.counters()).tokens
     request = asyncio.create_task(policy.generate(PROMPT, 4, params))
-    while await policy.tokens_generated() < before + 40:
+    while (await policy.counters()).tokens < before + 40:
         assert not request.done()
 
     paused = await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
@@ -102,9 +102,9 @@ async def test_new_requests_after_an_update_are_sampled_by_the_new_weights_alone
 async def in_flight(policy: PolicyClient, n: int, tokens: int) -> asyncio.Task[list[Sample]]:
     """A request for `n` long samples that has sampled so many tokens."""
     params = sampling_params(Sampling(max_tokens=450, ignore_eos=True), [1], CONTEXT)
-    before = await policy.tokens_generated()
+    before = (await policy.counters()).tokens
     request = asyncio.create_task(policy.generate(PROMPT, n, params))
-    while await policy.tokens_generated() < before + tokens:
+    while (await policy.counters()).tokens < before + tokens:
         assert not request.done()
     return request
 
@@ -112,7 +112,7 @@ async def in_flight(policy: PolicyClient, n: int, tokens: int) -> asyncio.Task[l
 async def test_abort_continues_what_was_sampled_under_the_new_weights(
     policy: PolicyClient, tiny_model: TinyModel
 ) -> None:
-    before = await policy.tokens_generated()
+    before = (await policy.counters()).tokens
     request = await in_flight(policy, n=4, tokens=40)
 
     await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"), "abort")
@@ -130,7 +130,7 @@ async def test_abort_continues_what_was_sampled_under_the_new_weights(
             expected = reference_logprobs(tiny_model, weights, PROMPT, tokens, 1.0)[part]
             assert np.abs(sample.logprobs[part] - expected).max() <= 1e-3
     # Nothing was sampled twice (a token that was under way at the abort is sampled again).
-    assert await policy.tokens_generated() - before <= 4 * 450 + 4
+    assert (await policy.counters()).tokens - before <= 4 * 450 + 4
 
 
 async def test_wait_lets_what_is_in_flight_end_under_the_old_weights(

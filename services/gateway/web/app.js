@@ -151,11 +151,11 @@ function say(event) {
   const texts = {
     state: () => `${d.state}${d.reason ? `: ${d.reason}` : ""}`,
     evaluation: () => `evaluation at step ${d.step}: accuracy ${number(d.accuracy, 3)} on ${d.rows} rows`,
-    worker: () => `worker ${d.worker} ${d.state}${d.error ? `: ${d.error}` : ""}`,
+    worker: () => `worker ${d.worker} ${d.state}: ${d.detail}`,
     warning: () => d.message,
     checkpoint: () => `checkpoint at step ${d.step}: ${d.directory}`,
   };
-  const bad = d.error || d.state === "failed" ? "bad" : event.kind;
+  const bad = d.state === "failed" ? "bad" : event.kind;
   const item = element("li", null, { class: bad });
   const when = new Date(event.time * 1000);
   item.append(element("time", when.toLocaleTimeString(), { datetime: when.toISOString() }));

@@ -69,7 +69,7 @@ async def test_a_request_in_flight_over_an_update_shows_both_versions(
     await policy.load(snapshot(tmp_path, 1))
     params = sampling_params(Sampling(max_tokens=100, ignore_eos=True), [], 128)
     request = asyncio.create_task(policy.generate([1, 2], 2, params))
-    while await policy.tokens_generated() < 20:
+    while (await policy.counters()).tokens < 20:
         assert not request.done()
 
     await policy.load(snapshot(tmp_path, 2))
@@ -117,7 +117,7 @@ async def test_a_server_that_dies_is_noticed_with_its_signal(
     assert server.alive
     params = sampling_params(Sampling(max_tokens=100, ignore_eos=True), [], 128)
     request = asyncio.create_task(policy.generate([1, 2], 1, params))
-    while await policy.tokens_generated() == 0:
+    while (await policy.counters()).tokens == 0:
         assert not request.done()
 
     os.kill(server.pid, signal.SIGKILL)

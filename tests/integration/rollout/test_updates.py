@@ -37,9 +37,9 @@ async def in_flight(
     policy: PolicyClient, n: int = 2, tokens: int = 20
 ) -> asyncio.Task[list[Sample]]:
     """A request for `n` samples that has sampled so much, and is far from its end."""
-    before = await policy.tokens_generated()
+    before = (await policy.counters()).tokens
     request = asyncio.create_task(policy.generate([1, 2], n, WHOLE))
-    while await policy.tokens_generated() < before + tokens:
+    while (await policy.counters()).tokens < before + tokens:
         assert not request.done()
     return request
 
@@ -56,7 +56,7 @@ async def test_abort_continues_every_sample_under_the_new_version(
     policy: PolicyClient, tmp_path: Path
 ) -> None:
     request = await in_flight(policy)
-    sampled = await policy.tokens_generated()
+    sampled = (await policy.counters()).tokens
 
     await policy.load(snapshot(tmp_path, 2), "abort")
     await policy.load(snapshot(tmp_path, 3), "abort")
@@ -64,7 +64,7 @@ async def test_abort_continues_every_sample_under_the_new_version(
     spans = versions(await request)
     assert [(tags[0], tags[-1]) for tags in spans] == [("aaaaaa:1", "aaaaaa:3")] * 2
     # What was sampled before was not sampled again.
-    assert await policy.tokens_generated() == 2 * LENGTH
+    assert (await policy.counters()).tokens == 2 * LENGTH
     assert sampled < 2 * LENGTH
 
 
@@ -134,9 +134,9 @@ async def test_a_deadline_during_an_update_of_mode_abort_is_kept(
     policy: PolicyClient, tmp_path: Path
 ) -> None:
     cut = asyncio.Event()
-    before = await policy.tokens_generated()
+    before = (await policy.counters()).tokens
     request = asyncio.create_task(policy.generate([1, 2], 2, WHOLE, cut))
-    while await policy.tokens_generated() < before + 20:
+    while (await policy.counters()).tokens < before + 20:
         assert not request.done()
     cut.set()
     await policy.load(snapshot(tmp_path, 2), "abort")

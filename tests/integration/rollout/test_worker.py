@@ -87,3 +87,18 @@ async def test_a_finished_group_makes_room_while_a_long_one_is_sampled(tmp_path:
 
     assert sorted(long.lengths) == [1, 30]
     assert third.header.leased_at < third.header.generated_at < long.header.generated_at - 1
+
+
+async def test_groups_that_wait_for_one_long_answer_make_room_for_the_next(tmp_path: Path) -> None:
+    # One sample of every group takes 9 s, the other 0.1 s: of 3 groups, which are what fills 4
+    # sequences and a quarter more, 3 sequences are left.
+    script = {"tokens_per_second": 10, "replies": [[5] * 90, [5]]}
+    sections = {
+        "rollout": {"vllm": {"max_model_len": 128, "max_num_seqs": 4}},
+        "sampling": {"max_tokens": 100},
+    }
+    async with working(tmp_path, [SHORT], script, **sections) as one:
+        first = [await one.group(draw) for draw in range(3)]
+        fourth = await one.group(3)
+
+    assert fourth.header.leased_at < min(group.header.generated_at for group in first)

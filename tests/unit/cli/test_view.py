@@ -57,14 +57,14 @@ def test_evaluations_are_kept_by_step(view: RunView) -> None:
 
 def test_every_kind_of_event_has_a_line() -> None:
     lines = [
-        said(event("worker", worker="w1", state="unhealthy", error="out of memory"), None),
+        said(event("worker", worker="w1", state="left", detail="it was told to stop"), None),
         said(event("warning", message="all rewards are zero"), None),
         said(event("checkpoint", step=20, directory="runs/a/checkpoints/step-000020"), None),
         said(event("evaluation", step=20, accuracy=0.5, rows=100), None),
     ]
 
     assert lines == [
-        "worker w1 unhealthy: out of memory",
+        "worker w1 left: it was told to stop",
         "warning: all rewards are zero",
         "checkpoint at step 20: runs/a/checkpoints/step-000020",
         "evaluation at step 20: accuracy 0.500 on 100 rows",

@@ -80,6 +80,17 @@ def test_the_nearest_name_is_offered() -> None:
     assert nearest("zzz", ["math", "exact"]) == ""
 
 
+def test_of_many_bad_parameters_a_few_are_named() -> None:
+    verifier = MathVerifier()
+
+    with pytest.raises(ValidationError) as caught:
+        parse_params(verifier, {f"{number}" * 1000: 0 for number in range(1000)})
+
+    problems = param_problems(verifier, caught.value)
+    assert len(problems) == 10
+    assert all(len(name) <= 100 for name, _ in problems)
+
+
 def test_bad_parameters_are_named_one_by_one() -> None:
     verifier = MathVerifier()
 

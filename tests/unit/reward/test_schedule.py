@@ -10,7 +10,7 @@ from services.contracts.scores import ScoreStatus
 
 
 def tasks(count: int, first: int = 0) -> list[Task]:
-    return [Task(first + number, 5.0, 0.0, True) for number in range(count)]
+    return [Task(first + number, 5.0, 0.0) for number in range(count)]
 
 
 def running(size: int, spare: int = 2, **options: int) -> Schedule:
@@ -123,7 +123,7 @@ def test_a_used_worker_makes_room_for_the_fresh_one_that_a_suspect_needs() -> No
 
 def test_twice_over_the_deadline_is_a_timeout_once_the_reference_is_cleared() -> None:
     schedule = running(1)
-    task = Task(7, 5.0, -0.5, True)
+    task = Task(7, 5.0, -0.5)
 
     assert schedule.blame(task, Cause.DEADLINE, "") == []
     assert schedule.blame(task, Cause.DEADLINE, "") == []
@@ -137,17 +137,17 @@ def test_twice_over_the_deadline_is_a_timeout_once_the_reference_is_cleared() ->
 
 def test_a_timeout_may_be_masked_instead() -> None:
     schedule = running(1)
-    task = Task(7, 2.5, None, False)
+    schedule.add([Task(7, 2.5, None, step=Step.REFERENCE, failures=2)])
+    schedule.plan(0.0)
 
-    schedule.blame(task, Cause.DEADLINE, "")
-    (done,) = schedule.blame(task, Cause.DEADLINE, "")
+    done = schedule.answered(0, Verdict(ScoreStatus.SCORED, 0.0), 0.1)
 
-    assert done == Done(7, broken("not finished in 2.5 s, twice"))
+    assert done == [Done(7, broken("not finished in 2.5 s, twice"))]
 
 
 def test_a_reference_that_does_not_finish_alone_is_an_error_without_reward() -> None:
     schedule = running(1)
-    task = Task(7, 5.0, 0.0, True, step=Step.REFERENCE, failures=2)
+    task = Task(7, 5.0, 0.0, step=Step.REFERENCE, failures=2)
 
     (done,) = schedule.blame(task, Cause.DEADLINE, "")
 
@@ -156,26 +156,15 @@ def test_a_reference_that_does_not_finish_alone_is_an_error_without_reward() -> 
 
 def test_a_bad_reference_found_that_way_is_an_error_too() -> None:
     schedule = running(1)
-    schedule.add([Task(7, 5.0, 0.0, True, step=Step.REFERENCE, failures=2)])
+    schedule.add([Task(7, 5.0, 0.0, step=Step.REFERENCE, failures=2)])
     schedule.plan(0.0)
 
     assert schedule.answered(0, broken("no number"), 0.1) == [Done(7, broken("no number"))]
 
 
-def test_without_a_reference_twice_over_the_deadline_is_a_timeout() -> None:
-    schedule = running(1)
-    task = Task(7, 2.5, 0.0, False)
-
-    schedule.blame(task, Cause.DEADLINE, "")
-    (done,) = schedule.blame(task, Cause.DEADLINE, "")
-
-    assert isinstance(done, Done)
-    assert done.verdict == Verdict(ScoreStatus.TIMEOUT, 0.0, "not finished in 2.5 s, twice")
-
-
 def test_dying_twice_on_an_item_is_an_error() -> None:
     schedule = running(1)
-    task = Task(7, 5.0, 0.0, True)
+    task = Task(7, 5.0, 0.0)
 
     assert schedule.blame(task, Cause.DIED, "SIGSEGV") == []
     (done,) = schedule.blame(task, Cause.DIED, "SIGSEGV")
@@ -188,7 +177,7 @@ def test_losing_all_workers_at_once_counts_against_nobody_until_it_happens_again
     None
 ):
     schedule = running(1)
-    task = Task(7, 5.0, 0.0, True)
+    task = Task(7, 5.0, 0.0)
 
     for _ in range(4):
         assert schedule.blame(task, Cause.ORPHANED, "") == []
@@ -257,7 +246,7 @@ def test_an_item_that_gave_its_worker_up_goes_on_when_another_slow_one_is_done()
 
 def test_items_known_to_be_slow_go_one_by_one_and_never_take_the_last_worker() -> None:
     schedule = running(2, spare=1)
-    known = [Task(number, 5.0, 0.0, True, slow=True) for number in range(8)]
+    known = [Task(number, 5.0, 0.0, slow=True) for number in range(8)]
     schedule.add(known)
 
     assert schedule.plan(0.0) == [Send(0, (known[0],)), Send(1, (known[1],)), Start()]

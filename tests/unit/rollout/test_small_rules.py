@@ -2,7 +2,7 @@
 
 from rollout.hopeless import ENOUGH, Hopeless
 from rollout.progress import Progress, Rate
-from rollout.sizing import reserve_bytes, slots, to_lease
+from rollout.sizing import reserve_bytes, slots, to_lease, widened
 
 
 def test_slots_fill_vllms_sequences_unless_configured():
@@ -10,6 +10,18 @@ def test_slots_fill_vllms_sequences_unless_configured():
     assert slots(10, 8, None) == 2
     assert slots(4, 8, None) == 1
     assert slots(256, 8, 5) == 5
+
+
+def test_groups_that_wait_for_their_longest_answers_make_room_for_others():
+    # 40 groups of 8 keep 256 sequences and 64 waiting ones full.
+    assert widened(40, generating=40, unfinished=320, max_num_seqs=256, samples=8) == 40
+    # Of 40 groups 80 sequences are left: 240 are free, for 30 groups.
+    assert widened(40, generating=40, unfinished=80, max_num_seqs=256, samples=8) == 70
+    # Given and not begun, as while weights change: no more than ever.
+    assert widened(40, generating=40, unfinished=0, max_num_seqs=16, samples=8) == 40
+    assert widened(40, generating=30, unfinished=400, max_num_seqs=256, samples=8) == 40
+    # Each group has one sequence at least.
+    assert widened(40, generating=250, unfinished=250, max_num_seqs=256, samples=8) == 256
 
 
 def test_a_finished_group_makes_room_at_once_even_while_it_is_scored():
