@@ -55,27 +55,17 @@ class Request:
     item: msgspec.Raw
     timeout: float
     on_timeout: float | None
-    has_reference: bool
     slow: bool
 
 
 def request_for(item: Item, params: VerifierParams, slow: bool) -> Request:
     """`item` as the pool takes it; `slow`: see `Verifier.slow`. Raises ValueError if it cannot be
     sent (see `pack_item`)."""
-    return Request(
-        item.verifier,
-        pack_item(item),
-        params.timeout,
-        params.on_timeout,
-        item.answer is not None,
-        slow,
-    )
+    return Request(item.verifier, pack_item(item), params.timeout, params.on_timeout, slow)
 
 
 def _task(ticket: int, request: Request) -> Task:
-    return Task(
-        ticket, request.timeout, request.on_timeout, request.has_reference, slow=request.slow
-    )
+    return Task(ticket, request.timeout, request.on_timeout, slow=request.slow)
 
 
 class Batch:

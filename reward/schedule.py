@@ -47,7 +47,6 @@ class Task:
     """Seconds that it may take."""
     on_timeout: float | None
     """The reward after two deadlines; None masks it."""
-    has_reference: bool
     step: Step = Step.SCORE
     slow: bool = False
     """It is known to take longer than `slow_after`."""
@@ -194,11 +193,9 @@ class Schedule:
             return []
         if cause is not Cause.DEADLINE:
             return [Done(task.ticket, broken(f"the verifier's process died twice: {detail}"))]
-        if task.has_reference:
-            task.step = Step.REFERENCE
-            self._suspect(task)
-            return []
-        return [_timed_out(task)]
+        task.step = Step.REFERENCE
+        self._suspect(task)
+        return []
 
     def _suspect(self, task: Task) -> None:
         (self._slow_suspects if task.slow else self._suspects).append(task)

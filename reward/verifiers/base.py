@@ -113,7 +113,7 @@ class Verifier(ABC, Generic[P]):
         """Raise BadReferenceError unless `answer` can serve as a reference.
 
         Also run by itself, on a fresh worker, when an item did not finish twice: if this does
-        not finish either, the reference is to blame and not the completion.
+        not finish either, the reference (or what `params` hold) is to blame, not the completion.
         """
 
     @abstractmethod

@@ -23,6 +23,8 @@ from reward.verifiers.tags import FormatVerifier, XmlFormatVerifier
 from reward.verifiers.text import ContainsVerifier, ExactVerifier, RegexVerifier
 
 GROUP = "headrace.verifiers"
+MAX_PROBLEMS = 10
+"""So much is said of one item: a request may hold as many wrong parameters as fit into its body."""
 
 BUILT_IN: tuple[type[Verifier[Any]], ...] = (
     MathVerifier,
@@ -96,7 +98,7 @@ def _load(source: str, path: str) -> AnyVerifier:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or an empty string where nothing is near."""
-    match = process.extractOne(name, list(known), score_cutoff=50)
+    match = process.extractOne(name[:100], list(known), score_cutoff=50)
     return f"; did you mean {match[0]!r}?" if match else ""
 
 
@@ -106,12 +108,12 @@ def parse_params(verifier: AnyVerifier, raw: Mapping[str, Any]) -> Any:
 
 
 def param_problems(verifier: AnyVerifier, error: ValidationError) -> list[tuple[str, str]]:
-    """(parameter, sentence) for everything wrong with an item's parameters."""
+    """(parameter, sentence) for what is wrong with an item's parameters."""
     fields = verifier.Params.model_fields.items()
     known = [field.alias or name for name, field in fields]
     problems = []
-    for detail in error.errors(include_url=False):
-        name = ".".join(str(part) for part in detail["loc"])
+    for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
+        name = ".".join(str(part) for part in detail["loc"])[:100]
         if detail["type"] == "extra_forbidden":
             there = nearest(name, known) or f"; there is {', '.join(known)}"
             problems.append((name, f"verifier {verifier.name!r} has no such parameter{there}"))

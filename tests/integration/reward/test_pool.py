@@ -81,6 +81,7 @@ async def test_a_comparison_that_never_ends_may_be_masked(client: httpx.AsyncCli
 
 
 async def test_a_catastrophic_pattern_costs_itself_alone(client: httpx.AsyncClient) -> None:
+    # Where the pattern alone takes too long, no answer is to blame.
     pattern = {
         "id": "pattern",
         "verifier": "regex",
@@ -95,7 +96,7 @@ async def test_a_catastrophic_pattern_costs_itself_alone(client: httpx.AsyncClie
 
     results = await score(client, pattern, slow_to_compile, math(0, "5"))
 
-    assert [result["status"] for result in results] == ["timeout", "timeout", "correct"]
+    assert [result["status"] for result in results] == ["timeout", "error", "correct"]
 
 
 async def test_others_are_answered_while_poison_is_still_being_tried(

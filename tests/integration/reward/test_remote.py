@@ -162,6 +162,7 @@ async def test_a_full_queue_takes_all_or_nothing(
         return 200, {"results": [PARTIAL]}
 
     upstream.answer = answer
+    before = await judged_correct(client)
     try:
         waiting = asyncio.create_task(score(client, *map(haiku, range(8))))
         await until(lambda: len(upstream.asked) == 4, "as many are asked at once as may be")
@@ -174,6 +175,26 @@ async def test_a_full_queue_takes_all_or_nothing(
     assert int(full.headers["retry-after"]) >= 1
     assert other["status"] == "correct"
     assert {result["status"] for result in await waiting} == {"partial"}
+    # The math item that was refused beside the other has not been judged.
+    assert await judged_correct(client) == before + 1
+
+
+async def judged_correct(client: httpx.AsyncClient) -> float:
+    """How many math items have been found correct so far."""
+    wanted = 'headrace_reward_items_total{status="correct",verifier="math"} '
+    lines = (await client.get("/metrics")).text.splitlines()
+    return sum(float(line.removeprefix(wanted)) for line in lines if line.startswith(wanted))
+
+
+async def test_a_schema_has_nothing_fetched(client: httpx.AsyncClient, upstream: Upstream) -> None:
+    schema = {"$ref": f"{upstream.url}/schema.json"}
+
+    (result,) = await score(
+        client, {"id": "0", "verifier": "json_schema", "completion": "{}", "answer": schema}
+    )
+
+    assert (result["status"], result["reward"]) == ("error", None)
+    assert upstream.asked == []
 
 
 def judged(**params: Any) -> dict[str, Any]:

@@ -230,6 +230,7 @@ async def test_a_service_that_is_killed_leaves_no_model_behind(
 ) -> None:
     service = await start(f"--reward-models=tiny={folder}", "--reward-model-device", "cpu").ready()
     pid = model_process(service)
+    os.kill(pid, signal.SIGSTOP)
 
     service.process.kill()
     service.process.wait()

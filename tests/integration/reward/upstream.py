@@ -1,5 +1,6 @@
 """A real HTTP server that answers as a test says: a judge, a reward model, an own verifier."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable
@@ -26,10 +27,16 @@ class Upstream:
                 upstream.asked.append((self.path, body, self.headers["authorization"]))
                 status, content = upstream.answer(self.path, body)
                 raw = content if isinstance(content, bytes) else json.dumps(content).encode()
-                self.send_response(status)
-                self.send_header("content-length", str(len(raw)))
-                self.end_headers()
-                self.wfile.write(raw)
+                # Who asked may have given up by now.
+                with contextlib.suppress(ConnectionError):
+                    self.send_response(status)
+                    self.send_header("content-length", str(len(raw)))
+                    self.end_headers()
+                    self.wfile.write(raw)
+
+            def do_GET(self) -> None:
+                upstream.asked.append((self.path, None, None))
+                self.send_error(404)
 
             def log_message(self, *args: object) -> None:
                 pass

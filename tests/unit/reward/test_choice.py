@@ -43,6 +43,7 @@ WRONG = [
     ("The answer is A, B, C, D", "A"),
     ("\\boxed{A} and \\boxed{B}", "B"),
     ("\\boxed{B}, \\boxed{C}", "B"),
+    ("A or B", ["A", "B"]),
     ("(A)", 1),
     ("Z", "B"),
 ]

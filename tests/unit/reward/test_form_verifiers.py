@@ -22,6 +22,7 @@ GOOD = "<think>\n2 + 2\n</think>\n<answer>\n4\n</answer>"
         (GOOD.replace("</think>\n", "</think>\n\n"), "correct", 0.5, 1.0),
         (GOOD + "\n\n", "partial", 0.0, 1.0),
         (GOOD.replace("\n", ""), "partial", 0.0, 1.0),
+        (GOOD.replace("4\n", ""), "partial", 0.0, 1.0),
         ("Well: " + GOOD, "partial", 0.0, 1.0),
         (GOOD + " done", "partial", 0.0, 1.0),
         (GOOD.replace("2 + 2", "<think>"), "partial", 0.5, 0.75),
@@ -52,7 +53,16 @@ def test_format_rewards_can_be_set() -> None:
     assert score("format", GOOD, pattern_reward=1, tag_reward=0).reward == 1.0
 
 
-PIECES = ["<think>\n", "\n</think>", "\n", "\n<answer>\n", "\n</answer>", "x", "</think>"]
+PIECES = [
+    "<think>\n",
+    "\n</think>",
+    "\n",
+    "\n<answer>\n",
+    "\n</answer>",
+    "x",
+    "</think>",
+    "</answer>",
+]
 MINIMIND = (
     r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$",
     r"^<think>\n.*?\n</think>\n\n<answer>\n.*?\n</answer>$",
