@@ -5,7 +5,8 @@ SHELL := /bin/bash
 PROFILE ?=
 BIN := .venv/bin
 CODE := $(wildcard services rollout reward learner recipes bench tests)
-TIERS := tests/unit tests/integration tests/chaos tests/e2e
+# Two files at a time: much of a test is waiting for processes to start and to end.
+TIERS := -n 2 --dist loadfile tests/unit tests/integration tests/chaos tests/e2e
 
 .PHONY: help
 help: ## this list
