@@ -20,6 +20,7 @@ from types import FrameType
 import transformers
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from structlog.contextvars import bound_contextvars
 
 from learner.crashes import Crashes
 from learner.distributed import Ranks, start_ranks, stop_ranks
@@ -119,7 +120,9 @@ def serve(ranks: Ranks, link: Link, volume: Volume, stop: threading.Event) -> No
         body = ranks.broadcast(message if ranks.first else None)
         if not body:
             return
-        train_one(RunRecord.model_validate_json(body), ranks, link, volume, stop)
+        record = RunRecord.model_validate_json(body)
+        with bound_contextvars(run=record.id):
+            train_one(record, ranks, link, volume, stop)
 
 
 def train_one(
@@ -132,7 +135,7 @@ def train_one(
         if ranks.first:
             run.finish("cancelled", "on request, before it began")
         return
-    log.info("run starts", run=record.id, name=record.name, kind=record.kind)
+    log.info("run starts", name=record.name, kind=record.kind)
     try:
         ranks.together(crashes.check)
         if ranks.first:
@@ -141,10 +144,10 @@ def train_one(
         train = train_rl if isinstance(config, RLConfig) else train_midtrain
         ending = train(record, config, ranks, run, volume, stop)  # type: ignore[arg-type]
     except Fenced:
-        log.warning("another learner has taken this run over", run=record.id)
+        log.warning("another learner has taken this run over")
         return
     except USER_ERRORS as error:
-        log.error("run failed", run=record.id, reason=str(error))
+        log.error("run failed", reason=str(error))
         if ranks.first:
             run.finish("failed", str(error))
         return
@@ -163,7 +166,7 @@ def train_one(
         case "cancel":
             run.finish("cancelled", "on request")
         case _:
-            log.info("run goes on at the next start", run=record.id)
+            log.info("run goes on at the next start")
 
 
 if __name__ == "__main__":

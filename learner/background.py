@@ -4,6 +4,7 @@ Nothing is ever dropped silently: what goes wrong on the thread is raised by the
 here, since the loop alone can end the run with a reason. After a failure nothing more is done.
 """
 
+import contextvars
 import queue
 import threading
 from collections.abc import Callable
@@ -23,7 +24,10 @@ class Background(Generic[T]):
         self._name, self._work = name, work
         self._waiting: queue.Queue[T | None] = queue.Queue(maxsize=1)
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        # With the logger's `run` of whoever starts it: a new thread begins without.
+        inherited = contextvars.copy_context()
+        self._thread = threading.Thread(target=inherited.run, args=(self._loop,), name=name)
+        self._thread.daemon = True
         self._thread.start()
 
     @property

@@ -47,7 +47,7 @@ SUMS = (
     "before_tokens",
     "behind_kl",
 )
-MAXIMA = ("ratio", "logprob_gap")
+MAXIMA = ("ratio", "logprob_gap", "behind_gap")
 
 
 class Tally:
@@ -92,6 +92,7 @@ class Tally:
             "train/corrected_low": total["masked_low"] / tokens,
             "train/corrected_high": total["masked_high"] / tokens,
             "mismatch/sampler_kl": total["behind_kl"] / before,
+            "mismatch/sampler_logprob_max": top["behind_gap"],
         }
         if fresh:
             # Only where learner and sampler held the same weights is a gap an error.
@@ -257,6 +258,7 @@ def _loss(
             tally.add({"fresh_tokens": fresh, "mismatch_kl": kl_estimate("k3", theirs, ours)})
             behind = kl_estimate("k3", tokens.sampler, logprobs.detach())
             tally.add({"before_tokens": torch.ones_like(behind), "behind_kl": behind})
+            tally.peak("behind_gap", (logprobs.detach() - tokens.sampler).abs())
             tally.peak("logprob_gap", (ours - theirs).abs())
     return loss
 

@@ -52,7 +52,8 @@ def test_one_and_two_ranks_and_any_budget_give_the_same_gradient(tmp_path: Path)
 async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
     place: Place, store: Store
 ) -> None:
-    """The other learner takes each run and dies, so that these ranks have it again."""
+    """The other learner takes each run and dies, so that these ranks have it again. They hear of it
+    when they say how far midtraining is, and when version 3 is published."""
     await add_sums(store, place.data)
     await submit(store, "first", MIDTRAIN | {"training": {"max_steps": 300, "rows_per_step": 8}})
     config = rl(
@@ -60,9 +61,11 @@ async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
         training={"max_steps": 6, "checkpoint_every": 2, "tokens_per_microbatch": 64},
     )
     await submit(store, "second", config)
+    go_on = place.data / "go-on"
     learner = place.learner(
         *("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
-        *("--nproc-per-node", "2", "-m", "learner"),
+        *("--nproc-per-node", "2", "-m", "tests.integration.learner.stopping_learner"),
+        *("published?", str(go_on)),
     )
 
     async def reached(run: str, step: int) -> bool:
@@ -71,9 +74,11 @@ async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
         return record is not None and record.state is RunState.RUNNING and record.step >= step
 
     async with serving(store, Volume(place.data), "second", parse_config(config)):
-        for run, step in (("first", 1), ("second", 3)):
+        for run, step in (("first", 1), ("second", 4)):
             await eventually(partial(reached, run, step))
             await store.runs.acquire(run, "another")
+            if run == "second":
+                go_on.touch()
             record = await ended(store, run)
             assert (record.state, record.reason) == (RunState.SUCCEEDED, "")
             assert [name for name, _ in await store.runs.lineages(run)].index("another") == 1

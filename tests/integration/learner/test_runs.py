@@ -157,6 +157,12 @@ async def test_a_run_survives_kill_9_is_cancelled_and_goes_on_at_its_step(
     working.cancel()
     assert (third.state, third.step) == (RunState.SUCCEEDED, second.step + 3)
     assert [row["step"] for row in steps(place, "third")] == [second.step + i for i in (1, 2, 3)]
+    # Also those of its threads; torchrun, which is not used here, writes lines of its own.
+    lines = [json.loads(line) for line in place.log.read_text().splitlines()]
+    assert {line["process"] for line in lines} == {"learner"}
+    assert {line.get("run") for line in lines if line["event"] != "learner ready"} == {
+        *("first", "second", "third")
+    }
 
     learner.send_signal(signal.SIGTERM)
     assert learner.wait(timeout=30) == 0

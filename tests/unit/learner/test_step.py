@@ -190,6 +190,7 @@ def test_an_answer_that_a_weight_update_interrupted_is_no_measure_of_the_sampler
     metrics = tally.metrics(ALONE)
     assert metrics["mismatch/logprob_max"] == pytest.approx(0, abs=1e-5)
     assert metrics["mismatch/sampler_kl"] > 1e-5
+    assert metrics["mismatch/sampler_logprob_max"] == pytest.approx(0.1, abs=1e-4)
 
 
 def test_recomputed_proximal_makes_the_ratio_one_whatever_the_sampler() -> None:
