@@ -13,6 +13,7 @@ from tenacity import (
 from rollout.connections import OneEach
 from services.contracts.scores import ScoreItem, ScoreResponse, ScoreResult
 from services.logs import get_logger
+from services.settings import redacted
 
 log = get_logger(__name__)
 
@@ -31,11 +32,11 @@ class RewardClient:
     """`POST /v1/score` at `url`."""
 
     def __init__(self, url: str, longest_wait: float = 10.0) -> None:
-        self.url = url.rstrip("/")
+        self.url = redacted(url.rstrip("/"))
         self._longest_wait = longest_wait
         # Reads wait for the slowest verifier: the service bounds each item itself.
         self._http = httpx.AsyncClient(
-            base_url=self.url, timeout=httpx.Timeout(10.0, read=600.0), transport=OneEach()
+            base_url=url, timeout=httpx.Timeout(10.0, read=600.0), transport=OneEach()
         )
 
     async def close(self) -> None:

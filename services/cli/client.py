@@ -12,7 +12,7 @@ import typer
 
 from services.cli.output import NO_GATEWAY, CliError
 from services.contracts.events import Event
-from services.settings import Settings
+from services.settings import Settings, redacted
 
 GatewayURL = Annotated[
     str | None,
@@ -35,14 +35,17 @@ class Gateway:
     ) -> None:
         """`still_there` is called while waiting; it raises where waiting has become useless."""
         self._still_there = still_there
-        self.url = (url or Settings().gateway_url).rstrip("/")
-        if "://" not in self.url:
-            self.url = f"http://{self.url}"
+        given = (url or Settings().gateway_url).rstrip("/")
+        if "://" not in given:
+            given = f"http://{given}"
+        self.url = redacted(given)
+        """As it may be shown."""
         # A large upload is converted before it is answered: reading may take minutes.
         timeout = httpx.Timeout(10, read=600, write=600)
         # A proxy from the environment has no business between a machine and itself.
-        local = httpx.URL(self.url).host in ("127.0.0.1", "localhost", "::1")
-        self._client = httpx.Client(base_url=self.url, timeout=timeout, trust_env=not local)
+        with self._reachable():
+            local = httpx.URL(given).host in ("127.0.0.1", "localhost", "::1")
+            self._client = httpx.Client(base_url=given, timeout=timeout, trust_env=not local)
 
     def get(self, path: str, **params: Any) -> Any:
         """GET `path`; the decoded answer."""

@@ -150,7 +150,9 @@ def _file(path: Path) -> dict[str, Any]:
         return read_recipe(str(path), path.read_text()).config
     except OSError as error:
         raise CliError(f"{path} cannot be read: {error.strerror}") from None
-    except (UnknownRecipe, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise CliError(f"{path} is not UTF-8 text: is it a recipe?") from None
+    except UnknownRecipe as error:
         raise CliError(str(error)) from None
 
 

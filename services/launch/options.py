@@ -1,5 +1,6 @@
 """What can be asked of `headrace up`, and the one error it answers with."""
 
+import errno
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -71,8 +72,9 @@ def parts_named(text: str) -> frozenset[str]:
     return parts
 
 
-def port_is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now. TIME_WAIT does not count as taken."""
+def cannot_listen(host: str, port: int) -> OSError | None:
+    """Why no server could listen there now; None where one could. TIME_WAIT does not count as
+    taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,9 +82,9 @@ def port_is_free(host: str, port: int) -> bool:
             probe.bind((host, port))
             # Two sockets with SO_REUSEADDR may both bind; only one of them may listen.
             probe.listen(1)
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error
+    return None
 
 
 def free_ports(host: str, count: int) -> list[int]:
@@ -106,8 +108,15 @@ def require_port(host: str, port: int, flag: str, taken: Iterable[int] = ()) -> 
         )
     if port in taken:
         raise LaunchError(f"{flag} {port}: another part of this installation uses that port")
-    if not port_is_free(host, port):
+    error = cannot_listen(host, port)
+    if error is None:
+        return
+    if error.errno == errno.EADDRINUSE:
         raise LaunchError(
             f"port {port} on {host} is in use: stop what listens there (`ss -ltnp` names it), "
             f"or choose another port with {flag}"
         )
+    raise LaunchError(
+        f"nothing can listen on port {port} of {host}: {error.strerror or error}; choose another "
+        f"host with --host, or another port with {flag}"
+    )

@@ -12,8 +12,8 @@ from services.launch.options import (
     DEFAULT_REDIS_PORT,
     LaunchError,
     UpOptions,
+    cannot_listen,
     free_ports,
-    port_is_free,
     require_port,
 )
 from services.launch.part import Part, http_not_ready
@@ -169,7 +169,7 @@ def choose_ports(options: UpOptions) -> tuple[int, int, int]:
             chosen.append(0)
             continue
         if port is None:
-            port = DEFAULT_REDIS_PORT if port_is_free(host, DEFAULT_REDIS_PORT) else 0
+            port = 0 if cannot_listen(host, DEFAULT_REDIS_PORT) else DEFAULT_REDIS_PORT
         if port == 0:
             port = next(anything)
         require_port(host, port, flag, taken=chosen)

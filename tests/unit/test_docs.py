@@ -130,3 +130,9 @@ def test_links_and_paths_in_the_text_exist(file: Path) -> None:
     broken += [name for name in files if not (ROOT / name).exists()]
 
     assert broken == []
+
+
+def test_the_readme_leads_to_every_document() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for document in sorted((ROOT / "docs").glob("*.md")):
+        assert f"(docs/{document.name})" in readme, document.name

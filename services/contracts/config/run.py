@@ -105,7 +105,8 @@ class Rollout(Section):
     with a sample that has no token yet."""
     groups_in_flight: int | None = Field(None, ge=1)
     """Groups one worker has vLLM generate at once; default: what fills max_num_seqs and a quarter
-    more, which wait there for their turn."""
+    more, which wait there for their turn; groups that wait for their longest answers make room for
+    others."""
     episode: str = "single_turn"
     """Episode type, by name."""
     vllm: VLLM = VLLM()

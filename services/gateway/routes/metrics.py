@@ -22,7 +22,7 @@ from services.gateway.access import AccessDep
 router = APIRouter(tags=["operation"])
 
 WORKER_GAUGES = {
-    "groups_in_flight": "Groups it generates now",
+    "groups_in_flight": "Groups whose leases it holds",
     "tokens_per_second": "Sampled tokens per second",
     "tokens_total": "Sampled tokens since its vLLM started",
     "admission_wait_seconds": "Time with a free slot and no admission in its present run",

@@ -89,15 +89,40 @@ def test_the_columns_that_were_guessed_are_said(headrace: Headrace, tmp_path: Pa
     )
 
 
-def test_a_file_that_cannot_be_used_is_one_sentence(headrace: Headrace, tmp_path: Path) -> None:
-    file = tmp_path / "broken.jsonl"
-    file.write_text('{"prompt": "a"}\n{"prompt": \n')
+@pytest.mark.parametrize(
+    ("content", "options", "said"),
+    [
+        ('{"prompt": "a"}\n{"prompt": \n', (), "line 2 is not JSON"),
+        ("", (), "unusable.jsonl is empty: it has no rows"),
+        ("\n\n", (), "unusable.jsonl has no rows"),
+        ('{"level": 1, "text": "a"}\n', (), "no column looks like the prompt"),
+        (
+            '{"question": "a", "level": 1}\n',
+            ("--prompt", "questions"),
+            "there is no column 'questions' to take the prompt from (did you mean 'question'?); "
+            "columns: 'question', 'level'",
+        ),
+        (
+            '{"prompt": "a", "answer": "1"}\n{"prompt": "b"}\n',
+            (),
+            "line 2 has no column 'answer'; it has: 'prompt'",
+        ),
+    ],
+    ids=["no JSON", "empty", "only blank lines", "no prompt", "no such column", "column missing"],
+)
+def test_a_file_that_cannot_be_used_is_one_sentence(
+    headrace: Headrace, tmp_path: Path, content: str, options: tuple[str, ...], said: str
+) -> None:
+    file = tmp_path / "unusable.jsonl"
+    file.write_text(content)
 
-    refused = headrace("datasets", "add", str(file))
+    refused = headrace("datasets", "add", str(file), *options)
 
     assert refused.returncode == 1
-    assert refused.stderr.startswith("error: line 2 is not JSON")
+    assert refused.stderr.startswith(f"error: {said}")
+    assert len(refused.stderr.splitlines()) == 1
     assert refused.stdout == ""
+    assert headrace("datasets", "show", "unusable").returncode == 1
 
 
 def test_a_refused_run_lists_its_problems(headrace: Headrace, rows: Path) -> None:
@@ -110,6 +135,23 @@ def test_a_refused_run_lists_its_problems(headrace: Headrace, rows: Path) -> Non
     assert lines[0] == "error: the run was not queued: its config has 3 problems"
     assert "  optimizer.lrr: unknown key; did you mean 'lr'?" in lines
     assert "  data.dataset: there is no dataset 'cli-sum'; did you mean 'cli-sums'?" in lines
+
+
+def test_settings_that_exclude_each_other_are_refused_with_the_way_out(
+    headrace: Headrace, rows: Path, model: Path
+) -> None:
+    data = ("--set", "data.dataset=cli-sums", "--set", f"model.path={model}")
+    both = ("--set", "algorithm.loss.type=dppo", "--set", "algorithm.correction.type=mask")
+
+    refused = headrace("submit", "grpo", *data, *both)
+
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines() == [
+        "error: the run was not queued: its config has a problem",
+        "  algorithm: loss dppo is taken against the sampler, so correction mask would count the "
+        "same ratio twice: set correction.type to none",
+    ]
+    assert refused.stdout == ""
 
 
 def test_a_yaml_file_with_overrides_is_a_recipe(

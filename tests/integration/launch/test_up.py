@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -156,6 +157,30 @@ def test_a_second_one_on_the_same_data_is_refused_with_the_pid_of_the_first(up: 
     assert f"is in use by another `headrace up` (pid {first.process.pid})" in second.said
     assert "Traceback" not in second.said
     assert first.process.poll() is None
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = str(taken.getsockname()[1])
+        refused = subprocess.run(
+            [
+                *(sys.executable, "-m", "services.cli", "up", "--data", str(tmp_path / "data")),
+                *("--port", port, "--reward-port", "0", "--redis-port", "0"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")},
+        )
+
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        f"error: port {port} on 127.0.0.1 is in use: stop what listens there (`ss -ltnp` names "
+        "it), or choose another port with --port\n"
+    )
+    assert refused.stdout == ""
 
 
 def test_a_part_that_keeps_dying_ends_everything_and_shows_its_last_words(up: Starter) -> None:

@@ -68,6 +68,8 @@ async def test_a_vllm_that_fails_to_start_is_told_at_the_first_time(tmp_path: Pa
         )
         (worker,) = await one.store.workers.list("default")
 
+    (failed,) = [said for said in told(events, "state") if said["state"] == "failed"]
+    assert failed["reason"].endswith("ValueError: no such device")
     (warning,) = told(events, "warning")
     assert warning["message"].startswith(
         f"worker {worker.id} tries again after a failure: vLLM ended with exit code 1."

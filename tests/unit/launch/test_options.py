@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from services.launch import LaunchError, UpOptions
-from services.launch.options import free_ports, parts_named, port_is_free
+from services.launch.options import cannot_listen, free_ports, parts_named
 from services.launch.plan import choose_ports
 
 
@@ -47,7 +47,7 @@ def test_a_given_redis_is_not_started() -> None:
 
 
 def test_busy_port_is_named_with_the_flag_that_helps(busy_port: int) -> None:
-    assert not port_is_free("127.0.0.1", busy_port)
+    assert cannot_listen("127.0.0.1", busy_port)
     for asked, flag in (
         (UpOptions(port=busy_port, reward_port=0, redis_port=0), "--port"),
         (UpOptions(port=0, reward_port=busy_port, redis_port=0), "--reward-port"),
@@ -55,6 +55,14 @@ def test_busy_port_is_named_with_the_flag_that_helps(busy_port: int) -> None:
     ):
         with pytest.raises(LaunchError, match=rf"port {busy_port} on 127.0.0.1 is in use.*{flag}$"):
             choose_ports(asked)
+
+
+def test_a_host_that_is_not_here_is_no_busy_port() -> None:
+    asked = UpOptions(host="192.0.2.1", port=8000, reward_port=0, redis_port=0)
+    with pytest.raises(
+        LaunchError, match=r"nothing can listen on port \d+ of 192\.0\.2\.1: Cannot"
+    ):
+        choose_ports(asked)
 
 
 def test_two_parts_cannot_share_a_port() -> None:
@@ -82,7 +90,7 @@ def test_parts_not_started_need_no_port(busy_port: int) -> None:
 def test_default_redis_port_gives_way_to_a_redis_that_runs_already() -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if port_is_free("127.0.0.1", 6379):
+        if not cannot_listen("127.0.0.1", 6379):
             other.bind(("127.0.0.1", 6379))
             other.listen()
         assert choose_ports(UpOptions(port=0, reward_port=0))[0] not in (0, 6379)

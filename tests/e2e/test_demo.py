@@ -1,0 +1,35 @@
+"""`headrace demo` for real and to its end: a policy learns, and nothing stays behind."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.process import INSTANCE, marked
+
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
+
+
+@pytest.mark.timeout(600)
+def test_the_demo_learns_sums_that_carry(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", "demo", "--data", str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["accuracy_before"] <= 0.5
+    assert told["accuracy_after"] >= 0.9
+    assert told["steps"] == 70
+    assert told["seconds"] <= 480
+    assert (Path(told["checkpoint"]) / "model.safetensors").is_file()
+    instance = json.loads((tmp_path / "data" / "up.json").read_text())["instance"]
+    assert marked({INSTANCE: instance}) == []
