@@ -15,12 +15,15 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -200,13 +203,17 @@ async def through(
 def measure(count: int, workers: int, poison: float) -> dict[str, Any]:
     """All ways on both kinds of items, alternating, one service for all."""
     results: dict[str, Any] = {"machine": machine.describe(), "workers": workers}
-    with subprocess.Popen(
-        [sys.executable, "-m", "reward", "--port", "0", "--workers", str(workers)],
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as service:
+    with (
+        # A pipe that nobody reads would block it once it is full.
+        tempfile.NamedTemporaryFile() as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "reward", "--port", "0", "--workers", str(workers)],
+            env={**os.environ, "HEADRACE_LOG_FORMAT": "json"},
+            stderr=log,
+        ) as service,
+    ):
         try:
-            address = _address(service)
+            address = _address(service, Path(log.name))
             for kind in ("numbers", "expressions"):
                 items = pairs(kind, count)
                 asyncio.run(through(address, items[: count // 4], 64))
@@ -228,14 +235,18 @@ def measure(count: int, workers: int, poison: float) -> dict[str, Any]:
     return results
 
 
-def _address(service: "subprocess.Popen[str]") -> tuple[str, int]:
-    """Where it listens, once it is ready; what it logs afterwards is read by nobody."""
-    assert service.stderr is not None
-    for line in service.stderr:
-        if "reward service ready" in line:
-            url = httpx.URL(line[line.index("http://") :].split('"')[0].split()[0])
+def _address(
+    service: subprocess.Popen[bytes], log: Path, patience: float = 60.0
+) -> tuple[str, int]:
+    """Where it listens, once it is ready. Raises RuntimeError."""
+    deadline = time.monotonic() + patience
+    while service.poll() is None and time.monotonic() < deadline:
+        ready = [line for line in log.read_text().splitlines() if "reward service ready" in line]
+        if ready:
+            url = httpx.URL(json.loads(ready[0])["url"])
             return url.host, url.port or 80
-    raise RuntimeError("the reward service did not start")
+        time.sleep(0.1)
+    raise RuntimeError(f"the reward service did not start: {log.read_text()[-2000:]}")
 
 
 def main() -> int:

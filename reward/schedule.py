@@ -116,7 +116,7 @@ class Schedule:
         *,
         spare: int,
         chunk: int = 16,
-        slow_after: float = 0.05,
+        slow_after: float = 0.2,
         judged_max: int = 20_000,
     ) -> None:
         self.size = size

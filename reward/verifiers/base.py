@@ -94,7 +94,7 @@ class Verifier(ABC, Generic[P]):
     Params: type[P]
     """Its parameters; their JSON schema is published."""
     slow: ClassVar[bool] = False
-    """Whether its items usually take longer than a twentieth of a second: then they are kept off
+    """Whether its items usually take longer than a fifth of a second: then they are kept off
     the workers that are there for quick ones."""
     available: bool = True
     """Whether items can be scored on this machine; see `probe`."""
