@@ -6,7 +6,7 @@ PROFILE ?=
 BIN := .venv/bin
 CODE := $(wildcard services rollout reward learner recipes bench tests)
 # Two files at a time: much of a test is waiting for processes to start and to end.
-TIERS := -n 2 --dist loadfile tests/unit tests/integration tests/chaos tests/e2e
+TIERS := -n 2 --dist loadfile tests/unit tests/integration tests/e2e
 
 .PHONY: help
 help: ## this list
@@ -37,6 +37,10 @@ check: lint ## lint and the unit tests: under two minutes
 .PHONY: test
 test: lint ## everything that must pass: lint, unit, integration, kills, end to end with a real vLLM
 	@$(BIN)/python -m pytest $(TIERS)
+
+.PHONY: chaos
+chaos: setup ## each kind of kill once, with a scripted generator: three minutes
+	@$(BIN)/python -m pytest tests/chaos
 
 .PHONY: test-chaos
 test-chaos: setup ## each kind of kill once, against a real vLLM
