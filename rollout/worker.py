@@ -261,6 +261,7 @@ class RunWorker:
     def _widen(self, unfinished: int) -> None:
         config = self._context.config
         if config.rollout.groups_in_flight is None:
+            before = self._limit
             self._limit = widened(
                 self._slots,
                 self._leases.generating,
@@ -268,4 +269,5 @@ class RunWorker:
                 config.rollout.vllm.max_num_seqs,
                 config.algorithm.samples_per_prompt,
             )
-            self._wake.set()
+            if self._limit > before:
+                self._wake.set()
