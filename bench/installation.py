@@ -51,6 +51,8 @@ class Installation:
                 environment=environment,
             )
         )
+        self.check: Callable[[], None] = self.stack.check
+        """Called while something is waited for; raises where a process is no more."""
         self._stamp = f"{int(time.time()):x}"
 
     def __enter__(self) -> Self:
@@ -117,7 +119,7 @@ class Installation:
         """Return when `ready`. Raises BenchFailed, LaunchError."""
         began = time.monotonic()
         while not ready():
-            self.stack.check()
+            self.check()
             if time.monotonic() - began > STANDSTILL_SECONDS:
                 raise BenchFailed(f"waited {STANDSTILL_SECONDS:.0f} s for {what}")
             time.sleep(POLL_SECONDS)
@@ -130,7 +132,7 @@ class Installation:
         seen: tuple[str, int] | None = None
         moved = time.monotonic()
         while True:
-            self.stack.check()
+            self.check()
             record: dict[str, Any] = self.api.get(f"/v1/runs/{run}")
             if ready(record):
                 return record

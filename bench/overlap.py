@@ -93,6 +93,13 @@ def learner(installation: Installation, log: Path) -> Iterator[None]:
                 "OMP_NUM_THREADS": "1",
             },
         )
+
+    def check() -> None:
+        installation.stack.check()
+        if process.poll() is not None:
+            raise BenchFailed(f"the learner has ended: {log.read_text()[-2000:]}")
+
+    installation.check = check
     try:
         yield
     finally:

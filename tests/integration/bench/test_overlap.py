@@ -1,0 +1,17 @@
+"""The bench of overlap, for a few steps: real processes, simulated GPUs."""
+
+import pytest
+
+from bench.overlap import run
+
+
+@pytest.mark.timeout(180)
+def test_steps_are_measured_with_generation_and_training_at_the_same_time() -> None:
+    results = run([1], steps=3)
+
+    found = results["eta"]["1"]
+    assert (found["warmup"], found["steps"]) == (4, 3)
+    assert 0 < found["share"] < 1.1
+    assert found["dropped"] == 0
+    assert found["staleness"] <= 1
+    assert found["tokens_per_answer"] > 20
