@@ -130,7 +130,8 @@ def train_one(
 ) -> None:
     """One run, to its end or to ours, with its last state said in words."""
     run = RunLink(link, record)
-    crashes = Crashes(volume.path(f"runs/{record.id}/crashes.json"), record.committed_step)
+    file = volume.path(f"runs/{record.id}/crashes-{ranks.rank}.json")
+    crashes = Crashes(file, record.committed_step)
     if record.state.final or record.cancel_requested:
         if ranks.first:
             run.finish("cancelled", "on request, before it began")
@@ -155,8 +156,7 @@ def train_one(
         # Not the run's fault, and no crash to count.
         raise
     except Exception as error:
-        if ranks.first:
-            crashes.record(error)
+        crashes.record(error)
         raise
     if not ranks.first:
         return

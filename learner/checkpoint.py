@@ -57,6 +57,8 @@ class TrainingState:
     """What the run's first step started from: the KL reference."""
     kl_beta: float | None = None
     """Where an adaptive weight of the KL has gone."""
+    kl_beta_from: float | None = None
+    """The config's beta from which it went there: a resumed run that sets another begins anew."""
     schema: int = SCHEMA
 
     @property

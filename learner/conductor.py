@@ -31,7 +31,6 @@ from learner.pace import CheckpointPace
 from learner.packing import share
 from learner.staleness import Ancestry, UnknownLineage
 from services.contracts.config import RLConfig
-from services.contracts.config.run import component_names
 from services.contracts.weights import parse_version_tag
 from services.logs import get_logger
 from services.store import Fenced
@@ -160,11 +159,7 @@ class Conductor:
             "version": state.version,
             "time": time.time(),
             **metrics,
-            **outcome_metrics(
-                sums,
-                self.config.algorithm.samples_per_prompt,
-                component_names(self.config.rewards),
-            ),
+            **outcome_metrics(sums, self.config.algorithm.samples_per_prompt),
             **staleness_metrics(self.distances),
             **time_metrics(
                 spent,

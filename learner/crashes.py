@@ -1,7 +1,8 @@
 """How often a run crashed its learner without getting further: a limit against going round.
 
 torchrun restarts crashed ranks, and the run resumes from its checkpoint. Where that ends in the
-same crash again and again, the run has to fail with the reason instead of hanging for ever.
+same crash again and again, the run has to fail with the reason instead of hanging for ever. Each
+rank counts its own crashes: that a peer was lost, which may have been killed, is none.
 """
 
 import json
@@ -10,6 +11,8 @@ from pathlib import Path
 from learner.errors import RunCannotGoOn
 
 LIMIT = 3
+PEER_LOST = ("closed by peer", "reset by peer", "broken pipe", "remote process exited")
+"""In what gloo and NCCL say (torch 2.13) when a rank that they talk to is no more."""
 
 
 class CrashedRepeatedly(RunCannotGoOn):
@@ -17,7 +20,7 @@ class CrashedRepeatedly(RunCannotGoOn):
 
 
 class Crashes:
-    """The count, in a small file beside the run's metrics."""
+    """One rank's count, in a small file beside the run's metrics."""
 
     def __init__(self, file: Path, committed_step: int) -> None:
         self.file, self.step = file, committed_step
@@ -31,7 +34,9 @@ class Crashes:
             )
 
     def record(self, error: BaseException) -> None:
-        """Count a crash at this checkpoint."""
+        """Count a crash at this checkpoint, unless it only says that a peer was lost."""
+        if isinstance(error, RuntimeError) and any(s in str(error).lower() for s in PEER_LOST):
+            return
         count, _ = self._read()
         self.file.parent.mkdir(parents=True, exist_ok=True)
         reason = f"{type(error).__name__}: {error}"

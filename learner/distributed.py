@@ -4,11 +4,12 @@ Bytes and sums only. Nothing is ever pickled: a message is msgpack or JSON made 
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
@@ -76,6 +77,26 @@ class Ranks:
     def sum(self, values: Sequence[float]) -> list[float]:
         """Element-wise sums over ranks, in float64."""
         return self._reduce(values, dist.ReduceOp.SUM)
+
+    def sum_named(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Sums by name over ranks, which need not have the same names."""
+        found: dict[str, float] = {}
+        for message in self.gather(msgspec.msgpack.encode(values)):
+            for name, value in msgspec.msgpack.decode(message, type=dict[str, float]).items():
+                found[name] = found.get(name, 0.0) + value
+        return found
+
+    def gather(self, message: bytes) -> list[bytes]:
+        """Every rank's `message` on every rank, in the order of the ranks."""
+        if self.control is None:
+            return [message]
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(message)]), group=self.control)
+        longest = max(1, *(int(size) for size in sizes))
+        padded = torch.frombuffer(bytearray(message.ljust(longest, b"\0")), dtype=torch.uint8)
+        bodies = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(bodies, padded, group=self.control)
+        return [b.numpy().tobytes()[: int(n)] for b, n in zip(bodies, sizes, strict=True)]
 
     def max(self, values: Sequence[float]) -> list[float]:
         """Element-wise maxima over ranks."""

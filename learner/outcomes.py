@@ -17,6 +17,8 @@ BASIC = (
     "prompt_tokens",
     "too_long",
 )
+SUM, COUNT = "sum ", "count "
+"""Before a component's name."""
 
 
 def ks(samples: int) -> list[int]:
@@ -30,16 +32,13 @@ def pass_at(k: int, n: int, correct: int) -> float:
     return 1.0 - comb(n - correct, k) / comb(n, k)
 
 
-def outcome_sums(
-    groups: Sequence[TrajectoryGroup], samples: int, components: Sequence[str]
-) -> dict[str, float]:
-    """Sums over one rank's groups, under the same names on every rank.
+def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, float]:
+    """Sums over one rank's groups; components under the names that these groups have.
 
     `samples`: the run's samples per prompt. A group with a missing reward leaves pass@k.
     """
     sums = dict.fromkeys(BASIC, 0.0)
     sums |= {f"pass {k}": 0.0 for k in ks(samples)} | {"whole_groups": 0.0}
-    sums |= {f"{part} {name}": 0.0 for name in components for part in ("sum", "count")}
     for group in groups:
         header = group.header
         rewards = [r for r in header.rewards if r is not None]
@@ -57,18 +56,16 @@ def outcome_sums(
             sums["whole_groups"] += 1
             for k in ks(samples):
                 sums[f"pass {k}"] += pass_at(k, samples, correct)
-        for name in components:
-            values = [v for v in header.components.get(name, []) if v is not None]
-            sums[f"sum {name}"] += sum(values)
-            sums[f"count {name}"] += len(values)
+        for name, rewards_of_it in header.components.items():
+            values = [v for v in rewards_of_it if v is not None]
+            sums[SUM + name] = sums.get(SUM + name, 0.0) + sum(values)
+            sums[COUNT + name] = sums.get(COUNT + name, 0.0) + len(values)
     return sums
 
 
-def outcome_metrics(
-    sums: dict[str, float], samples: int, components: Sequence[str]
-) -> dict[str, float]:
-    """Reward and length metrics of the batch, from sums over all ranks. Component means appear
-    where there is more than one verifier."""
+def outcome_metrics(sums: dict[str, float], samples: int) -> dict[str, float]:
+    """Reward and length metrics of the batch, from sums over all ranks. Means of components appear
+    where there is more than one, each over the samples that it was scored for."""
     scored, total = max(sums["scored"], 1.0), max(sums["samples"], 1.0)
     mean = sums["reward"] / scored
     variance = max(sums["reward_squared"] - scored * mean * mean, 0.0) / max(scored - 1, 1.0)
@@ -84,9 +81,11 @@ def outcome_metrics(
         metrics |= {
             f"reward/pass_at_{k}": sums[f"pass {k}"] / sums["whole_groups"] for k in ks(samples)
         }
+    components = [key.removeprefix(SUM) for key in sums if key.startswith(SUM)]
     if len(components) > 1:
         metrics |= {
-            f"reward/component/{name}": sums[f"sum {name}"] / max(sums[f"count {name}"], 1.0)
+            f"reward/component/{name}": sums[SUM + name] / sums[COUNT + name]
             for name in components
+            if sums[COUNT + name]
         }
     return metrics

@@ -34,7 +34,7 @@ from learner.staleness import Ancestry
 from learner.step import train_batch
 from learner.trainee import Trainee
 from services.contracts.config import RLConfig
-from services.contracts.config.run import component_names
+from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.terms import NoKL
 from services.contracts.records import RunRecord
 from services.contracts.trajectory import decode
@@ -149,13 +149,11 @@ def fetch(
             ]
         )
         groups += part
-    sums = outcome_sums(
-        groups, config.algorithm.samples_per_prompt, component_names(config.rewards)
-    )
+    sums = outcome_sums(groups, config.algorithm.samples_per_prompt)
     lengths = [len(sample.tokens) for part in minibatches for sample in part if sample.trains]
     sums["row_tokens"] = float(sum(lengths))
     sums["row_tokens_squared"] = float(sum(length * length for length in lengths))
-    return minibatches, dict(zip(sums, ranks.sum(list(sums.values())), strict=True))
+    return minibatches, ranks.sum_named(sums)
 
 
 def train(
@@ -182,7 +180,7 @@ def train(
             config.algorithm,
             config.sampling.temperature,
             config.sampling.max_tokens,
-            trainee.state.kl_beta,
+            beta_so_far(trainee.state, config.algorithm),
         ),
         config.training.tokens_per_microbatch,
         ranks,
@@ -193,14 +191,22 @@ def train(
     return metrics
 
 
+def beta_so_far(state: TrainingState, algorithm: Algorithm) -> float | None:
+    """Where an adaptive beta has gone from the config's; None where it has yet to begin."""
+    kl = algorithm.kl
+    return None if isinstance(kl, NoKL) or state.kl_beta_from != kl.beta else state.kl_beta
+
+
 def advanced(state: TrainingState, config: RLConfig, metrics: dict[str, float]) -> TrainingState:
     """The state after one more batch, of these `metrics`."""
     algorithm = config.algorithm
     taken = algorithm.minibatches * algorithm.epochs_per_batch
     samples = algorithm.prompts_per_step * algorithm.samples_per_prompt
-    beta, kl = state.kl_beta, metrics.get("train/kl_per_sample")
+    beta, beta_from = state.kl_beta, state.kl_beta_from
+    kl = metrics.get("train/kl_per_sample")
     if not isinstance(algorithm.kl, NoKL) and algorithm.kl.adaptive and kl is not None:
         beta = adapted_beta(algorithm.kl.adaptive, metrics["train/kl_beta"], kl, samples)
+        beta_from = algorithm.kl.beta
     return replace(
         state,
         step=state.step + 1,
@@ -208,4 +214,5 @@ def advanced(state: TrainingState, config: RLConfig, metrics: dict[str, float]) 
         # Where a batch ended early, too: the schedule counts batches, not what became of them.
         optimizer_steps=state.optimizer_steps + taken,
         kl_beta=beta,
+        kl_beta_from=beta_from,
     )

@@ -13,26 +13,23 @@ from typing import Any, Literal
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from reward.calls import Call, Calls
 from reward.frames import pack_item
 from reward.metrics import Metrics
 from reward.pool import Pool, PoolClosedError, QueueFullError, Request, request_for
 from reward.verifiers.base import Item, Verdict, Verifier
-from reward.verifiers.registry import (
-    AnyVerifier,
-    Registry,
-    nearest,
-    param_problems,
-    parse_params,
-)
+from reward.verifiers.registry import AnyVerifier, Registry, UnusableError, usable
 from services.contracts.scores import (
+    CheckRequest,
+    CheckResponse,
     ScoreItem,
     ScoreRequest,
     ScoreResponse,
     ScoreResult,
     ScoreStatus,
+    UseProblem,
 )
 from services.http import BodyLimit, Limit, Problem, ProblemItem, install, responses, summary
 from services.http.problems import described
@@ -147,6 +144,24 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             ]
         )
 
+    @app.post(
+        "/v1/verifiers/check",
+        summary="Check uses of verifiers",
+        responses=responses(_UNFIT),
+    )
+    async def check(request: CheckRequest) -> CheckResponse:
+        """What is wrong with these verifiers' names and parameters, before anything is scored."""
+        problems = []
+        for index, use in enumerate(request.uses):
+            try:
+                usable(service.registry, use.verifier, use.params)
+            except UnusableError as error:
+                problems += [
+                    UseProblem(use=index, path=key.lstrip("."), message=message)
+                    for key, message in error.problems
+                ]
+        return CheckResponse(problems=problems)
+
     @app.get("/healthz", summary="Alive", response_model_exclude_defaults=True)
     async def healthz() -> Health:
         """Whether the process answers."""
@@ -251,20 +266,13 @@ def _checked(items: list[ScoreItem], registry: Registry) -> list[Request | Call]
     problems: list[ProblemItem] = []
     requests: list[Request | Call] = []
     for index, item in enumerate(items):
-        verifier = registry.get(item.verifier)
-        if verifier is None:
-            hint = nearest(item.verifier, registry) or f"; there is {', '.join(registry)}"
-            message = f"verifier {item.verifier[:80]!r} does not exist{hint}"
-            problems.append(_problem(index, item, ".verifier", message))
-            continue
         try:
-            requests.append(_request(verifier, item))
-        except ValidationError as error:
-            for name, message in param_problems(verifier, error):
-                problems.append(_problem(index, item, f".params.{name}", message))
+            verifier, params = usable(registry, item.verifier, item.params)
+            requests.append(_request(verifier, params, item))
+        except UnusableError as error:
+            problems += [_problem(index, item, key, message) for key, message in error.problems]
         except (ValueError, RecursionError) as error:
-            message = f"cannot be scored: {error}"
-            problems.append(_problem(index, item, "", message))
+            problems.append(_problem(index, item, "", f"cannot be scored: {error}"))
     counts = Counter(item.id for item in items)
     for index, item in enumerate(items):
         if counts[item.id] > 1:
@@ -275,18 +283,14 @@ def _checked(items: list[ScoreItem], registry: Registry) -> list[Request | Call]
     return requests
 
 
-def _request(verifier: AnyVerifier, item: ScoreItem) -> Request | Call:
-    """Raises ValidationError for parameters, ValueError and RecursionError for the rest."""
-    if not verifier.available:
-        raise ValueError(verifier.notice)
-    params = parse_params(verifier, item.params)
+def _request(verifier: AnyVerifier, params: Any, item: ScoreItem) -> Request | Call:
+    """Raises ValueError and RecursionError for what cannot be sent."""
     item.id.encode()
     wire = Item(item.verifier, item.prompt, item.completion, item.answer, item.params)
     if isinstance(verifier, Verifier):
         return request_for(wire, params, verifier.slow)
     # Text that is no Unicode cannot be sent to anybody either.
     pack_item(wire)
-    verifier.check(params)
     return Call(verifier, wire, params)
 
 
@@ -294,10 +298,13 @@ def _problem(index: int, item: ScoreItem, key: str, message: str) -> ProblemItem
     return ProblemItem(path=f"items.{index}{key}", message=message, item=item.id[:200])
 
 
-_PROBLEMS: dict[int | str, str] = {
+_UNFIT: dict[int | str, str] = {
     400: "The body is not JSON",
     413: "The body, or the number of items, is over the limit",
     415: "The body is not sent as JSON",
+    422: "The body does not fit the schema",
+}
+_PROBLEMS: dict[int | str, str] = _UNFIT | {
     422: "An item names an unknown verifier or parameter, or does not fit the schema",
     429: "The queue is full; Retry-After says when to try again",
     503: "The service is draining",

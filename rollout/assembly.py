@@ -9,75 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from rollout.combining import SampleScore
 from rollout.episodes import Completion
-from services.contracts.config.run import Reward, component_names
-from services.contracts.scores import ScoreItem, ScoreResult, ScoreStatus
 from services.contracts.trajectory import GroupHeader, TrajectoryGroup
 from services.contracts.weights import parse_version_tag
-
-
-@dataclass(frozen=True)
-class SampleScore:
-    """One sample over all of the run's verifiers. `reward` is None where one of them broke."""
-
-    reward: float | None
-    status: str
-    components: dict[str, float | None]
-    detail: str = ""
-
-
-def score_items(
-    rewards: list[Reward],
-    asked: str | list[dict[str, Any]],
-    answer: Any,
-    texts: list[str],
-    row: int,
-) -> list[ScoreItem]:
-    """What to ask the reward service: for each completion, every verifier of the run. `row` is
-    the dataset row that `answer` stands in."""
-    return [
-        ScoreItem(
-            id=f"{sample}/{index}",
-            verifier=reward.verifier,
-            prompt=asked,
-            completion=text,
-            answer=answer,
-            params=reward.params,
-            row=row,
-        )
-        for sample, text in enumerate(texts)
-        for index, reward in enumerate(rewards)
-    ]
-
-
-def combine(rewards: list[Reward], results: list[ScoreResult]) -> list[SampleScore]:
-    """Scores per sample, from the results of `score_items` in their order.
-
-    The reward is the weighted sum. One verifier's error makes the whole sample's reward None:
-    a sum that lacks a part is not a smaller reward, it is an unknown one. The status is that of
-    the first verifier, or `error`.
-    """
-    width = len(rewards)
-    names = component_names(rewards)
-    scores = []
-    for start in range(0, len(results), width):
-        own = results[start : start + width]
-        broken = next((r for r in own if r.status is ScoreStatus.ERROR), None)
-        total = None
-        if broken is None:
-            total = sum(
-                reward.weight * (result.reward or 0.0)
-                for reward, result in zip(rewards, own, strict=True)
-            )
-        scores.append(
-            SampleScore(
-                reward=total,
-                status=(broken or own[0]).status.value,
-                components={name: result.reward for name, result in zip(names, own, strict=True)},
-                detail=(broken or own[0]).detail,
-            )
-        )
-    return scores
 
 
 @dataclass(frozen=True)
@@ -108,7 +43,7 @@ def assemble(
         for sample, completion in enumerate(completions)
         for span in completion.spans
     ]
-    names = list(scores[0].components) if scores else []
+    names = dict.fromkeys(name for score in scores for name in score.components)
     return TrajectoryGroup(
         header=GroupHeader(
             run=origin.run,
@@ -121,7 +56,7 @@ def assemble(
             finish_reasons=[completion.finish_reason for completion in completions],
             statuses=[score.status for score in scores],
             rewards=[score.reward for score in scores],
-            components={name: [score.components[name] for score in scores] for name in names},
+            components={name: [score.components.get(name) for score in scores] for name in names},
             leased_at=origin.leased_at,
             generated_at=origin.generated_at,
             scored_at=origin.scored_at,

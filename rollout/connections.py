@@ -5,9 +5,18 @@ asks the kernel about those that are idle: with 40 groups in flight that was hal
 time. Here every request in flight has a pool of its own, which holds one connection.
 """
 
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import httpx
+
+KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+"""A peer that vanished without a word, such as a host without power, is noticed after a minute."""
 
 
 class OneEach(httpx.AsyncBaseTransport):
@@ -50,7 +59,9 @@ class OneEach(httpx.AsyncBaseTransport):
             await (self._idle or self._busy).pop().aclose()
 
     def _another(self) -> httpx.AsyncHTTPTransport:
-        return httpx.AsyncHTTPTransport(verify=self._certificates, trust_env=False)
+        return httpx.AsyncHTTPTransport(
+            verify=self._certificates, trust_env=False, socket_options=KEEPALIVE
+        )
 
 
 class _Body(httpx.AsyncByteStream):

@@ -9,8 +9,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from rollout.assembly import Origin, SampleScore, assemble, combine, oldest_tag, score_items
+from rollout.assembly import Origin, assemble, oldest_tag
+from rollout.combining import SampleScore, combine, due, score_items
 from rollout.continuing import mixed
 from rollout.episodes import Completion, Episode
 from rollout.follower import Follower
@@ -21,6 +23,7 @@ from rollout.scoring import RewardClient
 from services.contracts.config.run import RLConfig, Sampling
 from services.contracts.dataset import Row
 from services.contracts.rendering import compose, render
+from services.contracts.scores import ScoreResult
 from services.contracts.trajectory import TrajectoryGroup
 from services.contracts.weights import WeightManifest
 
@@ -116,10 +119,27 @@ async def sample_and_score(
     texts = context.tokenizer.batch_decode(
         [completion.token_ids for completion in completions], skip_special_tokens=True
     )
-    items = score_items(context.config.rewards, asked, row.answer, texts, index)
-    sampled.scores = combine(context.config.rewards, await context.rewards.score(items))
+    sampled.scores = await _scores(context, asked, row, index, texts)
     sampled.scored_at = time.time()
     return sampled
+
+
+async def _scores(
+    context: RunContext,
+    asked: str | list[dict[str, Any]],
+    row: Row,
+    index: int,
+    texts: Sequence[str],
+) -> list[SampleScore]:
+    """Of each of `texts`. One request to the reward service, and one more for each gate that waits
+    for another's. Raises ScoringRefused."""
+    rewards = context.config.components
+    results: list[dict[str, ScoreResult]] = [{} for _ in texts]
+    while wanted := due(rewards, results):
+        items = score_items(rewards, asked, row.answer, texts, index, wanted)
+        for one, result in zip(wanted, await context.rewards.score(items), strict=True):
+            results[one.sample][one.component] = result
+    return [combine(rewards, known) for known in results]
 
 
 @asynccontextmanager

@@ -18,6 +18,9 @@ from services.settings import redacted
 log = get_logger(__name__)
 
 MAX_ITEMS = 4096
+LONGEST_SCORING = 2 * 3600.0 + 60
+"""Seconds. The service bounds each item itself: an hour at most, and once more where it retries. A
+host that is gone is noticed by its silence on the connection, much earlier."""
 
 
 class RewardUnavailable(ConnectionError):
@@ -34,9 +37,8 @@ class RewardClient:
     def __init__(self, url: str, longest_wait: float = 10.0) -> None:
         self.url = redacted(url.rstrip("/"))
         self._longest_wait = longest_wait
-        # Reads wait for the slowest verifier: the service bounds each item itself.
         self._http = httpx.AsyncClient(
-            base_url=url, timeout=httpx.Timeout(10.0, read=600.0), transport=OneEach()
+            base_url=url, timeout=httpx.Timeout(10.0, read=LONGEST_SCORING), transport=OneEach()
         )
 
     async def close(self) -> None:

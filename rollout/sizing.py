@@ -4,6 +4,8 @@ import math
 
 QUEUED = 1.25
 """Sequences asked for, for each that vLLM works on at once."""
+PARTS = 4
+"""Named parts that the reward of a verifier may have."""
 
 
 def slots(max_num_seqs: int, samples: int, groups_in_flight: int | None) -> int:
@@ -40,8 +42,9 @@ def reserve_bytes(
     """Most bytes a group can take on the wire, for the lease's byte budget.
 
     9 bytes a token (id up to 4, log-probability 4, mask 1 bit), 4 a prompt token, 16 a span,
-    and the header: about 1 kB, plus a status, a reason and the rewards of each sample.
+    and the header: about 1 kB, plus a status, a reason and the rewards of each sample, each with up
+    to PARTS parts.
     """
     tokens = samples * min(max_tokens, context)
-    header = 1024 + samples * (48 + 16 * components)
+    header = 1024 + samples * (48 + 16 * components * (1 + PARTS))
     return 9 * tokens + 4 * context + 16 * samples * spans_per_sample + header

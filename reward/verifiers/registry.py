@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from pydantic import ValidationError
-from rapidfuzz import process
+from rapidfuzz import fuzz, process
 
 from reward.sandbox.host import SandboxOptions
 from reward.verifiers.base import RemoteVerifier, Verifier
@@ -98,8 +98,42 @@ def _load(source: str, path: str) -> AnyVerifier:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or an empty string where nothing is near."""
-    match = process.extractOne(name[:100], list(known), score_cutoff=50)
+    match = process.extractOne(name[:100], list(known), scorer=fuzz.ratio, score_cutoff=60)
     return f"; did you mean {match[0]!r}?" if match else ""
+
+
+class UnusableError(ValueError):
+    """A verifier that cannot be used as asked: `problems` says what is wrong, by key (`.verifier`,
+    `.params.strict`)."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(message for _, message in problems))
+        self.problems = problems
+
+
+def usable(registry: Registry, name: str, raw: Mapping[str, Any]) -> tuple[AnyVerifier, Any]:
+    """The verifier `name`, and `raw` as its own `Params`. Raises UnusableError."""
+    verifier = registry.get(name)
+    if verifier is None:
+        hint = nearest(name, registry) or f"; there is {', '.join(registry)}"
+        raise UnusableError([(".verifier", f"verifier {name[:80]!r} does not exist{hint}")])
+    if not verifier.available:
+        raise UnusableError([(".verifier", f"verifier {name!r}: {verifier.notice}")])
+    try:
+        params = parse_params(verifier, raw)
+    except ValidationError as error:
+        problems = param_problems(verifier, error)
+        raise UnusableError(
+            [(f".params.{key}".rstrip("."), message) for key, message in problems]
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UnusableError([(".params", str(error))]) from error
+    if isinstance(verifier, RemoteVerifier):
+        try:
+            verifier.check(params)
+        except ValueError as error:
+            raise UnusableError([(".params", str(error))]) from error
+    return verifier, params
 
 
 def parse_params(verifier: AnyVerifier, raw: Mapping[str, Any]) -> Any:

@@ -86,6 +86,9 @@ def _submit(request: dict[str, Any], follow: bool, as_json: bool, gateway: str |
     api = Gateway(gateway)
     given = {key: value for key, value in request.items() if value is not None}
     record = api.post("/v1/runs", json=given)
+    if not as_json:
+        for warning in record["warnings"]:
+            out.print(f"[yellow]warning[/] {escape(warning)}")
     if not follow:
         if as_json:
             print_json(record)

@@ -34,6 +34,10 @@ class RunRecord(BaseModel):
     reason: str = Field("", description="Why it is in this state, in words.")
     priority: int = Field(0, description="Higher goes first in its pool's queue.")
     config: dict[str, Any] = Field(description="The validated run config, defaults filled in.")
+    warnings: list[str] = Field(
+        default_factory=list,
+        description="What the config allows and is probably not meant, each with its key.",
+    )
     resume_from: str | None = Field(
         None, description="The run whose checkpoint this one continues."
     )

@@ -1,4 +1,4 @@
-"""The reward service's HTTP contract: `POST /v1/score`.
+"""The reward service's HTTP contract: `POST /v1/score` and `POST /v1/verifiers/check`.
 
 `reward` is null for `error` alone: something on our side broke, and the trajectory is masked
 from the loss. What the answer itself provoked gets a number.
@@ -87,3 +87,37 @@ class ScoreResponse(BaseModel):
     """Results in the order of the request's items."""
 
     results: list[ScoreResult] = Field(description="One for each item.")
+
+
+class Use(BaseModel):
+    """A verifier as a run names it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verifier: str = Field(description="A name that `GET /v1/verifiers` lists.")
+    params: dict[str, Any] = Field(default_factory=dict, description="The verifier's parameters.")
+
+
+class CheckRequest(BaseModel):
+    """Uses of verifiers, to be checked before anything is scored."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"example": {"uses": [{"verifier": "math", "params": {"strict": True}}]}},
+    )
+
+    uses: list[Use] = Field(max_length=1024, description="What to check.")
+
+
+class UseProblem(BaseModel):
+    """One thing that is wrong."""
+
+    use: int = Field(description="Index of the use.")
+    path: str = Field(description="What is wrong in it: `verifier`, `params.strict`.")
+    message: str = Field(description="A sentence that says why, and the way out.")
+
+
+class CheckResponse(BaseModel):
+    """What is wrong; nothing where all can be used."""
+
+    problems: list[UseProblem] = Field(description="In the order of the uses.")

@@ -46,7 +46,8 @@ class GroupHeader(msgspec.Struct, kw_only=True):
     rewards: list[float | None]
     """Weighted sum over the run's verifiers; None: a verifier broke, mask this sample."""
     components: dict[str, list[float | None]] = {}
-    """Unweighted reward by verifier name."""
+    """What each component of the reward counted before its weight, by name, and the parts that its
+    verifier names, as `component/part`. None: the sample was not scored for it."""
     leased_at: float = 0.0
     generated_at: float = 0.0
     scored_at: float = 0.0

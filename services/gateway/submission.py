@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field
-from rapidfuzz import fuzz, process
 
 from recipes import UnknownRecipe, find_recipe, merged
 from services.contracts.config import ConfigError, MidtrainConfig, RLConfig, parse_config
 from services.contracts.records import DatasetRecord, RunRecord, RunState
+from services.contracts.scores import CheckResponse
 from services.datasets import DatasetReader
 from services.gateway.access import Access, missing_dataset
 from services.gateway.model_check import Problems, check_context, check_model
@@ -94,10 +94,17 @@ async def accept(given: Access, submission: RunSubmission) -> RunRecord:
         state=RunState.QUEUED,
         priority=submission.priority,
         config=config.model_dump(mode="json"),
+        warnings=_warnings(config),
         resume_from=previous.id if previous else None,
         created=time.time(),
         max_steps=max_steps,
     )
+
+
+def _warnings(config: RLConfig | MidtrainConfig) -> list[str]:
+    if isinstance(config, MidtrainConfig):
+        return []
+    return [f"algorithm.{key}: {sentence}" for key, sentence in config.algorithm.warnings()]
 
 
 def _refusal(problems: Problems) -> Problem:
@@ -160,23 +167,32 @@ async def _check_datasets(
 
 
 async def _check_verifiers(given: Access, raw: dict[str, Any], problems: Problems) -> None:
-    """Against the reward service, where it answers. Where it does not, the run will wait for it."""
+    """Names and parameters, by the reward service, where it answers. Where it does not, the run
+    will wait for it."""
     rewards = raw.get("rewards")
-    if not isinstance(rewards, list):
+    uses = [
+        (index, {"verifier": name, "params": params})
+        for index, reward in enumerate(rewards if isinstance(rewards, list) else [])
+        if isinstance(reward, dict)
+        and isinstance(name := reward.get("verifier"), str)
+        and isinstance(params := reward.get("params") or {}, dict)
+    ]
+    if not uses:
         return
     try:
-        response = await given.http.get(f"{given.settings.reward_url}/v1/verifiers", timeout=3)
+        response = await given.http.post(
+            f"{given.settings.reward_url}/v1/verifiers/check",
+            json={"uses": [use for _, use in uses]},
+            timeout=3,
+        )
         response.raise_for_status()
-        known = sorted(str(item["name"]) for item in response.json()["verifiers"])
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        found = CheckResponse.model_validate_json(response.content)
+    except (httpx.HTTPError, ValueError) as error:
         log.warning("verifiers not checked", reason=type(error).__name__)
         return
-    for index, reward in enumerate(rewards):
-        name = reward.get("verifier") if isinstance(reward, dict) else None
-        if isinstance(name, str) and name not in known:
-            near = process.extractOne(name, known, scorer=fuzz.ratio, score_cutoff=60)
-            hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known)}"
-            problems.append((f"rewards.{index}.verifier", f"no verifier {name!r}; {hint}"))
+    for problem in found.problems:
+        index, _ = uses[problem.use]
+        problems.append((f"rewards.{index}.{problem.path}", problem.message))
 
 
 def _length(

@@ -4,12 +4,11 @@ Every call may be made twice: the client repeats one whose reply was lost.
 """
 
 import secrets
-import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from services.contracts.dataset import Position
-from services.contracts.records import RunState
 from services.store.keys import run_key
 from services.store.scripts import Scripts
 
@@ -40,9 +39,13 @@ class Granted:
 class Prompts:
     """What workers do with draws."""
 
-    def __init__(self, redis: Any, scripts: Scripts) -> None:
+    def __init__(
+        self, redis: Any, scripts: Scripts, fail: Callable[[str, str], Awaitable[object]]
+    ) -> None:
+        """`fail`: end a run as failed, with a reason."""
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._scripts = scripts
+        self._fail = fail
 
     async def lease(
         self,
@@ -75,11 +78,6 @@ class Prompts:
             position, epoch, rows, index = map(int, draw.split(":"))
             leases.append(Lease(attempt, position, Position(epoch, rows, index)))
         return Granted(refusal, leases)
-
-    async def _fail(self, run: str, reason: str) -> None:
-        keys = [run_key(run, "run"), run_key(run, "events")]
-        failed = [str(RunState.FAILED), reason, time.time(), "", 1, ""]
-        await self._scripts.run("set_state", keys, failed)
 
     async def _last_dropped(self, run: str) -> str:
         """Why: `too_long: dataset row 3: ...`."""

@@ -144,7 +144,7 @@ class Runs:
         if not found:
             return None
         fields: dict[str, Any] = {key.decode(): value.decode() for key, value in found.items()}
-        for name in ("config", "summary"):
+        for name in ("config", "warnings", "summary"):
             if name in fields:
                 fields[name] = json.loads(fields[name])
         return RunRecord.model_validate(

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.base import Section
 from services.contracts.config.model import DType, Model, PretrainedModel
+from services.contracts.config.rewards import Reward, named
 
 
 class PromptOptions(Section):
@@ -113,28 +114,6 @@ class Rollout(Section):
     """Options of the vLLM server."""
     stream_bytes: int = Field(1 << 30, ge=1 << 20)
     """Bytes that finished but untrained groups may take in Redis before workers wait."""
-
-
-class Reward(Section):
-    """One verifier and its share of the reward."""
-
-    verifier: str
-    """A name that the reward service knows."""
-    weight: float = 1.0
-    """The reward is the weighted sum over verifiers."""
-    params: dict[str, Any] = {}
-    """The verifier's parameters."""
-
-
-def component_names(rewards: list[Reward]) -> list[str]:
-    """One name per verifier of a run: its own, numbered where it is used more than once."""
-    seen: dict[str, int] = {}
-    names = []
-    for reward in rewards:
-        seen[reward.verifier] = seen.get(reward.verifier, 0) + 1
-        count = seen[reward.verifier]
-        names.append(reward.verifier if count == 1 else f"{reward.verifier}#{count}")
-    return names
 
 
 class AdamW(Section):
@@ -244,7 +223,8 @@ class RLConfig(Section):
     data: Data
     """Prompts."""
     rewards: list[Reward] = Field(min_length=1)
-    """Verifiers; the reward is their weighted sum."""
+    """Components of the reward, which is their weighted sum. The first one says whether an answer
+    counts as correct."""
     sampling: Sampling = Sampling()
     """Sampling options."""
     rollout: Rollout = Rollout()
@@ -259,6 +239,26 @@ class RLConfig(Section):
     """Length, micro-batches, checkpoints."""
     evaluation: Evaluation | None = None
     """Held-out evaluation."""
+
+    @property
+    def components(self) -> dict[str, Reward]:
+        """The rewards by name, in their order."""
+        return named(self.rewards)
+
+    @model_validator(mode="after")
+    def _gates(self) -> "RLConfig":
+        """Two `rewards` of one name, or an `only_if` that names none that stands before it."""
+        before: list[str] = []
+        for name, reward in self.components.items():
+            gate = reward.only_if
+            if gate is not None and gate.component not in before:
+                there = f"there is {', '.join(before)}" if before else "it is the first"
+                raise ValueError(
+                    f"reward {name!r} has only_if.component {gate.component!r}, which is no reward "
+                    f"that stands before it; {there}"
+                )
+            before.append(name)
+        return self
 
     @model_validator(mode="after")
     def _lengths(self) -> "RLConfig":

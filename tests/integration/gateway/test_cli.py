@@ -137,6 +137,21 @@ def test_a_refused_run_lists_its_problems(headrace: Headrace, rows: Path) -> Non
     assert "  data.dataset: there is no dataset 'cli-sum'; did you mean 'cli-sums'?" in lines
 
 
+def test_what_is_hardly_meant_is_said_beside_what_was_queued(
+    headrace: Headrace, rows: Path, model: Path
+) -> None:
+    data = ("--set", "data.dataset=cli-sums", "--set", f"model.path={model}")
+
+    done = headrace("submit", "grpo", *data, "--set", "algorithm.kl.type=k1")
+
+    assert done.returncode == 0
+    said = " ".join(done.stdout.split())
+    assert said.startswith("warning algorithm.kl.type: the gradient of k1 in the loss is zero")
+    assert "queued grpo as" in said
+    run = said.split("queued grpo as ")[1].split()[0]
+    assert headrace("cancel", run).returncode == 0
+
+
 def test_settings_that_exclude_each_other_are_refused_with_the_way_out(
     headrace: Headrace, rows: Path, model: Path
 ) -> None:

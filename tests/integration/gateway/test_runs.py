@@ -58,6 +58,14 @@ def test_a_submitted_run_is_queued_with_its_whole_config(api: httpx.Client, subm
     assert run["config"]["sampling"]["temperature"] == 1.0
 
 
+def test_what_is_hardly_meant_is_said_and_queued(api: httpx.Client, submit: Any) -> None:
+    run = submit({"algorithm": {"kl": {"type": "k1"}}}).json()
+
+    (warning,) = api.get(f"/v1/runs/{run['id']}").json()["warnings"]
+    assert warning.startswith("algorithm.kl.type: the gradient of k1 in the loss is zero")
+    assert submit({}).json()["warnings"] == []
+
+
 def test_steps_follow_from_epochs_rows_and_batch(submit: Any) -> None:
     # 40 rows · 2.5 epochs / 8 prompts = 12.5 steps, of which 12 are whole.
     config = {"training": {"max_steps": None, "epochs": 2.5}, "algorithm": {"prompts_per_step": 8}}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.cli.output import CliError
 from services.contracts.events import Event
 from tests.integration.installation.conftest import Installation
 from tests.integration.launch.conditions import eventually
@@ -39,12 +40,6 @@ def warnings(events: list[Event]) -> list[str]:
         ),
         (
             [SHORT],
-            {"rewards": [{"verifier": "math", "params": {"stric": True}}]},
-            "refuses to score: 422 items.0.params.stric (item '0/0'): verifier 'math' has no such "
-            "parameter; did you mean 'strict'?",
-        ),
-        (
-            [SHORT],
             {"rollout": {"episode": "twenty_questions"}},
             "rollout.episode 'twenty_questions' is not installed here; there is single_turn",
         ),
@@ -54,7 +49,7 @@ def warnings(events: list[Event]) -> list[str]:
             "vLLM did not start within rollout.vllm.startup_seconds = 0.05",
         ),
     ],
-    ids=["prompt too long", "bad reference", "bad parameter", "episode", "slow vLLM"],
+    ids=["prompt too long", "bad reference", "episode", "slow vLLM"],
 )
 def test_a_run_that_cannot_work_fails_with_the_reason(
     installation: Installation,
@@ -72,6 +67,29 @@ def test_a_run_that_cannot_work_fails_with_the_reason(
     said = re.sub(r"dataset row \d+", "dataset row {row}", record["reason"])
     assert reason in said
     assert events[-1].data == {"state": "failed", "reason": record["reason"]}
+
+
+@pytest.mark.parametrize(
+    ("reward", "path", "said"),
+    [
+        ({"verifier": "maths"}, "rewards.1.verifier", "did you mean 'math'?"),
+        (
+            {"verifier": "math", "params": {"stric": True}},
+            "rewards.1.params.stric",
+            "verifier 'math' has no such parameter; did you mean 'strict'?",
+        ),
+        ({"verifier": "judge"}, "rewards.1.params", "--judges"),
+    ],
+)
+def test_a_verifier_that_cannot_be_used_so_is_refused_before_anything_starts(
+    installation: Installation, reward: dict[str, Any], path: str, said: str
+) -> None:
+    with pytest.raises(CliError) as refused:
+        installation.submit(data={"dataset": "sums"}, rewards=[{"verifier": "math"}, reward])
+
+    ((key, message),) = refused.value.problems
+    assert key == path
+    assert said in message
 
 
 def test_rows_that_are_too_long_are_left_out_and_said(installation: Installation) -> None:

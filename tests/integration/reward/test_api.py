@@ -100,6 +100,27 @@ async def test_verifiers_are_listed_with_their_parameters(client: httpx.AsyncCli
     assert math["params"]["additionalProperties"] is False
 
 
+async def test_uses_are_checked_before_anything_is_scored(client: httpx.AsyncClient) -> None:
+    uses = [
+        {"verifier": "math", "params": {"strict": True}},
+        {"verifier": "math", "params": {"stric": True}},
+        {"verifier": "maths"},
+        {"verifier": "judge", "params": {}},
+        {"verifier": "length", "params": {"minimum": 9, "maximum": 2}},
+    ]
+    response = await client.post("/v1/verifiers/check", json={"uses": uses})
+
+    assert response.status_code == 200
+    problems = response.json()["problems"]
+    assert [(problem["use"], problem["path"]) for problem in problems] == [
+        *((1, "params.stric"), (2, "verifier"), (3, "params"), (4, "params"))
+    ]
+    said = [problem["message"] for problem in problems]
+    assert "did you mean 'strict'?" in said[0]
+    assert "did you mean 'math'?" in said[1]
+    assert "--judges" in said[2]
+
+
 async def test_an_unknown_verifier_is_named_with_the_nearest_known(
     client: httpx.AsyncClient,
 ) -> None:

@@ -72,6 +72,21 @@ def test_a_run_that_crashes_again_at_the_same_step_fails_with_the_last_error(
     Crashes(tmp_path / "crashes.json", 20).check()
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[pair.cc:553] Connection closed by peer [127.0.0.1]:33478. This is typically caused by",
+        "[pair.cc:537] Read error [127.0.0.1]:30921: Connection reset by peer. This is typically",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exited",
+    ],
+)
+def test_a_peer_that_was_killed_is_no_crash_of_the_run(tmp_path: Path, said: str) -> None:
+    crashes = Crashes(tmp_path / "crashes-0.json", 10)
+    for _ in range(5):
+        crashes.record(RuntimeError(said))
+    crashes.check()
+
+
 def test_what_is_no_number_is_null() -> None:
     row = {"step": 3, "train/grad_norm": float("nan"), "train/loss": float("-inf"), "reward": 0.5}
 

@@ -11,7 +11,7 @@ def test_rewards_and_lengths_of_two_groups() -> None:
         trajectory_group([1.0, None, 0.0], finish_reasons=["stop", "stop", "length"]),
         trajectory_group([0.0, 0.0]),
     ]
-    metrics = outcome_metrics(outcome_sums(groups, 3, ["math"]), 3, ["math"])
+    metrics = outcome_metrics(outcome_sums(groups, 3), 3)
     assert metrics["reward/mean"] == pytest.approx(0.25)
     # One 1 and three 0: squared distances .75² + 3 · .25² = .75, over n − 1 = 3.
     assert metrics["reward/std"] == pytest.approx(0.5)
@@ -35,14 +35,27 @@ def test_pass_at_k_is_averaged_over_groups_with_all_their_rewards() -> None:
         trajectory_group([0.0, 0.0], statuses=["wrong", "wrong"]),
         trajectory_group([1.0, None], statuses=["correct", "error"]),
     ]
-    metrics = outcome_metrics(outcome_sums(groups, 2, ["math"]), 2, ["math"])
+    metrics = outcome_metrics(outcome_sums(groups, 2), 2)
     assert metrics["reward/pass_at_1"] == 0.25
     assert metrics["reward/pass_at_2"] == 0.5
 
 
-def test_each_of_several_verifiers_has_its_own_mean() -> None:
-    group = trajectory_group([1.5, 0.5], components={"math": [1.0, 0.0], "format": [0.5, None]})
-    names = ["math", "format"]
-    metrics = outcome_metrics(outcome_sums([group], 2, names), 2, names)
+def test_each_of_several_components_has_its_own_mean_over_what_it_scored() -> None:
+    group = trajectory_group(
+        [1.5, 0.5],
+        components={"math": [1.0, 0.0], "format": [0.5, None], "judge": [None, None]},
+    )
+    metrics = outcome_metrics(outcome_sums([group], 2), 2)
     assert metrics["reward/component/math"] == 0.5
     assert metrics["reward/component/format"] == 0.5
+    assert "reward/component/judge" not in metrics
+
+
+def test_groups_need_not_have_the_same_components() -> None:
+    groups = [
+        trajectory_group([1.0], components={"format": [1.0], "format/tags": [0.5]}),
+        trajectory_group([0.0], components={"format": [0.0]}),
+    ]
+    metrics = outcome_metrics(outcome_sums(groups, 1), 1)
+    assert metrics["reward/component/format"] == 0.5
+    assert metrics["reward/component/format/tags"] == 0.5

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from learner.checkpoint import TrainingState
-from learner.rl import advanced
+from learner.rl import advanced, beta_so_far
 from services.contracts.config import RLConfig, parse_config
 
 
@@ -35,6 +35,15 @@ def test_an_adaptive_beta_goes_on_from_the_one_of_the_batch() -> None:
     kl = {"type": "k3", "adaptive": {"target": 4, "horizon": 100}}
     measured = {"train/kl_per_sample": 4.4, "train/kl_beta": 0.2}
     assert advanced(START, config(kl=kl), measured).kl_beta == pytest.approx(0.204, rel=1e-12)
+
+
+def test_a_resumed_run_that_sets_another_beta_begins_from_it() -> None:
+    kl = {"type": "k3", "beta": 0.1, "adaptive": {"target": 4, "horizon": 100}}
+    first = config(kl=kl)
+    state = advanced(START, first, {"train/kl_per_sample": 4.4, "train/kl_beta": 0.2})
+
+    assert beta_so_far(state, first.algorithm) == pytest.approx(0.204, rel=1e-12)
+    assert beta_so_far(state, config(kl=kl | {"beta": 0.3}).algorithm) is None
 
 
 def test_a_batch_in_which_nothing_trained_leaves_beta_where_it_is() -> None:

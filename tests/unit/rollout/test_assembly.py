@@ -3,18 +3,10 @@
 import numpy as np
 import pytest
 
-from rollout.assembly import (
-    Origin,
-    SampleScore,
-    assemble,
-    combine,
-    oldest_tag,
-    score_items,
-)
+from rollout.assembly import Origin, assemble, oldest_tag
+from rollout.combining import SampleScore
 from rollout.episodes import Completion
 from rollout.samples import Span
-from services.contracts.config.run import Reward, component_names
-from services.contracts.scores import ScoreResult, ScoreStatus
 from services.contracts.trajectory import decode, encode
 
 ORIGIN = Origin("run1", 17, "attempt", "w1", 4, "aa", 1.0, 2.0, 3.0)
@@ -28,51 +20,6 @@ def completion(tokens, mask, spans, reason="stop"):
         spans=spans,
         finish_reason=reason,
     )
-
-
-def result(id_, status, reward):
-    return ScoreResult(id=id_, status=ScoreStatus(status), reward=reward)
-
-
-def test_each_completion_is_scored_by_every_verifier_sample_by_sample():
-    rewards = [Reward(verifier="math"), Reward(verifier="format", params={"tag": "think"})]
-    items = score_items(rewards, "2+2=", 4, ["4", "5"], row=17)
-
-    assert [item.id for item in items] == ["0/0", "0/1", "1/0", "1/1"]
-    assert [item.verifier for item in items] == ["math", "format"] * 2
-    assert [item.completion for item in items] == ["4", "4", "5", "5"]
-    assert items[1].params == {"tag": "think"}
-    assert all((item.answer, item.prompt, item.row) == (4, "2+2=", 17) for item in items)
-
-
-def test_the_reward_is_the_weighted_sum_and_components_stay_unweighted():
-    rewards = [Reward(verifier="math", weight=2.0), Reward(verifier="format", weight=0.5)]
-    results = [result("0/0", "correct", 1.0), result("0/1", "partial", 0.5)]
-
-    (score,) = combine(rewards, results)
-
-    assert score == SampleScore(2.25, "correct", {"math": 1.0, "format": 0.5})
-
-
-def test_one_broken_verifier_makes_the_reward_unknown_not_smaller():
-    rewards = [Reward(verifier="math"), Reward(verifier="format")]
-    results = [
-        result("0/0", "correct", 1.0),
-        result("0/1", "error", None),
-        result("1/0", "wrong", 0.0),
-        result("1/1", "scored", 1.0),
-    ]
-
-    broken, whole = combine(rewards, results)
-
-    assert (broken.reward, broken.status) == (None, "error")
-    assert broken.components == {"math": 1.0, "format": None}
-    assert (whole.reward, whole.status) == (1.0, "wrong")
-
-
-def test_a_verifier_used_twice_has_two_names():
-    names = component_names([Reward(verifier=v) for v in ("math", "tag", "tag")])
-    assert names == ["math", "tag", "tag#2"]
 
 
 def test_a_group_survives_the_wire_token_for_token():
