@@ -58,7 +58,7 @@ MODEL: dict[str, Any] = {
 }
 
 
-def run_config(model: str, eta: int, groups_in_flight: int | None) -> dict[str, Any]:
+def run_config(model: str, eta: int, rollout: dict[str, Any]) -> dict[str, Any]:
     """Over the recipe demo_grpo: without an end and without evaluation."""
     return {
         "model": {"path": model},
@@ -66,8 +66,8 @@ def run_config(model: str, eta: int, groups_in_flight: int | None) -> dict[str, 
         "sampling": {"max_tokens": LONGEST},
         "rollout": {
             "max_staleness": eta,
-            "groups_in_flight": groups_in_flight,
             "vllm": {"max_model_len": CONTEXT, "max_num_seqs": SEQUENCES},
+            **rollout,
         },
         "algorithm": {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES},
         "training": {"max_steps": ENDLESS},
@@ -155,8 +155,9 @@ def figures(rows: Sequence[Row], warmup: int, steps: int) -> dict[str, Any]:
     }
 
 
-def run(etas: Sequence[int], steps: int, groups_in_flight: int | None = None) -> dict[str, Any]:
-    """Every η, one after the other. Raises BenchFailed, LaunchError."""
+def run(etas: Sequence[int], steps: int, rollout: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Every η, one after the other; `rollout`: more keys of that section of the run config. Raises
+    BenchFailed, LaunchError."""
     results: dict[str, Any] = {
         "bench": "overlap",
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -165,7 +166,7 @@ def run(etas: Sequence[int], steps: int, groups_in_flight: int | None = None) ->
             "prompts": PROMPTS,
             "samples": SAMPLES,
             "max_num_seqs": SEQUENCES,
-            "groups_in_flight": groups_in_flight,
+            **(rollout or {}),
         },
         "eta": {},
     }
@@ -182,7 +183,7 @@ def run(etas: Sequence[int], steps: int, groups_in_flight: int | None = None) ->
         ):
             first = installation.finish(installation.submit("demo_midtrain", "model", MODEL))
             for eta in etas:
-                config = run_config(f"run:{first['id']}", eta, groups_in_flight)
+                config = run_config(f"run:{first['id']}", eta, rollout or {})
                 results["eta"][str(eta)] = measure(installation, log, eta, steps, config)
     results["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
     return results
@@ -217,9 +218,15 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} steps instead of {FULL}")
     parser.add_argument("--eta", type=int, action="append", help="repeatable")
     parser.add_argument("--groups-in-flight", type=int, help="of each worker; as in a run's config")
+    parser.add_argument("--late-groups", choices=("wait", "resample"), help="as in a run's config")
     arguments = parser.parse_args()
     steps = QUICK if arguments.quick else FULL
-    results = run(arguments.eta or ETAS, steps, arguments.groups_in_flight)
+    chosen = {
+        "groups_in_flight": arguments.groups_in_flight,
+        "late_groups": arguments.late_groups,
+    }
+    rollout = {key: value for key, value in chosen.items() if value is not None}
+    results = run(arguments.eta or ETAS, steps, rollout)
     console = Console()
     show(results, console)
     console.print(f"all figures: {keep(results)}", soft_wrap=True)

@@ -35,21 +35,26 @@ class Collector:
     batch: int
     max_staleness: int
     waiting: dict[int, Waiting] = field(default_factory=dict)
-    seen: set[str] = field(default_factory=set)
-    """Entries that are planned, given back or duplicates: a redelivery of one is ignored."""
+    seen: dict[str, int] = field(default_factory=dict)
+    """Entries that were taken in, with the step that they are planned for (0: none yet): a
+    redelivery of one is ignored."""
 
     def arrive(self, groups: list[Waiting]) -> None:
         """Take in groups from the stream; a draw that is already here counts once."""
         for group in groups:
             if group.entry not in self.seen and group.position not in self.waiting:
                 self.waiting[group.position] = group
-            self.seen.add(group.entry)
+            self.seen.setdefault(group.entry, 0)
 
-    def planned(self, entries: list[str]) -> None:
-        """Entries of a recorded plan are not available to another one."""
-        self.seen.update(entries)
+    def planned(self, entries: list[str], step: int) -> None:
+        """Entries of the recorded plan of `step` are not available to another one."""
+        self.seen |= dict.fromkeys(entries, step)
         taken = set(entries)
         self.waiting = {p: g for p, g in self.waiting.items() if g.entry not in taken}
+
+    def committed(self, step: int) -> None:
+        """The plans up to `step` are: their entries are deleted, and never come again."""
+        self.seen = {entry: at for entry, at in self.seen.items() if at == 0 or at > step}
 
     def stale(self, ancestry: Ancestry, version: int) -> list[Waiting]:
         """Take out and return the groups that are too old for the batch trained at `version`."""
@@ -59,17 +64,23 @@ class Collector:
             if ancestry.distance(group.oldest, version) > self.max_staleness
         ]
         for group in old:
-            del self.waiting[group.position]
+            # Out of the stream, too, once it is given back.
+            del self.waiting[group.position], self.seen[group.entry]
         return old
 
-    def take(self, ancestry: Ancestry, version: int) -> list[Waiting] | None:
-        """The batch for `version`, oldest versions first, then in the run's order; None while
-        there are too few groups. Call `stale` first."""
-        if len(self.waiting) < self.batch:
+    @property
+    def enough(self) -> bool:
+        """Whether there are as many groups as a batch has."""
+        return len(self.waiting) >= self.batch
+
+    def take(self, ancestry: Ancestry, version: int, step: int) -> list[Waiting] | None:
+        """The batch of `step`, trained at `version`: oldest versions first, then in the run's
+        order; None while there are too few groups. Call `stale` first."""
+        if not self.enough:
             return None
         chosen = sorted(
             self.waiting.values(),
             key=lambda g: (-ancestry.distance(g.oldest, version), g.position),
         )[: self.batch]
-        self.planned([group.entry for group in chosen])
+        self.planned([group.entry for group in chosen], step)
         return chosen

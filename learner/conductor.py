@@ -38,6 +38,7 @@ from services.store import Fenced
 log = get_logger(__name__)
 
 POLL_SECONDS = 1.0
+AWAITED_SECONDS = 0.05
 PATIENCE_SECONDS = 60.0
 """Waiting this long for groups is worth a warning that names the likely reason."""
 
@@ -88,11 +89,13 @@ class Conductor:
             entries = [entry for entry, _ in pairs]
             sizes = [known[entry].bytes if entry in known else 1 for entry in entries]
             self.recorded[step] = Plan(entries, [draw for _, draw in pairs], sizes)
-            self.collector.planned(entries)
+            self.collector.planned(entries, step)
         self.collector.arrive(pending)
         evaluation = self.config.evaluation
+        if evaluation and self.link.take_up_evaluation(self.state.step) == self.state.step:
+            self.evaluated.add(self.state.version)
         # Asked for before the first lease: a worker answers it before it takes training work.
-        if evaluation and evaluation.at_start and self.state.step == 0:
+        elif evaluation and evaluation.at_start and self.state.step == 0:
             self._evaluate()
         for key, sentence in self.config.algorithm.warnings():
             self._tell(f"algorithm.{key}: {sentence}")
@@ -228,18 +231,34 @@ class Conductor:
                 return Order("yield")
             if self.link.cancelled():
                 return Order("cancel")
+            # Before the read, not after it: what was read may have been committed since.
+            self.collector.committed(self.link.committed_step)
             stale = self.collector.stale(self.ancestry, self.state.version)
             if stale:
                 log.info("stale groups go back", groups=len(stale), step=self.state.step + 1)
                 self.link.give_back([group.entry for group in stale])
-            batch = self.collector.take(self.ancestry, self.state.version)
-            if batch is not None:
+            if self._complete():
+                batch = self.collector.take(self.ancestry, self.state.version, self.state.step + 1)
+                assert batch is not None
                 return batch
             self.collector.arrive(self.link.read_groups(POLL_SECONDS))
             self._follow_evaluation()
             if time.monotonic() - warned > PATIENCE_SECONDS:
                 warned = time.monotonic()
                 self._warn("groups", time.monotonic() - began)
+
+    def _complete(self) -> bool:
+        """Whether the batch can be formed: enough groups, and none in the works that would be too
+        stale for the next one."""
+        if not self.collector.enough:
+            return False
+        rollout = self.config.rollout
+        last_chance = self.state.version - rollout.max_staleness
+        if rollout.late_groups == "resample" or self.link.awaited(last_chance) == 0:
+            return True
+        # Groups arrive one by one, and each would be followed by the same question.
+        self.stop.wait(AWAITED_SECONDS)
+        return False
 
     def _utilisation(
         self, sums: dict[str, float], updates: float, seconds: float
@@ -271,6 +290,7 @@ class Conductor:
             named = {f"evaluation/{name}": value for name, value in outcome.items()}
             self.file.add({"time": time.time(), **named})
             self.link.event("evaluation", outcome)
+            self.link.close_evaluation()
 
     def _warn(self, what: str, seconds: float) -> None:
         workers = self.link.workers()

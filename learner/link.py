@@ -42,7 +42,7 @@ class RunLink:
         self._link, self._pool = link, record.pool
         self._epoch = 0
         self._lineage = record.lineage
-        self._evaluation: Any = None
+        self._evaluation = ""
         self._state = "starting"
 
     def _call(self, action: Callable[[Store], Awaitable[T]]) -> T:
@@ -93,8 +93,11 @@ class RunLink:
             log.warning(str(error), run=self.run)
 
     def cancelled(self) -> bool:
-        """Whether the user wants the run to end, or someone else has ended it."""
-        return self._call(lambda s: s.runs.ends(self.run))
+        """Whether the user wants the run to end, or someone else has ended it. Raises Fenced."""
+        ends, epoch = self._call(lambda s: s.runs.standing(self.run))
+        if not ends and epoch != self._epoch:
+            raise Fenced(self.run)
+        return ends
 
     def event(self, kind: EventKind, data: dict[str, Any]) -> None:
         """Tell who follows the run."""
@@ -129,6 +132,11 @@ class RunLink:
         """Groups that nobody has read, waiting up to `wait` seconds for the first; where none
         comes, all that were read and are not acknowledged."""
         return [_waiting(g) for g in self._call(lambda s: s.trajectories.read(self.run, wait=wait))]
+
+    def awaited(self, version: int) -> int:
+        """Groups in the works whose leases were granted for `version` of this lineage."""
+        tag = version_tag(self._lineage, version)
+        return self._call(lambda s: s.trajectories.awaited(self.run, tag))
 
     def record_plan(self, step: int, plan: Plan) -> None:
         """Write down what batch `step` is, before anyone trains it."""
@@ -177,18 +185,39 @@ class RunLink:
             lambda s: s.evaluations.ask(self.run, evaluation, step=step, min_version=version)
         )
 
+    def take_up_evaluation(self, step: int) -> int | None:
+        """Go on with what an earlier learner asked for and did not report; returns at which step.
+        What it asked for after `step`, which was lost with it, is asked for again when the run
+        gets there."""
+        left = self._call(lambda s: s.evaluations.left(self.run))
+        if left is None:
+            return None
+        id, asked_at = left
+        if asked_at > step:
+            self._call(lambda s: s.evaluations.close(self.run, id))
+            return None
+        self._evaluation = id
+        return asked_at
+
     def evaluation_open(self) -> bool:
-        """Whether an evaluation was asked for and is not finished."""
-        return self._evaluation is not None
+        """Whether an evaluation was asked for and is not reported."""
+        return bool(self._evaluation)
 
     def finished_evaluation(self) -> dict[str, Any] | None:
-        """The outcome of the evaluation, once, when it is finished."""
-        if self._evaluation is None:
+        """The outcome of the evaluation, when it is finished."""
+        if not self._evaluation:
             return None
-        outcome = self._call(lambda s: s.evaluations.outcome(self.run))
-        if outcome is not None:
-            self._evaluation = None
-        return outcome
+        try:
+            return self._call(lambda s: s.evaluations.outcome(self.run, self._evaluation))
+        except KeyError as error:
+            log.warning("an evaluation is gone", reason=str(error))
+            self._evaluation = ""
+            return None
+
+    def close_evaluation(self) -> None:
+        """Its outcome is reported."""
+        id, self._evaluation = self._evaluation, ""
+        self._call(lambda s: s.evaluations.close(self.run, id))
 
     # --- inputs ---------------------------------------------------------------------------------
 

@@ -85,11 +85,24 @@ class Evaluations:
         """Return rows unanswered."""
         await self._scripts.run("give_back_evaluation", self._keys(run)[:3], attempts)
 
-    async def outcome(self, run: str) -> dict[str, Any] | None:
+    async def left(self, run: str) -> tuple[str, int] | None:
+        """Id and step of an evaluation that nobody has reported yet, finished or not."""
+        id, step = await self._redis.hmget(run_key(run, "evaluation"), "id", "step")
+        return None if id is None else (id.decode(), int(step))
+
+    async def close(self, run: str, id: str) -> None:
+        """Forget an evaluation, once it is reported or nobody waits for it any more."""
+        keys = [run_key(run, "evaluation"), *self._keys(run)]
+        await self._scripts.run("evaluation_close", keys, [id])
+
+    async def outcome(self, run: str, id: str) -> dict[str, Any] | None:
         """Accuracy and mean reward once every row is answered, else None. Samples that a broken
-        verifier could not score are left out of the mean reward, and are not correct."""
+        verifier could not score are left out of the mean reward, and are not correct. Raises
+        KeyError where that evaluation is no longer there."""
         found = await self._redis.hgetall(run_key(run, "evaluation"))
-        if found.get(b"state") != b"done":
+        if found.get(b"id") != id.encode():
+            raise KeyError(f"evaluation {id} of run {run} was closed, or replaced by another one")
+        if found[b"state"] != b"done":
             return None
         answers = [
             json.loads(text)

@@ -171,8 +171,9 @@ def _returned(draw: bytes) -> OldestDraw:
 
 
 def _held(record: str, left: float | None, now: float, workers: list[WorkerRecord]) -> OldestDraw:
-    """`record`: what the hash `held` says: draw, worker, and when it was leased (ms)."""
-    draw, worker, leased = record.split(" ")
+    """`record`: what the hash `held` says: draw, worker, when it was leased (ms), and for which
+    version."""
+    draw, worker, leased, _ = record.split(" ")
     number, age = position(draw), _ago(now - int(leased) / 1000)
     timeline = [
         Moment(what="leased", seconds_ago=age),

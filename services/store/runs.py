@@ -151,10 +151,13 @@ class Runs:
             {name: fields[name] for name in RunRecord.model_fields if name in fields}
         )
 
-    async def ends(self, run: str) -> bool:
-        """Whether a run is over, is to be, or is gone; two fields, for who asks again and again."""
-        state, cancel = await self._redis.hmget(run_key(run, "run"), "state", "cancel_requested")
-        return state is None or cancel == b"1" or RunState(state.decode()).final
+    async def standing(self, run: str) -> tuple[bool, int]:
+        """Whether a run is over, is to be, or is gone; and the epoch of its learner. Three fields,
+        for who asks again and again."""
+        fields = ("state", "cancel_requested", "epoch")
+        state, cancel, epoch = await self._redis.hmget(run_key(run, "run"), *fields)
+        ends = state is None or cancel == b"1" or RunState(state.decode()).final
+        return ends, int(epoch or 0)
 
     async def list(self) -> list[RunRecord]:
         """All runs, newest first."""

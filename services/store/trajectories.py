@@ -71,6 +71,12 @@ class Trajectories:
                 )
         return groups
 
+    async def awaited(self, run: str, tag: str) -> int:
+        """How many groups are being sampled and scored whose lease was granted for version `tag`
+        (`weights.version_tag`)."""
+        keys = [run_key(run, part) for part in ("attempts", "held")]
+        return int(await self._scripts.run("awaited", keys, [tag]))
+
     async def plan(self, run: str, epoch: int, step: int, pairs: list[tuple[str, str]]) -> None:
         """Record batch `step` as (entry, draw) pairs. Raises Fenced, and PlanStands where the
         step has another plan or is covered by a checkpoint."""

@@ -104,6 +104,11 @@ class Rollout(Section):
     """A group that is cut off: complete: its samples end where they are, as if at max_tokens;
     give_back: its prompt goes out again, and the third time it is dropped (`too_slow`), as is one
     with a sample that has no token yet."""
+    late_groups: Literal["wait", "resample"] = "wait"
+    """A group that is not done while a batch is collected after which it would be too stale: wait:
+    the learner waits for it; resample: it does not, and the prompt is sampled again. That is faster
+    where `max_staleness` is small and few answers are long, and trains less on long ones: the third
+    time the prompt is dropped (`too_slow`)."""
     groups_in_flight: int | None = Field(None, ge=1)
     """Groups one worker has vLLM generate at once; default: what fills max_num_seqs and a quarter
     more, which wait there for their turn; groups that wait for their longest answers make room for

@@ -66,7 +66,8 @@ for i = 1, count do
   end
   local attempt = ARGV[6 + i]
   redis.call('ZADD', attempts, now + ttl, attempt)
-  redis.call('HSET', held, attempt, draw .. ' ' .. worker .. ' ' .. now)
+  local granted = lineage .. ':' .. ARGV[3]
+  redis.call('HSET', held, attempt, draw .. ' ' .. worker .. ' ' .. now .. ' ' .. granted)
   reply[#reply + 1] = attempt
   reply[#reply + 1] = draw
 end

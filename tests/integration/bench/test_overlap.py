@@ -12,6 +12,7 @@ def test_steps_are_measured_with_generation_and_training_at_the_same_time() -> N
     found = results["eta"]["1"]
     assert (found["warmup"], found["steps"]) == (4, 3)
     assert 0 < found["share"] < 1.1
-    assert found["dropped"] == 0
+    # The learner waits for answers that would be too stale for the next batch.
+    assert (found["sent_back"], found["dropped"]) == (0, 0)
     assert found["staleness"] <= 1
     assert found["tokens_per_answer"] > 20

@@ -53,3 +53,59 @@ async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
     assert found.max_staleness_seen <= 1
     learner.send_signal(signal.SIGTERM)
     assert learner.wait(timeout=30) == 0
+
+
+async def test_a_learner_that_waits_notices_its_successor_which_reports_its_evaluation(
+    place: Place, store: Store
+) -> None:
+    """Nobody samples: the first learner waits for groups with an evaluation open, and dies; the
+    second takes the evaluation up; the run is taken from it while it waits, too."""
+    await add_sums(store, place.data)
+    await submit(store, "first", MIDTRAIN)
+    learner = place.learner()
+    await ended(store, "first")
+    await submit(store, "second", rl(evaluation={"dataset": "sums", "rows": 2}))
+
+    async def waiting(starts: int) -> tuple[str, int] | None:
+        record = await store.runs.get("second")
+        lineages = await store.runs.lineages("second")
+        if record is None or record.state is not RunState.RUNNING or len(lineages) != starts:
+            return None
+        return await store.evaluations.left("second")
+
+    id, step = await eventually(partial(waiting, 1))
+    learner.send_signal(signal.SIGKILL)
+    learner.wait()
+    learner = place.learner()
+    assert await eventually(partial(waiting, 2)) == (id, step) == (id, 0)
+
+    async def published() -> str | None:
+        lineage = (await store.runs.lineages("second"))[1][0]
+        newest = await store.weights.newest("second")
+        return lineage if newest is not None and newest.lineage == lineage else None
+
+    lineage = await eventually(published)
+    evaluations = store.evaluations
+    leased = await evaluations.lease(
+        "second", worker="w", lineage=lineage, version=0, count=2, ttl=60
+    )
+    for (attempt, _), status in zip(leased.rows, ("correct", "wrong"), strict=True):
+        outcome = {"rewards": [1.0], "statuses": [status]}
+        assert await evaluations.complete("second", id, attempt, outcome)
+
+    async def reported() -> bool:
+        return await evaluations.left("second") is None
+
+    await eventually(reported)
+    told = [e.data for e in await store.events.read("second", "0") if e.kind == "evaluation"]
+    assert [(data["step"], data["accuracy"]) for data in told] == [(0, 0.5)]
+
+    await store.runs.acquire("second", "another")
+
+    async def noticed() -> bool:
+        return len(await store.runs.lineages("second")) == 4
+
+    await eventually(noticed)
+    assert "another learner has taken this run over" in place.log.read_text()
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,11 @@ class TorchWorker:
         self.model: Any = None
         self.digests: dict[str, str] = {}
         """Checksum of each version that was live here, by tag."""
+        self.straggler: asyncio.Event | None = None
+        """Where set, the first group that is begun is handed in when it is set."""
+        self.late: asyncio.Task[None] | None = None
+        self.refused = ""
+        """Why the last lease was refused."""
 
     async def work(self) -> None:
         record = await self.store.datasets.find(self.config.data.dataset)
@@ -75,17 +81,30 @@ class TorchWorker:
                 ttl=60.0,
                 reserve_bytes=4096,
             )
+            self.refused = granted.refusal
             for lease in granted.leases:
                 row = reader.row(row_of(lease.position, self.config.training.seed))
                 blob = encode(self.group(row, lease.draw, lease.attempt))
-                await self.store.prompts.complete(
-                    self.run,
-                    lease.attempt,
-                    min_version=manifest.version,
-                    lineage=manifest.lineage,
-                    blob=blob,
-                )
+                hand_in = partial(self.hand_in, lease.attempt, manifest, blob)
+                if self.straggler is not None and self.late is None:
+                    self.late = asyncio.create_task(self.when_released(hand_in))
+                else:
+                    await hand_in()
             await asyncio.sleep(0 if granted.leases else 0.02)
+
+    async def hand_in(self, attempt: str, manifest: WeightManifest, blob: bytes) -> None:
+        await self.store.prompts.complete(
+            self.run,
+            attempt,
+            min_version=manifest.version,
+            lineage=manifest.lineage,
+            blob=blob,
+        )
+
+    async def when_released(self, hand_in: Callable[[], Awaitable[None]]) -> None:
+        assert self.straggler is not None
+        await self.straggler.wait()
+        await hand_in()
 
     def follow(self, manifest: WeightManifest) -> bool:
         """Load `manifest` where it is not live. False where its file is gone already."""

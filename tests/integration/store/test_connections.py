@@ -223,10 +223,12 @@ async def whole_life(scene: Scene) -> None:
     for attempt, _ in [*rows.rows[1:], *again.rows]:
         outcome = {"rewards": [1.0], "statuses": ["correct"]}
         assert await store.evaluations.complete(RUN, rows.id, attempt, outcome)
-    assert (await store.evaluations.outcome(RUN) or {})["rows"] == 3
+    assert (await store.evaluations.outcome(RUN, rows.id) or {})["rows"] == 3
+    await store.evaluations.close(RUN, rows.id)
 
     leases = await scene.leased(6)
     assert draws(leases) == [0, 1, 2, 3, 4, 5]
+    assert await store.trajectories.awaited(RUN, "aaa:0") == 6
     assert await store.prompts.renew(RUN, [lease.attempt for lease in leases], 60) == []
     for lease in leases[:4]:
         assert await scene.complete(lease, scene.group(lease))

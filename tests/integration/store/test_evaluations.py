@@ -40,10 +40,10 @@ async def test_an_evaluation_is_done_when_every_row_has_one_answer(scene: Scene)
     for (attempt, _), outcome in zip(first.rows, (RIGHT, WRONG), strict=True):
         assert await evaluations.complete(RUN, id, attempt, outcome)
         assert not await evaluations.complete(RUN, id, attempt, RIGHT)
-    assert await evaluations.outcome(RUN) is None
+    assert await evaluations.outcome(RUN, id) is None
     await evaluations.complete(RUN, id, second.rows[0][0], BROKEN)
     # The broken one is not correct (1 of 3), and has no reward (1 and 0 are left).
-    assert await evaluations.outcome(RUN) == {
+    assert await evaluations.outcome(RUN, id) == {
         "step": 5,
         "version": 0,
         "name": "held-out",
@@ -90,9 +90,9 @@ async def test_a_newer_version_starts_over_what_no_one_goes_on_with(scene: Scene
     newer = await lease(scene, 9, version=5)
     assert rows(newer) == [0, 1, 2]
     for attempt, _ in reversed(newer.rows):
-        assert await evaluations.outcome(RUN) is None
+        assert await evaluations.outcome(RUN, id) is None
         await evaluations.complete(RUN, id, attempt, WRONG)
-    outcome = await evaluations.outcome(RUN)
+    outcome = await evaluations.outcome(RUN, id)
     assert outcome is not None
     assert (outcome["version"], outcome["accuracy"], outcome["rows"]) == (5, 0.0, 3)
 
@@ -149,3 +149,19 @@ async def test_a_dataset_that_is_not_there_is_named(scene: Scene) -> None:
     await scene.start()
     with pytest.raises(KeyError, match="there is no dataset 'nowhere'"):
         await scene.store.evaluations.ask(RUN, Evaluation(dataset="nowhere"), step=0, min_version=0)
+
+
+async def test_an_evaluation_is_there_until_it_is_reported(scene: Scene) -> None:
+    id = await asked(scene, rows=1)
+    evaluations = scene.store.evaluations
+    assert await evaluations.left(RUN) == (id, 5)
+    ((attempt, _),) = (await lease(scene, 1)).rows
+    await evaluations.complete(RUN, id, attempt, RIGHT)
+    assert await evaluations.left(RUN) == (id, 5)
+
+    await evaluations.close(RUN, "another")
+    assert await evaluations.outcome(RUN, id) is not None
+    await evaluations.close(RUN, id)
+    assert await evaluations.left(RUN) is None
+    with pytest.raises(KeyError, match=id):
+        await evaluations.outcome(RUN, id)

@@ -50,44 +50,44 @@ def positions(groups: list[Waiting] | None) -> list[int] | None:
 def test_a_batch_waits_until_there_are_enough_groups() -> None:
     collector = Collector(batch=2, max_staleness=1)
     collector.arrive([waiting(4, 1)])
-    assert collector.take(SINGLE, 1) is None
+    assert collector.take(SINGLE, 1, step=1) is None
 
 
 def test_the_oldest_versions_go_first_then_the_order_of_the_run() -> None:
     collector = Collector(batch=3, max_staleness=2)
     collector.arrive([waiting(9, 2), waiting(3, 2), waiting(7, 1), waiting(8, 0)])
-    assert positions(collector.take(SINGLE, 2)) == [8, 7, 3]
+    assert positions(collector.take(SINGLE, 2, step=2)) == [8, 7, 3]
 
 
 def test_what_would_be_too_stale_next_time_is_in_this_batch() -> None:
     collector = Collector(batch=2, max_staleness=1)
     collector.arrive([waiting(1, 5), waiting(2, 5), waiting(3, 4), waiting(4, 4)])
-    assert positions(collector.take(SINGLE, 5)) == [3, 4]
+    assert positions(collector.take(SINGLE, 5, step=5)) == [3, 4]
     assert collector.stale(SINGLE, 6) == []
-    assert positions(collector.take(SINGLE, 6)) == [1, 2]
+    assert positions(collector.take(SINGLE, 6, step=6)) == [1, 2]
 
 
 def test_stale_groups_are_taken_out() -> None:
     collector = Collector(batch=1, max_staleness=1)
     collector.arrive([waiting(1, 3), waiting(2, 4), waiting(3, 5)])
     assert positions(collector.stale(SINGLE, 5)) == [1]
-    assert positions(collector.take(SINGLE, 5)) == [2]
+    assert positions(collector.take(SINGLE, 5, step=5)) == [2]
 
 
 def test_a_redelivered_entry_or_a_second_group_of_a_draw_counts_once() -> None:
     collector = Collector(batch=1, max_staleness=9)
     collector.arrive([waiting(1, 0)])
     collector.arrive([waiting(1, 0), waiting(1, 0, entry="again")])
-    assert positions(collector.take(SINGLE, 0)) == [1]
+    assert positions(collector.take(SINGLE, 0, step=0)) == [1]
     collector.arrive([waiting(1, 0)])
-    assert collector.take(SINGLE, 0) is None
+    assert collector.take(SINGLE, 0, step=0) is None
 
 
 def test_entries_of_a_recorded_plan_are_not_taken_again() -> None:
     collector = Collector(batch=1, max_staleness=9)
-    collector.planned(["e1"])
+    collector.planned(["e1"], step=1)
     collector.arrive([waiting(1, 0), waiting(2, 0)])
-    assert positions(collector.take(SINGLE, 0)) == [2]
+    assert positions(collector.take(SINGLE, 0, step=0)) == [2]
 
 
 def test_a_lineage_passed_through_the_versions_before_it_was_left() -> None:
@@ -97,3 +97,16 @@ def test_a_lineage_passed_through_the_versions_before_it_was_left() -> None:
     assert not ancestry.passed("b", 20)
     assert ancestry.passed("c", 99)
     assert not ancestry.passed("z", 0)
+
+
+def test_what_is_committed_or_given_back_is_forgotten_and_what_is_planned_is_not() -> None:
+    collector = Collector(batch=1, max_staleness=1)
+    collector.arrive([waiting(position, position) for position in (1, 2, 3)])
+    for version in (1, 2):
+        collector.take(SINGLE, version, step=version)
+
+    collector.committed(1)
+
+    assert set(collector.seen) == {"e2", "e3"}
+    assert positions(collector.stale(SINGLE, 9)) == [3]
+    assert set(collector.seen) == {"e2"}

@@ -1,0 +1,69 @@
+"""The last group of a version: the learner waits for it before it is too stale, or does not."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from services.contracts.config import parse_config
+from services.contracts.records import RunState
+from services.store import Store
+from services.volume import Volume
+from tests.integration.learner.conftest import Place
+from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, submit
+from tests.integration.learner.torch_worker import eventually, serving
+
+pytestmark = pytest.mark.timeout(240)
+
+
+async def test_an_answer_that_takes_its_time_is_waited_for_or_sampled_again(
+    place: Place, store: Store
+) -> None:
+    """A group begun under version 0 may be trained at 1 (the second step), and not at 2."""
+    await add_sums(store, place.data)
+    await submit(store, "first", MIDTRAIN)
+    learner = place.learner()
+    await ended(store, "first")
+
+    for late_groups in ("wait", "resample"):
+        raw: dict[str, Any] = rl(
+            rollout={"max_staleness": 1, "late_groups": late_groups},
+            training={"max_steps": 4, "checkpoint_every": 4, "tokens_per_microbatch": 64},
+        )
+        await submit(store, late_groups, raw)
+
+        async def trained(steps: int, run: str = late_groups) -> bool:
+            record = await store.runs.get(run)
+            return record is not None and record.step == steps
+
+        config: Any = parse_config(raw)
+        async with serving(store, Volume(place.data), late_groups, config) as worker:
+            worker.straggler = asyncio.Event()
+            if late_groups == "wait":
+                await eventually(partial(trained, 1))
+
+                async def all_done(worker: Any = worker) -> bool:
+                    # Everything else that may be begun under version 1 has been handed in.
+                    return bool(worker.live.version == 1 and worker.refused == "admission")
+
+                await eventually(all_done)
+                for _ in range(20):
+                    assert await trained(1)
+                    await asyncio.sleep(0.05)
+                worker.straggler.set()
+            record = await ended(store, late_groups)
+        assert (record.state, record.step) == (RunState.SUCCEEDED, 4)
+        found = await store.ledger.audit(late_groups)
+        assert (found.lost, found.duplicated, found.max_staleness_seen) == (0, 0, 1)
+        assert worker.late is not None
+        assert worker.late.done() == (late_groups == "wait")
+        await _cancelled(worker.late)
+    assert "stale groups go back" not in place.log.read_text()
+    learner.terminate()
+    assert learner.wait(timeout=30) == 0
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
