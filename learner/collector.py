@@ -2,10 +2,14 @@
 
 Invariants: a draw is in at most one batch; a batch holds only groups whose oldest token lies at
 most η versions back; the oldest go first, so whatever would be too stale for the next batch is in
-this one.
+this one. Groups that are still in the works are reckoned with: earliest deadline first, over those
+that are done and those that are not.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from learner.staleness import Ancestry
 
@@ -73,14 +77,41 @@ class Collector:
         """Whether there are as many groups as a batch has."""
         return len(self.waiting) >= self.batch
 
-    def take(self, ancestry: Ancestry, version: int, step: int) -> list[Waiting] | None:
+    def take(
+        self,
+        ancestry: Ancestry,
+        version: int,
+        step: int,
+        awaited: Mapping[int, int] = MappingProxyType({}),
+    ) -> list[Waiting] | None:
         """The batch of `step`, trained at `version`: oldest versions first, then in the run's
-        order; None while there are too few groups. Call `stale` first."""
+        order. Call `stale` first.
+
+        None while there are too few groups, or while it is better to wait for one that is in the
+        works: `awaited` counts those by the version that they may be as old as.
+        """
         if not self.enough:
             return None
-        chosen = sorted(
-            self.waiting.values(),
-            key=lambda g: (-ancestry.distance(g.oldest, version), g.position),
-        )[: self.batch]
+
+        def last_chance(group: Waiting) -> int:
+            """In how many batches after this one it can be trained at the latest."""
+            return self.max_staleness - ancestry.distance(group.oldest, version)
+
+        chosen = sorted(self.waiting.values(), key=lambda g: (last_chance(g), g.position))
+        chosen = chosen[: self.batch]
+        chances = Counter({v + self.max_staleness - version: n for v, n in awaited.items()})
+        if self._crowded(last_chance(chosen[-1]), chances):
+            return None
         self.planned([group.entry for group in chosen], step)
         return chosen
+
+    def _crowded(self, youngest: int, chances: Counter[int]) -> bool:
+        """Whether the next batches cannot hold all that is in the works and must be in them, so
+        that one of these had better be in this batch, in place of the `youngest` of it. `chances`:
+        how many are in the works, by the last batch after this one that can train them."""
+        due = 0
+        for after in range(youngest):
+            due += chances[after]
+            if due > after * self.batch:
+                return True
+        return False

@@ -237,9 +237,8 @@ class Conductor:
             if stale:
                 log.info("stale groups go back", groups=len(stale), step=self.state.step + 1)
                 self.link.give_back([group.entry for group in stale])
-            if self._complete():
-                batch = self.collector.take(self.ancestry, self.state.version, self.state.step + 1)
-                assert batch is not None
+            batch = self._batch()
+            if batch is not None:
                 return batch
             self.collector.arrive(self.link.read_groups(POLL_SECONDS))
             self._follow_evaluation()
@@ -247,18 +246,17 @@ class Conductor:
                 warned = time.monotonic()
                 self._warn("groups", time.monotonic() - began)
 
-    def _complete(self) -> bool:
-        """Whether the batch can be formed: enough groups, and none in the works that would be too
-        stale for the next one."""
+    def _batch(self) -> list[Waiting] | None:
+        """The next batch, where it can be formed without making others too stale."""
         if not self.collector.enough:
-            return False
-        rollout = self.config.rollout
-        last_chance = self.state.version - rollout.max_staleness
-        if rollout.late_groups == "resample" or self.link.awaited(last_chance) == 0:
-            return True
-        # Groups arrive one by one, and each would be followed by the same question.
-        self.stop.wait(AWAITED_SECONDS)
-        return False
+            return None
+        late = self.config.rollout.late_groups
+        awaited = self.link.awaited() if late == "wait" else {}
+        batch = self.collector.take(self.ancestry, self.state.version, self.state.step + 1, awaited)
+        if batch is None:
+            # Groups arrive one by one, and each would be followed by the same question.
+            self.stop.wait(AWAITED_SECONDS)
+        return batch
 
     def _utilisation(
         self, sums: dict[str, float], updates: float, seconds: float

@@ -133,10 +133,9 @@ class RunLink:
         comes, all that were read and are not acknowledged."""
         return [_waiting(g) for g in self._call(lambda s: s.trajectories.read(self.run, wait=wait))]
 
-    def awaited(self, version: int) -> int:
-        """Groups in the works whose leases were granted for `version` of this lineage."""
-        tag = version_tag(self._lineage, version)
-        return self._call(lambda s: s.trajectories.awaited(self.run, tag))
+    def awaited(self) -> dict[int, int]:
+        """Groups in the works, by the version of this lineage that they were granted for."""
+        return self._call(lambda s: s.trajectories.awaited(self.run, self._lineage))
 
     def record_plan(self, step: int, plan: Plan) -> None:
         """Write down what batch `step` is, before anyone trains it."""

@@ -71,11 +71,12 @@ class Trajectories:
                 )
         return groups
 
-    async def awaited(self, run: str, tag: str) -> int:
-        """How many groups are being sampled and scored whose lease was granted for version `tag`
-        (`weights.version_tag`)."""
+    async def awaited(self, run: str, lineage: str) -> dict[int, int]:
+        """How many groups are being sampled and scored, by the version of `lineage` that their
+        leases were granted for."""
         keys = [run_key(run, part) for part in ("attempts", "held")]
-        return int(await self._scripts.run("awaited", keys, [tag]))
+        reply = [int(part) for part in await self._scripts.run("awaited", keys, [lineage])]
+        return dict(zip(reply[::2], reply[1::2], strict=True))
 
     async def plan(self, run: str, epoch: int, step: int, pairs: list[tuple[str, str]]) -> None:
         """Record batch `step` as (entry, draw) pairs. Raises Fenced, and PlanStands where the

@@ -1,14 +1,18 @@
--- How many live attempts were granted to a worker that served this version: groups that are too
--- old for the next batch unless they come into this one.
+-- How many live attempts were granted for each version of a lineage: groups in the works, and how
+-- old they may be.
 -- O(attempts held), with a string match each: the learner asks when a batch is otherwise there.
--- KEYS attempts held   ARGV lineage:version   Reply their number
+-- KEYS attempts held   ARGV lineage   Reply {version, number, ...}
 local attempts, held = unpack(KEYS)
-local count, now = 0, now_ms()
+local now, counts, reply = now_ms(), {}, {}
 local records = redis.call('HGETALL', held)
 for i = 1, #records, 2 do
-  if string.match(records[i + 1], '(%S+)$') == ARGV[1]
-    and tonumber(redis.call('ZSCORE', attempts, records[i]) or '0') > now then
-    count = count + 1
+  local lineage, version = string.match(records[i + 1], '(%S+):(%d+)$')
+  if lineage == ARGV[1] and tonumber(redis.call('ZSCORE', attempts, records[i]) or '0') > now then
+    counts[version] = (counts[version] or 0) + 1
   end
 end
-return count
+for version, count in pairs(counts) do
+  reply[#reply + 1] = version
+  reply[#reply + 1] = tostring(count)
+end
+return reply

@@ -228,7 +228,7 @@ async def whole_life(scene: Scene) -> None:
 
     leases = await scene.leased(6)
     assert draws(leases) == [0, 1, 2, 3, 4, 5]
-    assert await store.trajectories.awaited(RUN, "aaa:0") == 6
+    assert await store.trajectories.awaited(RUN, "aaa") == {0: 6}
     assert await store.prompts.renew(RUN, [lease.attempt for lease in leases], 60) == []
     for lease in leases[:4]:
         assert await scene.complete(lease, scene.group(lease))

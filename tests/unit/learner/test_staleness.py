@@ -110,3 +110,42 @@ def test_what_is_committed_or_given_back_is_forgotten_and_what_is_planned_is_not
     assert set(collector.seen) == {"e2", "e3"}
     assert positions(collector.stale(SINGLE, 9)) == [3]
     assert set(collector.seen) == {"e2"}
+
+
+def test_a_group_in_the_works_that_would_be_too_old_for_the_next_batch_is_waited_for() -> None:
+    collector = Collector(batch=2, max_staleness=1)
+    collector.arrive([waiting(1, 4), waiting(2, 5)])
+
+    # Trained at 5: what was begun under 4 has its last chance.
+    assert collector.take(SINGLE, 5, step=6, awaited={4: 1}) is None
+    assert positions(collector.take(SINGLE, 5, step=6, awaited={5: 9})) == [1, 2]
+
+
+def test_it_is_not_waited_for_where_it_would_find_no_place() -> None:
+    collector = Collector(batch=2, max_staleness=1)
+    collector.arrive([waiting(1, 4), waiting(2, 4), waiting(3, 5)])
+
+    assert positions(collector.take(SINGLE, 5, step=6, awaited={4: 3})) == [1, 2]
+
+
+def test_what_is_too_old_already_is_not_waited_for() -> None:
+    collector = Collector(batch=2, max_staleness=1)
+    collector.arrive([waiting(1, 5), waiting(2, 5)])
+
+    assert positions(collector.take(SINGLE, 5, step=6, awaited={3: 1})) == [1, 2]
+
+
+def test_later_batches_are_not_left_more_than_they_can_hold() -> None:
+    # Trained at 5 with η = 2; begun under 4: trained at 6 at the latest, where 2 find a place.
+    for in_the_works, formed in ((2, True), (3, False)):
+        collector = Collector(batch=2, max_staleness=2)
+        collector.arrive([waiting(1, 5), waiting(2, 5)])
+        batch = collector.take(SINGLE, 5, step=6, awaited={4: in_the_works})
+        assert (batch is not None) == formed
+
+
+def test_a_batch_of_groups_that_are_as_old_is_formed() -> None:
+    collector = Collector(batch=2, max_staleness=2)
+    collector.arrive([waiting(1, 4), waiting(2, 4)])
+
+    assert positions(collector.take(SINGLE, 5, step=6, awaited={4: 9})) == [1, 2]
