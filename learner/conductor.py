@@ -250,8 +250,12 @@ class Conductor:
         """The next batch, where it can be formed without making others too stale."""
         if not self.collector.enough:
             return None
-        late = self.config.rollout.late_groups
-        awaited = self.link.awaited() if late == "wait" else {}
+        awaited: dict[int, int] = {}
+        if self.config.rollout.late_groups == "wait":
+            awaited = self.link.awaited()
+            # What is no longer in the works by now has been handed in before this.
+            while fresh := self.link.read_groups(0):
+                self.collector.arrive(fresh)
         batch = self.collector.take(self.ancestry, self.state.version, self.state.step + 1, awaited)
         if batch is None:
             # Groups arrive one by one, and each would be followed by the same question.

@@ -130,7 +130,7 @@ class RunLink:
 
     def read_groups(self, wait: float) -> list[Waiting]:
         """Groups that nobody has read, waiting up to `wait` seconds for the first; where none
-        comes, all that were read and are not acknowledged."""
+        comes, all that were read and are not acknowledged; nothing where `wait` is 0."""
         return [_waiting(g) for g in self._call(lambda s: s.trajectories.read(self.run, wait=wait))]
 
     def awaited(self) -> dict[int, int]:

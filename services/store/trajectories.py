@@ -43,11 +43,14 @@ class Trajectories:
 
     async def read(self, run: str, wait: float) -> list[Group]:
         """Groups that nobody has read, waiting up to `wait` seconds for the first. Where none
-        comes: all that are pending, so that the caller sees again what it has already.
+        comes: all that are pending, so that the caller sees again what it has already; but
+        nothing where `wait` is 0.
 
         Redis counts a group as read when it has sent it. Where that reply was lost, or went to a
         learner that was replaced and does not know it yet, the group never comes as new.
         """
+        if wait == 0:
+            return await self._read(run, ">", None)
         return await self._read(run, ">", max(1, int(wait * 1000))) or await self.pending(run)
 
     async def _read(self, run: str, after: str, block: int | None) -> list[Group]:

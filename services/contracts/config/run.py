@@ -177,7 +177,8 @@ class Training(Section):
     """How long, in what pieces, and what is kept."""
 
     max_steps: int | None = Field(None, ge=1)
-    """Batches to train; default: `epochs` over the dataset."""
+    """Batches to train; default: `epochs` over the dataset as it is when the run is submitted: rows
+    that are added later are drawn, and do not make the run longer."""
     epochs: float | None = Field(None, gt=0)
     """Passes over the dataset, where max_steps is not given. Default 1."""
     tokens_per_microbatch: int = Field(16_384, ge=16)
