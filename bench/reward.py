@@ -7,56 +7,37 @@ workers, one item and 64 a request. Once more with one item that never ends in f
 and with 1 % of such items, in requests of their own: what the others then lose is the figure. The
 bare pool would hang.
 
-The client writes requests that are encoded beforehand on plain sockets, so that it costs the
-service little of the machine; the cores are shared all the same.
+Parts `code` and `model` compare the sandbox with bare subprocesses, and reward models with a bare
+batched forward pass (`reward_code`, `reward_model`). The cores are shared by both ends.
 """
 
 import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import httpx
-
-from bench import machine
+from bench import machine, reward_code, reward_model
+from bench.reward_client import Address, Connection, Rate, encoded, service
 
 SAMPLES = 8
-AIM = 0.85
-"""Of the bare library's rate, at 64 items a request."""
+PARTS = ("math", "code", "model")
+AIM, MODEL_AIM = 0.85, 0.9
+"""Of the bare rate, at 64 items a request."""
 POISON = "\\boxed{9^{9^{9}}}"
 POISON_TIMEOUT = 1.0
 CONNECTIONS = {1: 64, 64: 8}
 """Requests in flight, by items a request: enough to keep the workers busy."""
 
 Pair = tuple[str, str]
-
-
-@dataclass
-class Rate:
-    """Verifications of one way over one stretch of wall time."""
-
-    items: int
-    seconds: float
-    correct: int
-    p50: float = 0.0
-    """Median time of a request in seconds."""
-    p99: float = 0.0
-
-    @property
-    def per_second(self) -> float:
-        """Verifications a second."""
-        return self.items / self.seconds
 
 
 def pairs(kind: str, count: int, seed: int = 0) -> list[Pair]:
@@ -106,54 +87,16 @@ def _verify(pair: Pair) -> bool:
     return bool(verify(gold, parse(completion, parsing_timeout=None), timeout_seconds=None))
 
 
-class Connection:
-    """One connection of a client that does nothing but wait."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._address = (host, port)
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def post(self, request: bytes) -> bytes:
-        """The body of the reply. Raises RuntimeError unless it is a 200."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(*self._address)
-        reader, writer = self._streams
-        writer.write(request)
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
-        body = await reader.readexactly(length)
-        if b" 200 " not in head[:20]:
-            raise RuntimeError(f"the service answers {head[:40]!r} {body[:300]!r}")
-        return body
-
-
-def requests(items: Sequence[Pair], size: int, **params: Any) -> list[bytes]:
-    """Requests of `size` items each, as they go over the wire."""
-    made = []
-    for start in range(0, len(items), size):
-        body = json.dumps(
-            {
-                "items": [
-                    {
-                        "id": str(number),
-                        "verifier": "math",
-                        "completion": completion,
-                        "answer": reference,
-                        "params": params,
-                    }
-                    for number, (completion, reference) in enumerate(items[start : start + size])
-                ]
-            }
-        ).encode()
-        made.append(
-            b"POST /v1/score HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\n\r\n%b" % (len(body), body)
-        )
-    return made
+def math_items(items: Sequence[Pair], **params: Any) -> list[dict[str, Any]]:
+    """As the service is asked."""
+    return [
+        {"verifier": "math", "completion": completion, "answer": reference, "params": params}
+        for completion, reference in items
+    ]
 
 
 async def through(
-    address: tuple[str, int],
+    address: Address,
     items: Sequence[Pair],
     size: int,
     poison: float = 0.0,
@@ -161,7 +104,7 @@ async def through(
 ) -> Rate:
     """The service, `size` items a request. What is poisonous is in no figure: a share of `poison`
     beside them, or one at any time (`always`)."""
-    left = iter(requests(items, size))
+    left = iter(encoded(math_items(items), size))
     count = round(len(items) * poison)
     # Spread over the run: one each time that a share of the others has been answered.
     doses: list[asyncio.Task[None]] = []
@@ -180,7 +123,7 @@ async def through(
                 doses.append(asyncio.create_task(dose()))
 
     async def dose() -> None:
-        (request,) = requests([(POISON, "5")], 1, timeout=POISON_TIMEOUT)
+        (request,) = encoded(math_items([(POISON, "5")], timeout=POISON_TIMEOUT), 1)
         body = await Connection(*address).post(request)
         if b'"status":"timeout"' not in body:
             raise RuntimeError(f"poison was not caught: {body[:300]!r}")
@@ -200,75 +143,67 @@ async def through(
     return Rate(len(items), seconds, correct, median(times), ordered[int(0.99 * len(ordered))])
 
 
-def measure(count: int, workers: int, poison: float) -> dict[str, Any]:
+def measure_math(address: Address, count: int, workers: int, poison: float) -> dict[str, Any]:
     """All ways on both kinds of items, alternating, one service for all."""
-    results: dict[str, Any] = {"machine": machine.describe(), "workers": workers}
-    with (
-        # A pipe that nobody reads would block it once it is full.
-        tempfile.NamedTemporaryFile() as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "reward", "--port", "0", "--workers", str(workers)],
-            env={**os.environ, "HEADRACE_LOG_FORMAT": "json"},
-            stderr=log,
-        ) as service,
-    ):
-        try:
-            address = _address(service, Path(log.name))
-            for kind in ("numbers", "expressions"):
-                items = pairs(kind, count)
-                asyncio.run(through(address, items[: count // 4], 64))
-                rates = {"bare": bare(items, workers)}
-                for size in (1, 64):
-                    rates[f"{size} a request"] = asyncio.run(through(address, items, size))
-                    rates[f"{size} a request, one poisonous"] = asyncio.run(
-                        through(address, items, size, always=True)
-                    )
-                    rates[f"{size} a request, {poison:.0%} poisonous"] = asyncio.run(
-                        through(address, items, size, poison)
-                    )
-                results[kind] = {
-                    name: {**asdict(rate), "per_second": rate.per_second}
-                    for name, rate in rates.items()
-                }
-        finally:
-            service.terminate()
+    results: dict[str, Any] = {}
+    for kind in ("numbers", "expressions"):
+        items = pairs(kind, count)
+        asyncio.run(through(address, items[: count // 4], 64))
+        rates = {"bare": bare(items, workers)}
+        for size in (1, 64):
+            rates[f"{size} a request"] = asyncio.run(through(address, items, size))
+            rates[f"{size} a request, one poisonous"] = asyncio.run(
+                through(address, items, size, always=True)
+            )
+            rates[f"{size} a request, {poison:.0%} poisonous"] = asyncio.run(
+                through(address, items, size, poison)
+            )
+        results[kind] = {
+            name: {**asdict(rate), "per_second": rate.per_second} for name, rate in rates.items()
+        }
     return results
 
 
-def _address(
-    service: subprocess.Popen[bytes], log: Path, patience: float = 60.0
-) -> tuple[str, int]:
-    """Where it listens, once it is ready. Raises RuntimeError."""
-    deadline = time.monotonic() + patience
-    while service.poll() is None and time.monotonic() < deadline:
-        ready = [line for line in log.read_text().splitlines() if "reward service ready" in line]
-        if ready:
-            url = httpx.URL(json.loads(ready[0])["url"])
-            return url.host, url.port or 80
-        time.sleep(0.1)
-    raise RuntimeError(f"the reward service did not start: {log.read_text()[-2000:]}")
+def measure(parts: Sequence[str], count: int, workers: int, poison: float) -> dict[str, Any]:
+    """The parts asked for, each with a service of its own. Of programs and conversations, which
+    take longer, a 32nd and an eighth of `count`."""
+    results: dict[str, Any] = {"machine": machine.describe(), "workers": workers}
+    processes = ("--workers", str(workers))
+    if "math" in parts:
+        with service(*processes) as address:
+            results |= measure_math(address, count, workers, poison)
+    if "code" in parts:
+        with service(*processes) as address:
+            results["code"] = reward_code.measure(address, count // 32, workers)
+    if "model" in parts:
+        with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+            model = reward_model.make(Path(folder))
+            with service(*processes, f"--reward-models=bench={model}") as address:
+                results["model"] = reward_model.measure(address, model, count // 8)
+    return results
 
 
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.reward", description=__doc__)
+    parser.add_argument("--only", choices=PARTS, action="append", help="repeatable; default: all")
     parser.add_argument("--items", type=int, default=12_800, help="verifications of each way")
     parser.add_argument("--workers", type=int, default=machine.describe()["cores"])
     parser.add_argument("--poison", type=float, default=0.01, help="share that never ends")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     given = parser.parse_args()
-    results = measure(given.items, given.workers, given.poison)
+    results = measure(given.only or PARTS, given.items, given.workers, given.poison)
     if given.json:
         print(json.dumps(results, indent=2))
         return 0
-    print(f"{given.workers} workers; aim: {AIM} of bare at 64 a request")
-    for kind in ("numbers", "expressions"):
-        for name, rate in results[kind].items():
+    print(f"{given.workers} workers; aims at 64 a request: {AIM} of bare, models {MODEL_AIM}")
+    for kind in ("numbers", "expressions", "code", "model"):
+        for name, rate in results.get(kind, {}).items():
             ratio = rate["per_second"] / results[kind]["bare"]["per_second"]
             print(
                 f"{kind:12} {name:26} {rate['per_second']:9,.0f}/s  {ratio:6.2f} of bare  "
                 f"p50 {1e3 * rate['p50']:7.1f} ms  p99 {1e3 * rate['p99']:7.1f} ms  "
-                f"correct {rate['correct'] / rate['items']:.1%}"
+                f"right {rate['right'] / rate['items']:.1%}"
             )
     return 0
 
