@@ -5,8 +5,9 @@ SHELL := /bin/bash
 PROFILE ?=
 BIN := .venv/bin
 CODE := $(wildcard services rollout reward learner recipes bench tests)
-# Two files at a time: much of a test is waiting for processes to start and to end.
-TIERS := -n 2 --dist loadfile tests/unit tests/integration tests/e2e
+# Two files at a time: much of a test is waiting for processes to start and to end. The longest files
+# first, so that none runs alone at the end.
+TIERS := -n 2 --dist loadfile tests/e2e tests/chaos tests/integration tests/unit
 
 .PHONY: help
 help: ## this list
@@ -39,7 +40,7 @@ test: lint ## everything that must pass: lint, unit, integration, kills, end to 
 	@$(BIN)/python -m pytest $(TIERS)
 
 .PHONY: chaos
-chaos: setup ## each kind of kill once, with a scripted generator: three minutes
+chaos: setup ## of make test: each kind of kill once, with a scripted generator: three minutes
 	@$(BIN)/python -m pytest tests/chaos
 
 .PHONY: test-chaos

@@ -36,7 +36,7 @@ from services.logs import configure, get_logger
 from services.process import die_with_parent
 from services.settings import EXIT_SETTINGS, Settings, from_command_line
 from services.store import Fenced, UnsafeRedis
-from services.volume import Volume
+from services.volume import GatewayAway, Volume
 
 log = get_logger(__name__)
 
@@ -152,7 +152,7 @@ def train_one(
         if ranks.first:
             run.finish("failed", str(error))
         return
-    except REDIS_AWAY:
+    except (*REDIS_AWAY, GatewayAway):
         # Not the run's fault, and no crash to count.
         raise
     except Exception as error:

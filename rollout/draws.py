@@ -24,6 +24,7 @@ from services.contracts.trajectory import encode
 from services.contracts.weights import WeightManifest, parse_version_tag
 from services.logs import get_logger
 from services.store.prompts import Lease
+from services.volume import GatewayAway
 
 log = get_logger(__name__)
 
@@ -96,7 +97,7 @@ class Draws:
             said = f"rollout.straggler_deadline is {limit:g} s, and {error}"
             self._failed(row, f"nothing is sampled in time: {said}")
             await self._telling.once("too_slow", f"a prompt goes out again: {said}")
-        except (VLLMUnavailable, RedisError) as error:
+        except (VLLMUnavailable, RedisError, GatewayAway) as error:
             # Whether vLLM is dead is found out by `_renew`; asking on and on would not help.
             self._tally.error = str(error)
             self._rest_until = time.monotonic() + REST_SECONDS

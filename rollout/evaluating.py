@@ -21,6 +21,7 @@ from services.contracts.config.run import Evaluation, Sampling
 from services.contracts.weights import WeightManifest
 from services.logs import get_logger
 from services.store import Store
+from services.volume import GatewayAway
 
 log = get_logger(__name__)
 
@@ -74,7 +75,7 @@ class Evaluator:
     async def evaluate(self, ttl: float, started: Callable[[], None]) -> bool:
         """Answer rows of the open evaluation until it has none left for this worker; calls
         `started` at the first. Returns whether there was any. Raises RedisError,
-        VLLMUnavailable."""
+        VLLMUnavailable, GatewayAway."""
         evaluation = self._context.config.evaluation
         if evaluation is None or self._rows is None:
             return False
@@ -154,7 +155,7 @@ class Evaluator:
                 "rewards": [score.reward for score in sampled.scores],
                 "statuses": [score.status for score in sampled.scores],
             }
-        except (VLLMUnavailable, RedisError):
+        except (VLLMUnavailable, RedisError, GatewayAway):
             raise
         except Exception as error:
             # An evaluation must end: a row that cannot be answered is a row without an answer.

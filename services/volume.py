@@ -23,10 +23,15 @@ from tenacity import (
 )
 
 from services.logs import get_logger
+from services.redis_address import redacted
 
 log = get_logger(__name__)
 
 CHUNK = 1 << 22
+
+
+class GatewayAway(ConnectionError):
+    """The gateway does not give a file now; asking again later may help."""
 
 
 class DamagedFile(ValueError):
@@ -56,7 +61,7 @@ class Volume:
         that changes nothing, since what comes is the same file.
 
         Raises FileNotFoundError where neither has it, DamagedFile where it is not what was
-        promised.
+        promised, GatewayAway where that cannot be found out now.
         """
         path = self.path(name)
         if path.exists():
@@ -69,7 +74,7 @@ class Volume:
                 log.warning("a damaged file is fetched again", file=name, reason=str(damaged))
                 try:
                     await self._download(name, path, size, xxh3)
-                except (httpx.HTTPError, FileNotFoundError):
+                except (GatewayAway, FileNotFoundError):
                     raise damaged from None
                 return path
         if self.gateway_url is None:
@@ -79,28 +84,37 @@ class Volume:
 
     async def _download(self, name: str, path: Path, size: int | None, xxh3: str | None) -> None:
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(httpx.TransportError),
+            retry=retry_if_exception_type(GatewayAway),
             stop=stop_after_attempt(6),
             wait=wait_random_exponential(multiplier=0.2, max=10),
             reraise=True,
         )
         async for attempt in retrying:
-            with attempt:
-                async with httpx.AsyncClient(timeout=60) as client:
-                    with written_beside(path) as beside:
-                        await _stream_to(client, f"{self.gateway_url}/v1/files/{name}", beside)
-                        await anyio.to_thread.run_sync(check_file, beside, size, xxh3, name)
+            with attempt, written_beside(path) as beside:
+                await self._stream_to(name, beside)
+                await anyio.to_thread.run_sync(check_file, beside, size, xxh3, name)
 
-
-async def _stream_to(client: httpx.AsyncClient, url: str, path: Path) -> None:
-    async with client.stream("GET", url) as response:
-        if response.status_code == httpx.codes.NOT_FOUND:
-            raise FileNotFoundError(f"{url} does not exist")
-        response.raise_for_status()
-        chunks: AsyncIterator[bytes] = response.aiter_bytes(CHUNK)
-        with path.open("wb") as file:
-            async for chunk in chunks:
-                file.write(chunk)
+    async def _stream_to(self, name: str, path: Path) -> None:
+        url = f"{self.gateway_url}/v1/files/{name}"
+        # Never the URL as it is, which httpx's own messages quote: it may hold a password.
+        shown = redacted(self.gateway_url or "")
+        try:
+            async with (
+                httpx.AsyncClient(timeout=60) as client,
+                client.stream("GET", url) as response,
+            ):
+                if response.status_code == httpx.codes.NOT_FOUND:
+                    raise FileNotFoundError(f"{name} does not exist at the gateway {shown}")
+                if response.is_error:
+                    status = f"{response.status_code} {response.reason_phrase}"
+                    raise GatewayAway(f"the gateway {shown} answers {status} for {name}")
+                chunks: AsyncIterator[bytes] = response.aiter_bytes(CHUNK)
+                with path.open("wb") as file:
+                    async for chunk in chunks:
+                        file.write(chunk)
+        except httpx.TransportError as error:
+            what = type(error).__name__
+            raise GatewayAway(f"the gateway {shown} does not give {name}: {what}") from None
 
 
 def checksum(path: Path) -> str:

@@ -10,7 +10,7 @@ from rollout.model_folder import fetch_model
 from rollout.prompts import load_tokenizer
 from services.contracts.config.model import CharacterTokenizer, ScratchModel
 from services.launch import Stack, UpOptions
-from services.volume import DamagedFile, Volume
+from services.volume import DamagedFile, GatewayAway, Volume
 from tests.integration.rollout.test_follower import following
 
 NAME = "runs/r/model"
@@ -52,3 +52,38 @@ async def test_copies_of_versions_that_were_replaced_are_deleted(
             copies = [path.name for path in here.rglob("*.safetensors")]
             assert copies == ["v000002-aaa.safetensors"]
     assert len(list(there.rglob("*.safetensors"))) == 3
+
+
+async def test_a_gateway_that_is_away_is_waited_for_and_its_password_told_to_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
+    with Stack(options) as stack:
+        # Nothing listens on port 1.
+        volume = Volume(here, "http://user:hunter2@127.0.0.1:1")
+        async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
+            with pytest.raises(GatewayAway, match=r"the gateway http://.*127\.0\.0\.1:1") as away:
+                await volume.fetch(NAME)
+            scene.follow()
+            await scene.learner.publish(0)
+            said = ""
+            while "cannot follow weights" not in said:
+                await scene.changed.wait()
+                scene.changed.clear()
+                said += "".join(capsys.readouterr())
+            volume.gateway_url = stack.gateway_url
+            await scene.until_live(0)
+    assert "hunter2" not in str(away.value) + said
+
+
+async def test_a_gateway_that_refuses_is_said_without_its_password(tmp_path: Path) -> None:
+    options = UpOptions(
+        data=tmp_path / "there", port=0, parts=frozenset({"redis", "gateway"}), redis_port=0
+    )
+    with Stack(options) as stack:
+        url = stack.gateway_url.replace("//", "//user:hunter2@")
+        with pytest.raises(FileNotFoundError) as missing:
+            await Volume(tmp_path / "here", url).fetch("runs/r/weights/v.safetensors")
+    assert "runs/r/weights/v.safetensors does not exist at the gateway" in str(missing.value)
+    assert "hunter2" not in str(missing.value)
