@@ -134,6 +134,12 @@ class Draws:
             live=live,
             leased_at=leased_at,
         )
+        if broken := next((s for s in sampled.scores if s.reward is None), None):
+            await self._telling.once(
+                "some without a reward",
+                f"samples without a reward are left out of the loss, and their share is "
+                f"reward/missing: {broken.detail}",
+            )
         lineage, version = parse_version_tag(oldest)
         await self._leases.complete(lease.attempt, version, lineage, encode(group))
 

@@ -1,5 +1,7 @@
 """`headrace submit`, `runs`, `watch`, `cancel`, `resume`."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,7 +52,7 @@ def submit(
             "is resumed."
         ),
     ] = None,
-    priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
+    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Higher goes first.")] = 0,
     follow: Watch = False,
     as_json: AsJson = False,
     gateway: GatewayURL = None,
@@ -85,6 +87,8 @@ def resume(
 def _submit(request: dict[str, Any], follow: bool, as_json: bool, gateway: str | None) -> None:
     api = Gateway(gateway)
     given = {key: value for key, value in request.items() if value is not None}
+    if problem := next(_unsendable(given.get("config"), ""), None):
+        raise CliError(problem)
     record = api.post("/v1/runs", json=given)
     if not as_json:
         for warning in record["warnings"]:
@@ -180,6 +184,18 @@ def overrides_from(settings: list[str]) -> dict[str, Any]:
             section = inner
         section[parts[-1]] = _number(value)
     return result
+
+
+def _unsendable(value: Any, path: str) -> Iterator[str]:
+    """A sentence for each value that YAML knows and JSON does not."""
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in pairs:
+            yield from _unsendable(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{path}: {value} is not a number that a config can hold"
+    elif not isinstance(value, str | int | float | bool | None):
+        yield f"{path}: {value} is a {type(value).__name__} to YAML; quote it to have it as text"
 
 
 def _number(value: Any) -> Any:

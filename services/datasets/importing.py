@@ -3,6 +3,7 @@
 Nothing is visible on the data volume until every row has been accepted.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import xxhash
+from msgspec.structs import asdict
 
 from services.contracts.dataset import Row
 from services.contracts.records import DatasetSegment
@@ -64,12 +66,23 @@ def append_rows(root: Path, dataset: str, rows: Iterable[Row]) -> DatasetSegment
     def checked() -> Iterator[Row]:
         for number, row in enumerate(rows, 1):
             check_prompt(f"prompt {number}", row.prompt)
+            _check_text(f"prompt {number}", row)
             yield row
 
     with write_segment(checked(), root) as written:
         if not written.rows:
             raise DatasetError("no prompts were given")
         return written.publish(root, dataset)
+
+
+def _check_text(place: str, row: Row) -> None:
+    """What Python's JSON takes and JSON does not. An uploaded file's own reader refuses it."""
+    try:
+        json.dumps(asdict(row), allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise DatasetError(f"{place} holds half of a surrogate pair, which is no text") from None
+    except ValueError:
+        raise DatasetError(f"{place} holds NaN or Infinity, which JSON has no word for") from None
 
 
 def dataset_id(name: str, xxh3: str) -> str:

@@ -60,10 +60,10 @@ async def find_run(given: Access, reference: str) -> RunRecord:
 
 async def find_dataset(given: Access, reference: str) -> DatasetRecord:
     """The dataset with this id or name. Raises Problem 404 naming the nearest."""
-    records = await given.store.datasets.list()
-    found = next((r for r in records if reference in (r.id, r.name)), None)
+    found = await given.store.datasets.find(reference)
     if found is not None:
         return found
+    records = await given.store.datasets.list()
     raise Problem(HTTPStatus.NOT_FOUND, missing_dataset(reference, records))
 
 

@@ -51,7 +51,7 @@ class RunSubmission(BaseModel):
         description="The learner and the workers that are to work on it. Default: those of the run "
         "that is resumed, else the pool `default`.",
     )
-    priority: int = Field(0, description="Higher goes first.")
+    priority: int = Field(0, ge=-1000, le=1000, description="Higher goes first.")
     resume_from: str | None = Field(
         None,
         description="A run (id, beginning of the id, or name) whose checkpoint and open draws this "
@@ -142,14 +142,15 @@ async def _check_datasets(
 ) -> dict[str, DatasetRecord]:
     """The datasets that exist, by the section that names them."""
     found: dict[str, DatasetRecord] = {}
-    records = await given.store.datasets.list()
     for section in ("data", "evaluation"):
         name = _text(raw, section, "dataset")
         if name is None:
             continue
-        record = next((r for r in records if name in (r.name, r.id)), None)
+        record = await given.store.datasets.find(name)
         if record is None:
-            problems.append((f"{section}.dataset", missing_dataset(name, records)))
+            problems.append(
+                (f"{section}.dataset", missing_dataset(name, await given.store.datasets.list()))
+            )
         else:
             found[section] = record
     record = found.get("data")

@@ -1,8 +1,9 @@
 """The components of a run's reward: verifiers, weights, clips, gates."""
 
+import json
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from services.contracts.config.base import Section
 
@@ -32,6 +33,16 @@ class Reward(Section):
     """Score it only where another component was high enough; elsewhere it counts 0."""
     params: dict[str, Any] = {}
     """The verifier's parameters."""
+
+    @field_validator("params")
+    @classmethod
+    def _params(cls, params: dict[str, Any]) -> dict[str, Any]:
+        """`params` with NaN or Infinity in them."""
+        try:
+            json.dumps(params, allow_nan=False)
+        except ValueError:
+            raise ValueError("params hold NaN or Infinity, which JSON cannot carry") from None
+        return params
 
     @model_validator(mode="after")
     def _clip(self) -> "Reward":

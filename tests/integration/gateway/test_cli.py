@@ -137,6 +137,24 @@ def test_a_refused_run_lists_its_problems(headrace: Headrace, rows: Path) -> Non
     assert "  data.dataset: there is no dataset 'cli-sum'; did you mean 'cli-sums'?" in lines
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("rewards=[{verifier: math, clip: [.nan, 0]}]", "rewards.0.clip.0: nan is not a number"),
+        ("training.max_steps=1e400", "training.max_steps: inf is not a number"),
+        ("data.system=2024-01-31", "data.system: 2024-01-31 is a date to YAML; quote it"),
+    ],
+)
+def test_values_that_yaml_knows_and_json_does_not_are_refused_by_key(
+    headrace: Headrace, setting: str, said: str
+) -> None:
+    refused = headrace("submit", "grpo", "--set", setting)
+
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"error: {said}")
+    assert len(refused.stderr.splitlines()) == 1
+
+
 def test_what_is_hardly_meant_is_said_beside_what_was_queued(
     headrace: Headrace, rows: Path, model: Path
 ) -> None:

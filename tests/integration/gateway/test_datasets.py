@@ -166,6 +166,36 @@ def test_prompts_that_cannot_be_used_are_refused(
     assert api.get("/v1/datasets/grown").json()["rows"] == 2
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"prompt": "a \\ud800 b"}', "prompt 2 holds half of a surrogate pair"),
+        (b'{"prompt": "a", "answer": "\\udfff"}', "prompt 2 holds half of a surrogate pair"),
+        (b'{"prompt": "a", "meta": {"x": "\\udfff"}}', "prompt 2 holds half of a surrogate"),
+        (b'{"prompt": "a", "answer": NaN}', "prompt 2 holds NaN or Infinity"),
+        (b'{"prompt": "a", "answer": 1e400}', "prompt 2 holds NaN or Infinity"),
+    ],
+)
+def test_prompts_that_are_no_text_or_no_number_are_refused(
+    api: httpx.Client, content: bytes, said: str
+) -> None:
+    upload(api, "textual", ROWS)
+    body = b'{"dataset": "textual", "prompts": [{"prompt": "1+1"}, %b]}' % content
+
+    response = api.post("/v1/prompts", content=body, headers={"content-type": "application/json"})
+
+    assert response.status_code == 422, response.text
+    assert said in response.json()["detail"]
+    assert api.get("/v1/datasets/textual").json()["rows"] == 2
+
+
+def test_a_reference_that_is_an_id_and_a_name_means_the_id(api: httpx.Client) -> None:
+    first = upload(api, "first-of-two", ROWS).json()["id"]
+    upload(api, first, ROWS + ROWS)
+
+    assert api.get(f"/v1/datasets/{first}").json()["name"] == "first-of-two"
+
+
 def test_a_deleted_dataset_is_gone_with_its_files(
     api: httpx.Client, gateway: GatewayProcess
 ) -> None:

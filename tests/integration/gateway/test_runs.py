@@ -66,6 +66,29 @@ def test_what_is_hardly_meant_is_said_and_queued(api: httpx.Client, submit: Any)
     assert submit({}).json()["warnings"] == []
 
 
+@pytest.mark.parametrize("priority", [1001, -1001, 10**400])
+def test_a_priority_out_of_bounds_is_refused_and_nothing_is_queued(
+    api: httpx.Client, submit: Any, priority: int
+) -> None:
+    before = api.get("/v1/runs").json()
+
+    response = submit(priority=priority)
+
+    assert "priority" in problems(response)
+    assert api.get("/v1/runs").json() == before
+
+
+def test_numbers_that_json_cannot_carry_are_refused_in_parameters(api: httpx.Client) -> None:
+    body = (
+        b'{"recipe": "grpo", "config": {"model": {"path": "x/y"}, "data": {"dataset": "sums"}, '
+        b'"rewards": [{"verifier": "math", "params": {"timeout": NaN}}]}}'
+    )
+
+    response = api.post("/v1/runs", content=body, headers={"content-type": "application/json"})
+
+    assert "NaN" in problems(response)["rewards.0.params"]
+
+
 def test_steps_follow_from_epochs_rows_and_batch(submit: Any) -> None:
     # 40 rows · 2.5 epochs / 8 prompts = 12.5 steps, of which 12 are whole.
     config = {"training": {"max_steps": None, "epochs": 2.5}, "algorithm": {"prompts_per_step": 8}}
