@@ -199,15 +199,19 @@ class Conductor:
         ):
             self._evaluate()
 
-    def final_evaluation(self, state: TrainingState) -> None:
-        """Evaluate the last version and wait for the answers, unless the run is cancelled."""
+    def final_evaluation(self, state: TrainingState) -> str:
+        """Evaluate the last version and wait for the answers. Returns the kind of order that the
+        run ends with: `finish`, or another where it was to end before all were there."""
         if self.config.evaluation is None:
-            return
-        if not self._evaluation_finished() or state.version in self.evaluated:
-            return
-        self.state = state
-        self._evaluate()
-        self._evaluation_finished()
+            return "finish"
+        finished = self._evaluation_finished()
+        if finished and state.version not in self.evaluated:
+            self.state = state
+            self._evaluate()
+            finished = self._evaluation_finished()
+        if finished:
+            return "finish"
+        return "cancel" if self.link.cancelled() else "yield"
 
     def _evaluation_finished(self) -> bool:
         """Wait for an open evaluation. False where the run is to end without it."""

@@ -113,20 +113,22 @@ class Lead:
 
     def end(self, order: Order) -> str:
         """Evaluate and commit what is still open. Returns the kind of order that the run ends
-        with: `order`'s, unless its last state could not be written."""
+        with: `order`'s, unless its last state could not be written, or it was to end before its
+        last evaluation was done."""
         conductor, state = self._conductor, self._trainee.state
         if conductor.ending is not None:
             return conductor.ending.kind
+        kind: str = order.kind
         try:
             self._publisher.wait()
-            if order.kind == "finish":
-                conductor.final_evaluation(state)
+            if kind == "finish":
+                kind = conductor.final_evaluation(state)
             if state.step > self._checkpointer.covers:
                 self._hand_over(self._capture())
             self._checkpointer.wait()
         except CannotWrite as error:
             return self._give_up(error)
-        return order.kind
+        return kind
 
     def close(self) -> None:
         """End the threads. What they have begun they finish, unless the disk takes nothing."""

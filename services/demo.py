@@ -108,6 +108,8 @@ def interruptible() -> Iterator[None]:
 
 def _in_a_stack(options: UpOptions, quick: bool, as_json: bool) -> dict[str, Any]:
     with Stack(options) as stack:
+        if not as_json:
+            print(f"The page, as long as the demo works: {stack.gateway_url}", flush=True)
         try:
             api = Gateway(stack.gateway_url, still_there=stack.check)
             return _learn(api, options.data.absolute(), quick, as_json)
@@ -148,10 +150,11 @@ def _learn(api: Gateway, data: Path, quick: bool, as_json: bool) -> dict[str, An
     }
     if not as_json:
         print(
-            f"\nHeld-out accuracy on sums that carry: {accuracy[0]:.2f} before, "
-            f"{accuracy[-1]:.2f} after {record['step']} steps.\n"
+            f"\nHeld-out accuracy on sums that carry: {accuracy[0]:.3f} before, "
+            f"{accuracy[-1]:.3f} after {record['step']} steps.\n"
             f"Reward curve: {plot}\nCheckpoint:   {checkpoint}\n"
             f"Chat with it: .venv/bin/headrace chat {checkpoint} '27+35='\n"
+            f"Its runs, on a page and for more of them: .venv/bin/headrace up --data {data}\n"
         )
     return verdict
 

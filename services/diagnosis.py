@@ -111,7 +111,10 @@ def _running(given: Situation) -> Verdict:
     step = _last(given, "step")
     age = _age(given, step or _last(given, "state")) or 0.0
     usual = float(step.data.get("time/step") or 0.0) if step else 0.0
-    if step is not None and age < max(STILL_SECONDS, STILL_STEPS * usual):
+    started = _age(given, _last(given, "state"))
+    # The last step says nothing of what goes on after a learner has started since.
+    this_start = started is None or age < started
+    if step is not None and this_start and age < max(STILL_SECONDS, STILL_STEPS * usual):
         return _measured(step)
     if given.evaluation is not None:
         return _evaluating(given, alive)
@@ -119,6 +122,14 @@ def _running(given: Situation) -> Verdict:
         return "learner", f"the learner ends the run: its last checkpoint is written{_for(age)}"
     if given.planned_step is not None:
         return "learner", f"the learner trains step {given.planned_step}{_for(age)}"
+    if not starved and flow.held and run.config["rollout"].get("late_groups") == "wait":
+        late = (
+            f"{flow.waiting} groups wait, enough for step {run.step + 1}, and the learner waits "
+            "for others that would be too stale for the next one (rollout.late_groups)"
+            f"{_for(age)}"
+        )
+        cause, words = _owed(given, alive) if alive else ("no_worker", _nobody(given))
+        return cause, f"{late}: {words}"
     if not starved:
         return "learner", (
             f"{flow.waiting} groups wait, enough for step {run.step + 1}, and the learner has "

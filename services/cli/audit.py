@@ -32,6 +32,10 @@ def audit(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None
         style = "red" if found[name] else "green"
         out.print(f"{name:<24}[{style}]{found[name]:>10,}[/]")
     out.print(f"{'staleness seen, at most':<24}{found['max_staleness_seen']:>10,}")
+    out.print(
+        "[dim]trained is what a checkpoint covers; what was trained since is in flight until the "
+        "next one, and open draws of a run that is over wait for one that resumes it[/]"
+    )
     for problem in found["problems"]:
         out.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
     raise typer.Exit(0 if clean else FAILED)

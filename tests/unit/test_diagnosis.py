@@ -13,7 +13,7 @@ LEARNER = LearnerHold(host="box", pid=7, held_seconds=60, prolonged_seconds_ago=
 
 
 def run(**fields: Any) -> RunRecord:
-    config = {"algorithm": {"prompts_per_step": 4}}
+    config = {"algorithm": {"prompts_per_step": 4}, "rollout": {"late_groups": "wait"}}
     given: dict[str, Any] = {
         "id": "r1", "name": "mine", "pool": "default", "kind": "rl", "state": RunState.RUNNING,
         "config": config, "created": 0.0, "step": 7, "max_steps": 20, "version": 7,
@@ -209,6 +209,30 @@ def test_groups_enough_for_a_batch_are_the_learners_too() -> None:
     cause, words = said(flow=Flow(waiting=4), events=[step(40)])
     assert cause == "learner"
     assert words.startswith("4 groups wait, enough for step 8")
+
+
+def test_late_groups_are_what_a_learner_with_enough_groups_waits_for() -> None:
+    flow = Flow(waiting=5, held=2)
+    cause, words = said(flow=flow, events=[step(40)])
+    assert cause == "rollout"
+    assert words.startswith(
+        "5 groups wait, enough for step 8, and the learner waits for others that would be too stale"
+    )
+    assert "2 groups are being sampled" in words
+    cause, words = said(flow=flow, events=[step(40)], workers=[])
+    assert cause == "no_worker"
+    resampling = run(
+        config={"algorithm": {"prompts_per_step": 4}, "rollout": {"late_groups": "resample"}}
+    )
+    assert said(run=resampling, flow=flow, events=[step(40)])[0] == "learner"
+
+
+def test_the_last_step_of_an_earlier_start_says_nothing() -> None:
+    starting = worker(state="starting")
+    restarted = [step(9), event("state", 5, state="running")]
+    cause, words = said(workers=[starting], flow=Flow(held=1), events=restarted)
+    assert (cause, "no worker has its vLLM ready yet" in words) == ("vllm", True)
+    assert said(flow=Flow(held=1), events=[*restarted, step(1)])[0] == "none"
 
 
 def test_an_open_evaluation_comes_before_training() -> None:

@@ -228,7 +228,11 @@ function showChart() {
 async function showRecipes() {
   const { recipes } = await get("v1/recipes");
   $("recipes").replaceChildren(
-    ...recipes.flatMap((recipe) => [element("dt", recipe.name), element("dd", recipe.when)]),
+    ...recipes.map((recipe) => {
+      const one = element("details");
+      one.append(element("summary", recipe.name), element("p", recipe.when));
+      return one;
+    }),
   );
 }
 

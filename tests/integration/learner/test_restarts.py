@@ -12,7 +12,7 @@ from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, submit
-from tests.integration.learner.torch_worker import TorchWorker, eventually
+from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -109,3 +109,45 @@ async def test_a_learner_that_waits_notices_its_successor_which_reports_its_eval
     assert "another learner has taken this run over" in place.log.read_text()
     learner.send_signal(signal.SIGTERM)
     assert learner.wait(timeout=30) == 0
+
+
+async def test_a_run_whose_last_evaluation_was_cut_off_has_not_succeeded(
+    place: Place, store: Store
+) -> None:
+    await add_sums(store, place.data)
+    await submit(store, "first", MIDTRAIN)
+    learner = place.learner()
+    await ended(store, "first")
+    raw = rl(
+        training=rl()["training"] | {"max_steps": 2},
+        evaluation={"dataset": "sums", "rows": 2, "at_start": False},
+    )
+    await submit(store, "second", raw)
+    config = parse_config(raw)
+
+    async def asked() -> bool:
+        return await store.evaluations.left("second") is not None
+
+    # This worker trains, and answers no evaluation.
+    async with serving(store, Volume(place.data), "second", config):
+        await eventually(asked)
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0
+    record = await store.runs.get("second")
+    assert record is not None
+    assert (record.state, record.step, record.committed_step) == (RunState.RUNNING, 2, 2)
+    assert await asked()
+
+    learner = place.learner()
+    await eventually(partial(_started, store, 2))
+    await store.runs.cancel("second")
+    record = await ended(store, "second")
+    assert (record.state, record.step) == (RunState.CANCELLED, 2)
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0
+
+
+async def _started(store: Store, times: int) -> bool:
+    record = await store.runs.get("second")
+    lineages = await store.runs.lineages("second")
+    return record is not None and record.state is RunState.RUNNING and len(lineages) == times
