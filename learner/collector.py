@@ -85,7 +85,7 @@ class Collector:
         awaited: Mapping[int, int] = MappingProxyType({}),
     ) -> list[Waiting] | None:
         """The batch of `step`, trained at `version`: oldest versions first, then in the run's
-        order. Call `stale` first.
+        order. Raises ValueError where one is too old: `stale` takes those out.
 
         None while there are too few groups, or while it is better to wait for one that is in the
         works: `awaited` counts those by the version that they may be as old as.
@@ -99,6 +99,10 @@ class Collector:
 
         chosen = sorted(self.waiting.values(), key=lambda g: (last_chance(g), g.position))
         chosen = chosen[: self.batch]
+        if last_chance(chosen[0]) < 0:
+            raise ValueError(
+                f"the group of draw {chosen[0].draw} is too stale for version {version}"
+            )
         chances = Counter({v + self.max_staleness - version: n for v, n in awaited.items()})
         if self._crowded(last_chance(chosen[-1]), chances):
             return None

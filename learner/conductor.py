@@ -82,7 +82,8 @@ class Conductor:
 
     def open(self) -> None:
         """Say that the run runs, and go back to what an earlier learner had planned."""
-        self.file.begin(self.state.step)
+        # A version has the number of the step that made it.
+        self.evaluated = self.file.begin(self.state.step)
         pending = self.link.pending_groups()
         known = self.read = {group.entry: group for group in pending}
         for step, pairs in self.link.plans().items():
@@ -95,7 +96,7 @@ class Conductor:
         if evaluation and self.link.take_up_evaluation(self.state.step) == self.state.step:
             self.evaluated.add(self.state.version)
         # Asked for before the first lease: a worker answers it before it takes training work.
-        elif evaluation and evaluation.at_start and self.state.step == 0:
+        elif evaluation and evaluation.at_start and self.state.step == 0 and not self.evaluated:
             self._evaluate()
         for key, sentence in self.config.algorithm.warnings():
             self._tell(f"algorithm.{key}: {sentence}")
@@ -237,10 +238,6 @@ class Conductor:
                 return Order("cancel")
             # Before the read, not after it: what was read may have been committed since.
             self.collector.committed(self.link.committed_step)
-            stale = self.collector.stale(self.ancestry, self.state.version)
-            if stale:
-                log.info("stale groups go back", groups=len(stale), step=self.state.step + 1)
-                self.link.give_back([group.entry for group in stale])
             batch = self._batch()
             if batch is not None:
                 return batch
@@ -252,14 +249,18 @@ class Conductor:
 
     def _batch(self) -> list[Waiting] | None:
         """The next batch, where it can be formed without making others too stale."""
-        if not self.collector.enough:
-            return None
         awaited: dict[int, int] = {}
-        if self.config.rollout.late_groups == "wait":
+        if self.collector.enough and self.config.rollout.late_groups == "wait":
             awaited = self.link.awaited()
             # What is no longer in the works by now has been handed in before this.
             while fresh := self.link.read_groups(0):
                 self.collector.arrive(fresh)
+        stale = self.collector.stale(self.ancestry, self.state.version)
+        if stale:
+            log.info("stale groups go back", groups=len(stale), step=self.state.step + 1)
+            self.link.give_back([group.entry for group in stale])
+        if not self.collector.enough:
+            return None
         batch = self.collector.take(self.ancestry, self.state.version, self.state.step + 1, awaited)
         if batch is None:
             # Groups arrive one by one, and each would be followed by the same question.

@@ -5,9 +5,11 @@ same crash again and again, the run has to fail with the reason instead of hangi
 rank counts its own crashes: that a peer was lost, which may have been killed, is none.
 """
 
+import contextlib
 import json
 from pathlib import Path
 
+from learner.disk import write_whole
 from learner.errors import RunCannotGoOn
 
 LIMIT = 3
@@ -38,11 +40,12 @@ class Crashes:
         if isinstance(error, RuntimeError) and any(s in str(error).lower() for s in PEER_LOST):
             return
         count, _ = self._read()
-        self.file.parent.mkdir(parents=True, exist_ok=True)
         reason = f"{type(error).__name__}: {error}"
-        self.file.write_text(
-            json.dumps({"step": self.step, "count": count + 1, "error": reason[:500]})
-        )
+        said = {"step": self.step, "count": count + 1, "error": reason[:500]}
+        # Where the disk takes nothing, that is likely the reason, and is raised by who calls this.
+        with contextlib.suppress(OSError):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self.file, json.dumps(said))
 
     def _read(self) -> tuple[int, str]:
         try:

@@ -25,9 +25,11 @@ class MetricsFile:
         self._name = f"runs/{run}/metrics.jsonl"
         self._file, self._disk = root / self._name, disk
 
-    def begin(self, step: int) -> None:
-        """Go back to `step`: what was written of later ones, and a torn line, goes."""
-        kept = []
+    def begin(self, step: int) -> set[int]:
+        """Go back to `step`: what was written of later ones, and a torn line, goes. Returns the
+        steps of which an evaluation is there."""
+        kept: list[str] = []
+        evaluated: set[int] = set()
         if self._file.exists():
             for line in self._file.read_text().splitlines(keepends=True):
                 try:
@@ -35,9 +37,12 @@ class MetricsFile:
                     at = row.get("step", row.get("evaluation/step", 0))
                     if at <= step and line.endswith("\n"):
                         kept.append(line)
+                        if "evaluation/step" in row:
+                            evaluated.add(int(row["evaluation/step"]))
                 except json.JSONDecodeError:
                     log.warning("a torn line of metrics.jsonl is dropped")
         self._disk.insist(self._name, lambda: write_whole(self._file, "".join(kept)))
+        return evaluated
 
     def add(self, row: dict[str, Any]) -> None:
         """Add a row, all of it or nothing."""

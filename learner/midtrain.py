@@ -238,7 +238,7 @@ class Progress:
             self.said = now
             self.link.step_done(step, row, kind="progress", total=self.total)
 
-    def _write(self, write: Callable[[], None]) -> None:
+    def _write(self, write: Callable[[], object]) -> None:
         try:
             write()
         except CannotWrite as error:

@@ -100,10 +100,17 @@ async def test_a_learner_that_waits_notices_its_successor_which_reports_its_eval
     told = [e.data for e in await store.events.read("second", "0") if e.kind == "evaluation"]
     assert [(data["step"], data["accuracy"]) for data in told] == [(0, 0.5)]
 
+    # Reported once: a start at the same step does not ask for it again.
+    learner.send_signal(signal.SIGKILL)
+    learner.wait()
+    learner = place.learner()
+    await eventually(partial(_started, store, 3))
+    assert await store.evaluations.left("second") is None
+
     await store.runs.acquire("second", "another")
 
     async def noticed() -> bool:
-        return len(await store.runs.lineages("second")) == 4
+        return len(await store.runs.lineages("second")) == 5
 
     await eventually(noticed)
     assert "another learner has taken this run over" in place.log.read_text()

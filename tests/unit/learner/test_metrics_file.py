@@ -34,7 +34,7 @@ def test_a_run_that_goes_back_forgets_the_rows_of_later_steps_and_a_torn_one(
     with file.open("a") as torn:
         torn.write('{"step": 1, "tr')
 
-    rows.begin(1)
+    assert rows.begin(1) == {1}
     rows.add({"step": 2, "train/grad_norm": float("inf")})
 
     assert [json.loads(line) for line in file.read_text().splitlines()] == [

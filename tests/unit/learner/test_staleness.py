@@ -149,3 +149,11 @@ def test_a_batch_of_groups_that_are_as_old_is_formed() -> None:
     collector.arrive([waiting(1, 4), waiting(2, 4)])
 
     assert positions(collector.take(SINGLE, 5, step=6, awaited={4: 9})) == [1, 2]
+
+
+def test_a_batch_with_a_group_that_is_too_old_is_never_formed() -> None:
+    collector = Collector(batch=1, max_staleness=1)
+    collector.arrive([waiting(1, 3)])
+
+    with pytest.raises(ValueError, match="draw 1:0:100:1 is too stale for version 5"):
+        collector.take(SINGLE, 5, step=6)

@@ -1,0 +1,101 @@
+"""Batches are formed from what is in the stream at that moment: a real Redis, no training."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from learner.checkpoint import TrainingState
+from learner.conductor import Conductor
+from learner.disk import Disk
+from learner.link import RunLink
+from learner.metrics_file import MetricsFile
+from learner.pool import Link
+from services.contracts.config import RLConfig, parse_config
+from services.settings import Settings
+from services.store import Store
+from services.store.prompts import Lease
+from tests.integration.learner.conftest import Place
+from tests.integration.learner.test_runs import add_sums, rl, submit
+
+VERSION = 3
+
+
+@dataclass
+class Scene:
+    """A run at VERSION with η = 1 and batches of two."""
+
+    store: Store
+    link: RunLink
+    conductor: Conductor
+    lineage: str
+
+    async def lease(self, count: int, version: int = VERSION) -> list[Lease]:
+        granted = await self.store.prompts.lease(
+            "r",
+            worker="w",
+            lineage=self.lineage,
+            version=version,
+            count=count,
+            ttl=60,
+            reserve_bytes=100,
+        )
+        assert len(granted.leases) == count, granted
+        return granted.leases
+
+    async def complete(self, lease: Lease, version: int = VERSION) -> None:
+        assert await self.store.prompts.complete(
+            "r", lease.attempt, min_version=version, lineage=self.lineage, blob=b"group"
+        )
+
+    async def next_batch(self) -> list[int]:
+        order = await asyncio.to_thread(self.conductor.next_order)
+        assert order.kind == "train"
+        return sorted(
+            position for part in order.minibatches for share in part for position in share
+        )
+
+
+@pytest.fixture
+async def scene(place: Place, store: Store) -> AsyncIterator[Scene]:
+    await add_sums(store, place.data)
+    raw = rl(
+        model={"path": "org/model"},
+        algorithm={"prompts_per_step": 2, "samples_per_prompt": 2},
+        rollout={"max_staleness": 1},
+    )
+    await submit(store, "r", raw)
+    config = parse_config(raw)
+    assert isinstance(config, RLConfig)
+    record = await store.runs.get("r")
+    assert record is not None
+    stop = threading.Event()
+    settings = Settings.model_validate({"redis_url": place.redis_url, "data": place.data})
+    with Link(settings, stop) as pool:
+        link = RunLink(pool, record)
+        lineage = await asyncio.to_thread(link.acquire)
+        state = TrainingState("r", VERSION, VERSION, VERSION, [(lineage, 0)], "org/model")
+        file = MetricsFile(place.data, "r", Disk(place.data, link, stop))
+        conductor = Conductor(config, 30, 1, link, state, stop, file, None, lambda: None)
+        await asyncio.to_thread(link.set_state, "running", "")
+        yield Scene(store, link, conductor, lineage)
+
+
+async def test_what_is_handed_in_while_a_batch_waits_is_in_it_or_goes_back(scene: Scene) -> None:
+    """The first two are read; then an older one comes, which has its last chance, and one that has
+    had it."""
+    fresh = await scene.lease(2)
+    (last_chance,) = await scene.lease(1, version=VERSION - 1)
+    (too_late,) = await scene.lease(1)
+    for lease in fresh:
+        await scene.complete(lease)
+    scene.conductor.collector.arrive(await asyncio.to_thread(scene.link.read_groups, 1.0))
+    await scene.complete(last_chance, VERSION - 1)
+    await scene.complete(too_late, VERSION - 2)
+
+    assert await scene.next_batch() == [fresh[0].draw, last_chance.draw]
+
+    (again,) = await scene.lease(1)
+    assert again.draw == too_late.draw
