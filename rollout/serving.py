@@ -38,7 +38,7 @@ class Serving:
             await self.stop()
         self._record.state = "starting"
         limit = f"{options.startup_seconds:g} s (rollout.vllm.startup_seconds)"
-        await telling.state("starting", f"vLLM starts; it may take {limit}")
+        await telling.state("starting", f"vLLM starts; at most {limit}")
         server = VLLMServer(
             model,
             options,

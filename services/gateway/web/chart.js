@@ -26,7 +26,10 @@ function joined(points, dots) {
 
 function options(box, name, withDots) {
   const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
+  const marker = (_, series) => colour(series === 1 ? "accent" : "second");
   return {
+    // Of itself uPlot leaves out the mark of a series that is drawn as dots alone.
+    legend: { markers: { width: 2, stroke: marker, fill: marker } },
     width: box.clientWidth,
     height: HEIGHT,
     scales: { x: { time: false } },
@@ -35,7 +38,7 @@ function options(box, name, withDots) {
       { ...axis, size: 64, values: (_, ticks) => ticks.map(short) },
     ],
     series: [
-      { label: "step" },
+      { label: "step", value: (_, v) => v ?? "" },
       { label: name, stroke: colour("accent"), width: 2, spanGaps: true, value: (_, v) => short(v) },
       {
         label: "held-out accuracy",

@@ -54,7 +54,7 @@ async def test_a_run_hears_of_its_worker_from_the_beginning(tmp_path: Path) -> N
     assert joined["state"] == "joined"
     assert joined["detail"] == f"on {worker.host}, process {worker.pid}"
     assert starting["state"] == "starting"
-    assert starting["detail"] == "vLLM starts; it may take 600 s (rollout.vllm.startup_seconds)"
+    assert starting["detail"] == "vLLM starts; at most 600 s (rollout.vllm.startup_seconds)"
     assert ready["state"] == "ready"
     assert ready["detail"].startswith("vLLM serves after ")
     assert (left["state"], left["detail"]) == ("left", "it was told to stop")
