@@ -138,6 +138,10 @@ class RunLink:
         tag = version_tag(self._lineage, version)
         return self._call(lambda s: s.trajectories.awaited(self.run, tag))
 
+    def left_out(self) -> tuple[int, float]:
+        """Groups left out for want of a signal so far, and the sum of their mean rewards."""
+        return self._call(lambda s: s.trajectories.left_out(self.run))
+
     def record_plan(self, step: int, plan: Plan) -> None:
         """Write down what batch `step` is, before anyone trains it."""
         pairs = list(zip(plan.entries, plan.draws, strict=True))

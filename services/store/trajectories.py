@@ -77,6 +77,13 @@ class Trajectories:
         keys = [run_key(run, part) for part in ("attempts", "held")]
         return int(await self._scripts.run("awaited", keys, [tag]))
 
+    async def left_out(self, run: str) -> tuple[int, float]:
+        """How many groups were left out for want of a signal since the run was submitted, and the
+        sum of their mean rewards."""
+        names = ["left_out_total", "left_out_reward"]
+        total, reward = await self._redis.hmget(run_key(run, "order"), names)
+        return int(total or 0), float(reward or 0)
+
     async def plan(self, run: str, epoch: int, step: int, pairs: list[tuple[str, str]]) -> None:
         """Record batch `step` as (entry, draw) pairs. Raises Fenced, and PlanStands where the
         step has another plan or is covered by a checkpoint."""

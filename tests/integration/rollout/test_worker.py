@@ -104,3 +104,16 @@ async def test_groups_that_wait_for_one_long_answer_make_room_for_the_next(tmp_p
         fourth = await one.group(3)
 
     assert fourth.header.leased_at < min(group.header.generated_at for group in first)
+
+
+async def test_only_the_completions_that_were_chosen_are_handed_in(tmp_path: Path) -> None:
+    # Of each prompt answers of 1, 2, 3 and 4 tokens, none of them right: the longest two are kept.
+    script = {"replies": [[5] * length for length in (1, 2, 3, 4)]}
+    sections = {"algorithm": {"best_of": {"generation_size": 4}}}
+    async with working(tmp_path, [SHORT], script, **sections) as one:
+        first, second = await one.group(0), await one.group(1)
+
+    for group in (first, second):
+        assert group.lengths.tolist() == [3, 4]
+        assert group.header.rewards == [0.0, 0.0]
+        assert len(group.spans) == 2
