@@ -155,12 +155,22 @@ class StoreMachine(RuleBasedStateMachine):
             dropped = self.do(prompts.drop(self.run, attempt.name, "bad_reference", ""))
             assert dropped == self.model.drop(attempt, "bad_reference")
         elif ending == "leave_out":
-            left = self.do(prompts.leave_out(self.run, attempt.name, "", 0.5))
-            assert left == self.model.leave_out(attempt)
+            self._leave_out(attempt)
         else:
             cause = data.draw(st.sampled_from(["", "verifier_error", "refused"]))
             given = prompts.give_back(self.run, [attempt.name], cause=cause, limit=TRIES)
             assert self.do(given) == self.model.give_back(attempt, cause)
+
+    @precondition(lambda self: not self.failed)
+    @rule(count=st.integers(1, 2 * BATCH))
+    def nothing_has_a_signal(self, count: int) -> None:
+        """Groups that are leased now are left out, one after the other."""
+        for attempt in self._lease(count, 0):
+            self._leave_out(attempt)
+
+    def _leave_out(self, attempt: Attempt) -> None:
+        left = self.do(self.store.prompts.leave_out(self.run, attempt.name, "", 0.5))
+        assert left == self.model.leave_out(attempt)
 
     def _complete(self, attempt: Attempt, bytes: int) -> None:
         blob = b"x" * bytes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 Version = tuple[str, int]
 
 ETA, BATCH, MAX_STEPS, RESERVE, STALE_LIMIT, TRIES = 1, 2, 8, 10, 3, 2
-MAX_LEFT_OUT = 1
+MAX_LEFT_OUT = 2
 """For each group of a batch."""
 
 
