@@ -26,7 +26,7 @@ from learner.metrics import (
 )
 from learner.metrics_file import MetricsFile
 from learner.orders import Order, Plan
-from learner.outcomes import outcome_metrics
+from learner.outcomes import outcome_metrics, selection_metrics
 from learner.pace import CheckpointPace
 from learner.packing import share
 from learner.staleness import Ancestry, UnknownLineage
@@ -77,6 +77,9 @@ class Conductor:
         """Why the run ends here although the disk takes nothing."""
         self.evaluated: set[int] = set()
         self.waits: dict[str, float] = {}
+        self.left_out = (0, 0.0)
+        """Groups left out for want of a signal until the last step, and the sum of their mean
+        rewards."""
         self.silent = False
         """Whether the last batch had no reward other than 0."""
 
@@ -100,6 +103,7 @@ class Conductor:
             self._evaluate()
         for key, sentence in self.config.algorithm.warnings():
             self._tell(f"algorithm.{key}: {sentence}")
+        self.left_out = self.link.left_out()
         self.link.set_state("running", "")
         _, self.waits = admission_wait({}, self.link.workers())
 
@@ -164,6 +168,7 @@ class Conductor:
             "time": time.time(),
             **metrics,
             **outcome_metrics(sums, self.config.algorithm.samples_per_prompt),
+            **self._selection(sums),
             **staleness_metrics(self.distances),
             **time_metrics(
                 spent,
@@ -267,6 +272,14 @@ class Conductor:
             self.stop.wait(AWAITED_SECONDS)
         return batch
 
+    def _selection(self, sums: dict[str, float]) -> dict[str, float]:
+        algorithm = self.config.algorithm
+        if algorithm.dynamic_sampling is None and algorithm.best_of is None:
+            return {}
+        groups, reward = self.left_out
+        self.left_out = self.link.left_out()
+        return selection_metrics(sums, self.left_out[0] - groups, self.left_out[1] - reward)
+
     def _utilisation(
         self, sums: dict[str, float], updates: float, seconds: float
     ) -> dict[str, float]:
@@ -308,6 +321,8 @@ class Conductor:
             reason = "; ".join(troubled)
         else:
             reason = ", ".join(f"{w.id} is {w.state}" for w in workers)
+        if left_out := self.link.left_out()[0] - self.left_out[0]:
+            reason += f"; {left_out} groups were left out since the last step (no signal)"
         self._tell(f"waiting for {what} for {seconds:.0f} s: {reason}")
 
     def _tell(self, message: str) -> None:

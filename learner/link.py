@@ -137,6 +137,10 @@ class RunLink:
         """Groups in the works, by the version of this lineage that they were granted for."""
         return self._call(lambda s: s.trajectories.awaited(self.run, self._lineage))
 
+    def left_out(self) -> tuple[int, float]:
+        """Groups left out for want of a signal so far, and the sum of their mean rewards."""
+        return self._call(lambda s: s.trajectories.left_out(self.run))
+
     def record_plan(self, step: int, plan: Plan) -> None:
         """Write down what batch `step` is, before anyone trains it."""
         pairs = list(zip(plan.entries, plan.draws, strict=True))

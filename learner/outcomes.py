@@ -16,6 +16,7 @@ BASIC = (
     "completion_tokens",
     "prompt_tokens",
     "too_long",
+    "sampled_reward",
 )
 SUM, COUNT = "sum ", "count "
 """Before a component's name."""
@@ -46,6 +47,9 @@ def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, f
         sums["scored"] += len(rewards)
         sums["reward"] += sum(rewards)
         sums["reward_squared"] += sum(r * r for r in rewards)
+        trained = sum(rewards) / max(len(rewards), 1)
+        sampled = header.sampled_reward
+        sums["sampled_reward"] += trained if sampled is None else sampled
         sums["groups"] += 1
         sums["flat_groups"] += len(set(rewards)) <= 1
         sums["completion_tokens"] += int(group.lengths.sum())
@@ -89,3 +93,13 @@ def outcome_metrics(sums: dict[str, float], samples: int) -> dict[str, float]:
             if sums[COUNT + name]
         }
     return metrics
+
+
+def selection_metrics(sums: dict[str, float], left_out: int, reward: float) -> dict[str, float]:
+    """What was sampled, where not all of it is trained. `left_out` groups had no signal since the
+    step before; `reward` is the sum of their mean rewards."""
+    groups = sums["groups"] + left_out
+    return {
+        "reward/groups_left_out": left_out / max(groups, 1.0),
+        "reward/mean_sampled": (sums["sampled_reward"] + reward) / max(groups, 1.0),
+    }

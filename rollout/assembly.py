@@ -35,8 +35,10 @@ def assemble(
     prompt_tokens: list[int],
     completions: list[Completion],
     scores: list[SampleScore],
+    sampled_reward: float | None = None,
 ) -> TrajectoryGroup:
-    """The group. Completions and scores are in the same order."""
+    """The group. Completions and scores are in the same order; `sampled_reward` is the mean over
+    all that were sampled, where these are not all."""
     tags: dict[str, int] = {}
     spans = [
         (sample, span.start, span.end, tags.setdefault(span.version, len(tags)))
@@ -57,6 +59,7 @@ def assemble(
             statuses=[score.status for score in scores],
             rewards=[score.reward for score in scores],
             components={name: [score.components.get(name) for score in scores] for name in names},
+            sampled_reward=sampled_reward,
             leased_at=origin.leased_at,
             generated_at=origin.generated_at,
             scored_at=origin.scored_at,

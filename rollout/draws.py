@@ -17,6 +17,7 @@ from rollout.leases import Leases
 from rollout.policy import PastDeadline, VLLMUnavailable
 from rollout.prompts import PromptTooLong
 from rollout.rows import Rows
+from rollout.selection import without_signal
 from rollout.tally import Tally
 from rollout.telling import Telling
 from services.contracts.dataset import row_of
@@ -113,6 +114,7 @@ class Draws:
 
     async def _sample(self, lease: Lease, live: WeightManifest, row: int) -> None:
         config, leased_at = self._context.config, time.time()
+        algorithm = config.algorithm
         limit = config.rollout.straggler_deadline
         now = asyncio.get_running_loop().time()
         sampled = await sample_and_score(
@@ -120,19 +122,27 @@ class Draws:
             row,
             await self._rows.row(row),
             config.sampling,
-            config.algorithm.samples_per_prompt,
+            algorithm.samples_generated,
             draw_seed(config.sampling.seed, lease.draw),
             lambda: self._leases.generated(lease.attempt),
             None if limit is None else now + limit,
         )
+        reward, trained = sampled.mean_reward(row), sampled.trained(algorithm)
+        if algorithm.dynamic_sampling is not None:
+            reason = without_signal(algorithm.dynamic_sampling, trained.rewards, sampled.rewards)
+            if reason:
+                detail = f"dataset row {row}: {reason}"
+                await self._leases.leave_out(lease.attempt, detail, reward)
+                return
         group, oldest = to_group(
             self._context,
-            sampled,
+            trained,
             draw=lease.draw,
             attempt=lease.attempt,
             row=row,
             live=live,
             leased_at=leased_at,
+            sampled_reward=reward if algorithm.best_of else None,
         )
         if broken := next((s for s in sampled.scores if s.reward is None), None):
             await self._telling.once(

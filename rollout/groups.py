@@ -8,7 +8,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from rollout.assembly import Origin, assemble, oldest_tag
@@ -20,6 +21,8 @@ from rollout.policy import PastDeadline, PolicyClient
 from rollout.prompts import TokenizerLike, room
 from rollout.samples import Sample, sampling_params
 from rollout.scoring import RewardClient
+from rollout.selection import chosen
+from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.run import RLConfig, Sampling
 from services.contracts.dataset import Row
 from services.contracts.rendering import compose, render
@@ -87,6 +90,32 @@ class Sampled:
     scores: list[SampleScore] = field(default_factory=list)
     generated_at: float = 0.0
     scored_at: float = 0.0
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """Of each completion; None: a verifier broke."""
+        return [score.reward for score in self.scores]
+
+    def mean_reward(self, row: int) -> float:
+        """Over the completions that have one. Raises VerifierBroke, naming dataset row `row`, where
+        none has."""
+        known = [reward for reward in self.rewards if reward is not None]
+        if not known:
+            why = self.scores[0].detail or f"dataset row {row}: every verifier reported an error"
+            raise VerifierBroke(why)
+        return fmean(known)
+
+    def trained(self, algorithm: Algorithm) -> "Sampled":
+        """The part of it that `best_of` chooses; all of it without."""
+        if algorithm.best_of is None:
+            return self
+        lengths = [len(completion.token_ids) for completion in self.completions]
+        indices = chosen(algorithm.best_of, self.rewards, lengths, algorithm.samples_per_prompt)
+        return replace(
+            self,
+            completions=[self.completions[i] for i in indices],
+            scores=[self.scores[i] for i in indices],
+        )
 
 
 async def sample_and_score(
@@ -176,15 +205,11 @@ def to_group(
     row: int,
     live: WeightManifest,
     leased_at: float,
+    sampled_reward: float | None = None,
 ) -> tuple[TrajectoryGroup, str]:
     """The group on the wire, and the version tag of its oldest token. `live` is the version that
-    the lease was granted for.
-
-    Raises VerifierBroke where no sample has a reward.
-    """
-    if all(score.reward is None for score in sampled.scores):
-        why = sampled.scores[0].detail or f"dataset row {row}: every verifier reported an error"
-        raise VerifierBroke(why)
+    the lease was granted for, `sampled_reward` the mean over all completions of the prompt where
+    these are not all."""
     origin = Origin(
         run=context.run,
         draw=draw,
@@ -196,6 +221,8 @@ def to_group(
         generated_at=sampled.generated_at,
         scored_at=sampled.scored_at,
     )
-    group = assemble(origin, sampled.prompt_tokens, sampled.completions, sampled.scores)
+    group = assemble(
+        origin, sampled.prompt_tokens, sampled.completions, sampled.scores, sampled_reward
+    )
     oldest = oldest_tag(group.header.tags, live.tag, context.follower.forks)
     return group, oldest

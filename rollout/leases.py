@@ -101,6 +101,11 @@ class Leases:
         self._ending([attempt])
         await _insist(lambda: self._store.prompts.drop(self._run, attempt, reason, detail))
 
+    async def leave_out(self, attempt: str, detail: str, reward: float) -> None:
+        """End the draw because its group has no signal."""
+        self._ending([attempt])
+        await _insist(lambda: self._store.prompts.leave_out(self._run, attempt, detail, reward))
+
     async def give_back(self, attempts: list[str], cause: str = "", detail: str = "") -> None:
         """Let others have the draws; with a cause, so often and then no more."""
         if attempts:

@@ -63,7 +63,7 @@ class RunWorker:
         config = context.config
         self._slots = slots(
             config.rollout.vllm.max_num_seqs,
-            config.algorithm.samples_per_prompt,
+            config.algorithm.samples_generated,
             config.rollout.groups_in_flight,
         )
         # With what has been begun; more where groups fill fewer sequences than they were given.
@@ -267,7 +267,7 @@ class RunWorker:
                 self._leases.generating,
                 unfinished,
                 config.rollout.vllm.max_num_seqs,
-                config.algorithm.samples_per_prompt,
+                config.algorithm.samples_generated,
             )
             if self._limit > before:
                 self._wake.set()

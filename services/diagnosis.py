@@ -135,7 +135,9 @@ def _running(given: Situation) -> Verdict:
             f"{flow.waiting} groups wait, enough for step {run.step + 1}, and the learner has "
             f"not taken them{_for(age)}: it publishes, or writes a checkpoint"
         )
-    lacking = f"the learner waits for groups ({flow.waiting} of {batch} are there){_for(age)}"
+    there = f"{flow.waiting} of {batch} are there"
+    there += f", {flow.left_out} were left out for want of a signal" if flow.left_out else ""
+    lacking = f"the learner waits for groups ({there}){_for(age)}"
     cause, words = _owed(given, alive)
     return cause, f"{lacking}: {words}"
 
@@ -146,9 +148,11 @@ def _measured(step: Event) -> Verdict:
     took = f"step {row.get('step', '?')} took {float(row.get('time/step', 0.0)):.1f} s"
     if row.get("bottleneck") == "rollout":
         waited = float(row.get("time/waiting_for_groups", 0.0))
+        left_out = float(row.get("reward/groups_left_out", 0.0))
+        without = f", {left_out:.0%} of all groups were left out" if left_out else ""
         return "rollout", (
-            f"the learner waits for groups: {took}, {waited:.1f} s of it without enough of them. "
-            "More workers help, or a higher rollout.max_staleness"
+            f"the learner waits for groups: {took}, {waited:.1f} s of it without enough of them"
+            f"{without}. More workers help, or a higher rollout.max_staleness"
         )
     if row.get("bottleneck") == "learner":
         waited = float(row.get("time/workers_waiting_for_admission", 0.0))

@@ -41,8 +41,11 @@ def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
 
 
 def _progress(found: dict[str, Any]) -> None:
+    left_out = found["flow"].pop("left_out")
     flow = ", ".join(f"{count} {place}" for place, count in found["flow"].items() if count)
     out.print(f"draws in flight: {flow or 'none'}")
+    if left_out:
+        out.print(f"left out for want of a signal, of the present batch: {left_out} groups")
     if oldest := found["oldest"]:
         out.print(f"oldest in flight: {escape(_told(oldest))}", soft_wrap=True)
     if evaluation := found["evaluation"]:

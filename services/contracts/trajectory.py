@@ -48,6 +48,9 @@ class GroupHeader(msgspec.Struct, kw_only=True):
     components: dict[str, list[float | None]] = {}
     """What each component of the reward counted before its weight, by name, and the parts that its
     verifier names, as `component/part`. None: the sample was not scored for it."""
+    sampled_reward: float | None = None
+    """Mean reward of all completions of the prompt, where `algorithm.best_of` chose from more than
+    there are here."""
     leased_at: float = 0.0
     generated_at: float = 0.0
     scored_at: float = 0.0

@@ -68,6 +68,11 @@ class Flow(BaseModel):
     waiting: int = Field(0, description="Finished groups that no batch has taken.")
     planned: int = Field(0, description="Groups of batches that are not trained yet.")
     trained: int = Field(0, description="Trained groups that no checkpoint covers yet.")
+    left_out: int = Field(
+        0,
+        description="Groups that had no signal while those of the present batch were finished. "
+        "Their draws have ended.",
+    )
 
 
 class LearnerHold(BaseModel):

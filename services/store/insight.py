@@ -109,8 +109,9 @@ class Insight:
             pipe.hgetall(run_key(run.id, "held"))
             pipe.xrange(run_key(run.id, "groups"))
             pipe.hgetall(run_key(run.id, "plans"))
+            pipe.hget(run_key(run.id, "order"), "left_out")
             found: list[Any] = await pipe.execute()
-        returned, attempts, held, groups, plans = found
+        returned, attempts, held, groups, plans, left_out = found
         planned = {
             entry: int(step)
             for step, plan in plans.items()
@@ -125,6 +126,7 @@ class Insight:
             waiting=sum(step is None for step in steps),
             planned=sum(step is not None and step > run.step for step in steps),
             trained=sum(step is not None and step <= run.step for step in steps),
+            left_out=int(left_out or 0),
         )
         deadlines = {attempt: deadline / 1000 - now for attempt, deadline in attempts}
         choice = [_returned(draw) for draw in returned]

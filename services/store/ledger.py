@@ -1,5 +1,5 @@
-"""The ledger: one row for every draw's end, written by `commit`, `drop`, `give_back` and
-`take_out`, never changed. This module only reads, and audits."""
+"""The ledger: one row for every draw's end, written by `commit`, `drop`, `give_back`,
+`leave_out` and `take_out`, never changed. This module only reads, and audits."""
 
 import json
 from typing import Any

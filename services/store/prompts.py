@@ -17,6 +17,12 @@ EXHAUSTED = (
     "and dropped, the last one as {last}. `headrace audit` counts the reasons; repair the rows, or "
     "append others, and resume the run"
 )
+NO_SIGNAL = (
+    "too little to learn from: {left_out} groups were left out while {finished} of the {batch} "
+    "groups of a batch were finished, the last one as {last}. Look at the verifier, its reference "
+    "answers, and whether the prompts are much too hard or too easy for the model; or raise "
+    "algorithm.dynamic_sampling.max_left_out, and resume the run"
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,8 @@ class Lease:
 
 @dataclass(frozen=True)
 class Granted:
-    """Leases, or why there are none: `state`, `lineage`, `admission`, `bytes`, `exhausted`."""
+    """Leases, or why there are none: `state`, `lineage`, `admission`, `bytes`, `exhausted`,
+    `no_signal`."""
 
     refusal: str
     leases: list[Lease]
@@ -60,7 +67,8 @@ class Prompts:
     ) -> Granted:
         """Up to `count` draws for `ttl` seconds, as admission for a worker that serves `version`
         allows. `reserve_bytes`: the most that one finished group may weigh, the same for all
-        workers of a run. Data that has nothing left to give fails the run."""
+        workers of a run. Data that has nothing left to give fails the run, and so does a batch for
+        which too many groups had no signal."""
         if count <= 0:
             return Granted("", [])
         parts = ("run", "order", "returned", "attempts", "held", "groups", "bytes", "plans")
@@ -73,6 +81,8 @@ class Prompts:
         refusal, *pairs = [part.decode() for part in reply]
         if refusal == "exhausted":
             await self._fail(run, EXHAUSTED.format(last=await self._last_dropped(run)))
+        if refusal == "no_signal":
+            await self._fail(run, await self._without_signal(run))
         leases = []
         for attempt, draw in zip(pairs[::2], pairs[1::2], strict=True):
             position, epoch, rows, index = map(int, draw.split(":"))
@@ -86,6 +96,12 @@ class Prompts:
         dropped = (said for _, said in rows if said[b"end"] == b"dropped")
         said = next(dropped, {b"reason": b"the ledger says", b"detail": b""})
         return ": ".join(text.decode() for text in (said[b"reason"], said[b"detail"]) if text)
+
+    async def _without_signal(self, run: str) -> str:
+        names = ("left_out", "finished", "batch")
+        found: Any = await self._redis.hmget(run_key(run, "order"), names)
+        counts = {name: int(count or 0) for name, count in zip(names, found, strict=True)}
+        return NO_SIGNAL.format(**counts, last=await self._last_dropped(run))
 
     async def renew(self, run: str, attempts: list[str], ttl: float) -> list[str]:
         """Move deadlines to `ttl` seconds from now. Returns the attempts that are lost."""
@@ -109,6 +125,13 @@ class Prompts:
         """End the held draw without training it. False: it was no longer held."""
         keys = [run_key(run, part) for part in ("attempts", "held", "ledger", "tries")]
         return bool(await self._scripts.run("drop", keys, [attempt, reason, detail]))
+
+    async def leave_out(self, run: str, attempt: str, detail: str, reward: float) -> bool:
+        """End the held draw because its group has no signal; `reward`: the mean of what was
+        sampled. False: it was no longer held."""
+        parts = ("attempts", "held", "ledger", "tries", "order")
+        keys = [run_key(run, part) for part in parts]
+        return bool(await self._scripts.run("leave_out", keys, [attempt, detail, reward]))
 
     async def give_back(
         self, run: str, attempts: list[str], *, cause: str = "", detail: str = "", limit: int = 3

@@ -86,10 +86,13 @@ class Runs:
                     cancelled = ended.open
             order |= {
                 "dataset_rows": rows,
+                "batch": fields["batch"],
                 "base_position": order["position"],
                 "base_step": record.committed_step,
                 "last_finished": order["position"],
             }
+            if dynamic := record.config["algorithm"].get("dynamic_sampling"):
+                order["left_out_limit"] = dynamic["max_left_out"] * fields["batch"]
         await self._scripts.run(
             "submit",
             [

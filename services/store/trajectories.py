@@ -81,6 +81,13 @@ class Trajectories:
         reply = [int(part) for part in await self._scripts.run("awaited", keys, [lineage])]
         return dict(zip(reply[::2], reply[1::2], strict=True))
 
+    async def left_out(self, run: str) -> tuple[int, float]:
+        """How many groups were left out for want of a signal since the run was submitted, and the
+        sum of their mean rewards."""
+        names = ["left_out_total", "left_out_reward"]
+        total, reward = await self._redis.hmget(run_key(run, "order"), names)
+        return int(total or 0), float(reward or 0)
+
     async def plan(self, run: str, epoch: int, step: int, pairs: list[tuple[str, str]]) -> None:
         """Record batch `step` as (entry, draw) pairs. Raises Fenced, and PlanStands where the
         step has another plan or is covered by a checkpoint."""

@@ -133,6 +133,17 @@ def test_a_long_step_is_not_a_standstill_before_three_of_its_like() -> None:
     assert said(events=[step(61, **{"time/step": 20.0})])[0] == "rollout"
 
 
+def test_groups_that_were_left_out_are_named_where_the_learner_waits() -> None:
+    waiting = {"bottleneck": "rollout", "time/waiting_for_groups": 3.0}
+    words = said(events=[step(2, **waiting, **{"reward/groups_left_out": 0.625})])[1]
+    assert "3.0 s of it without enough of them, 62% of all groups were left out. More" in words
+    words = said(workers=[worker(state="generating")], events=[step(40)], flow=Flow(left_out=9))[1]
+    assert words.startswith(
+        "the learner waits for groups (0 of 4 are there, 9 were left out for want of a signal), "
+        "for 40 s now: "
+    )
+
+
 # --- standing still: who owes the learner its groups ----------------------------------------------
 
 

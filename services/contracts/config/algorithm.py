@@ -4,7 +4,7 @@ The terms are in `terms`; here is how they fit together. Combinations that canno
 those that are probably not meant are named by `Algorithm.warnings`.
 """
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -84,6 +84,37 @@ class Shaping(Section):
         return self
 
 
+class DynamicSampling(Section):
+    """Groups without a signal do not count towards a batch (DAPO): those whose trained samples all
+    have the same reward, and those of prompts that are too hard or too easy."""
+
+    low: float | None = None
+    """Also leave out prompts that are too hard: the mean reward of what was sampled is below."""
+    high: float | None = None
+    """Also leave out prompts that are too easy: the mean reward of what was sampled is above."""
+    max_left_out: int = Field(10, ge=1)
+    """The run fails where more than max_left_out · `prompts_per_step` groups are left out while
+    the groups of one batch are collected."""
+
+    @model_validator(mode="after")
+    def _range(self) -> Self:
+        """`low` that is not below `high`."""
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(
+                f"low {self.low:g} is not below high {self.high:g}: every group would be left out"
+            )
+        return self
+
+
+class BestOf(Section):
+    """Sample more completions of a prompt than are trained, and choose (AReaL)."""
+
+    generation_size: int = Field(ge=2)
+    """Completions sampled of each prompt; `samples_per_prompt` of them are trained."""
+    keep: Literal["best", "worst", "both"] = "best"
+    """Which; both: half of them the best, half the worst, of an odd number one more of the best."""
+
+
 class Algorithm(Section):
     """One objective. Batch sizes count prompts: a step trains
     `prompts_per_step · samples_per_prompt` trajectories."""
@@ -92,6 +123,13 @@ class Algorithm(Section):
     """Groups per batch (B)."""
     samples_per_prompt: int = Field(8, ge=1)
     """Completions per group."""
+    dynamic_sampling: DynamicSampling | None = None
+    """Groups whose trained samples all have the same reward, before shaping, teach nothing: where
+    this is set, their draws end as `no_signal`, and other prompts are drawn in their place (DAPO).
+    `{}` is enough."""
+    best_of: BestOf | None = None
+    """Sample more completions of a prompt than are trained, and choose by their rewards, before
+    shaping; of equal ones the longer counts as the better (AReaL)."""
     minibatches: int = Field(1, ge=1)
     """Optimizer steps each batch is cut into."""
     epochs_per_batch: int = Field(1, ge=1)
@@ -124,7 +162,8 @@ class Algorithm(Section):
         `truncate` with proximal `sampler` and a loss other than `reinforce` (its weight would
         always be 1); loss `dppo` with a correction; kl `k1_in_reward` with an advantage other than
         `global_whiten`; chunks of `prompt_mean` larger than a group; an `adaptive` KL whose
-        horizon is no more than a fifth of a batch's samples."""
+        horizon is no more than a fifth of a batch's samples; `dynamic_sampling` with one sample per
+        prompt; `best_of` that samples no more than it keeps."""
         if self.minibatches > self.prompts_per_step:
             raise ValueError(
                 f"minibatches {self.minibatches} exceeds prompts_per_step {self.prompts_per_step}: "
@@ -172,7 +211,23 @@ class Algorithm(Section):
                 f"aggregation.chunk {chunk} exceeds samples_per_prompt {self.samples_per_prompt}: "
                 "lower it, or leave it out to average whole groups"
             )
+        if self.dynamic_sampling is not None and self.samples_per_prompt < 2:
+            raise ValueError(
+                "dynamic_sampling leaves out groups whose rewards are all equal, which a group of "
+                "one always is: set samples_per_prompt to 2 or more, or leave dynamic_sampling out"
+            )
+        if self.best_of is not None and self.best_of.generation_size <= self.samples_per_prompt:
+            raise ValueError(
+                f"best_of.generation_size {self.best_of.generation_size} is not above "
+                f"samples_per_prompt {self.samples_per_prompt}, so nothing is chosen: raise it, or "
+                "leave best_of out"
+            )
         return self
+
+    @property
+    def samples_generated(self) -> int:
+        """Completions sampled of each prompt."""
+        return self.best_of.generation_size if self.best_of else self.samples_per_prompt
 
     def warnings(self) -> list[tuple[str, str]]:
         """What is allowed and probably not meant: (key path below `algorithm`, sentence)."""
@@ -194,6 +249,16 @@ class Algorithm(Section):
                     "proximal.type",
                     f"loss {self.loss.type} has no ratio to a proximal policy, which "
                     f"{self.proximal.type} computes: use sampler",
+                )
+            )
+        alone = isinstance(self.advantage, GlobalWhiten) and not self.advantage.baseline
+        if self.dynamic_sampling is not None and alone:
+            found.append(
+                (
+                    "dynamic_sampling",
+                    "advantage global_whiten without baseline compares samples of the whole batch, "
+                    "so that groups with equal rewards teach something, too, and are left out all "
+                    "the same: leave dynamic_sampling out, or set advantage.baseline",
                 )
             )
         stops = self.early_stop_ratio is not None or self.early_stop_kl is not None

@@ -269,7 +269,8 @@ class RLConfig(Section):
     @model_validator(mode="after")
     def _lengths(self) -> "RLConfig":
         """`sampling.max_tokens` that fill `rollout.vllm.max_model_len`, or that
-        `algorithm.shaping.overlong_buffer` covers whole; more `algorithm.samples_per_prompt` than
+        `algorithm.shaping.overlong_buffer` covers whole; more completions of a prompt
+        (`algorithm.samples_per_prompt`, or `algorithm.best_of.generation_size`) than
         `rollout.vllm.max_num_seqs`."""
         limit = self.rollout.vllm.max_model_len
         if limit is not None and self.sampling.max_tokens >= limit:
@@ -283,10 +284,12 @@ class RLConfig(Section):
                 f"algorithm.shaping.overlong_buffer {buffer} is not below sampling.max_tokens "
                 f"{self.sampling.max_tokens}: every answer would be punished for its length"
             )
-        if self.algorithm.samples_per_prompt > self.rollout.vllm.max_num_seqs:
+        samples = self.algorithm.samples_generated
+        if samples > self.rollout.vllm.max_num_seqs:
+            key = "best_of.generation_size" if self.algorithm.best_of else "samples_per_prompt"
             raise ValueError(
-                f"algorithm.samples_per_prompt {self.algorithm.samples_per_prompt} exceeds "
-                f"rollout.vllm.max_num_seqs {self.rollout.vllm.max_num_seqs}"
+                f"algorithm.{key} {samples} exceeds rollout.vllm.max_num_seqs "
+                f"{self.rollout.vllm.max_num_seqs}"
             )
         return self
 

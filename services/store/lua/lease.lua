@@ -7,7 +7,8 @@
 -- collected, not that batch itself, which could otherwise never become whole.
 -- A call repeated because its reply was lost gets the same answer again.
 -- `exhausted`: nothing is open, and since the last group was finished more than every row was
--- drawn, and dropped.
+-- drawn, and dropped. `no_signal`: more groups than the run allows were left out while those of
+-- one batch were finished.
 -- O(draws handed out + attempts lapsed since the last call), not O(in flight).
 -- KEYS run order returned attempts held groups bytes plans
 -- ARGV worker lineage version count ttl_ms reserve_bytes attempt...
@@ -47,9 +48,11 @@ local lacking = batch - (waiting - redis.call('HLEN', plans) * batch + in_flight
 count = math.min(count, math.max(math.floor((budget - used) / reserve), lacking))
 if count <= 0 then return {'bytes'} end
 
-local o = redis.call('HMGET', order, 'position', 'epoch', 'rows', 'index', 'dataset_rows', 'last_finished')
+local o = redis.call('HMGET', order, 'position', 'epoch', 'rows', 'index', 'dataset_rows', 'last_finished',
+  'left_out', 'left_out_limit')
 local position, epoch, rows, index = tonumber(o[1]), tonumber(o[2]), tonumber(o[3]), tonumber(o[4])
 local dataset_rows, last_finished = tonumber(o[5]), tonumber(o[6] or '0')
+if o[8] and tonumber(o[7] or '0') > tonumber(o[8]) then return {'no_signal'} end
 if in_flight == 0 and redis.call('ZCARD', returned) == 0
   and position - last_finished >= 2 * math.max(rows, dataset_rows) then
   return {'exhausted'}

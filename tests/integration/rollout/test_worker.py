@@ -104,3 +104,18 @@ async def test_groups_that_wait_for_one_long_answer_make_room_for_the_next(tmp_p
         fourth = await one.group(3)
 
     assert fourth.header.leased_at < min(group.header.generated_at for group in first)
+
+
+async def test_only_the_completions_that_were_chosen_are_handed_in(tmp_path: Path) -> None:
+    # Of each prompt the answers 1 (token 5), which is right, 11, 111 and 1111.
+    script = {"replies": [[5] * length for length in (1, 2, 3, 4)]}
+    sections = {"algorithm": {"best_of": {"generation_size": 4}}}
+    async with working(tmp_path, [SHORT], script, **sections) as one:
+        first, second = await one.group(0), await one.group(1)
+
+    for group in (first, second):
+        # The right one, and of those that are equally wrong the longest.
+        assert group.lengths.tolist() == [1, 4]
+        assert group.header.rewards == [1.0, 0.0]
+        assert group.header.sampled_reward == 0.25
+        assert [span[:3] for span in group.spans.tolist()] == [[0, 0, 1], [1, 0, 4]]

@@ -24,6 +24,7 @@ from services.store.keys import run_key
 from tests.integration.store.model import (
     BATCH,
     ETA,
+    MAX_LEFT_OUT,
     MAX_STEPS,
     RESERVE,
     STALE_LIMIT,
@@ -34,6 +35,7 @@ from tests.integration.store.model import (
 from tests.integration.store.scene import MINUTE, record, segment
 
 NAMES = itertools.count()
+ENDINGS = ("complete", "complete", "drop", "leave_out", "give_back")
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -51,7 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.entries: dict[int, str] = {}
         """Stream entry of each group the learner has read, by position."""
         self.highest = 0
-        self.exhausted = False
+        self.failed = False
         self.calm = 0
         """Steps since a learner started: without some, nothing would ever be trained."""
 
@@ -79,6 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _submit(self, before: str | None) -> None:
         self.run = f"run{next(NAMES)}"
         fields = {"batch": BATCH, "eta": ETA, "max_steps": MAX_STEPS, "budget": self.model.budget}
+        fields["max_left_out"] = MAX_LEFT_OUT
         given = record(self.run, dataset=self.dataset, resume_from=before, **fields)
         self.do(self.store.runs.submit(given))
 
@@ -103,7 +106,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- workers --------------------------------------------------------------------------------
 
-    @precondition(lambda self: not self.exhausted)
+    @precondition(lambda self: not self.failed)
     @rule(count=st.integers(1, 6), behind=st.integers(0, 1))
     def lease(self, count: int, behind: int) -> None:
         self._lease(count, behind)
@@ -138,12 +141,12 @@ class StoreMachine(RuleBasedStateMachine):
             model.held[attempt.name] = attempt
             attempts.append(attempt)
         self.attempts += attempts
-        self.exhausted = refusal == "exhausted"
+        self.failed = refusal in ("exhausted", "no_signal")
         self.highest = max(self.highest, version)
         return attempts
 
     @precondition(lambda self: self.attempts)
-    @rule(data=st.data(), ending=st.sampled_from(["complete", "complete", "drop", "give_back"]))
+    @rule(data=st.data(), ending=st.sampled_from(ENDINGS))
     def an_attempt_ends(self, data: st.DataObject, ending: str) -> None:
         attempt, prompts = self._any_attempt(data), self.store.prompts
         if ending == "complete":
@@ -151,10 +154,23 @@ class StoreMachine(RuleBasedStateMachine):
         elif ending == "drop":
             dropped = self.do(prompts.drop(self.run, attempt.name, "bad_reference", ""))
             assert dropped == self.model.drop(attempt, "bad_reference")
+        elif ending == "leave_out":
+            self._leave_out(attempt)
         else:
             cause = data.draw(st.sampled_from(["", "verifier_error", "refused"]))
             given = prompts.give_back(self.run, [attempt.name], cause=cause, limit=TRIES)
             assert self.do(given) == self.model.give_back(attempt, cause)
+
+    @precondition(lambda self: not self.failed)
+    @rule(count=st.integers(1, 2 * BATCH))
+    def nothing_has_a_signal(self, count: int) -> None:
+        """Groups that are leased now are left out, one after the other."""
+        for attempt in self._lease(count, 0):
+            self._leave_out(attempt)
+
+    def _leave_out(self, attempt: Attempt) -> None:
+        left = self.do(self.store.prompts.leave_out(self.run, attempt.name, "", 0.5))
+        assert left == self.model.leave_out(attempt)
 
     def _complete(self, attempt: Attempt, bytes: int) -> None:
         blob = b"x" * bytes
@@ -185,12 +201,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- the learner ----------------------------------------------------------------------------
 
-    @precondition(lambda self: self.model.version < MAX_STEPS and not self.exhausted)
+    @precondition(lambda self: self.model.version < MAX_STEPS and not self.failed)
     @rule(steps=st.integers(1, 3), work=st.booleans())
     def work_and_train(self, steps: int, work: bool) -> None:
         """What a run does when nothing happens to it."""
         for _ in range(min(steps, MAX_STEPS - self.model.version)):
-            if work and not self.exhausted:
+            if work and not self.failed:
                 self._work(2 * BATCH, 0, RESERVE)
             self._train()
 
@@ -230,13 +246,13 @@ class StoreMachine(RuleBasedStateMachine):
         )
         assert acknowledged == model.commit(step)
 
-    @precondition(lambda self: self.calm > 4 or self.exhausted)
+    @precondition(lambda self: self.calm > 4 or self.failed)
     @rule(data=st.data())
     def something_happens(self, data: st.DataObject) -> None:
         """Not too often, or nothing would ever be trained."""
         self.calm = 0
         happens = [self._take_over, self._wake_old, self._append, self._continue]
-        if self.exhausted:
+        if self.failed:
             self._continue()
         else:
             data.draw(st.sampled_from(happens))()
@@ -260,7 +276,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _continue(self) -> None:
         """The user cancels the run and resumes it as another one."""
-        before, self.exhausted = self.run, False
+        before, self.failed = self.run, False
         finish = self.store.runs.finish
         self.do(finish(before, "default", "cancelled", "", epoch=self.epochs[-1]))
         self._submit(before)

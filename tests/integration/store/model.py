@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 Version = tuple[str, int]
 
 ETA, BATCH, MAX_STEPS, RESERVE, STALE_LIMIT, TRIES = 1, 2, 8, 10, 3, 2
+MAX_LEFT_OUT = 2
+"""For each group of a batch."""
 
 
 @dataclass
@@ -41,6 +43,10 @@ class Model:
     committed: int = 0
     cursor: int = 0
     last_finished: int = 0
+    left_out: list[int] = field(default_factory=list)
+    """Of each group without a signal, how many batches of groups had been finished by then."""
+    finished: int = 0
+    """Groups, also those that went back later."""
     epoch: int = 0
     index: int = 0
     rows: int = 0
@@ -114,6 +120,8 @@ class Model:
         count = min(count, max((self.budget - used) // RESERVE, lacking))
         if count <= 0:
             return "bytes", []
+        if self.left_out_now > MAX_LEFT_OUT * BATCH:
+            return "no_signal", []
         fruitless = self.cursor - self.last_finished >= 2 * max(self.rows, self.dataset_rows)
         if fruitless and not self.held and not self.returned:
             return "exhausted", []
@@ -140,6 +148,7 @@ class Model:
             return False
         self.stream[attempt.position] = Finished(attempt.position, attempt.version, bytes)
         self.last_finished = self.cursor
+        self.finished += 1
         return True
 
     def drop(self, attempt: Attempt, reason: str) -> bool:
@@ -148,6 +157,19 @@ class Model:
             return False
         self.dropped[attempt.position] = reason
         return True
+
+    def leave_out(self, attempt: Attempt) -> bool:
+        """Whether the store must accept it."""
+        if not self.drop(attempt, "no_signal"):
+            return False
+        self.left_out.append(self.finished // BATCH)
+        self.last_finished = self.cursor
+        return True
+
+    @property
+    def left_out_now(self) -> int:
+        """Groups without a signal while those of the present batch were finished."""
+        return self.left_out.count(self.finished // BATCH)
 
     def give_back(self, attempt: Attempt, cause: str) -> int:
         """How many draws the store must drop."""
@@ -209,6 +231,7 @@ class Model:
         self.returned |= {a.position for a in self.held.values()} | set(self.stream)
         self.held, self.stream, self.plans, self.failures = {}, {}, {}, {}
         self.last_finished = self.cursor
+        self.left_out, self.finished = [], 0
 
     # --- what must hold -------------------------------------------------------------------------
 

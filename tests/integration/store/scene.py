@@ -29,11 +29,13 @@ def segment(rows: int) -> DatasetSegment:
 
 
 def record(run: str = RUN, **fields: Any) -> RunRecord:
-    """A run of batches of `batch` draws, η = `eta`."""
+    """A run of batches of `batch` draws, η = `eta`; with `max_left_out`, of dynamic sampling."""
     batch, eta = fields.pop("batch", 2), fields.pop("eta", 0)
+    limit = fields.pop("max_left_out", None)
+    dynamic = {} if limit is None else {"dynamic_sampling": {"max_left_out": limit}}
     config = {
         "data": {"dataset": fields.pop("dataset", "d")},
-        "algorithm": {"prompts_per_step": batch},
+        "algorithm": {"prompts_per_step": batch, **dynamic},
         "rollout": {"max_staleness": eta, "stream_bytes": fields.pop("budget", ROOMY)},
     }
     given: dict[str, Any] = {

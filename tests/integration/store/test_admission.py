@@ -5,7 +5,7 @@ import pytest
 from services.contracts.dataset import Position
 from services.contracts.records import RunState
 from services.store.keys import run_key
-from tests.integration.store.scene import Scene, draws, same_ids, segment
+from tests.integration.store.scene import Scene, draws, record, same_ids, segment
 
 # --- admission ----------------------------------------------------------------------------------
 
@@ -211,3 +211,63 @@ async def test_draws_that_wait_to_go_out_again_may_still_be_good(scene: Scene) -
     await drop_all(scene, 6)
     await scene.store.prompts.give_back("r1", [good.attempt])
     assert draws(await scene.leased(1)) == [0]
+
+
+# --- groups without a signal --------------------------------------------------------------------
+
+
+async def leave_out(scene: Scene, count: int) -> None:
+    for lease in await scene.leased(count):
+        detail = f"dataset row {lease.position.index}: all its rewards are 0"
+        assert await scene.store.prompts.leave_out("r1", lease.attempt, detail, 0.0)
+
+
+async def test_a_group_that_is_left_out_frees_its_place_for_a_further_draw(scene: Scene) -> None:
+    await scene.start(eta=0, batch=2, max_steps=1, max_left_out=10)
+    for _ in range(3):
+        await leave_out(scene, 2)
+    assert draws(await scene.leased(2)) == [6, 7]
+    assert (await scene.lease(1)).refusal == "admission"
+
+
+async def test_a_run_whose_groups_have_no_signal_fails_with_the_reason(scene: Scene) -> None:
+    # Batches of 2, with 2 groups left out for each: 4 may be, the 5th is one too many.
+    await scene.start(rows=100, eta=9, batch=2, max_left_out=2)
+    await scene.finished(1)
+    await leave_out(scene, 4)
+    await leave_out(scene, 1)
+    assert (await scene.lease(1)).refusal == "no_signal"
+    run = await scene.store.runs.get("r1")
+    assert run is not None
+    assert run.state is RunState.FAILED
+    assert run.reason.startswith(
+        "too little to learn from: 5 groups were left out while 1 of the 2 groups of a batch were "
+        "finished, the last one as no_signal: dataset row 5: all its rewards are 0. "
+    )
+    assert (await scene.lease(1)).refusal == "state"
+
+
+async def test_each_batch_that_is_finished_may_leave_out_as_many_again(scene: Scene) -> None:
+    await scene.start(rows=100, eta=9, batch=2, max_left_out=2)
+    for _ in range(3):
+        await leave_out(scene, 4)
+        await scene.finished(2)
+    await leave_out(scene, 5)
+    assert (await scene.lease(1)).refusal == "no_signal"
+
+
+async def test_rows_without_a_signal_now_may_have_one_later(scene: Scene) -> None:
+    # Twice through all rows and more, which rows that cannot be used at all would end the run for.
+    await scene.start(rows=2, eta=9, batch=2, max_left_out=10)
+    await leave_out(scene, 7)
+    assert (await scene.lease(1)).refusal == ""
+
+
+async def test_a_run_that_goes_on_may_leave_out_as_many_again(scene: Scene) -> None:
+    await scene.start(rows=100, eta=9, batch=2, max_left_out=2)
+    await leave_out(scene, 5)
+    assert (await scene.lease(1)).refusal == "no_signal"
+    await scene.store.runs.submit(record("r2", batch=2, eta=9, max_left_out=2, resume_from="r1"))
+    scene.run = "r2"
+    await scene.take_over("bbb")
+    assert draws(await scene.leased(4)) == [5, 6, 7, 8]

@@ -226,14 +226,16 @@ async def whole_life(scene: Scene) -> None:
     assert (await store.evaluations.outcome(RUN, rows.id) or {})["rows"] == 3
     await store.evaluations.close(RUN, rows.id)
 
-    leases = await scene.leased(6)
-    assert draws(leases) == [0, 1, 2, 3, 4, 5]
-    assert await store.trajectories.awaited(RUN, "aaa") == {0: 6}
+    leases = await scene.leased(7)
+    assert draws(leases) == [0, 1, 2, 3, 4, 5, 6]
+    assert await store.trajectories.awaited(RUN, "aaa") == {0: 7}
     assert await store.prompts.renew(RUN, [lease.attempt for lease in leases], 60) == []
     for lease in leases[:4]:
         assert await scene.complete(lease, scene.group(lease))
     assert await store.prompts.drop(RUN, leases[4].attempt, "too_long", "")
     assert await store.prompts.give_back(RUN, [leases[5].attempt]) == 0
+    assert await store.prompts.leave_out(RUN, leases[6].attempt, "", 1.0)
+    assert await store.trajectories.left_out(RUN) == (1, 1.0)
     groups = sorted(await store.trajectories.read(RUN, wait=1), key=lambda g: int(g.draw[0]))
     await scene.plan(1, groups[:2])
     assert len(await store.trajectories.payloads(RUN, [0, 1])) == 2
@@ -250,7 +252,9 @@ async def whole_life(scene: Scene) -> None:
     for run in ("r2", "r3"):
         await store.runs.submit(record(run, batch=2, eta=9, resume_from=RUN))
     audit = await store.ledger.audit("r2")
-    assert (audit.trained, audit.in_flight, audit.dropped) == (2, 3, {"too_long": 1})
+    assert (audit.trained, audit.in_flight, audit.dropped) == (
+        (2, 3, {"no_signal": 1, "too_long": 1})
+    )
     assert (audit.lost, audit.duplicated) == (0, 0)
     assert [run.id for run in await store.runs.list()][-1:] != []
     await store.datasets.delete("held-out")

@@ -108,6 +108,18 @@ async def test_a_lapsed_lease_is_seen_and_a_run_that_is_over_has_nothing_in_flig
     assert [remark.text for remark in found.remarks] == ["failed: nothing works"]
 
 
+async def test_groups_without_a_signal_are_counted_while_a_batch_is_collected(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9, max_left_out=10)
+    await learner(scene)
+    for lease in await scene.leased(3):
+        assert await scene.store.prompts.leave_out(RUN, lease.attempt, "", 0.0)
+    found = await why(scene)
+    assert (found.flow, found.oldest) == (Flow(left_out=3), None)
+    for lease in await scene.leased(2):
+        assert await scene.complete(lease, scene.group(lease))
+    assert (await why(scene)).flow == Flow(waiting=2)
+
+
 async def test_an_open_evaluation_is_counted(scene: Scene) -> None:
     from services.contracts.config.run import Evaluation
 

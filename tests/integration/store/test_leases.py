@@ -98,6 +98,38 @@ async def test_a_drop_forgets_how_often_the_draw_failed(scene: Scene) -> None:
     assert await scene.tries() == {}
 
 
+# --- left out -------------------------------------------------------------------------------------
+
+
+async def test_a_group_without_a_signal_ends_its_draw_once_and_is_counted_once(
+    scene: Scene,
+) -> None:
+    await scene.start(eta=9, max_left_out=10)
+    lease, other = await scene.leased(2)
+    said = "dataset row 7: all its rewards are 1"
+    assert await scene.store.prompts.leave_out("r1", lease.attempt, said, 1.0)
+    assert not await scene.store.prompts.leave_out("r1", lease.attempt, said, 1.0)
+    assert not await scene.store.prompts.drop("r1", lease.attempt, "too_long", "")
+    assert not await scene.complete(lease)
+    assert await scene.store.prompts.leave_out("r1", other.attempt, "", 0.25)
+    assert [(row["end"], row["reason"], row["detail"]) for row in await scene.ledger()] == [
+        ("dropped", "no_signal", said),
+        ("dropped", "no_signal", ""),
+    ]
+    assert await scene.store.trajectories.left_out("r1") == (2, 1.25)
+    assert (await scene.weight(), await scene.payloads(), await scene.returned()) == (0, [], [])
+
+
+async def test_an_attempt_that_lost_its_draw_cannot_leave_its_group_out(scene: Scene) -> None:
+    await scene.start(eta=9, max_left_out=10)
+    (slow,) = await scene.leased(1, ttl=0.0)
+    (quick,) = await scene.leased(1)
+    assert quick.draw == slow.draw
+    assert not await scene.store.prompts.leave_out("r1", slow.attempt, "", 1.0)
+    assert await scene.complete(quick)
+    assert await scene.store.trajectories.left_out("r1") == (0, 0.0)
+
+
 # --- complete -----------------------------------------------------------------------------------
 
 

@@ -136,6 +136,11 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is(
             "",
             "algorithm.samples_per_prompt 300 exceeds rollout.vllm.max_num_seqs 256",
         ),
+        (
+            {"algorithm": {"best_of": {"generation_size": 300}}},
+            "",
+            "algorithm.best_of.generation_size 300 exceeds rollout.vllm.max_num_seqs 256",
+        ),
         ({"training": {"max_steps": 5, "epochs": 1}}, "training", "leave one out"),
         ({"data": {"dataset": "sums", "template": "{}"}}, "data", "lacks the placeholder"),
     ],

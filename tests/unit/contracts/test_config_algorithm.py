@@ -34,6 +34,22 @@ from services.contracts.config.algorithm import Algorithm
             {"correction": {"type": "truncate"}, "loss": {"type": "cispo"}},
             "correction truncate does nothing with proximal sampler and loss cispo",
         ),
+        (
+            {
+                "advantage": {"type": "global_whiten"},
+                "samples_per_prompt": 1,
+                "dynamic_sampling": {},
+            },
+            "leaves out groups whose rewards are all equal, which a group of one always is",
+        ),
+        (
+            {"dynamic_sampling": {"low": 0.5, "high": 0.5}},
+            "low 0.5 is not below high 0.5: every group would be left out",
+        ),
+        (
+            {"best_of": {"generation_size": 8}},
+            "generation_size 8 is not above samples_per_prompt 8, so nothing is chosen",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(algorithm: dict[str, Any], said: str) -> None:
@@ -44,6 +60,12 @@ def test_what_cannot_work_is_refused(algorithm: dict[str, Any], said: str) -> No
 def test_one_sample_is_enough_for_an_estimator_over_the_batch() -> None:
     one = {"advantage": {"type": "global_whiten"}, "samples_per_prompt": 1}
     assert Algorithm.model_validate(one).samples_per_prompt == 1
+
+
+def test_of_each_prompt_is_sampled_what_is_trained_or_what_is_chosen_from() -> None:
+    assert Algorithm(samples_per_prompt=4).samples_generated == 4
+    chosen = Algorithm.model_validate({"samples_per_prompt": 4, "best_of": {"generation_size": 16}})
+    assert chosen.samples_generated == 16
 
 
 @pytest.mark.parametrize(
@@ -65,6 +87,11 @@ def test_one_sample_is_enough_for_an_estimator_over_the_batch() -> None:
             "early_stop_kl",
             "nothing ever stops",
         ),
+        (
+            {"advantage": {"type": "global_whiten"}, "dynamic_sampling": {}},
+            "dynamic_sampling",
+            "groups with equal rewards teach something, too",
+        ),
     ],
 )
 def test_what_is_hardly_meant_is_named(algorithm: dict[str, Any], path: str, said: str) -> None:
@@ -79,5 +106,7 @@ def test_the_default_and_common_objectives_give_no_warning() -> None:
         {"kl": {"type": "k3+"}, "proximal": {"type": "recompute"}},
         {"early_stop_ratio": 5.0, "proximal": {"type": "recompute"}, "minibatches": 4},
         {"early_stop_ratio": 5.0},
+        {"dynamic_sampling": {"low": 0.1, "high": 0.9}, "best_of": {"generation_size": 16}},
+        {"advantage": {"type": "global_whiten", "baseline": True}, "dynamic_sampling": {}},
     ):
         assert Algorithm.model_validate(algorithm).warnings() == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from learner.outcomes import ks, outcome_metrics, outcome_sums, pass_at
+from learner.outcomes import ks, outcome_metrics, outcome_sums, pass_at, selection_metrics
 from tests.unit.learner.policies import trajectory_group
 
 
@@ -59,3 +59,17 @@ def test_groups_need_not_have_the_same_components() -> None:
     metrics = outcome_metrics(outcome_sums(groups, 1), 1)
     assert metrics["reward/component/format"] == 0.5
     assert metrics["reward/component/format/tags"] == 0.5
+
+
+def test_groups_that_were_left_out_count_in_what_was_sampled() -> None:
+    groups = [
+        trajectory_group([1.0, None, 0.0]),
+        # Chosen from four, of which one was right.
+        trajectory_group([1.0, 0.0], sampled_reward=0.25),
+    ]
+    # Two more had no signal: one all right, one all wrong.
+    metrics = selection_metrics(outcome_sums(groups, 2), 2, 1.0 + 0.0)
+    assert metrics == {
+        "reward/groups_left_out": 0.5,
+        "reward/mean_sampled": (0.5 + 0.25 + 1.0 + 0.0) / 4,
+    }

@@ -32,7 +32,7 @@ def test_a_group_survives_the_wire_token_for_token():
         SampleScore(None, "error", {"math": None}),
     ]
 
-    group = decode(encode(assemble(ORIGIN, [0, 9], completions, scores)))
+    group = decode(encode(assemble(ORIGIN, [0, 9], completions, scores, 0.25)))
 
     assert group.header.tags == ["aa:3", "aa:4"]
     assert group.spans.tolist() == [[0, 0, 1, 0], [0, 2, 3, 1], [1, 0, 1, 1]]
@@ -42,6 +42,7 @@ def test_a_group_survives_the_wire_token_for_token():
     assert group.loss_mask.tolist() == [True, False, True, True]
     assert group.logprobs.tolist() == [-1.0, -2.0, -3.0, -1.0]
     assert group.header.rewards == [1.0, None]
+    assert group.header.sampled_reward == 0.25
     assert group.header.components == {"math": [1.0, None]}
     assert group.header.finish_reasons == ["stop", "length"]
     assert (group.header.draw, group.header.row, group.header.lineage) == (17, 4, "aa")

@@ -1,0 +1,100 @@
+"""Groups without a signal, from the config to the ledger: left out, replaced, counted, and no end
+without a reason where there are no others."""
+
+from typing import Any
+
+import pytest
+
+from tests.integration.installation.conftest import Installation
+
+pytestmark = pytest.mark.timeout(120)
+
+STEPS, PROMPTS, SAMPLES = 3, 4, 2
+TRAINING = {"max_steps": STEPS, "checkpoint_every": 10}
+
+
+def algorithm(**dynamic_sampling: float) -> dict[str, Any]:
+    return {
+        "prompts_per_step": PROMPTS,
+        "samples_per_prompt": SAMPLES,
+        "dynamic_sampling": dynamic_sampling,
+    }
+
+
+def test_groups_of_equal_rewards_are_left_out_and_others_fill_the_batch(
+    installation: Installation,
+) -> None:
+    # Random answers have one of these digits more often than not, so that two answers of a prompt
+    # are alike in more than half of the groups.
+    rewards = [{"verifier": "regex", "params": {"pattern": "[0-3]"}}]
+
+    record, _ = installation.ended(
+        installation.submit(
+            data={"dataset": "sums"}, rewards=rewards, algorithm=algorithm(), training=TRAINING
+        )
+    )
+
+    assert (record["state"], record["step"]) == ("succeeded", STEPS), record["reason"]
+    audit = installation.api.get(f"/v1/runs/{record['id']}/audit")
+    dropped = audit["dropped"]["no_signal"]
+    assert dropped > 0
+    assert (audit["trained"], audit["in_flight"]) == (STEPS * PROMPTS, 0)
+    assert audit["drawn"] == STEPS * PROMPTS + dropped
+    assert (audit["lost"], audit["duplicated"], audit["problems"]) == (0, 0, [])
+    rows = installation.api.get(f"/v1/runs/{record['id']}/metrics")["metrics"]
+    # The share s of all groups is s / (1 - s) for each that is trained.
+    shares = [row["reward/groups_left_out"] for row in rows]
+    assert sum(PROMPTS * s / (1 - s) for s in shares) == pytest.approx(dropped)
+    for row in rows:
+        # Of two different rewards, 0 and 1, in each group.
+        assert (row["reward/groups_without_variance"], row["reward/mean"]) == (0.0, 0.5)
+        assert 0 <= row["reward/mean_sampled"] <= 1
+    assert any(row["reward/mean_sampled"] != 0.5 for row in rows)
+
+
+def test_a_run_whose_groups_all_lack_a_signal_ends_with_the_reason(
+    installation: Installation,
+) -> None:
+    rewards = [{"verifier": "regex", "params": {"pattern": "never"}}]
+
+    record, events = installation.ended(
+        installation.submit(
+            data={"dataset": "sums"}, rewards=rewards, algorithm=algorithm(max_left_out=3)
+        )
+    )
+
+    assert (record["state"], record["step"]) == ("failed", 0)
+    assert (
+        "groups were left out while 0 of the 4 groups of a batch were finished"
+        in (record["reason"])
+    )
+    assert "as no_signal: dataset row " in record["reason"]
+    assert ": all its rewards are 0. Look at the verifier" in record["reason"]
+    assert events[-1].data == {"state": "failed", "reason": record["reason"]}
+    audit = installation.api.get(f"/v1/runs/{record['id']}/audit")
+    assert audit["dropped"]["no_signal"] > 3 * PROMPTS
+    assert (audit["trained"], audit["lost"], audit["duplicated"]) == (0, 0, 0)
+
+
+def test_of_what_is_sampled_the_best_and_the_worst_are_trained(
+    installation: Installation,
+) -> None:
+    rewards = [{"verifier": "regex", "params": {"pattern": "[0-3]"}}]
+    both = {
+        "prompts_per_step": PROMPTS,
+        "samples_per_prompt": SAMPLES,
+        "best_of": {"generation_size": 16, "keep": "both"},
+        "dynamic_sampling": {},
+    }
+
+    record, _ = installation.ended(
+        installation.submit(
+            data={"dataset": "sums"}, rewards=rewards, algorithm=both, training=TRAINING
+        )
+    )
+
+    assert record["state"] == "succeeded", record["reason"]
+    rows = installation.api.get(f"/v1/runs/{record['id']}/metrics")["metrics"]
+    for row in rows:
+        assert row["reward/mean"] == 0.5
+        assert row["reward/mean_sampled"] > 0.5
