@@ -127,8 +127,6 @@ def prepare(
         loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
     loaded.model.train()
     optimizers = Optimizers(loaded.model, config.optimizer)
-    if folder is not None:
-        load_optimizer(folder, optimizers)
     policy = TokenLogprobs(loaded.model, loaded.autocast)
     reference = None
     if not isinstance(config.algorithm.kl, NoKL):
@@ -140,6 +138,9 @@ def prepare(
         path = config.algorithm.critic.path
         start = link.model_path(path, volume, "algorithm.critic.path") if path else state.base_model
         critic = prepare_critic(config, config.algorithm.critic, loaded, start, folder, state)
+    if folder is not None:
+        # Last: with it comes the random state, which a model that is loaded may draw from.
+        load_optimizer(folder, optimizers)
     return Trainee(loaded, policy, reference, optimizers, state, critic)
 
 

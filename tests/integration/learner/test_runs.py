@@ -287,7 +287,8 @@ def test_without_redis_the_learner_says_so(tmp_path: Path) -> None:
 async def test_two_ranks_train_a_run_together(place: Place, store: Store) -> None:
     await add_sums(store, place.data)
     await submit(store, "first", MIDTRAIN)
-    await submit(store, "second", rl(training=rl()["training"] | {"max_steps": 4}))
+    raw = rl(algorithm=VALUED, training=rl()["training"] | {"max_steps": 4})
+    await submit(store, "second", raw)
     learner = place.learner(
         *("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
         *("--nproc-per-node", "2", "-m", "learner"),
@@ -296,12 +297,13 @@ async def test_two_ranks_train_a_run_together(place: Place, store: Store) -> Non
         store,
         Volume(place.data),
         "second",
-        parse_config(rl()),  # type: ignore[arg-type]
+        parse_config(raw),  # type: ignore[arg-type]
     )
     working = asyncio.create_task(worker.work())
     record = await ended(store, "second")
     working.cancel()
     assert (record.state, record.step) == (RunState.SUCCEEDED, 4)
+    assert [row["train/updates"] for row in steps(place, "second")] == [0, 0, 2, 2]
     assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in steps(place, "second"))
     os.kill(learner.pid, signal.SIGTERM)
     learner.wait(timeout=40)
