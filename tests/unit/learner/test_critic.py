@@ -264,6 +264,8 @@ def test_in_its_warm_up_only_the_critic_learns_and_the_policy_is_measured(
     )
     after = list(policy.model.parameters())
     assert all(map(torch.equal, before, after)) == critic_only
+    # What is left would be in the first update.
+    assert all(parameter.grad is None for parameter in after)
     assert not all(map(torch.equal, said, valued.model.parameters()))
     assert metrics["train/updates"] == (0 if critic_only else 2)
     assert metrics["mismatch/sampler_kl"] > 0
