@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 import torch
 
 from services.contracts.config.terms import (
+    GAE,
     Advantage,
     GlobalWhiten,
     GroupMean,
     GroupZScore,
     LeaveOneOut,
+    SequenceValue,
 )
 
 EPSILON = 1e-6
@@ -24,13 +26,16 @@ def group_advantages(config: Advantage, rewards: torch.Tensor) -> torch.Tensor:
 
     Samples without a reward get 0 and leave the statistics; so does a group of one, which has
     nothing to compare with. The standard deviation is the unbiased one. With `global_whiten`, what
-    comes back are the rewards that `discounted_returns` takes, less their mean with `baseline`.
+    comes back are the rewards that `discounted_returns` takes, less their mean with `baseline`;
+    with `gae` and `sequence_value`, which compare with a critic, the rewards.
 
     Sources: GRPO (Shao et al. 2024), Dr. GRPO (Liu et al. 2025), RLOO (Ahmadian et al. 2024),
     REINFORCE++ (Hu 2025).
     """
     known = ~rewards.isnan()
-    if isinstance(config, GlobalWhiten) and not config.baseline:
+    if isinstance(config, GAE | SequenceValue) or (
+        isinstance(config, GlobalWhiten) and not config.baseline
+    ):
         return rewards.masked_fill(~known, 0.0)
     count = int(known.sum())
     advantages = torch.zeros_like(rewards)
@@ -49,19 +54,38 @@ def group_advantages(config: Advantage, rewards: torch.Tensor) -> torch.Tensor:
     return advantages
 
 
-def discounted_returns(reward: float, penalties: torch.Tensor, gamma: float) -> torch.Tensor:
+def discounted_returns(rewards: torch.Tensor, gamma: float) -> torch.Tensor:
     """[k] float64 return of each of a sample's tokens: the sum over itself and those after it of
-    gamma^distance · what they earn. Each earns −`penalties` [k], the last one `reward`, too."""
-    returns: list[float] = []
-    for penalty in reversed(penalties.tolist()):
-        returns.append((gamma * returns[-1] if returns else reward) - penalty)
-    return torch.tensor(returns[::-1], dtype=torch.float64)
+    gamma^distance · `rewards` [k]."""
+    nothing = torch.zeros_like(rewards)
+    return generalised_advantages(rewards, nothing, 0.0, gamma, 1.0)
+
+
+def generalised_advantages(
+    rewards: torch.Tensor, values: torch.Tensor, after: float, gamma: float, lambda_: float
+) -> torch.Tensor:
+    """[k] float64 Σ (gamma·lambda)^distance · δ over each token and those after it, with δ_t = r_t
+    + gamma·V_{t+1} − V_t (Schulman et al. 2016).
+
+    `rewards` [k] of a sample's tokens in the loss, `values` [k] before each, `after` the last.
+    Tokens between them that are not in the loss pass value and advantage on as they are.
+    """
+    found: list[float] = []
+    following, advantage = after, 0.0
+    for reward, value in zip(reversed(rewards.tolist()), reversed(values.tolist()), strict=True):
+        advantage = reward + gamma * following - value + gamma * lambda_ * advantage
+        found.append(advantage)
+        following = value
+    return torch.tensor(found[::-1], dtype=torch.float64)
 
 
 def whitened(
-    returns: Sequence[torch.Tensor], add_up: Callable[[list[float]], list[float]]
+    returns: Sequence[torch.Tensor],
+    add_up: Callable[[list[float]], list[float]],
+    keep_mean: bool = False,
 ) -> list[torch.Tensor]:
-    """(G − mean) / (std + ε) of `returns` (a [k] for each sample), over all tokens of all ranks.
+    """(G − mean) / (std + ε) of `returns` (a [k] for each sample), over all tokens of all ranks;
+    with `keep_mean` the mean is added again.
 
     `add_up` gives sums over ranks, and is called twice on every rank, also on one without samples.
     0 where there are fewer than two tokens to compare.
@@ -73,4 +97,4 @@ def whitened(
     if count < 2:
         return [torch.zeros_like(one) for one in returns]
     scale = (squares / (count - 1)) ** 0.5 + EPSILON
-    return [(one - mean) / scale for one in returns]
+    return [(one - mean) / scale + (mean if keep_mean else 0.0) for one in returns]

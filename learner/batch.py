@@ -28,7 +28,8 @@ class Sample:
     behind: torch.Tensor
     """[k] versions between the token's sampler and the version being trained."""
     advantage: float
-    """Of each of its tokens; with `global_whiten`, the reward that returns are made of."""
+    """Of each of its tokens; with `global_whiten` or a critic, the reward that returns are made
+    of."""
     group: int
     """Which of this rank's groups of its minibatch it belongs to."""
     number: int
@@ -39,6 +40,14 @@ class Sample:
     """[k], where a reference pulls."""
     token_advantages: torch.Tensor | None = None
     """[k], where the estimator needs the whole batch and gives each token its own."""
+    cut_off: bool = False
+    """Whether the completion did not end by itself."""
+    values: torch.Tensor | None = None
+    """[k + 1] what the critic says before the batch's updates, in its units: before each token in
+    the loss, and at the last token of all."""
+    returns: torch.Tensor | None = None
+    """[k] float64 what the critic learns to say before each token in the loss; [1] with
+    `sequence_value`, at the last token of all."""
 
     @property
     def trains(self) -> bool:
@@ -87,6 +96,7 @@ def group_samples(
                 advantage=float(advantages[i]),
                 group=index,
                 number=i,
+                cut_off=bool(cut_off[i]),
             )
         )
     return samples

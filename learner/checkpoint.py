@@ -12,14 +12,17 @@ neither replace nor delete what its successor wrote, whenever it wakes.
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
+from learner.critic import Critic
 from learner.errors import RunCannotGoOn
 from learner.models import LoadedModel, save_description, weight_tensors
 from learner.optimizers import Optimizers
@@ -34,6 +37,9 @@ STATE = f"{TRAINING}/state.json"
 OPTIMIZER = f"{TRAINING}/optimizer.safetensors"
 RANDOM = f"{TRAINING}/random.safetensors"
 WEIGHTS = "model.safetensors"
+# A model folder of its own, that AutoModelForSequenceClassification loads.
+CRITIC = f"{TRAINING}/critic"
+CRITIC_OPTIMIZER = f"{TRAINING}/critic_optimizer.safetensors"
 SCHEMA = 1
 
 
@@ -59,6 +65,8 @@ class TrainingState:
     """Where an adaptive weight of the KL has gone."""
     kl_beta_from: float | None = None
     """The config's beta from which it went there: a resumed run that sets another begins anew."""
+    critic_moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """`values.Moments` of the returns that a critic has learned."""
     schema: int = SCHEMA
 
     @property
@@ -85,19 +93,35 @@ class Captured:
     optimizer: dict[str, torch.Tensor]
     random: dict[str, torch.Tensor]
     state: TrainingState
+    critic: "CapturedCritic | None" = None
 
 
-def capture(loaded: LoadedModel, optimizers: Optimizers, state: TrainingState) -> Captured:
+@dataclass(frozen=True)
+class CapturedCritic:
+    """A critic on the host."""
+
+    model: PreTrainedModel
+    """For its config; not for its weights."""
+    weights: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor]
+
+
+def capture(
+    loaded: LoadedModel,
+    optimizers: Optimizers,
+    state: TrainingState,
+    critic: Critic | None = None,
+) -> Captured:
     """Copy to the host what the next step changes."""
     return Captured(
         loaded,
-        {
-            name: tensor.to("cpu", copy=True).contiguous()
-            for name, tensor in weight_tensors(loaded.model).items()
-        },
+        _on_host(loaded.model),
         optimizers.tensors(),
         _random_state(loaded.model.device),
         state,
+        CapturedCritic(critic.model, _on_host(critic.model), critic.optimizers.tensors())
+        if critic
+        else None,
     )
 
 
@@ -117,6 +141,8 @@ def write_checkpoint(root: Path, captured: Captured, before_rename: Callable[[],
         save_file(captured.weights, beside / WEIGHTS, metadata={"format": "pt"})
         save_file(captured.optimizer, beside / OPTIMIZER)
         save_file(captured.random, beside / RANDOM)
+        if captured.critic:
+            _write_critic(beside, captured.critic)
         (beside / STATE).write_text(json.dumps(asdict(captured.state), indent=2) + "\n")
         _write_manifest(beside)
         before_rename()
@@ -126,6 +152,12 @@ def write_checkpoint(root: Path, captured: Captured, before_rename: Callable[[],
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return folder
+
+
+def _write_critic(folder: Path, critic: CapturedCritic) -> None:
+    critic.model.config.save_pretrained(folder / CRITIC)
+    save_file(critic.weights, folder / CRITIC / WEIGHTS, metadata={"format": "pt"})
+    save_file(critic.optimizer, folder / CRITIC_OPTIMIZER)
 
 
 def verify(folder: Path) -> TrainingState:
@@ -146,6 +178,8 @@ def verify(folder: Path) -> TrainingState:
             f"checkpoint {folder.name} has schema {raw.get('schema')}, this learner reads {SCHEMA}"
         )
     raw["lineages"] = [(str(name), int(began)) for name, began in raw["lineages"]]
+    if "critic_moments" in raw:
+        raw["critic_moments"] = tuple(raw["critic_moments"])
     return TrainingState(**raw)
 
 
@@ -156,14 +190,26 @@ def _within(folder: Path, error: FileNotFoundError) -> Path:
 
 def load_optimizer(folder: Path, optimizers: Optimizers) -> None:
     """Take over the optimizer state and the random state of a verified checkpoint."""
-    try:
+    with _usable(folder):
         optimizers.load(load_file(folder / OPTIMIZER))
         random = load_file(folder / RANDOM)
-    except (SafetensorError, FileNotFoundError, ValueError) as error:
-        raise UnusableCheckpoint(f"checkpoint {folder.name} cannot be used: {error}") from error
     torch.set_rng_state(random["cpu"])
     if "cuda" in random and torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])
+
+
+def load_critic_optimizer(folder: Path, optimizers: Optimizers) -> None:
+    """Take over the state of the critic's optimizer from a verified checkpoint."""
+    with _usable(folder):
+        optimizers.load(load_file(folder / CRITIC_OPTIMIZER))
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, FileNotFoundError, ValueError) as error:
+        raise UnusableCheckpoint(f"checkpoint {folder.name} cannot be used: {error}") from error
 
 
 def retain(root: Path, keep: int, current: TrainingState) -> list[str]:
@@ -200,6 +246,13 @@ def _write_manifest(folder: Path) -> None:
     manifest.write_text(json.dumps({"schema": SCHEMA, "files": files}, indent=2) + "\n")
     fsync(manifest)
     fsync(folder)
+
+
+def _on_host(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {
+        name: tensor.to("cpu", copy=True).contiguous()
+        for name, tensor in weight_tensors(model).items()
+    }
 
 
 def _random_state(device: torch.device) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ an output head at some tokens only saves.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedModel
@@ -51,18 +51,31 @@ class Work:
     """Passes over a batch that are forward only: of the proximal policy, of the reference."""
     peak: float
     """FLOP/s of all devices together."""
+    critic: tuple[int, int] = (0, 0)
+    """Weights and L·H·Q of a critic."""
+    critic_passes: float = 0.0
+    """How often it is trained on a batch, and a third for what it says before."""
 
     def metrics(
         self, tokens: float, squares: float, passes: float, seconds: float
     ) -> dict[str, float]:
         """Of `seconds` in which sequences whose lengths add up to `tokens`, and their squares to
         `squares`, were trained `passes` times."""
-        once = 6 * self.weights * tokens + 12 * self.attention * squares
-        flops = (passes + self.forward / 3) * once
+
+        def once(weights: int, attention: int) -> float:
+            return 6 * weights * tokens + 12 * attention * squares
+
+        flops = (passes + self.forward / 3) * once(self.weights, self.attention)
+        flops += self.critic_passes * once(*self.critic)
         return {"train/mfu": flops / (max(seconds, 1e-9) * self.peak)}
 
 
-def work(model: PreTrainedModel, algorithm: Algorithm, ranks: Ranks) -> Work | None:
+def work(
+    model: PreTrainedModel,
+    algorithm: Algorithm,
+    ranks: Ranks,
+    critic: PreTrainedModel | None = None,
+) -> Work | None:
     """None where a device's peak is not known, or what a token takes is not to be read off the
     model's config."""
     if ranks.device.type != "cuda":
@@ -73,7 +86,13 @@ def work(model: PreTrainedModel, algorithm: Algorithm, ranks: Ranks) -> Work | N
     forward = isinstance(algorithm.proximal, RecomputeProximal) + (
         not isinstance(algorithm.kl, NoKL)
     )
-    return Work(*sizes, forward, peak * ranks.size)
+    plain = Work(*sizes, forward, peak * ranks.size)
+    if critic is None:
+        return plain
+    of_critic = shape(critic)
+    if of_critic is None:
+        return None
+    return replace(plain, critic=of_critic, critic_passes=algorithm.epochs_per_batch + 1 / 3)
 
 
 def shape(model: PreTrainedModel) -> tuple[int, int] | None:
@@ -84,8 +103,8 @@ def shape(model: PreTrainedModel) -> tuple[int, int] | None:
     if not isinstance(heads, int) or any((getattr(config, n, 0) or 0) > 1 for n in EXPERTS):
         return None
     weights = sum(parameter.numel() for parameter in model.parameters())
-    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    if embedding is not head:
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
+    if head is None or embedding is not head.weight:
         weights -= embedding.numel()
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     return weights, config.num_hidden_layers * heads * size

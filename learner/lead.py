@@ -64,7 +64,12 @@ class Lead:
             trainee.state,
             stop,
             file,
-            work(trainee.loaded.model, config.algorithm, ranks),
+            work(
+                trainee.loaded.model,
+                config.algorithm,
+                ranks,
+                trainee.critic.model if trainee.critic else None,
+            ),
             self._check,
         )
 
@@ -144,7 +149,7 @@ class Lead:
         # Waited for first: two copies of the training state may be more than memory holds.
         self._checkpointer.wait()
         trainee = self._trainee
-        return capture(trainee.loaded, trainee.optimizers, trainee.state)
+        return capture(trainee.loaded, trainee.optimizers, trainee.state, trainee.critic)
 
     def _hand_over(self, captured: Captured) -> None:
         self._checkpointer.submit(captured)

@@ -224,15 +224,15 @@ class RunLink:
 
     # --- inputs ---------------------------------------------------------------------------------
 
-    def model_path(self, path: str, volume: Volume) -> str:
-        """A folder or hub name for `model.path`; `run:RUN` is that run's checkpoint."""
+    def model_path(self, path: str, volume: Volume, key: str = "model.path") -> str:
+        """A folder or hub name for what stands under `key`; `run:RUN` is that run's checkpoint."""
         prefix, separator, run = path.partition(":")
         if prefix != "run" or not separator:
             return path
         record = self._call(lambda s: s.runs.get(run))
         if record is None or record.checkpoint is None:
             why = "has no checkpoint" if record else "does not exist"
-            raise RunCannotGoOn(f"model.path {path}: run {run} {why}")
+            raise RunCannotGoOn(f"{key} {path}: run {run} {why}")
         folder: Path = volume.path(record.checkpoint)
         return str(folder)
 

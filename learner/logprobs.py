@@ -33,6 +33,11 @@ class PackedRow:
     targets: torch.Tensor
     """[k] token ids to predict."""
 
+    @property
+    def ends(self) -> torch.Tensor:
+        """[n] index of the last token of each sequence."""
+        return self.layout.bounds[1:].long() - 1
+
 
 def packed_row(
     sequences: list[torch.Tensor], wanted: list[torch.Tensor], device: torch.device | str = "cpu"
@@ -80,22 +85,27 @@ class TokenLogprobs(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies [k] float32, in nats, at `temperature`, with
         gradient."""
-        extra: dict[str, Any] = {}
-        if self.model.config._attn_implementation == NAME:
-            extra["packed"] = row.layout
-        with torch.autocast(
-            row.tokens.device.type, self.autocast, enabled=self.autocast is not None
-        ):
-            hidden = self.model.base_model(
-                input_ids=row.tokens[None],
-                position_ids=row.positions[None],
-                use_cache=False,
-                **extra,
-            ).last_hidden_state[0]
+        hidden = hidden_states(self.model, row, self.autocast)
         head = self.model.get_output_embeddings()
         return head_logprobs(
             hidden[row.predictors], head.weight, head.bias, row.targets, temperature, self.autocast
         )
+
+
+def hidden_states(
+    model: PreTrainedModel, row: PackedRow, autocast: torch.dtype | None
+) -> torch.Tensor:
+    """[T, d] what the head of `model` reads at each token of the row."""
+    extra: dict[str, Any] = {}
+    if model.config._attn_implementation == NAME:
+        extra["packed"] = row.layout
+    with torch.autocast(row.tokens.device.type, autocast, enabled=autocast is not None):
+        return model.base_model(
+            input_ids=row.tokens[None],
+            position_ids=row.positions[None],
+            use_cache=False,
+            **extra,
+        ).last_hidden_state[0]
 
 
 def head_logprobs(

@@ -29,9 +29,9 @@ from learner.metrics_file import MetricsFile
 from learner.models import LoadedModel, load_model, make_model
 from learner.optimizers import Optimizers
 from learner.packing import micro_batches, micro_batches_needed, share
+from learner.passes import micro_batch_tokens, synchronised
 from learner.rows import Lesson, UnusableRow, lesson
 from learner.schedules import lr_share
-from learner.step import micro_batch_tokens, synchronised
 from services.contracts.config import MidtrainConfig
 from services.contracts.config.model import ScratchModel
 from services.contracts.records import RunRecord

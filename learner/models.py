@@ -13,8 +13,10 @@ import torch
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     GenerationConfig,
     LlamaConfig,
@@ -69,6 +71,51 @@ def load_model(
     except (OSError, ValueError, KeyError) as error:
         raise UnusableModel(_why_not(path, error)) from error
     return _ready(model, tokenizer, config.dtype, device)
+
+
+def load_critic(
+    path: str, config: PretrainedModel, policy: PreTrainedModel, device: torch.device | str = "cpu"
+) -> PreTrainedModel:
+    """The model at `path` with a value head, which says 0 unless the folder holds one. Raises
+    UnusableModel, also where the policy's tokens would not fit."""
+    try:
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
+            path,
+            num_labels=1,
+            dtype=torch.float32,
+            use_safetensors=True,
+            trust_remote_code=config.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise UnusableModel(f"the critic's {_why_not(path, error)}") from error
+    head = getattr(model, "score", None)
+    if not isinstance(head, nn.Linear):
+        raise UnusableModel(
+            f"the critic's model {path}: {type(model).__name__} has no linear value head that is "
+            "called score; start from another architecture"
+        )
+    unfit = [key for key, *_ in loading["mismatched_keys"]]
+    unfit += [key for key in loading["missing_keys"] if not key.startswith("score.")]
+    if unfit:
+        raise UnusableModel(
+            f"the critic's model {path} lacks {unfit[0]}, or has it in another shape; a value head "
+            "has one output"
+        )
+    if loading["missing_keys"]:
+        for parameter in head.parameters():
+            nn.init.zeros_(parameter)
+    known, needed = (m.get_input_embeddings().num_embeddings for m in (model, policy))
+    if known < needed:
+        raise UnusableModel(
+            f"the critic's model {path} knows {known} tokens, the policy's {needed}: a critic "
+            "needs the policy's tokenizer"
+        )
+    _place(model, device)
+    model.config.architectures = [type(model).__name__]
+    use_packed_attention(model)
+    return model
 
 
 def make_model(config: ScratchModel, seed: int, device: torch.device | str = "cpu") -> LoadedModel:
@@ -160,9 +207,17 @@ def end_tokens(loaded: LoadedModel) -> set[int]:
 def _ready(
     model: PreTrainedModel, tokenizer: Any, dtype: str, device: torch.device | str
 ) -> LoadedModel:
-    model.to(device)
-    model.config.use_cache = False
+    _place(model, device)
     return LoadedModel(model, tokenizer, DTYPES[dtype], use_packed_attention(model))
+
+
+def _place(model: PreTrainedModel, device: torch.device | str) -> None:
+    model.to(device)
+    # Weights that were read from a file lie where its header leaves them, and a CPU rounds products
+    # by where their factors lie: without a copy a resumed run would not repeat bit for bit.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    model.config.use_cache = False
 
 
 def _why_not(path: str, error: Exception) -> str:

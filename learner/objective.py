@@ -9,19 +9,22 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from learner.advantages import discounted_returns, whitened
+from learner.advantages import discounted_returns, generalised_advantages, whitened
 from learner.batch import Sample
 from learner.corrections import Corrected, correction_weights, loglinear_proximal
 from learner.kl import kl_estimate
 from learner.losses import TokenLoss, Tokens, log_ratio, policy_loss
+from learner.values import Scale
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.terms import (
+    GAE,
     GlobalWhiten,
     LoglinearProximal,
     NoKL,
     ReferenceKL,
     ReinforceLoss,
     RewardKL,
+    SequenceValue,
 )
 
 
@@ -61,18 +64,51 @@ def set_returns(
     samples: Sequence[Sample],
     objective: Objective,
     add_up: Callable[[list[float]], list[float]],
+    scale: Scale,
 ) -> None:
-    """Advantages of estimators that look at the whole batch: `samples` are all that this rank
-    trains, with their proximal and reference log-probabilities. `add_up`: sums over ranks."""
+    """Advantages of estimators that look at the whole batch or ask a critic, and what the critic is
+    to learn: `samples` are all that this rank trains, with their proximal and reference
+    log-probabilities and values. `add_up`: sums over ranks; `scale`: of the values."""
     config = objective.algorithm.advantage
-    if not isinstance(config, GlobalWhiten):
-        return
-    returns = [
-        discounted_returns(sample.advantage, penalties(sample, objective), config.gamma)
-        for sample in samples
-    ]
-    for sample, advantages in zip(samples, whitened(returns, add_up), strict=True):
+    match config:
+        case GlobalWhiten(gamma=gamma):
+            found = [discounted_returns(token_rewards(s, objective), gamma) for s in samples]
+            found = whitened(found, add_up)
+        case GAE():
+            found = [_generalised(sample, objective, config, scale) for sample in samples]
+            if config.whiten:
+                found = whitened(found, add_up, config.keep_mean)
+        case SequenceValue():
+            found = [_over_value(sample, scale) for sample in samples]
+        case _:
+            return
+    for sample, advantages in zip(samples, found, strict=True):
         sample.token_advantages = advantages
+
+
+def _generalised(sample: Sample, objective: Objective, config: GAE, scale: Scale) -> torch.Tensor:
+    """Advantages [k]; the returns are these and the values."""
+    values = scale.value(known(sample.values))
+    after = float(values[-1]) if config.bootstrap_truncated and sample.cut_off else 0.0
+    rewards = token_rewards(sample, objective)
+    advantages = generalised_advantages(rewards, values[:-1], after, config.gamma, config.lambda_)
+    sample.returns = advantages + values[:-1]
+    return advantages
+
+
+def _over_value(sample: Sample, scale: Scale) -> torch.Tensor:
+    """Advantages [k]: of the whole completion, on each of its tokens."""
+    sample.returns = torch.tensor([sample.advantage], dtype=torch.float64)
+    apart = sample.returns - scale.value(known(sample.values)[-1:])
+    return apart.expand(len(sample.sampler_logprobs))
+
+
+def token_rewards(sample: Sample, objective: Objective) -> torch.Tensor:
+    """[k] float64 what each token in the loss earns: the last one the sample's reward, and all of
+    them −β·KL where that is in the reward."""
+    rewards = -penalties(sample, objective).double()
+    rewards[-1] += sample.advantage
+    return rewards
 
 
 def penalties(sample: Sample, objective: Objective) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from services.contracts.config.run import AdamW, MuonAdamW
+from services.contracts.config.optimizer import AdamW, MuonAdamW
 
 Config = AdamW | MuonAdamW
 
@@ -105,8 +105,8 @@ def _decay_groups(parameters: Iterable[nn.Parameter], decay: float) -> list[dict
 def _block_matrices(
     model: PreTrainedModel, parameters: Iterable[nn.Parameter]
 ) -> list[nn.Parameter]:
+    heads = (model.get_output_embeddings(), getattr(model, "score", None))
     outside = {
-        id(module.weight)
-        for module in (model.get_input_embeddings(), model.get_output_embeddings())
+        id(module.weight) for module in (model.get_input_embeddings(), *heads) if module is not None
     }
     return [p for p in parameters if p.ndim == 2 and id(p) not in outside]

@@ -10,21 +10,29 @@ commit of a checkpoint that holds what they taught.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from learner import orders
 from learner.batch import Sample, group_samples
-from learner.checkpoint import TrainingState, load_optimizer, verify
+from learner.checkpoint import (
+    CRITIC,
+    TrainingState,
+    load_critic_optimizer,
+    load_optimizer,
+    verify,
+)
+from learner.critic import Critic, TokenValues
 from learner.distributed import Ranks
 from learner.kl import adapted_beta
 from learner.lead import Lead
 from learner.link import RunLink
 from learner.logprobs import TokenLogprobs
-from learner.models import load_model
+from learner.models import LoadedModel, load_critic, load_model
 from learner.objective import Objective
 from learner.optimizers import Optimizers
 from learner.orders import Order
@@ -33,8 +41,10 @@ from learner.schedules import lr_share
 from learner.staleness import Ancestry
 from learner.step import train_batch
 from learner.trainee import Trainee
+from learner.values import Moments
 from services.contracts.config import RLConfig
 from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.terms import NoKL
 from services.contracts.records import RunRecord
 from services.contracts.trajectory import decode
@@ -63,6 +73,9 @@ def train_rl(
     trainee = ranks.together(lambda: prepare(record, config, ranks, link, volume))
     if ranks.size > 1:
         trainee.policy = DistributedDataParallel(trainee.policy, forward_sync_buffers=False)
+        if trainee.critic:
+            values = DistributedDataParallel(trainee.critic.values, forward_sync_buffers=False)
+            trainee.critic.values = values
     lead = Lead(config, max_steps, ranks, link, volume, trainee, stop) if ranks.first else None
     # All that rank 0 alone does between two batches, so that the others hear of it where it fails.
     turn: Callable[[], Order] | None = lead.begin if lead else None
@@ -71,7 +84,7 @@ def train_rl(
             began = time.monotonic()
             minibatches, outcomes = fetch(order, config, ranks, link, trainee.state)
             metrics = train(trainee, minibatches, config, ranks, max_steps)
-            trainee.state = advanced(trainee.state, config, metrics)
+            trainee.state = advanced(trainee.state, config, metrics, trainee.critic)
             if lead:
                 turn = partial(lead.after_step, metrics, outcomes, began, time.monotonic())
         return lead.end(order) if lead else order.kind
@@ -114,15 +127,42 @@ def prepare(
         loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
     loaded.model.train()
     optimizers = Optimizers(loaded.model, config.optimizer)
-    if folder is not None:
-        load_optimizer(folder, optimizers)
     policy = TokenLogprobs(loaded.model, loaded.autocast)
     reference = None
     if not isinstance(config.algorithm.kl, NoKL):
         frozen = load_model(state.base_model, config.model, ranks.device)
         frozen.model.eval().requires_grad_(False)
         reference = TokenLogprobs(frozen.model, frozen.autocast)
-    return Trainee(loaded, policy, reference, optimizers, state)
+    critic = None
+    if config.algorithm.critic is not None:
+        path = config.algorithm.critic.path
+        start = link.model_path(path, volume, "algorithm.critic.path") if path else state.base_model
+        critic = prepare_critic(config, config.algorithm.critic, loaded, start, folder, state)
+    if folder is not None:
+        # Last: with it comes the random state, which a model that is loaded may draw from.
+        load_optimizer(folder, optimizers)
+    return Trainee(loaded, policy, reference, optimizers, state, critic)
+
+
+def prepare_critic(
+    config: RLConfig,
+    critic: CriticConfig,
+    policy: LoadedModel,
+    start: str,
+    folder: Path | None,
+    state: TrainingState,
+) -> Critic:
+    """The critic: from the checkpoint `folder`, else from the model at `start`."""
+    path = str(folder / CRITIC) if folder else start
+    model = load_critic(path, config.model, policy.model, policy.model.device)
+    if config.training.activation_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    optimizers = Optimizers(model, critic.optimizer)
+    if folder:
+        load_critic_optimizer(folder, optimizers)
+    values = TokenValues(model, policy.autocast)
+    return Critic(model, values, optimizers, critic, Moments(*state.critic_moments))
 
 
 def fetch(
@@ -165,14 +205,8 @@ def train(
 ) -> dict[str, float]:
     """The batch's optimizer steps. Returns their metrics."""
     per_batch = config.algorithm.minibatches * config.algorithm.epochs_per_batch
-    taken = trainee.state.optimizer_steps
-    rates: list[float] = []
-
-    def next_lr() -> None:
-        share = lr_share(config.schedule, taken + len(rates), max_steps * per_batch)
-        rates.append(trainee.optimizers.set_lr(share))
-
-    metrics = train_batch(
+    taken, critic = trainee.state.optimizer_steps, trainee.critic
+    return train_batch(
         trainee.policy,
         trainee.optimizers,
         minibatches,
@@ -184,11 +218,11 @@ def train(
         ),
         config.training.tokens_per_microbatch,
         ranks,
-        next_lr,
+        lambda i: lr_share(config.schedule, taken + i, max_steps * per_batch),
         trainee.reference,
+        critic,
+        critic_only=critic is not None and trainee.state.step < critic.config.warmup_steps,
     )
-    metrics["train/lr"] = rates[-1]
-    return metrics
 
 
 def beta_so_far(state: TrainingState, algorithm: Algorithm) -> float | None:
@@ -197,7 +231,12 @@ def beta_so_far(state: TrainingState, algorithm: Algorithm) -> float | None:
     return None if isinstance(kl, NoKL) or state.kl_beta_from != kl.beta else state.kl_beta
 
 
-def advanced(state: TrainingState, config: RLConfig, metrics: dict[str, float]) -> TrainingState:
+def advanced(
+    state: TrainingState,
+    config: RLConfig,
+    metrics: dict[str, float],
+    critic: Critic | None = None,
+) -> TrainingState:
     """The state after one more batch, of these `metrics`."""
     algorithm = config.algorithm
     taken = algorithm.minibatches * algorithm.epochs_per_batch
@@ -215,4 +254,5 @@ def advanced(state: TrainingState, config: RLConfig, metrics: dict[str, float]) 
         optimizer_steps=state.optimizer_steps + taken,
         kl_beta=beta,
         kl_beta_from=beta_from,
+        critic_moments=astuple(critic.moments) if critic else state.critic_moments,
     )

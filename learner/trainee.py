@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from learner.checkpoint import TrainingState
+from learner.critic import Critic
 from learner.models import LoadedModel
 from learner.optimizers import Optimizers
 
@@ -19,3 +20,4 @@ class Trainee:
     reference: nn.Module | None
     optimizers: Optimizers
     state: TrainingState
+    critic: Critic | None = None

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from reward.settings import RewardSettings
 from rollout.settings import RolloutSettings
 from services.contracts.config import MidtrainConfig, RLConfig
-from services.contracts.config.tags import TAGS, models_of, tag_name, tags_of
+from services.contracts.config.tags import TAGS, fields_of, models_of, tag_name, tags_of
 from services.gateway.settings import GatewaySettings
 from services.settings import Settings
 
@@ -90,10 +90,10 @@ def reference() -> str:
 def _section(model: type[BaseModel], path: str, depth: int) -> Iterator[str]:
     """The keys of `model` at `path`, then its sections, one heading each. A tag without a
     sentence says which kind of section this is; the heading does that."""
-    inner = {name: f for name, f in model.model_fields.items() if models_of(f.annotation)}
+    inner = {name: f for name, f in fields_of(model).items() if models_of(f.annotation)}
     rows = [
         (f"`{path}{name}`", *_facts(path + name, field))
-        for name, field in model.model_fields.items()
+        for name, field in fields_of(model).items()
         if name not in inner and not (name in TAGS and field.description is None)
     ]
     if rows:

@@ -1,4 +1,4 @@
-"""Whether the model that a submission names is there, and fits what is asked of it."""
+"""Whether the models that a submission names are there, and fit what is asked of them."""
 
 import json
 import os
@@ -28,6 +28,23 @@ async def check_model(
         problems.append(("model.path", str(error)))
         return raw, None
     return {**raw, "model": {**section, "path": settled}}, folder
+
+
+async def check_critic(given: Access, raw: dict[str, Any], problems: Problems) -> dict[str, Any]:
+    """`raw` with the critic's model named as `check_model` does the policy's."""
+    algorithm = raw.get("algorithm")
+    critic = algorithm.get("critic") if isinstance(algorithm, dict) else None
+    if not isinstance(algorithm, dict) or not isinstance(critic, dict):
+        return raw
+    path = critic.get("path")
+    if not isinstance(path, str) or not path:
+        return raw
+    try:
+        settled, _ = await _settled(given, path)
+    except (Problem, ValueError) as error:
+        problems.append(("algorithm.critic.path", str(error)))
+        return raw
+    return {**raw, "algorithm": {**algorithm, "critic": {**critic, "path": settled}}}
 
 
 async def _settled(given: Access, path: str) -> tuple[str, Path | None]:

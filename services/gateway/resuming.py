@@ -14,6 +14,8 @@ KEPT_BY_RESUME = (
     ("training", "seed"),
     ("algorithm", "prompts_per_step"),
     ("optimizer", "type"),
+    ("algorithm", "critic", "path"),
+    ("algorithm", "critic", "optimizer", "type"),
 )
 """What a checkpoint holds, and what a draw and a step mean: a run that goes on cannot change it."""
 

@@ -16,7 +16,7 @@ from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.contracts.scores import CheckResponse
 from services.datasets import DatasetReader
 from services.gateway.access import Access, missing_dataset
-from services.gateway.model_check import Problems, check_context, check_model
+from services.gateway.model_check import Problems, check_context, check_critic, check_model
 from services.gateway.resuming import changed_by_resume, resumable
 from services.http import Problem
 from services.logs import get_logger
@@ -70,6 +70,7 @@ async def accept(given: Access, submission: RunSubmission) -> RunRecord:
     for section, record in datasets.items():
         raw = {**raw, section: {**raw[section], "dataset": record.id}}
     raw, folder = await check_model(given, raw, problems)
+    raw = await check_critic(given, raw, problems)
     await _check_verifiers(given, raw, problems)
     try:
         config = parse_config(raw)

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from recipes.reference import reference
 from services.contracts.config import MidtrainConfig, RLConfig
-from services.contracts.config.tags import models_of
+from services.contracts.config.tags import fields_of, models_of
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "config.md"
 
@@ -31,7 +31,7 @@ def test_every_key_of_a_run_config_is_there(root: type[BaseModel]) -> None:
 def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
     """Dotted paths of all that a user may write, but for tags, which have no sentence."""
     found = []
-    for name, field in model.model_fields.items():
+    for name, field in fields_of(model).items():
         if field.description is None:
             continue
         listed = "[]" if str(field.annotation).startswith("list[") else ""

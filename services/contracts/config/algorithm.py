@@ -9,7 +9,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from services.contracts.config.base import Section
+from services.contracts.config.critic import Critic
 from services.contracts.config.terms import (
+    GAE,
     KL,
     Advantage,
     Aggregation,
@@ -28,6 +30,7 @@ from services.contracts.config.terms import (
     ReinforceLoss,
     RewardKL,
     SamplerProximal,
+    SequenceValue,
     TokenMean,
     TruncateCorrection,
 )
@@ -138,6 +141,8 @@ class Algorithm(Section):
     """What becomes of a reward before advantages."""
     advantage: Advantage = GroupZScore()
     """Advantage estimator."""
+    critic: Critic | None = None
+    """The critic, which advantages `gae` and `sequence_value` need."""
     loss: Loss = PPOLoss()
     """Policy loss."""
     aggregation: Aggregation = TokenMean()
@@ -158,19 +163,21 @@ class Algorithm(Section):
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
-        """More minibatches than prompts per step; fewer than 2 samples per prompt; correction
-        `truncate` with proximal `sampler` and a loss other than `reinforce` (its weight would
-        always be 1); loss `dppo` with a correction; kl `k1_in_reward` with an advantage other than
-        `global_whiten`; chunks of `prompt_mean` larger than a group; an `adaptive` KL whose
-        horizon is no more than a fifth of a batch's samples; `dynamic_sampling` with one sample per
-        prompt; `best_of` that samples no more than it keeps."""
+        """More minibatches than prompts per step; fewer than 2 samples per prompt with an advantage
+        that compares them; correction `truncate` with proximal `sampler` and a loss other than
+        `reinforce` (its weight would always be 1); loss `dppo` with a correction; kl `k1_in_reward`
+        with an advantage other than `global_whiten` and `gae`; chunks of `prompt_mean` larger than
+        a group; an `adaptive` KL whose horizon is no more than a fifth of a batch's samples;
+        `dynamic_sampling` with one sample per prompt; `best_of` that samples no more than it
+        keeps."""
         if self.minibatches > self.prompts_per_step:
             raise ValueError(
                 f"minibatches {self.minibatches} exceeds prompts_per_step {self.prompts_per_step}: "
                 "a minibatch needs at least one prompt"
             )
-        whitened = isinstance(self.advantage, GlobalWhiten)
-        alone = isinstance(self.advantage, GlobalWhiten) and not self.advantage.baseline
+        alone = isinstance(self.advantage, GAE | SequenceValue) or (
+            isinstance(self.advantage, GlobalWhiten) and not self.advantage.baseline
+        )
         if self.samples_per_prompt < 2 and not alone:
             raise ValueError(
                 f"advantage {self.advantage.type} compares samples of one prompt: set "
@@ -192,11 +199,11 @@ class Algorithm(Section):
                 f"loss dppo is taken against the sampler, so correction {self.correction.type} "
                 "would count the same ratio twice: set correction.type to none"
             )
-        if isinstance(self.kl, RewardKL) and not whitened:
+        if isinstance(self.kl, RewardKL) and not isinstance(self.advantage, GlobalWhiten | GAE):
             raise ValueError(
                 f"kl k1_in_reward gives each token a reward, of which advantage "
-                f"{self.advantage.type} knows nothing: set advantage.type to global_whiten, or "
-                "kl.type to k2 or k3, which go into the loss"
+                f"{self.advantage.type} knows nothing: set advantage.type to global_whiten or "
+                "gae, or kl.type to k2 or k3, which go into the loss"
             )
         samples = self.prompts_per_step * self.samples_per_prompt
         adaptive = None if isinstance(self.kl, NoKL) else self.kl.adaptive
@@ -228,6 +235,22 @@ class Algorithm(Section):
     def samples_generated(self) -> int:
         """Completions sampled of each prompt."""
         return self.best_of.generation_size if self.best_of else self.samples_per_prompt
+
+    @model_validator(mode="after")
+    def _critic(self) -> Self:
+        """Advantages `gae` and `sequence_value` without a `critic`; others with one."""
+        valued = isinstance(self.advantage, GAE | SequenceValue)
+        if valued and self.critic is None:
+            raise ValueError(
+                f"advantage {self.advantage.type} needs a critic: add `critic: {{}}` for one that "
+                "starts from the policy's model, or set advantage.type to group_zscore"
+            )
+        if not valued and self.critic is not None:
+            raise ValueError(
+                f"advantage {self.advantage.type} has no use for a critic: leave critic out, or "
+                "set advantage.type to gae"
+            )
+        return self
 
     def warnings(self) -> list[tuple[str, str]]:
         """What is allowed and probably not meant: (key path below `algorithm`, sentence)."""

@@ -7,7 +7,13 @@ from pydantic_core import ErrorDetails
 from rapidfuzz import fuzz, process
 
 from services.contracts.config.run import MidtrainConfig, RLConfig, RunConfig
-from services.contracts.config.tags import Models, models_of, tags_of, with_default_tags
+from services.contracts.config.tags import (
+    Models,
+    fields_of,
+    models_of,
+    tags_of,
+    with_default_tags,
+)
 
 _ADAPTER: TypeAdapter[RLConfig | MidtrainConfig] = TypeAdapter(RunConfig)
 
@@ -40,7 +46,7 @@ def _problem(detail: ErrorDetails) -> tuple[str, str]:
     shown = ".".join(path)
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
-        known = sorted({name for model in models for name in model.model_fields})
+        known = sorted({name for model in models for name in fields_of(model)})
         near = process.extractOne(path[-1], known, scorer=fuzz.ratio, score_cutoff=60)
         hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
         return shown, f"unknown key; {hint}"
@@ -59,7 +65,7 @@ def _problem(detail: ErrorDetails) -> tuple[str, str]:
         return shown, "is required"
     given = detail.get("input")
     if detail["type"] in ("model_type", "model_attributes_type"):
-        keys = sorted({name for model in models for name in model.model_fields})
+        keys = sorted({name for model in models for name in fields_of(model)})
         return shown, f"is a section, not {given!r}: its keys are {', '.join(keys)}"
     if isinstance(given, str | int | float | bool) and detail["type"] != "value_error":
         message += f" (got {given!r})"
@@ -72,7 +78,7 @@ def _walk(root: type[BaseModel], location: list[str]) -> tuple[list[str], Models
     models: Models = [root]
     path: list[str] = []
     for part in location:
-        fields = [model.model_fields[part] for model in models if part in model.model_fields]
+        fields = [fields_of(model)[part] for model in models if part in fields_of(model)]
         if fields:
             path.append(part)
             models = [m for field in fields for m in models_of(field.annotation)]

@@ -14,6 +14,11 @@ TAGS = ("type", "source")
 Models = list[type[BaseModel]]
 
 
+def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of `model` by the keys that a user writes."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
 def models_of(annotation: Any) -> Models:
     """The models that a value of this annotation may be (items of a list included)."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -73,5 +78,5 @@ def _default_member(field: FieldInfo, members: Models, key: str) -> type[BaseMod
 
 
 def _means_another(value: dict[str, Any], member: type[BaseModel], members: Models) -> bool:
-    elsewhere = {name for other in members for name in other.model_fields}
-    return any(name in elsewhere and name not in member.model_fields for name in value)
+    elsewhere = {name for other in members for name in fields_of(other)}
+    return any(name in elsewhere and name not in fields_of(member) for name in value)

@@ -42,8 +42,41 @@ class GlobalWhiten(Section):
     """Take the mean of the group off r first (REINFORCE++-baseline)."""
 
 
+class GAE(Section):
+    """Σ over the tokens l from t on of (gamma·lambda)^(l−t)·δ_l, δ_t = r_t + gamma·V_{t+1} − V_t
+    (generalised advantage estimation). Needs `critic`. r is on the last token in the loss."""
+
+    type: Literal["gae"]
+    gamma: float = Field(1.0, gt=0, le=1)
+    """Discount per token in the loss."""
+    lambda_: float = Field(0.95, ge=0, le=1, alias="lambda")
+    """1: the return less V, without bias; 0: δ alone, with the least variance."""
+    whiten: bool = True
+    """(A − mean A) / (std A + 1e-6) over the tokens of the whole batch."""
+    keep_mean: bool = False
+    """Add mean A back after whitening (torchtune)."""
+    bootstrap_truncated: bool = False
+    """After the last token of a completion that was cut off, V is what the critic says there,
+    instead of 0."""
+
+    @model_validator(mode="after")
+    def _mean(self) -> Self:
+        """`keep_mean` without `whiten`."""
+        if self.keep_mean and not self.whiten:
+            raise ValueError("keep_mean adds back what whiten takes off: set whiten, or leave it")
+        return self
+
+
+class SequenceValue(Section):
+    """r − V, V being what the critic says at the completion's last token (minimind). Needs
+    `critic`."""
+
+    type: Literal["sequence_value"]
+
+
 Advantage = Annotated[
-    GroupMean | GroupZScore | LeaveOneOut | GlobalWhiten, Field(discriminator="type")
+    GroupMean | GroupZScore | LeaveOneOut | GlobalWhiten | GAE | SequenceValue,
+    Field(discriminator="type"),
 ]
 
 # --- policy losses ----------------------------------------------------------------------------
@@ -269,7 +302,7 @@ class ReferenceKL(Section):
 
 class RewardKL(Section):
     """−beta·(log π_prox − log π_ref) added to the reward of each token, fixed during the batch.
-    Needs an advantage that sums rewards per token (`global_whiten`)."""
+    Needs an advantage that sums rewards per token (`global_whiten`, `gae`)."""
 
     type: Literal["k1_in_reward"]
     beta: float = Field(0.01, gt=0)

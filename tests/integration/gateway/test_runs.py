@@ -120,6 +120,11 @@ def test_every_problem_is_named_by_its_key_at_once(submit: Any) -> None:
         ({"algorithm": {"samples_per_prompt": 1}}, "algorithm", "set samples_per_prompt to 2"),
         ({"model": {"path": "run:none"}}, "model.path", "there is no run 'none'"),
         ({"model": {"path": "~nobody-here/m"}}, "model.path", "there is no model at '~nobody-here"),
+        (
+            {"algorithm": {"critic": {"path": "/nowhere"}, "advantage": {"type": "gae"}}},
+            "algorithm.critic.path",
+            "there is no model at '/nowhere'",
+        ),
         ({"model": {"path": "m" * 5000}}, "model.path", "there is no model at 'mmm"),
         ({"evaluation": {"dataset": "other"}}, "evaluation.dataset", "there is no dataset 'other'"),
         ({"data": {"dataset": 5}}, "data.dataset", "string"),
@@ -267,11 +272,16 @@ def test_what_a_checkpoint_and_open_draws_depend_on_stays_when_a_run_is_resumed(
         "algorithm": {"prompts_per_step": 2},
         "optimizer": {"type": "muon"},
     }
+    valued = {"advantage": {"type": "gae"}, "critic": {}}
 
     refused = problems(api.post("/v1/runs", json={"resume_from": run, "config": changes}))
 
     assert set(refused) == {"training.seed", "algorithm.prompts_per_step", "optimizer.type"}
     assert "is 7, but the run that is resumed has 0" in refused["training.seed"]
+    added = problems(
+        api.post("/v1/runs", json={"resume_from": run, "config": {"algorithm": valued}})
+    )
+    assert set(added) == {"algorithm.critic.optimizer.type"}
     senseless = api.post("/v1/runs", json={"resume_from": run, "config": {"training": "x"}})
     assert "training" in problems(senseless)
 

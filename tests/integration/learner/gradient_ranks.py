@@ -1,4 +1,5 @@
-"""Started by torchrun: one batch's gradient, with its groups shared between the ranks.
+"""Started by torchrun: one batch's gradients, of policy and critic, with its groups shared between
+the ranks.
 
 `gradient_ranks.py OUTPUT BUDGET`: rank 0 writes the gradients to OUTPUT as safetensors.
 """
@@ -6,20 +7,31 @@
 import sys
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from learner.distributed import start_ranks, stop_ranks
+from learner.critic import Critic, TokenValues, accumulate_value_gradients
+from learner.distributed import Ranks, start_ranks, stop_ranks
 from learner.logprobs import TokenLogprobs
 from learner.objective import Objective
+from learner.optimizers import Optimizers
 from learner.packing import share
 from learner.step import accumulate_gradients
+from learner.values import Moments
 from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.optimizer import AdamW
 from services.contracts.config.terms import ReferenceKL
-from tests.unit.learner.policies import random_samples, tiny_model
+from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model
 
 GROUPS = 5
+
+
+def shared(module: nn.Module, ranks: Ranks) -> nn.Module:
+    """As `train_rl` has it."""
+    return DistributedDataParallel(module, forward_sync_buffers=False) if ranks.size > 1 else module
 
 
 def main() -> None:
@@ -32,13 +44,23 @@ def main() -> None:
     sizes = [sum(len(s.tokens) for s in samples if s.group == g) for g in range(GROUPS)]
     # Two ranks get unequal numbers of groups, hence of micro-batches: the smaller one pads.
     mine = share(sizes, ranks.size)[ranks.rank]
-    policy: nn.Module = TokenLogprobs(model)
-    if ranks.size > 1:
-        policy = DistributedDataParallel(policy, forward_sync_buffers=False)
+    share_of_rank = [sample for sample in samples if sample.group in mine]
     objective = Objective(Algorithm(kl=ReferenceKL(type="k3", beta=0.1)), 0.8, 12)
-    accumulate_gradients(policy, [s for s in samples if s.group in mine], objective, budget, ranks)
+    policy = shared(TokenLogprobs(model), ranks)
+    accumulate_gradients(policy, share_of_rank, objective, budget, ranks)
+    valued = tiny_critic()
+    optimizers = Optimizers(valued, AdamW())
+    values = shared(TokenValues(valued), ranks)
+    critic = Critic(valued, values, optimizers, CriticConfig(), Moments())
+    for sample in share_of_rank:
+        k = len(sample.sampler_logprobs)
+        sample.values, sample.returns = torch.zeros(k + 1), torch.linspace(0, 1, k)
+    algorithm = Algorithm.model_validate({"advantage": {"type": "gae"}, "critic": {}})
+    accumulate_value_gradients(critic, share_of_rank, algorithm, budget, ranks)
     if ranks.first:
-        save_file({name: p.grad for name, p in model.named_parameters()}, output)
+        found = {name: p.grad for name, p in model.named_parameters()}
+        found |= {f"critic {name}": p.grad for name, p in valued.named_parameters()}
+        save_file(found, output)
     assert ranks.broadcast(b"the end" if ranks.first else None) == b"the end"
     assert ranks.sum([1.0, float(ranks.rank)]) == [ranks.size, sum(range(ranks.size))]
     stop_ranks(ranks)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from learner.checkpoint import verify
+from learner.checkpoint import CRITIC, verify
 from services.contracts.config import parse_config
 from services.contracts.dataset import Row
 from services.contracts.records import DatasetRecord, RunRecord, RunState
@@ -19,7 +20,7 @@ from services.datasets import append_rows
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.torch_worker import TorchWorker, eventually
+from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -168,6 +169,76 @@ async def test_a_run_survives_kill_9_is_cancelled_and_goes_on_at_its_step(
     assert learner.wait(timeout=30) == 0
 
 
+VALUED: dict[str, Any] = {
+    "prompts_per_step": 4,
+    "samples_per_prompt": 4,
+    "minibatches": 2,
+    "advantage": {"type": "gae", "lambda": 0.9},
+    "kl": {"type": "k1_in_reward", "beta": 0.01},
+    "critic": {
+        "optimizer": {"type": "adamw", "lr": 1e-3},
+        "warmup_steps": 2,
+        "normalisation": {"type": "exponential"},
+    },
+}
+
+
+async def test_a_critic_survives_kill_9_and_goes_on_as_if_nothing_had_been(
+    place: Place, store: Store
+) -> None:
+    volume = Volume(place.data)
+    await add_sums(store, place.data)
+    await submit(store, "first", MIDTRAIN)
+    learner = place.learner()
+    await ended(store, "first")
+    raw = rl(algorithm=VALUED, training=rl()["training"] | {"max_steps": 12})
+    await submit(store, "valued", raw)
+    record: RunRecord | None = None
+
+    async def reached() -> bool:
+        nonlocal record
+        record = await store.runs.get("valued")
+        return record is not None and record.step >= 7
+
+    async with serving(store, volume, "valued", parse_config(raw)) as worker:
+        await eventually(reached)
+        learner.send_signal(signal.SIGKILL)
+        learner.wait()
+        before = dict(worker.digests)
+        old_rows = {row["step"]: row for row in steps(place, "valued")}
+        assert record is not None
+        assert record.checkpoint is not None
+        saved = place.data / record.checkpoint / CRITIC
+        head = load_file(saved / "model.safetensors")["score.weight"]
+        learner = place.learner()
+        ended_record = await ended(store, "valued")
+
+    assert (ended_record.state, ended_record.step) == (RunState.SUCCEEDED, 12)
+    # It has learned by then, and its units are those of the returns that it has seen.
+    assert float(head.abs().max()) > 0
+    assert ended_record.checkpoint is not None
+    state = verify(place.data / ended_record.checkpoint)
+    assert state.critic_moments[0] == pytest.approx(1 - 0.99995**12)
+    rows = {row["step"]: row for row in steps(place, "valued")}
+    assert sorted(rows) == list(range(1, 13))
+    assert [rows[step]["train/updates"] for step in (1, 2, 3)] == [0, 0, 2]
+    # Replay is exact: the same versions, and the critic knows and misses the same.
+    fork = state.lineages[1][1]
+    assert fork == 5
+    again = {tag.partition(":")[2]: x for tag, x in worker.digests.items() if tag not in before}
+    old = {tag.partition(":")[2]: x for tag, x in before.items()}
+    assert again.keys() & old.keys()
+    assert all(again[version] == old[version] for version in again.keys() & old.keys())
+    repeated = [step for step in old_rows if step > fork]
+    assert repeated
+    for step in repeated:
+        for name in ("critic/loss", "critic/value_mean", "critic/grad_norm", "train/loss"):
+            assert rows[step][name] == old_rows[step][name], (step, name)
+
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0
+
+
 async def test_what_a_user_got_wrong_fails_the_run_in_words_and_the_learner_goes_on(
     place: Place, store: Store
 ) -> None:
@@ -216,7 +287,8 @@ def test_without_redis_the_learner_says_so(tmp_path: Path) -> None:
 async def test_two_ranks_train_a_run_together(place: Place, store: Store) -> None:
     await add_sums(store, place.data)
     await submit(store, "first", MIDTRAIN)
-    await submit(store, "second", rl(training=rl()["training"] | {"max_steps": 4}))
+    raw = rl(algorithm=VALUED, training=rl()["training"] | {"max_steps": 4})
+    await submit(store, "second", raw)
     learner = place.learner(
         *("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
         *("--nproc-per-node", "2", "-m", "learner"),
@@ -225,12 +297,13 @@ async def test_two_ranks_train_a_run_together(place: Place, store: Store) -> Non
         store,
         Volume(place.data),
         "second",
-        parse_config(rl()),  # type: ignore[arg-type]
+        parse_config(raw),  # type: ignore[arg-type]
     )
     working = asyncio.create_task(worker.work())
     record = await ended(store, "second")
     working.cancel()
     assert (record.state, record.step) == (RunState.SUCCEEDED, 4)
+    assert [row["train/updates"] for row in steps(place, "second")] == [0, 0, 2, 2]
     assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in steps(place, "second"))
     os.kill(learner.pid, signal.SIGTERM)
     learner.wait(timeout=40)

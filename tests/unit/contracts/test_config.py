@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from services.contracts.config import ConfigError, parse_config
-from services.contracts.config.run import AdamW, MidtrainConfig, MuonAdamW, RLConfig
+from services.contracts.config.optimizer import AdamW, MuonAdamW
+from services.contracts.config.run import MidtrainConfig, RLConfig
 from services.contracts.config.terms import NoKL, ReferenceKL
 
 RL: dict[str, Any] = {

@@ -16,7 +16,24 @@ from services.contracts.config.algorithm import Algorithm
         ),
         (
             {"kl": {"type": "k1_in_reward"}},
-            "advantage group_zscore knows nothing: set advantage.type to global_whiten",
+            "advantage group_zscore knows nothing: set advantage.type to global_whiten or gae",
+        ),
+        (
+            {"advantage": {"type": "sequence_value"}, "critic": {}, "kl": {"type": "k1_in_reward"}},
+            "advantage sequence_value knows nothing: set advantage.type to global_whiten or gae",
+        ),
+        ({"advantage": {"type": "gae"}}, "advantage gae needs a critic: add `critic: {}`"),
+        (
+            {"advantage": {"type": "sequence_value"}},
+            "advantage sequence_value needs a critic: add `critic: {}`",
+        ),
+        (
+            {"critic": {}},
+            "group_zscore has no use for a critic: leave critic out, or set advantage.type to gae",
+        ),
+        (
+            {"advantage": {"type": "gae", "whiten": False, "keep_mean": True}, "critic": {}},
+            "keep_mean adds back what whiten takes off",
         ),
         (
             {"aggregation": {"type": "prompt_mean", "chunk": 9}},
@@ -57,8 +74,18 @@ def test_what_cannot_work_is_refused(algorithm: dict[str, Any], said: str) -> No
         Algorithm.model_validate(algorithm)
 
 
-def test_one_sample_is_enough_for_an_estimator_over_the_batch() -> None:
-    one = {"advantage": {"type": "global_whiten"}, "samples_per_prompt": 1}
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        {"advantage": {"type": "global_whiten"}},
+        {"advantage": {"type": "gae"}, "critic": {}},
+        {"advantage": {"type": "sequence_value"}, "critic": {}},
+    ],
+)
+def test_one_sample_is_enough_for_an_estimator_that_compares_none(
+    estimator: dict[str, Any],
+) -> None:
+    one = estimator | {"samples_per_prompt": 1}
     assert Algorithm.model_validate(one).samples_per_prompt == 1
 
 
@@ -66,6 +93,14 @@ def test_of_each_prompt_is_sampled_what_is_trained_or_what_is_chosen_from() -> N
     assert Algorithm(samples_per_prompt=4).samples_generated == 4
     chosen = Algorithm.model_validate({"samples_per_prompt": 4, "best_of": {"generation_size": 16}})
     assert chosen.samples_generated == 16
+
+
+def test_lambda_is_written_as_it_is_called_and_stays_when_it_is_stored() -> None:
+    given = {"advantage": {"type": "gae", "lambda": 0.5}, "critic": {}}
+    algorithm = Algorithm.model_validate(given)
+    stored = algorithm.model_dump(mode="json")
+    assert stored["advantage"]["lambda"] == 0.5
+    assert Algorithm.model_validate(stored) == algorithm
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from transformers import LlamaConfig, LlamaForSequenceClassification
 
+from learner.attention import use_packed_attention
 from learner.batch import Sample
 from learner.losses import Tokens
 from learner.models import LoadedModel, make_model
@@ -19,6 +21,17 @@ TINY = ScratchModel(
 
 def tiny_model(seed: int = 0) -> LoadedModel:
     return make_model(TINY, seed)
+
+
+def tiny_critic(labels: int = 1) -> LlamaForSequenceClassification:
+    """A model of the tiny one's sizes with another head, random all over."""
+    config = tiny_model().model.config.to_dict()
+    unlabelled = {k: v for k, v in config.items() if k not in ("id2label", "label2id")}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        critic = LlamaForSequenceClassification(LlamaConfig(**unlabelled, num_labels=labels))
+    use_packed_attention(critic)
+    return critic
 
 
 def logs(*ratios: float) -> torch.Tensor:

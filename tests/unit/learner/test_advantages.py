@@ -82,12 +82,12 @@ def test_whitening_starts_from_rewards_or_from_their_distance_to_the_group() -> 
 
 def test_a_return_is_the_discounted_sum_of_what_follows() -> None:
     # Last 2 − .5; before it −.25 + .9 · 1.5; first −1 + .9 · 1.1.
-    returns = discounted_returns(2.0, tensor(1.0, 0.25, 0.5), 0.9)
+    returns = discounted_returns(tensor(-1.0, -0.25, 2.0 - 0.5), 0.9)
     assert returns.tolist() == pytest.approx([-1 + 0.9 * 1.1, 1.1, 1.5], rel=1e-12)
 
 
-def test_without_penalty_and_discount_every_token_returns_the_reward() -> None:
-    assert discounted_returns(0.75, tensor(0, 0, 0), 1.0).tolist() == [0.75] * 3
+def test_without_discount_every_token_returns_the_reward() -> None:
+    assert discounted_returns(tensor(0, 0, 0.75), 1.0).tolist() == [0.75] * 3
 
 
 def test_whitening_is_over_tokens_with_the_unbiased_deviation() -> None:

@@ -1,6 +1,7 @@
 """A checkpoint restores everything, loads in transformers, and is refused unless it is whole."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,26 +10,32 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from learner.checkpoint import (
+    CRITIC,
     TrainingState,
     UnusableCheckpoint,
     capture,
+    load_critic_optimizer,
     load_optimizer,
     retain,
     verify,
     write_checkpoint,
 )
+from learner.critic import Critic, TokenValues, train_critic
 from learner.distributed import Ranks
 from learner.logprobs import TokenLogprobs
-from learner.models import LoadedModel, load_model
+from learner.models import LoadedModel, load_critic, load_model
 from learner.objective import Objective
 from learner.optimizers import Optimizers
 from learner.step import train_batch
+from learner.values import Moments
 from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.model import PretrainedModel
-from services.contracts.config.run import AdamW, MuonAdamW
-from tests.unit.learner.policies import random_samples, tiny_model
+from services.contracts.config.optimizer import AdamW, MuonAdamW
+from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model
 
 STATE = TrainingState("r1", 10, 10, 20, [("a", 0), ("b", 5)], "models/base")
+VALUED = Algorithm.model_validate({"advantage": {"type": "gae"}, "critic": {}})
 CONFIGS: list[AdamW | MuonAdamW] = [AdamW(lr=1e-3), MuonAdamW(type="muon", lr=1e-3)]
 
 
@@ -40,7 +47,7 @@ def step(loaded: LoadedModel, optimizers: Optimizers, seed: int) -> None:
         Objective(Algorithm(), 1.0, 12),
         1000,
         Ranks(0, 1, torch.device("cpu")),
-        lambda: None,
+        lambda _: 1.0,
     )
 
 
@@ -82,6 +89,51 @@ def test_what_training_changes_after_the_copy_is_not_in_the_checkpoint(tmp_path:
         assert torch.equal(tensor, before[name]), name
     for name, tensor in load_file(folder / "training" / "optimizer.safetensors").items():
         assert torch.equal(tensor, moments[name]), name
+
+
+def a_critic(config: AdamW | MuonAdamW) -> Critic:
+    model = tiny_critic()
+    optimizers = Optimizers(model, config)
+    return Critic(model, TokenValues(model), optimizers, CriticConfig(), Moments(0.5, 1.0, 3.0))
+
+
+def critic_step(critic: Critic, seed: int) -> None:
+    samples = random_samples(groups=2, per_group=3, seed=seed)
+    for sample in samples:
+        sample.values = torch.zeros(len(sample.sampler_logprobs) + 1)
+        sample.returns = torch.linspace(0, 1, len(sample.sampler_logprobs), dtype=torch.float64)
+    train_critic(critic, [samples], VALUED, 1000, Ranks(0, 1, torch.device("cpu")), lambda _: 1.0)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.type)
+def test_a_critic_goes_on_exactly_where_the_checkpoint_was_made(
+    tmp_path: Path, config: AdamW | MuonAdamW
+) -> None:
+    loaded = tiny_model()
+    critic = a_critic(config)
+    critic_step(critic, 1)
+    captured = capture(loaded, Optimizers(loaded.model, config), STATE, critic)
+    critic_step(critic, 2)
+    folder = write_checkpoint(tmp_path, captured, nothing)
+    verify(folder)
+
+    model = load_critic(str(folder / CRITIC), PretrainedModel(path="policy"), loaded.model)
+    again = Critic(model, TokenValues(model), Optimizers(model, config), critic.config, Moments())
+    load_critic_optimizer(folder, again.optimizers)
+    critic_step(again, 2)
+    expected = critic.model.state_dict()
+    assert float(expected["score.weight"].abs().max()) > 0
+    for name, tensor in again.model.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+    # vLLM, which reads every *.safetensors beside the config, must not find it.
+    assert [path.name for path in folder.glob("*.safetensors")] == ["model.safetensors"]
+
+
+def test_the_units_of_a_critic_are_as_exact_as_they_were(tmp_path: Path) -> None:
+    state = replace(STATE, critic_moments=(1 / 3, 2e-17, 0.1 + 0.2))
+    loaded = tiny_model()
+    captured = capture(loaded, Optimizers(loaded.model, CONFIGS[0]), state)
+    assert verify(write_checkpoint(tmp_path, captured, nothing)) == state
 
 
 def nothing() -> None:

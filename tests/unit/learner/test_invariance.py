@@ -15,6 +15,7 @@ from learner.distributed import Ranks
 from learner.logprobs import TokenLogprobs
 from learner.objective import Objective, set_returns
 from learner.step import accumulate_gradients
+from learner.values import Scale
 from services.contracts.config.algorithm import Algorithm
 from tests.unit.learner.policies import random_samples, tiny_model
 from tests.unit.learner.threads import on_ranks
@@ -51,6 +52,12 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         "loss": {"type": "dppo", "delta": 0.01, "tau": 0.1},
         "aggregation": {"type": "prompt_mean"},
     },
+    "a critic, whitening, KL in the reward": {
+        "advantage": {"type": "gae", "lambda": 0.9, "bootstrap_truncated": True},
+        "critic": {},
+        "proximal": {"type": "recompute"},
+        "kl": {"type": "k1_in_reward", "beta": 0.5},
+    },
     "cispo over a constant": {
         "loss": {"type": "cispo", "absolute_cap": 1.2},
         "aggregation": {"type": "constant"},
@@ -72,6 +79,9 @@ def batch(goal: Objective) -> list[Sample]:
             sample.proximal_logprobs = near(sample.sampler_logprobs, 100 + number, 0.1)
         if goal.algorithm.kl.type != "none":
             sample.reference_logprobs = near(sample.sampler_logprobs, 200 + number, 0.1)
+        if goal.algorithm.critic is not None:
+            sample.values = near(torch.zeros(len(sample.sampler_logprobs) + 1), 300 + number)
+            sample.cut_off = number % 3 == 0
     return samples
 
 
@@ -84,7 +94,7 @@ def gradients(
         model = tiny_model().model.double()
         model.load_state_dict(MODEL.state_dict())
         mine = list(shares[ranks.rank])
-        set_returns([sample for sample in mine if sample.trains], goal, ranks.sum)
+        set_returns([sample for sample in mine if sample.trains], goal, ranks.sum, Scale())
         accumulate_gradients(TokenLogprobs(model), mine, goal, budget, ranks)
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 

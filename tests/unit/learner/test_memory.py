@@ -7,20 +7,30 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
+from learner.critic import Critic, TokenValues
 from learner.distributed import Ranks
 from learner.logprobs import VOCABULARY, TokenLogprobs, head_logprobs
 from learner.objective import Objective
 from learner.optimizers import Optimizers
 from learner.step import train_batch
+from learner.values import Moments
 from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.run import AdamW
-from services.contracts.config.terms import RecomputeProximal, ReferenceKL
+from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.optimizer import AdamW
+from services.contracts.config.terms import GAE, RecomputeProximal, ReferenceKL
 from tests.unit.learner.policies import random_samples
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 WORDS = 5 * VOCABULARY // 2
+SIZES: dict[str, Any] = {
+    "vocab_size": WORDS,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
 
 
 class Largest(TorchDispatchMode):
@@ -39,15 +49,15 @@ class Largest(TorchDispatchMode):
 
 def model(seed: int = 0) -> LlamaForCausalLM:
     torch.manual_seed(seed)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=WORDS,
-            hidden_size=8,
-            intermediate_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-        )
-    )
+    return LlamaForCausalLM(LlamaConfig(**SIZES))
+
+
+def valued() -> Critic:
+    torch.manual_seed(2)
+    config = LlamaConfig(**SIZES, num_labels=1)
+    valued = LlamaForSequenceClassification(config)
+    optimizers = Optimizers(valued, AdamW(lr=1e-3))
+    return Critic(valued, TokenValues(valued), optimizers, CriticConfig(), Moments())
 
 
 def largest_of_a_step() -> tuple[int, int]:
@@ -63,14 +73,17 @@ def largest_of_a_step() -> tuple[int, int]:
                 Algorithm(
                     proximal=RecomputeProximal(type="recompute"),
                     kl=ReferenceKL(type="k3", beta=0.1),
+                    advantage=GAE(type="gae"),
+                    critic=CriticConfig(),
                 ),
                 temperature=0.8,
                 max_tokens=12,
             ),
             10_000,  # one micro-batch: nothing but the chunks keeps it small
             ALONE,
-            lambda: None,
+            lambda _: 1.0,
             TokenLogprobs(model(1)),
+            valued(),
         )
     return sum(len(sample.sampler_logprobs) for sample in samples), largest.elements
 

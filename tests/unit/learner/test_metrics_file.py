@@ -13,7 +13,7 @@ from learner.checkpointer import Checkpointer
 from learner.disk import Disk
 from learner.metrics_file import MetricsFile
 from learner.optimizers import Optimizers
-from services.contracts.config.run import AdamW
+from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.disks import Status
 from tests.unit.learner.policies import tiny_model
 

@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from learner.disk import Disk
 from learner.models import (
     UnusableModel,
     end_tokens,
+    load_critic,
     load_model,
     make_model,
     save_description,
@@ -21,13 +26,14 @@ from learner.models import (
 from learner.optimizers import Optimizers
 from learner.publish import Publisher, snapshot
 from learner.rows import UnusableRow, lesson
-from services.contracts.config.model import PretrainedModel
-from services.contracts.config.run import MidtrainData, MuonAdamW
+from services.contracts.config.model import CharacterTokenizer, PretrainedModel
+from services.contracts.config.optimizer import MuonAdamW
+from services.contracts.config.run import MidtrainData
 from services.contracts.dataset import Row
 from services.contracts.weights import WeightManifest
 from services.volume import checksum
 from tests.unit.learner.disks import Status
-from tests.unit.learner.policies import TINY, tiny_model
+from tests.unit.learner.policies import TINY, tiny_critic, tiny_model
 
 
 def test_the_same_seed_makes_the_same_model() -> None:
@@ -63,6 +69,53 @@ def test_a_folder_that_is_no_model_is_refused_in_words(
     prepare(path)  # type: ignore[operator]
     with pytest.raises(UnusableModel, match=message):
         load_model(str(path), PretrainedModel(path=str(path)))
+
+
+def reward_model(folder: Path, labels: int = 1) -> torch.Tensor:
+    """The head of a reward model in `folder`."""
+    model = tiny_critic(labels)
+    model.save_pretrained(folder)
+    head: torch.Tensor = model.score.weight.detach()
+    return head
+
+
+def test_a_critic_from_a_language_model_says_0_and_one_from_a_reward_model_what_that_says(
+    tmp_path: Path,
+) -> None:
+    policy = tiny_model().model
+    policy.save_pretrained(tmp_path / "policy")
+    head = reward_model(tmp_path / "reward")
+    config = PretrainedModel(path="policy")
+
+    new = load_critic(str(tmp_path / "policy"), config, policy)
+    taught = load_critic(str(tmp_path / "reward"), config, policy)
+
+    assert new.score.weight.shape == (1, TINY.hidden_size)
+    assert not new.score.weight.any()
+    layer = "model.layers.1.mlp.up_proj.weight"
+    assert torch.equal(new.state_dict()[layer], policy.state_dict()[layer])
+    assert torch.equal(taught.score.weight, head)
+    assert "lm_head.weight" not in new.state_dict()
+
+
+def test_a_critic_that_does_not_fit_the_policy_is_refused_in_words(tmp_path: Path) -> None:
+    policy, config = tiny_model().model, PretrainedModel(path="policy")
+    reward_model(tmp_path / "two", labels=2)
+    small = make_model(TINY.model_copy(update={"tokenizer": CharacterTokenizer(alphabet="01")}), 0)
+    small.model.save_pretrained(tmp_path / "small")
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "small").state_dict()
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part/config.json").write_text((tmp_path / "small/config.json").read_text())
+    del whole["model.norm.weight"]
+    save_file(whole, tmp_path / "part/model.safetensors", metadata={"format": "pt"})
+    for folder, message in (
+        ("none", "the critic's model .*none: no such folder"),
+        ("two", "score.weight, or has it in another shape; a value head has one output"),
+        ("part", "lacks model.norm.weight"),
+        ("small", "knows 6 tokens, the policy's 22: a critic needs the policy's tokenizer"),
+    ):
+        with pytest.raises(UnusableModel, match=message):
+            load_critic(str(tmp_path / folder), config, policy)
 
 
 def test_a_description_has_everything_but_weights_and_names_the_published_type(
@@ -174,6 +227,16 @@ def test_muon_takes_the_matrices_inside_the_blocks() -> None:
     assert "model.layers.0.mlp.up_proj.weight" in muon
     assert {"model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"} <= adamw
     assert len(muon) == 2 * 7
+
+
+def test_muon_leaves_a_value_head_to_adamw() -> None:
+    optimizers = Optimizers(tiny_critic(), MuonAdamW(type="muon"))
+    muon, adamw = (
+        {optimizers.names[p] for group in part.param_groups for p in group["params"]}
+        for part in optimizers.parts
+    )
+    assert "model.layers.0.self_attn.q_proj.weight" in muon
+    assert {"score.weight", "model.embed_tokens.weight"} <= adamw
 
 
 def test_an_update_with_an_infinite_gradient_is_skipped() -> None:

@@ -11,7 +11,7 @@ from learner.objective import Objective, penalties
 from learner.optimizers import Optimizers
 from learner.step import train_batch
 from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.run import AdamW
+from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.policies import tiny_model, trajectory_group
 from tests.unit.learner.threads import on_ranks
 from tests.unit.learner.unigrams import ALONE, Unigrams, prepared, trained
@@ -116,7 +116,7 @@ def metrics(goal: Objective, minibatches: list[list[Sample]]) -> dict[str, float
     """Of a batch that hardly moves the policy."""
     optimizers = Optimizers(tiny_model().model, AdamW(lr=1.0))
     policy = Unigrams().float()
-    return train_batch(policy, optimizers, minibatches, goal, 100, ALONE, lambda: None)
+    return train_batch(policy, optimizers, minibatches, goal, 100, ALONE, lambda _: 1.0)
 
 
 def parts(goal: Objective) -> list[list[Sample]]:
@@ -169,7 +169,7 @@ def test_all_ranks_stop_together_though_only_one_has_gone_too_far() -> None:
                 sample.sampler_logprobs -= math.log(4)
         policy = Unigrams().float()
         optimizers = Optimizers(tiny_model().model, AdamW(lr=1.0))
-        return train_batch(policy, optimizers, [part], goal, 100, ranks, lambda: None)
+        return train_batch(policy, optimizers, [part], goal, 100, ranks, lambda _: 1.0)
 
     first, second = on_ranks(2, one)
     assert first == second

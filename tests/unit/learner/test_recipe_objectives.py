@@ -1,4 +1,5 @@
-"""Each recipe's objective, composed by the learner, against its formula written out here.
+"""Each recipe's objective, composed by the learner, against its formula written out here; and what
+its critic learns, where it has one.
 
 Two groups of 10 and 3 answers: one answer was cut off, one has no reward, every second token is not
 the policy's. All in float64, loss and gradient.
@@ -11,12 +12,15 @@ from statistics import fmean, stdev
 import pytest
 import torch
 
+from learner.batch import Sample
+from learner.critic import accumulate_value_gradients, learn_scale
 from learner.objective import Objective
 from recipes import find_recipe, list_recipes, merged
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.trajectory import TrajectoryGroup
 from tests.unit.learner.policies import trajectory_group
-from tests.unit.learner.unigrams import VOCABULARY, Unigrams, prepared, trained
+from tests.unit.learner.tables import Table, table_critic
+from tests.unit.learner.unigrams import ALONE, VOCABULARY, Unigrams, prepared, trained
 
 REWARDS: list[list[float | None]] = [
     [1.0, 0.0, 0.0, 1.5, -0.5, 0.0, 1.0, 0.0, 0.25, 1.0],
@@ -43,6 +47,12 @@ class Answer:
     """All its tokens, in the loss or not."""
     group: int
     number: int
+    values: torch.Tensor
+    """[k + 1] what the critic said before the update."""
+    tokens: list[int]
+    """Prompt and answer."""
+    places: list[int]
+    """Which of them are in the loss."""
 
     @property
     def all(self) -> list[float]:
@@ -140,6 +150,85 @@ def nanochat_grpo(answers: list[Answer]) -> torch.Tensor:
     return torch.stack(means).mean()
 
 
+def discounted(x: Answer, score: float, beta: float, decay: float) -> torch.Tensor:
+    """A_t = Σ_l decay^(l−t) δ_l, where each token earns −β·k1, and the last one the score."""
+    rewards = -beta * (x.prox - x.ref)
+    rewards[-1] += score
+    value = x.values[:-1]
+    delta = rewards + torch.cat([value[1:], torch.zeros(1)]) - value
+    k = len(delta)
+    parts = [sum(decay ** (j - t) * float(delta[j]) for j in range(t, k)) for t in range(k)]
+    return torch.tensor(parts, dtype=torch.float64)
+
+
+# No answer has the 18 tokens that torchtune wants: every score is −3.
+def torchtune_advantages(x: Answer) -> torch.Tensor:
+    return discounted(x, -3.0, 0.01, 0.95)
+
+
+def areal_advantages(x: Answer) -> torch.Tensor:
+    return discounted(x, x.score, 0.1, 1.0)
+
+
+def over_tokens(answers: list[Answer], of: Callable[[Answer], torch.Tensor]) -> torch.Tensor:
+    return torch.cat([of(x) for x in answers])
+
+
+def torchtune_ppo(answers: list[Answer]) -> torch.Tensor:
+    a = over_tokens(answers, torchtune_advantages)
+    white = (a - a.mean()) / (a.std() + 1e-6) + a.mean()
+    rho = over_tokens(answers, lambda x: (x.p - x.prox).exp())
+    return -torch.minimum(rho * white, rho.clamp(0.8, 1.2) * white).mean()
+
+
+def areal_ppo_code(answers: list[Answer]) -> torch.Tensor:
+    a = over_tokens(answers, areal_advantages)
+    white = (a - a.mean()) / (a.std() + 1e-6)
+    rho = over_tokens(answers, lambda x: (x.p - x.prox).exp())
+    w = over_tokens(answers, lambda x: (x.prox - x.mu).exp())
+    kept = torch.where(w > 5, torch.zeros_like(w), w)
+    return -(kept * torch.minimum(rho * white, rho.clamp(0.8, 1.2) * white)).mean()
+
+
+def minimind_ppo(answers: list[Answer]) -> torch.Tensor:
+    # The sequence form: one ratio, one advantage and one loss per answer.
+    parts = [
+        ppo((x.p - x.mu).sum().exp(), x.score - float(x.values[-1]), 0.1, 0.1)
+        + 0.02 * ((x.p - x.ref) ** 2 / 2).mean()
+        for x in answers
+    ]
+    return torch.stack(parts).mean()
+
+
+def torchtune_critic(answers: list[Answer], table: torch.Tensor) -> torch.Tensor:
+    # It is asked before each token in the loss.
+    said = torch.stack([table[x.tokens[place - 1]] for x in answers for place in x.places])
+    before = over_tokens(answers, lambda x: x.values[:-1])
+    target = over_tokens(answers, torchtune_advantages) + before
+    near = torch.maximum(torch.minimum(said, before + 0.2), before - 0.2)
+    return 0.1 * 0.5 * torch.maximum((said - target) ** 2, (near - target) ** 2).mean()
+
+
+def areal_critic(answers: list[Answer], table: torch.Tensor) -> torch.Tensor:
+    said = torch.stack([table[x.tokens[place - 1]] for x in answers for place in x.places])
+    before = over_tokens(answers, lambda x: x.values[:-1])
+    returns = over_tokens(answers, areal_advantages) + before
+    # After its first batch the moving mean and deviation are the batch's own.
+    target = (returns - returns.mean()) / returns.std(correction=0)
+    near = torch.maximum(torch.minimum(said, before + 0.2), before - 0.2)
+    return 0.5 * torch.maximum((said - target) ** 2, (near - target) ** 2).mean()
+
+
+def minimind_critic(answers: list[Answer], table: torch.Tensor) -> torch.Tensor:
+    # It is asked once, after all; vf_coef 0.5 of the mean squared error.
+    return 0.5 * torch.stack([(table[x.tokens[-1]] - x.score) ** 2 for x in answers]).mean()
+
+
+CRITICS: dict[str, Callable[[list[Answer], torch.Tensor], torch.Tensor]] = {
+    "torchtune_ppo": torchtune_critic,
+    "areal_ppo_code": areal_critic,
+    "minimind_ppo": minimind_critic,
+}
 FORMULAS: dict[str, Callable[[list[Answer]], torch.Tensor]] = {
     "grpo": grpo,
     "dr_grpo": dr_grpo,
@@ -150,6 +239,9 @@ FORMULAS: dict[str, Callable[[list[Answer]], torch.Tensor]] = {
     "reinforce_pp": reinforce_pp,
     "icepop": icepop,
     "nanochat_grpo": nanochat_grpo,
+    "torchtune_ppo": torchtune_ppo,
+    "areal_ppo_code": areal_ppo_code,
+    "minimind_ppo": minimind_ppo,
 }
 
 
@@ -169,22 +261,22 @@ def test_every_recipe_of_reinforcement_learning_has_its_formula_here() -> None:
     assert names - {"demo_grpo", "smollm2_gsm8k"} == set(FORMULAS)
 
 
-@pytest.mark.parametrize("name", FORMULAS)
-def test_the_composed_objective_is_the_formula(name: str) -> None:
+def recipe(name: str) -> Objective:
     given = {"model": {"path": "org/model"}, "data": {"dataset": "d"}}
     config = parse_config(merged(find_recipe(name).config, given))
     assert isinstance(config, RLConfig)
-    objective = Objective(config.algorithm, config.sampling.temperature, MAX_TOKENS)
-    samples = prepared(groups(), objective)
+    return Objective(config.algorithm, config.sampling.temperature, MAX_TOKENS)
 
-    policy = Unigrams()
+
+def answers_of(samples: list[Sample], policy: Unigrams, temperature: float) -> list[Answer]:
+    """Those that have a reward, under `policy`."""
     answers = []
     for sample in samples:
         rewards = REWARDS[sample.group]
         score = rewards[sample.number]
         if score is None:
             continue
-        p = policy.logits.log_softmax(0)[sample.tokens[sample.wanted]]
+        p = (policy.logits / temperature).log_softmax(0)[sample.tokens[sample.wanted]]
         mu = sample.sampler_logprobs.double()
         unused = torch.full_like(mu, torch.nan)
         answers.append(
@@ -198,9 +290,20 @@ def test_the_composed_objective_is_the_formula(name: str) -> None:
                 length=sample.number + 2,
                 group=sample.group,
                 number=sample.number,
+                values=unused if sample.values is None else sample.values,
+                tokens=sample.tokens.tolist(),
+                places=sample.wanted.nonzero().squeeze(1).tolist(),
             )
         )
-    expected = FORMULAS[name](answers)
+    return answers
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_composed_objective_is_the_formula(name: str) -> None:
+    objective = recipe(name)
+    samples = prepared(groups(), objective, objective.temperature)
+    policy = Unigrams()
+    expected = FORMULAS[name](answers_of(samples, policy, objective.temperature))
     expected.backward()
     assert policy.logits.grad is not None
 
@@ -208,3 +311,28 @@ def test_the_composed_objective_is_the_formula(name: str) -> None:
 
     assert loss == pytest.approx(expected.item(), rel=1e-10)
     torch.testing.assert_close(gradient, policy.logits.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_every_recipe_with_a_critic_has_its_formula_here() -> None:
+    assert {name for name in FORMULAS if recipe(name).algorithm.critic} == set(CRITICS)
+
+
+@pytest.mark.parametrize("name", CRITICS)
+def test_what_the_critic_learns_is_the_formula(name: str) -> None:
+    objective = recipe(name)
+    algorithm = objective.algorithm
+    assert algorithm.critic is not None
+    samples = prepared(groups(), objective, objective.temperature)
+    answers = answers_of(samples, Unigrams(), objective.temperature)
+    table = Table().said
+    expected = CRITICS[name](answers, table)
+    (slope,) = torch.autograd.grad(expected, table)
+    critic = table_critic(algorithm.critic)
+
+    learn_scale(critic, [sample for sample in samples if sample.trains], algorithm, ALONE)
+    loss, _, _ = accumulate_value_gradients(critic, samples, algorithm, 30, ALONE).tolist()
+
+    assert loss == pytest.approx(expected.item(), rel=1e-10)
+    assert isinstance(critic.values, Table)
+    assert critic.values.said.grad is not None
+    torch.testing.assert_close(critic.values.said.grad, slope, rtol=1e-9, atol=1e-12)

@@ -11,9 +11,10 @@ from learner.distributed import Ranks
 from learner.logprobs import TokenLogprobs
 from learner.objective import Objective
 from learner.optimizers import Optimizers
-from learner.step import Tally, accumulate_gradients, train_batch
+from learner.step import accumulate_gradients, train_batch
+from learner.tally import Tally
 from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.run import AdamW
+from services.contracts.config.optimizer import AdamW
 from services.contracts.config.terms import (
     Aggregation,
     ConstantLength,
@@ -203,7 +204,7 @@ def test_recomputed_proximal_makes_the_ratio_one_whatever_the_sampler() -> None:
         goal,
         60,
         ALONE,
-        lambda: None,
+        lambda _: 1.0,
     )
     assert metrics["train/ratio_mean"] == pytest.approx(1, abs=1e-6)
     assert metrics["train/ratio_max"] == pytest.approx(1, abs=1e-5)
@@ -221,7 +222,7 @@ def test_a_reference_equal_to_the_policy_adds_nothing_and_one_apart_pulls() -> N
             goal,
             60,
             ALONE,
-            lambda: None,
+            lambda _: 1.0,
             TokenLogprobs(tiny_model(seed).model),
         )
         kls.append(metrics["train/kl"])
@@ -230,7 +231,13 @@ def test_a_reference_equal_to_the_policy_adds_nothing_and_one_apart_pulls() -> N
 
 
 def test_every_minibatch_of_every_epoch_is_one_optimizer_step() -> None:
-    model, rates = tiny_model(), []
+    model = tiny_model()
+    rates: list[int] = []
+
+    def rate(number: int) -> float:
+        rates.append(number)
+        return 1.0
+
     parts = [random_samples(groups=2, per_group=3, seed=seed) for seed in (0, 1, 2)]
     train_batch(
         TokenLogprobs(model.model),
@@ -239,9 +246,9 @@ def test_every_minibatch_of_every_epoch_is_one_optimizer_step() -> None:
         objective(minibatches=3, epochs_per_batch=2),
         60,
         ALONE,
-        lambda: rates.append(1),
+        rate,
     )
-    assert len(rates) == 6
+    assert rates == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_batch_that_is_stopped_leaves_neither_an_update_nor_a_gradient() -> None:
@@ -254,7 +261,7 @@ def test_a_batch_that_is_stopped_leaves_neither_an_update_nor_a_gradient() -> No
         objective(early_stop_kl=1e-6),
         60,
         ALONE,
-        lambda: None,
+        lambda _: 1.0,
     )
     assert metrics["train/updates"] == 0
     for name, parameter in model.model.named_parameters():

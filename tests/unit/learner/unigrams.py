@@ -11,7 +11,9 @@ from learner.distributed import Ranks
 from learner.logprobs import PackedRow
 from learner.objective import Objective, set_returns
 from learner.staleness import Ancestry
-from learner.step import Tally, accumulate_gradients
+from learner.step import accumulate_gradients
+from learner.tally import Tally
+from learner.values import Scale
 from services.contracts.trajectory import TrajectoryGroup
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -63,7 +65,9 @@ def prepared(
             sample.proximal_logprobs = near(own, 100 + number)
         if algorithm.kl.type != "none":
             sample.reference_logprobs = near(own, 200 + number)
-    set_returns([sample for sample in samples if sample.trains], objective, ALONE.sum)
+        if algorithm.critic is not None:
+            sample.values = near(torch.zeros(len(own) + 1), 300 + number, 1.0)
+    set_returns([sample for sample in samples if sample.trains], objective, ALONE.sum, Scale())
     return samples
 
 

@@ -1,0 +1,41 @@
+"""A critic small enough to write its loss down: what it says depends on one token alone."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from learner.critic import Critic
+from learner.logprobs import PackedRow
+from learner.optimizers import Optimizers
+from learner.values import Moments
+from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.optimizer import AdamW
+from tests.unit.learner.policies import tiny_model
+from tests.unit.learner.unigrams import VOCABULARY
+
+
+class Table(nn.Module):
+    """A value for each token, whatever came before it. float64."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(VOCABULARY, generator=generator, dtype=torch.float64)
+        self.said = nn.Parameter(drawn)
+
+    def forward(self, row: PackedRow, places: torch.Tensor) -> torch.Tensor:
+        """[p] at the tokens `places` [p] of the row, as `TokenValues` gives them."""
+        return self.said[row.tokens[places]]
+
+
+def table_critic(config: dict[str, Any] | CriticConfig, moments: Moments | None = None) -> Critic:
+    """A critic that is a table, for passes over it; what its optimizer steps is something else."""
+    model = tiny_model().model
+    return Critic(
+        model,
+        Table(),
+        Optimizers(model, AdamW(lr=1e-3)),
+        CriticConfig.model_validate(config),
+        moments or Moments(),
+    )
