@@ -17,13 +17,9 @@ class Datasets:
 
     async def add(self, record: DatasetRecord) -> DatasetRecord:
         """Register a dataset. Returns the one that holds the name: an older one stays as it is."""
-        if not await self._redis.hsetnx(DATASET_NAMES, record.name, record.id):
-            held = await self.find(record.name)
-            if held is not None:
-                return held
-            await self._redis.hset(DATASET_NAMES, record.name, record.id)
-        await self._redis.hset(DATASETS, record.id, record.model_dump_json())
-        return record
+        given = [record.id, record.name, record.model_dump_json()]
+        held = await self._scripts.run("add_dataset", [DATASETS, DATASET_NAMES], given)
+        return DatasetRecord.model_validate_json(held)
 
     async def find(self, name: str) -> DatasetRecord | None:
         """A dataset by id or by name."""
@@ -40,10 +36,10 @@ class Datasets:
 
     async def delete(self, id: str) -> None:
         """Forget a dataset."""
-        record = await self.find(id)
-        if record is not None:
-            await self._redis.hdel(DATASETS, record.id)
-            await self._redis.hdel(DATASET_NAMES, record.name)
+        text = await self._redis.hget(DATASETS, id)
+        if text is not None:
+            name = DatasetRecord.model_validate_json(text).name
+            await self._scripts.run("delete_dataset", [DATASETS, DATASET_NAMES], [id, name])
 
     async def append(self, id: str, segment: DatasetSegment) -> DatasetRecord:
         """Grow a dataset by a durable segment; runs on it draw the new rows in their next epoch.

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from services.contracts.dataset import Row
 from services.datasets import append_rows
 from services.gateway.access import DATASET_PROBLEMS, AccessDep, find_dataset
-from services.http import responses
+from services.http import Problem, responses
 from services.logs import get_logger
 
 router = APIRouter(prefix="/v1/prompts", tags=["datasets"])
@@ -69,7 +69,13 @@ async def add(given: AccessDep, addition: PromptAddition) -> PromptsAdded:
     record = await find_dataset(given, addition.dataset)
     rows = [Row(prompt=p.prompt, answer=p.answer, meta=p.meta) for p in addition.prompts]
     segment = await anyio.to_thread.run_sync(append_rows, given.volume.root, record.id, rows)
-    grown = await given.store.datasets.append(record.id, segment)
+    try:
+        grown = await given.store.datasets.append(record.id, segment)
+    except KeyError:
+        given.volume.path(segment.file).unlink(missing_ok=True)
+        raise Problem(
+            HTTPStatus.NOT_FOUND, f"dataset {record.name!r} was deleted meanwhile"
+        ) from None
     log.info("prompts added", dataset=record.id, rows=segment.rows)
     return PromptsAdded(
         dataset=record.id, added=segment.rows, first=grown.rows - segment.rows, rows=grown.rows

@@ -2,8 +2,10 @@
 
 import asyncio
 
+from redis.asyncio import Redis
+
 from services.contracts.records import WorkerRecord
-from services.store.keys import pool_key
+from services.store.keys import DATASET_NAMES, DATASETS, pool_key
 from services.store.workers import GONE_SECONDS
 from tests.integration.store.scene import RUN, Scene, segment
 
@@ -55,6 +57,37 @@ async def test_a_dataset_is_found_by_id_and_by_name_until_it_is_deleted(scene: S
     await datasets.delete("d")
     assert (await datasets.find("d"), await datasets.list()) == (None, [])
     assert await datasets.add(renamed) == renamed
+
+
+async def test_of_datasets_that_want_a_name_at_once_one_has_it(scene: Scene) -> None:
+    datasets = scene.store.datasets
+    await scene.dataset(10)
+    (first,) = await datasets.list()
+    await datasets.delete("d")
+    rivals = [first.model_copy(update={"id": f"id{number}"}) for number in range(8)]
+
+    kept = await asyncio.gather(*(datasets.add(rival) for rival in rivals))
+
+    assert await datasets.list() == [kept[0]]
+    assert len({record.id for record in kept}) == 1
+    await asyncio.gather(*(datasets.delete(rival.id) for rival in rivals))
+    assert (await datasets.find("d"), await datasets.list()) == (None, [])
+
+
+async def test_a_dataset_that_is_deleted_leaves_its_name_to_the_one_that_has_it_now(
+    scene: Scene, raw: Redis
+) -> None:
+    datasets = scene.store.datasets
+    await scene.dataset(10)
+    (first,) = await datasets.list()
+    newer = first.model_copy(update={"id": "newer"})
+    # As if an upload had come between the reading of the record and the deletion.
+    await raw.hset(DATASETS, "newer", newer.model_dump_json())
+    await raw.hset(DATASET_NAMES, first.name, "newer")
+
+    await datasets.delete(first.id)
+
+    assert (await datasets.list(), await datasets.find(first.name)) == ([newer], newer)
 
 
 async def test_appending_at_once_loses_no_rows(scene: Scene) -> None:
