@@ -17,21 +17,12 @@ import xxhash
 
 from rollout.weight_transfer import NAME as TRANSFER_ENGINE
 from rollout.weight_transfer import OWNED
-from services.contracts.config.run import VLLM
+from services.contracts.config.vllm import VLLM, spelled
 
 Device = Literal["cpu", "cuda"]
 SERVED_NAME = "policy"
 HOST = "127.0.0.1"
 # The dev endpoints' owner sets these; a run's `extra` may not move them.
-RESERVED = frozenset(
-    {
-        "model", "served-model-name", "host", "port", "uds", "enable-scale-out", "load-format",
-        "weight-transfer-config", "logprobs-mode", "disable-log-stats", "api-server-count",
-        "max-model-len", "max-num-seqs", "dtype", "tensor-parallel-size", "gpu-memory-utilization",
-        "api-key", "tokens-only", "ssl-keyfile", "ssl-certfile", "root-path", "config",
-    }
-)  # fmt: skip
-
 # Not for a process that may run code that a model's folder ships.
 SECRET = frozenset({"HEADRACE_REDIS_URL", "HEADRACE_API_KEYS"})
 
@@ -65,16 +56,8 @@ def command_line(
 ) -> list[str]:
     """The server's argument vector. `dtype` is that of the published weights, for `auto`.
 
-    `command` replaces `python -m vllm.entrypoints.openai.api_server` (split as a shell would).
-    Raises ValueError for an option in `extra` that Headrace sets itself.
-    """
-    extra = {name.lstrip("-").replace("_", "-"): value for name, value in options.extra.items()}
-    if taken := sorted(RESERVED & extra.keys()):
-        raise ValueError(
-            f"rollout.vllm.extra may not set {', '.join(taken)}: Headrace sets it itself "
-            "(max_model_len, max_num_seqs, dtype, tensor_parallel_size and "
-            "gpu_memory_utilization are keys of rollout.vllm)"
-        )
+    `command` replaces `python -m vllm.entrypoints.openai.api_server` (split as a shell would)."""
+    extra = {spelled(name): value for name, value in options.extra.items()}
     flags: dict[str, Any] = {
         "model": str(model),
         "served-model-name": SERVED_NAME,

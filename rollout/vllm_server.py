@@ -19,7 +19,7 @@ from typing import IO
 from rollout.last_words import telling_lines
 from rollout.policy import PolicyClient
 from rollout.vllm_options import HOST, Device, command_line, environment
-from services.contracts.config.run import VLLM
+from services.contracts.config.vllm import VLLM
 from services.logs import get_logger
 from services.process import die_with
 

@@ -16,7 +16,7 @@ from rollout.policy import PolicyClient, Snapshot
 from rollout.vllm_options import installed_device
 from rollout.vllm_server import VLLMServer
 from services.cli.client import Gateway
-from services.contracts.config.run import VLLM
+from services.contracts.config.vllm import VLLM
 from services.demo import upload_sums
 from services.launch import Stack, UpOptions
 

@@ -1,14 +1,15 @@
 """The two kinds of run and the sections they are made of."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.base import Section
-from services.contracts.config.model import DType, Model, PretrainedModel
+from services.contracts.config.model import Model, PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW, Optimizer
 from services.contracts.config.rewards import Reward, named
+from services.contracts.config.vllm import VLLM
 
 
 class PromptOptions(Section):
@@ -49,7 +50,7 @@ class Sampling(Section):
     """Longest completion, in tokens."""
     ignore_eos: bool = False
     """Go on to max_tokens whatever is sampled (benchmarks)."""
-    stop_token_ids: list[int] = []
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] = []
     """Tokens that end a completion besides the tokenizer's end of sequence."""
     seed: int | None = Field(None, ge=0)
     """Where set, sample i of a draw always gets the same seed, so that a synchronous run can be
@@ -66,25 +67,6 @@ class Sampling(Section):
                 "ratio: leave them at 1 and 0"
             )
         return self
-
-
-class VLLM(Section):
-    """Options of the vLLM server beside each worker."""
-
-    max_model_len: int | None = Field(None, ge=16)
-    """Longest prompt + completion, in tokens; default: the model's own limit."""
-    max_num_seqs: int = Field(256, ge=1)
-    """Most completions generated at once."""
-    dtype: Literal["auto"] | DType = "auto"
-    """Type of the weights while sampling; auto: as published."""
-    tensor_parallel_size: int = Field(1, ge=1)
-    """GPUs one server is spread over."""
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
-    """Share of a GPU's memory the server may take."""
-    extra: dict[str, Any] = {}
-    """Any other option of the vLLM server, by its name, e.g. {"enable-prefix-caching": false}."""
-    startup_seconds: float = Field(600, gt=0)
-    """How long the server may take to start."""
 
 
 class Rollout(Section):

@@ -1,0 +1,53 @@
+"""Options of the vLLM server beside each rollout worker."""
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from services.contracts.config.base import Section
+from services.contracts.config.model import DType
+
+RESERVED = frozenset(
+    {
+        "model", "served-model-name", "host", "port", "uds", "enable-scale-out", "load-format",
+        "weight-transfer-config", "logprobs-mode", "disable-log-stats", "api-server-count",
+        "max-model-len", "max-num-seqs", "dtype", "tensor-parallel-size", "gpu-memory-utilization",
+        "api-key", "tokens-only", "ssl-keyfile", "ssl-certfile", "root-path", "config",
+    }
+)  # fmt: skip
+
+
+def spelled(option: str) -> str:
+    """An option's name as vLLM's command line has it: `max_model_len` is `max-model-len`."""
+    return option.lstrip("-").replace("_", "-")
+
+
+class VLLM(Section):
+    """Options of the vLLM server beside each worker."""
+
+    max_model_len: int | None = Field(None, ge=16)
+    """Longest prompt + completion, in tokens; default: the model's own limit."""
+    max_num_seqs: int = Field(256, ge=1)
+    """Most completions generated at once."""
+    dtype: Literal["auto"] | DType = "auto"
+    """Type of the weights while sampling; auto: as published."""
+    tensor_parallel_size: int = Field(1, ge=1)
+    """GPUs one server is spread over."""
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    """Share of a GPU's memory the server may take."""
+    extra: dict[str, Any] = {}
+    """Any other option of the vLLM server, by its name, e.g. {"enable-prefix-caching": false}."""
+    startup_seconds: float = Field(600, gt=0)
+    """How long the server may take to start."""
+
+    @field_validator("extra")
+    @classmethod
+    def _not_ours(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        """Options in `extra` that Headrace sets itself."""
+        if taken := sorted(RESERVED & {spelled(name) for name in extra}):
+            raise ValueError(
+                f"extra may not set {', '.join(taken)}: Headrace sets it itself (max_model_len, "
+                "max_num_seqs, dtype, tensor_parallel_size and gpu_memory_utilization are keys of "
+                "rollout.vllm)"
+            )
+        return extra
