@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from services.store import Store
-from tests.integration.gateway.servers import GatewayProcess, InStore, RedisServer
+from tests.integration.gateway.servers import GatewayProcess, InStore, RedisServer, upload
 
 
 @pytest.fixture(scope="package")
@@ -55,3 +56,29 @@ def model(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     return folder
+
+
+@pytest.fixture
+def sums(api: httpx.Client) -> None:
+    """The dataset `sums`, of 40 rows."""
+    rows = (b'{"question": "%d+1", "answer": "%d"}\n' % (n, n + 1) for n in range(40))
+    upload(api, "sums", b"".join(rows))
+
+
+@pytest.fixture
+def submit(api: httpx.Client, model: Path, sums: None) -> Iterator[Any]:
+    """Submit the grpo recipe with overrides; whatever was queued is cancelled afterwards."""
+    ids: list[str] = []
+
+    def send(config: dict[str, Any] | None = None, **request: Any) -> httpx.Response:
+        base: dict[str, Any] = {"model": {"path": str(model)}, "data": {"dataset": "sums"}}
+        response = api.post(
+            "/v1/runs", json={"recipe": "grpo", "config": base | (config or {}), **request}
+        )
+        if response.status_code == 201:
+            ids.append(response.json()["id"])
+        return response
+
+    yield send
+    for run in ids:
+        api.post(f"/v1/runs/{run}/cancel")

@@ -97,3 +97,10 @@ def upload(api: httpx.Client, name: str, content: bytes, **form: Any) -> httpx.R
     return api.post(
         "/v1/datasets", data={"name": name, **form}, files={"file": (filename, content)}
     )
+
+
+def problems(response: httpx.Response) -> dict[str, str]:
+    """What a 422 says, by key."""
+    assert response.status_code == 422, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    return {item["path"]: item["message"] for item in response.json()["problems"]}

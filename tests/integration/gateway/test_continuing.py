@@ -1,0 +1,149 @@
+"""Runs that go on from others: what may be resumed, what stays, what a run can start from."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from services.store import Store
+from tests.integration.gateway.servers import GatewayProcess, InStore, problems
+
+pytestmark = pytest.mark.usefixtures("sums")
+
+
+def test_only_a_run_that_has_ended_with_a_checkpoint_can_be_resumed(
+    api: httpx.Client, submit: Any
+) -> None:
+    run = submit().json()["id"]
+    live = api.post("/v1/runs", json={"resume_from": run})
+    api.post(f"/v1/runs/{run}/cancel")
+    empty = api.post("/v1/runs", json={"resume_from": run})
+
+    assert live.status_code == empty.status_code == 409
+    assert "is queued: cancel it before it is resumed" in live.json()["detail"]
+    assert "without a checkpoint" in empty.json()["detail"]
+
+
+def checkpointed(in_store: InStore, run: str) -> None:
+    """Have `run` a checkpoint of step 5."""
+    folder = f"runs/{run}/checkpoints/step-000005"
+
+    async def train(store: Store) -> None:
+        epoch = await store.runs.acquire(run, "9f3a1c")
+        await store.runs.update(run, epoch, {"checkpoint": folder, "committed_step": 5})
+
+    in_store(train)
+
+
+def test_what_a_checkpoint_and_open_draws_depend_on_stays_when_a_run_is_resumed(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit().json()["id"]
+    checkpointed(in_store, run)
+    api.post(f"/v1/runs/{run}/cancel")
+    changes = {
+        "training": {"seed": 7},
+        "algorithm": {"prompts_per_step": 2},
+        "optimizer": {"type": "muon"},
+    }
+    valued = {"advantage": {"type": "gae"}, "critic": {}}
+
+    refused = problems(api.post("/v1/runs", json={"resume_from": run, "config": changes}))
+
+    assert set(refused) == {"training.seed", "algorithm.prompts_per_step", "optimizer.type"}
+    assert "is 7, but the run that is resumed has 0" in refused["training.seed"]
+    added = problems(
+        api.post("/v1/runs", json={"resume_from": run, "config": {"algorithm": valued}})
+    )
+    assert set(added) == {"algorithm.critic.optimizer.type"}
+    senseless = api.post("/v1/runs", json={"resume_from": run, "config": {"training": "x"}})
+    assert "training" in problems(senseless)
+
+
+def test_a_run_goes_on_in_its_own_pool_for_more_steps_than_it_has_had(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit({"training": {"max_steps": 5}}, pool="big").json()["id"]
+    checkpointed(in_store, run)
+    api.post(f"/v1/runs/{run}/cancel")
+
+    done = problems(api.post("/v1/runs", json={"resume_from": run}))
+    longer = {"resume_from": run, "config": {"training": {"max_steps": 6}}}
+    same, other = (
+        api.post("/v1/runs", json=longer | pool).json()["pool"] for pool in ({}, {"pool": "small"})
+    )
+
+    assert done["training.max_steps"] == (
+        "is 5, and the run that is resumed has trained 5 steps: set it higher"
+    )
+    assert (same, other) == ("big", "small")
+
+
+def test_a_context_longer_than_the_model_knows_is_refused_before_vllm_does(
+    submit: Any, model: Path
+) -> None:
+    (model / "config.json").write_text('{"max_position_embeddings": 64}')
+
+    refused = problems(submit())
+
+    assert refused["rollout.vllm.max_model_len"].startswith(
+        "2048 is more than the 64 positions of the model: set it to 64 or less"
+    )
+
+
+def test_a_midtraining_is_not_resumed_but_started_from(
+    api: httpx.Client, submit: Any, in_store: InStore, model: Path
+) -> None:
+    config = {"type": "midtrain", "model": {"source": "pretrained", "path": str(model)}}
+    sent = {"config": config | {"data": {"dataset": "sums"}, "training": {"max_steps": 3}}}
+    queued = api.post("/v1/runs", json=sent)
+    assert queued.status_code == 201, queued.text
+    run = queued.json()["id"]
+    checkpointed(in_store, run)
+    api.post(f"/v1/runs/{run}/cancel")
+
+    refused = api.post("/v1/runs", json={"resume_from": run})
+
+    assert refused.status_code == 409
+    assert f"model.path run:{run}" in refused.json()["detail"]
+
+
+def test_a_model_is_taken_from_a_run_that_has_ended(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit().json()["id"]
+    checkpointed(in_store, run)
+
+    live = problems(submit({"model": {"path": f"run:{run}"}}))
+    api.post(f"/v1/runs/{run}/cancel")
+    # Whatever the run is called by: what is queued names it by its id.
+    ended = submit({"model": {"path": f"run:{run[:5]}"}})
+
+    assert "its checkpoint is not its last one" in live["model.path"]
+    assert ended.status_code == 201, ended.text
+    assert ended.json()["config"]["model"]["path"] == f"run:{run}"
+
+
+def test_the_positions_of_what_a_run_made_limit_the_context(
+    submit: Any, in_store: InStore, api: httpx.Client, gateway: GatewayProcess
+) -> None:
+    run = submit().json()["id"]
+    checkpointed(in_store, run)
+    api.post(f"/v1/runs/{run}/cancel")
+    made = gateway.data / "runs" / run / "checkpoints" / "step-000005"
+    made.mkdir(parents=True)
+    (made / "config.json").write_text('{"max_position_embeddings": 64}')
+
+    refused = problems(submit({"model": {"path": f"run:{run}"}}))
+
+    assert "2048 is more than the 64 positions" in refused["rollout.vllm.max_model_len"]
+
+
+def test_a_run_without_a_checkpoint_is_no_model(api: httpx.Client, submit: Any) -> None:
+    run = submit().json()["id"]
+    api.post(f"/v1/runs/{run}/cancel")
+
+    refused = problems(submit({"model": {"path": f"run:{run}"}}))
+
+    assert refused["model.path"] == f"run grpo ({run}) is cancelled and has no checkpoint"
