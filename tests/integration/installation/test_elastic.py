@@ -55,7 +55,7 @@ class SlowWorker:
         """Positions of the draws that it holds, as the store knows them."""
         held = self._redis.hvals(run_key(run, "held"))
         found = [record.decode().split(" ") for record in held]  # type: ignore[union-attr]
-        return {int(draw.partition(":")[0]) for draw, worker, _ in found if worker == NAME}
+        return {int(draw.partition(":")[0]) for draw, worker, *_ in found if worker == NAME}
 
     def signal(self, number: signal.Signals) -> float:
         """Send it a signal; returns when."""
