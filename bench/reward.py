@@ -20,13 +20,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from bench import machine, reward_code, reward_model
-from bench.reward_client import Address, Connection, Rate, encoded, service
+from bench.reward_client import Address, Connection, Rate, ask, encoded, service
 
 SAMPLES = 8
 PARTS = ("math", "code", "model")
@@ -104,23 +102,13 @@ async def through(
 ) -> Rate:
     """The service, `size` items a request. What is poisonous is in no figure: a share of `poison`
     beside them, or one at any time (`always`)."""
-    left = iter(encoded(math_items(items), size))
     count = round(len(items) * poison)
     # Spread over the run: one each time that a share of the others has been answered.
     doses: list[asyncio.Task[None]] = []
-    times: list[float] = []
-    correct = 0
 
-    async def client() -> None:
-        nonlocal correct
-        connection = Connection(*address)
-        for request in left:
-            began = time.perf_counter()
-            body = await connection.post(request)
-            times.append(time.perf_counter() - began)
-            correct += body.count(b'"status":"correct"')
-            while len(doses) < count * min(1.0, len(times) * size / len(items)):
-                doses.append(asyncio.create_task(dose()))
+    def answered(requests: int) -> None:
+        while len(doses) < count * min(1.0, requests * size / len(items)):
+            doses.append(asyncio.create_task(dose()))
 
     async def dose() -> None:
         (request,) = encoded(math_items([(POISON, "5")], timeout=POISON_TIMEOUT), 1)
@@ -133,14 +121,12 @@ async def through(
             await dose()
 
     one_always = asyncio.create_task(overdose()) if always else None
-    began = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(CONNECTIONS[size])))
-    seconds = time.perf_counter() - began
+    connections, right = CONNECTIONS[size], b'"status":"correct"'
+    rate = await ask(address, math_items(items), size, connections, right, answered)
     await asyncio.gather(*doses)
     if one_always is not None:
         one_always.cancel()
-    ordered = sorted(times)
-    return Rate(len(items), seconds, correct, median(times), ordered[int(0.99 * len(ordered))])
+    return rate
 
 
 def measure_math(address: Address, count: int, workers: int, poison: float) -> dict[str, Any]:
@@ -158,9 +144,7 @@ def measure_math(address: Address, count: int, workers: int, poison: float) -> d
             rates[f"{size} a request, {poison:.0%} poisonous"] = asyncio.run(
                 through(address, items, size, poison)
             )
-        results[kind] = {
-            name: {**asdict(rate), "per_second": rate.per_second} for name, rate in rates.items()
-        }
+        results[kind] = {name: rate.figures() for name, rate in rates.items()}
     return results
 
 

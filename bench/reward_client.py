@@ -10,9 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,6 +38,10 @@ class Rate:
     def per_second(self) -> float:
         """Scorings a second."""
         return self.items / self.seconds
+
+    def figures(self) -> dict[str, float]:
+        """All of it, for the results."""
+        return {**asdict(self), "per_second": self.per_second}
 
 
 class Connection:
@@ -78,10 +82,16 @@ def encoded(items: Sequence[dict[str, Any]], size: int) -> list[bytes]:
 
 
 async def ask(
-    address: Address, items: Sequence[dict[str, Any]], size: int, connections: int, right: bytes
+    address: Address,
+    items: Sequence[dict[str, Any]],
+    size: int,
+    connections: int,
+    right: bytes,
+    answered: Callable[[int], None] = lambda requests: None,
 ) -> Rate:
     """All of `items`, `size` a request, `connections` requests at a time. `right`: what stands in
-    the answer once for each item that was scored as expected."""
+    the answer once for each item that was scored as expected; `answered` is told after each
+    request how many there were."""
     left = iter(encoded(items, size))
     times: list[float] = []
     found = 0
@@ -94,6 +104,7 @@ async def ask(
             body = await connection.post(request)
             times.append(time.perf_counter() - began)
             found += body.count(right)
+            answered(len(times))
 
     began = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(connections)))

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import Any
 
 from bench.reward_client import Address, Rate, ask
@@ -41,10 +40,7 @@ def measure(address: Address, count: int, workers: int) -> dict[str, Any]:
         passed = sum(pool.map(_bare, programs))
     bare = Rate(count, time.perf_counter() - began, passed)
     served = asyncio.run(ask(address, items, SIZE, CONNECTIONS, b'"status":"correct"'))
-    return {
-        name: {**asdict(rate), "per_second": rate.per_second}
-        for name, rate in (("bare", bare), ("service", served))
-    }
+    return {"bare": bare.figures(), "service": served.figures()}
 
 
 def _bare(program: str) -> bool:

@@ -12,7 +12,6 @@ import random
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +89,7 @@ def measure(address: Address, folder: Path, count: int) -> dict[str, Any]:
     )
     bare = Rate(count, float(json.loads(done.stdout)), count)
     served = asyncio.run(ask(address, items, SIZE, CONNECTIONS, right))
-    return {
-        name: {**asdict(rate), "per_second": rate.per_second}
-        for name, rate in (("bare", bare), ("service", served))
-    }
+    return {"bare": bare.figures(), "service": served.figures()}
 
 
 def bare(folder: Path, count: int) -> float:
