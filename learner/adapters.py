@@ -21,7 +21,14 @@ from transformers import PreTrainedModel
 from learner.errors import RunCannotGoOn
 from learner.experts import expert_count
 from learner.logprobs import PackedRow, TokenLogprobs
-from learner.models import LoadedModel, UnusableModel, load_model, weight_tensors
+from learner.models import (
+    LoadedModel,
+    UnusableModel,
+    as_in_a_folder,
+    load_model,
+    on_host,
+    weight_tensors,
+)
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import PretrainedModel
 from services.contracts.weights import (
@@ -137,6 +144,15 @@ def trained_tensors(loaded: LoadedModel) -> dict[str, torch.Tensor]:
     return adapter_tensors(loaded.model) if loaded.lora else weight_tensors(loaded.model)
 
 
+def trained_on_host(
+    loaded: LoadedModel, dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
+    """A copy of what training changes, in host memory, as files have it: in its own type, or in
+    `dtype`."""
+    tensors = on_host(trained_tensors(loaded), dtype)
+    return tensors if loaded.lora else as_in_a_folder(loaded.model, tensors)
+
+
 def base_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The weights that the adapters stand beside, by the names of the model without them."""
     return {
@@ -184,11 +200,9 @@ def save_adapter_config(loaded: LoadedModel, folder: Path, base: str | None) -> 
 def save_base(loaded: LoadedModel, folder: Path) -> None:
     """The base's weights, and an adapter of the run's shape that does nothing: what a server starts
     with. Runs of the same base and shape get the same files, and can share a server."""
-    tensors = {
-        name: tensor.to("cpu", copy=True).contiguous()
-        for name, tensor in base_tensors(loaded.model).items()
-    }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        on_host(base_tensors(loaded.model)), folder / "model.safetensors", metadata={"format": "pt"}
+    )
     (folder / ADAPTER).mkdir()
     save_adapter_config(loaded, folder / ADAPTER, None)
     nothing = {

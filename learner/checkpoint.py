@@ -23,10 +23,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from learner.adapters import save_adapter_config, trained_tensors
+from learner.adapters import save_adapter_config, trained_on_host
 from learner.critic import Critic
 from learner.errors import RunCannotGoOn
-from learner.models import LoadedModel, as_in_a_folder, save_description, weight_tensors
+from learner.models import (
+    LoadedModel,
+    as_in_a_folder,
+    on_host,
+    save_description,
+    weight_tensors,
+)
 from learner.optimizers import Optimizers
 from learner.placement import present
 from learner.staleness import Ancestry
@@ -136,15 +142,12 @@ def capture(
         with present(critic.offloads, changed=False):
             captured_critic = CapturedCritic(
                 critic.model,
-                as_in_a_folder(critic.model, _on_host(weight_tensors(critic.model))),
+                as_in_a_folder(critic.model, on_host(weight_tensors(critic.model))),
                 critic.optimizers.tensors(),
             )
-    weights = _on_host(trained_tensors(loaded))
-    if not loaded.lora:
-        weights = as_in_a_folder(loaded.model, weights)
     return Captured(
         loaded,
-        weights,
+        trained_on_host(loaded),
         optimizers.tensors(),
         _random_state(loaded.model.device),
         state,
@@ -307,10 +310,6 @@ def _write_manifest(folder: Path) -> None:
     manifest.write_text(json.dumps({"schema": SCHEMA, "files": files}, indent=2) + "\n")
     fsync(manifest)
     fsync(folder)
-
-
-def _on_host(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
 
 
 def _random_state(device: torch.device) -> dict[str, torch.Tensor]:

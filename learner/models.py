@@ -5,6 +5,7 @@ and what is published. Code shipped with a model runs only where the config allo
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,16 @@ def weight_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
         seen.add(tensor.data_ptr())
         tensors[name] = tensor.detach()
     return dict(sorted(tensors.items()))
+
+
+def on_host(
+    tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
+    """A copy of `tensors` in host memory, in their own type or in `dtype`."""
+    return {
+        name: tensor.to("cpu", dtype or tensor.dtype, copy=True).contiguous()
+        for name, tensor in tensors.items()
+    }
 
 
 def as_in_a_folder(

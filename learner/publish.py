@@ -13,10 +13,10 @@ from typing import Literal
 import torch
 from safetensors.torch import save_file
 
-from learner.adapters import trained_tensors
+from learner.adapters import trained_on_host
 from learner.background import Background
 from learner.disk import Disk
-from learner.models import LoadedModel, as_in_a_folder
+from learner.models import LoadedModel
 from services.contracts.weights import WeightFile, WeightManifest
 from services.volume import DamagedFile, check_file, checksum, written_beside
 
@@ -39,12 +39,7 @@ class Snapshot:
 
 def snapshot(loaded: LoadedModel, version: int, created: float) -> Snapshot:
     """Copy what training changes to the host in the type that is published."""
-    tensors = {
-        name: tensor.to("cpu", loaded.publish_dtype, copy=True).contiguous()
-        for name, tensor in trained_tensors(loaded).items()
-    }
-    if not loaded.lora:
-        tensors = as_in_a_folder(loaded.model, tensors)
+    tensors = trained_on_host(loaded, loaded.publish_dtype)
     return Snapshot(version, tensors, created, "adapter" if loaded.lora else "full")
 
 

@@ -25,7 +25,7 @@ from learner.tally import Tally
 from services.contracts.config.algorithm import Algorithm
 from tests.unit.learner.experts import EXPERTS, LAYERS, USED, recorded, tiny_mixture
 from tests.unit.learner.policies import random_samples
-from tests.unit.learner.threads import on_ranks
+from tests.unit.learner.threads import assert_same_gradients, mean_gradients
 from tests.unit.learner.unigrams import ALONE
 
 GROUPS = 4
@@ -122,16 +122,7 @@ def gradients(
             tallies.append(tally)
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
-    found = on_ranks(len(shares), one)
-    return {name: torch.stack([each[name] for each in found]).mean(0) for name in found[0]}
-
-
-def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
-    largest = max(float(gradient.abs().max()) for gradient in a.values())
-    assert largest > 1e-6
-    for name, gradient in a.items():
-        # Norms and routers of a transformer compute in float32 whatever its type.
-        torch.testing.assert_close(b[name], gradient, rtol=0, atol=1e-6 * largest)
+    return mean_gradients(len(shares), one)
 
 
 def padded(sample: Sample, extra: int) -> Sample:
@@ -163,7 +154,7 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
     order.shuffle(samples)
     # One rank may have nothing: it takes part in all sums.
     shares = [[s for s in samples if dealt[s.group] == rank] for rank in range(max(dealt) + 1)]
-    assert_same(whole, gradients(shares, budget))
+    assert_same_gradients(whole, gradients(shares, budget))
 
 
 def midtrained(shares: Sequence[Sequence[Sample]], budget: int) -> dict[str, torch.Tensor]:
@@ -178,14 +169,13 @@ def midtrained(shares: Sequence[Sequence[Sample]], budget: int) -> dict[str, tor
         backward(policy, lessons, tokens, budget, ranks)
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
-    found = on_ranks(len(shares), one)
-    return {name: torch.stack([each[name] for each in found]).mean(0) for name in found[0]}
+    return mean_gradients(len(shares), one)
 
 
 def test_midtraining_balances_routers_whatever_the_cut() -> None:
     samples = [sample for sample in batch(replayed=False) if sample.trains]
     whole = midtrained([samples], 10_000)
-    assert_same(whole, midtrained([samples[:3], samples[3:], []], 30))
+    assert_same_gradients(whole, midtrained([samples[:3], samples[3:], []], 30))
     # Both terms, beside −log π.
     model = tiny_mixture()
     plain = TokenLogprobs(model)

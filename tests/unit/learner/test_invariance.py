@@ -18,7 +18,7 @@ from learner.step import accumulate_gradients
 from learner.values import Scale
 from services.contracts.config.algorithm import Algorithm
 from tests.unit.learner.policies import random_samples, tiny_model
-from tests.unit.learner.threads import on_ranks
+from tests.unit.learner.threads import assert_same_gradients, mean_gradients
 from tests.unit.learner.unigrams import ALONE, near
 
 GROUPS = 5
@@ -107,16 +107,7 @@ def gradients(
         accumulate_gradients(TokenLogprobs(model), mine, goal, budget, ranks)
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
-    found = on_ranks(len(shares), one)
-    return {name: torch.stack([each[name] for each in found]).mean(0) for name in found[0]}
-
-
-def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
-    largest = max(float(gradient.abs().max()) for gradient in a.values())
-    assert largest > 1e-6
-    for name, gradient in a.items():
-        # Norms of a transformer are computed in float32 whatever its type.
-        torch.testing.assert_close(b[name], gradient, rtol=0, atol=1e-6 * largest)
+    return mean_gradients(len(shares), one)
 
 
 def padded(sample: Sample, extra: int) -> Sample:
@@ -145,7 +136,7 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
     order.shuffle(samples)
     # One rank may have nothing: it takes part in all sums.
     shares = [[s for s in samples if dealt[s.group] == rank] for rank in range(max(dealt) + 1)]
-    assert_same(whole, gradients(goal, shares, budget))
+    assert_same_gradients(whole, gradients(goal, shares, budget))
 
 
 def with_a_tool(sample: Sample) -> Sample:

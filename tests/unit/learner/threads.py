@@ -54,3 +54,20 @@ def on_ranks(size: int, action: Callable[[Ranks], T]) -> list[T]:
     ranks = [ThreadRanks(r, size, torch.device("cpu"), meeting=meeting) for r in range(size)]
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(action, ranks))
+
+
+def mean_gradients(
+    size: int, one: Callable[[Ranks], dict[str, torch.Tensor]]
+) -> dict[str, torch.Tensor]:
+    """What DDP makes of the gradients that `one` finds on each rank."""
+    found = on_ranks(size, one)
+    return {name: torch.stack([each[name] for each in found]).mean(0) for name in found[0]}
+
+
+def assert_same_gradients(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    """That gradients are there, and equal."""
+    largest = max(float(gradient.abs().max()) for gradient in a.values())
+    assert largest > 1e-6
+    for name, gradient in a.items():
+        # Norms and routers of a transformer compute in float32 whatever its type.
+        torch.testing.assert_close(b[name], gradient, rtol=0, atol=1e-6 * largest)
