@@ -6,11 +6,12 @@ that is done in worker processes alone, or by whom remote verifiers ask.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fastapi import FastAPI, Response
+from fastapi import Request as HTTPRequest
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
@@ -108,17 +109,25 @@ def create_app(service: Service, max_request_bytes: int) -> FastAPI:
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/score", summary="Score completions", responses=responses(_PROBLEMS))
-    async def score(request: ScoreRequest) -> ScoreResponse:
-        """Have each item judged by its verifier. Results come back in the order of the items."""
+    @app.post(
+        "/v1/score",
+        summary="Score completions",
+        response_model=ScoreResponse,
+        responses=responses(_PROBLEMS),
+    )
+    async def score(request: ScoreRequest, client: HTTPRequest) -> ScoreResponse | Response:
+        """Have each item judged by its verifier. Results come back in the order of the items.
+
+        Of a client that goes away, what no worker has begun is not judged any more.
+        """
         began = time.perf_counter()
         service.in_flight += 1
         service.idle.clear()
         code = "500"
         try:
-            response = await _score(service, request)
-            code = "200"
-            return response
+            response = await _while_connected(client, _score(service, request))
+            code = "200" if response is not None else "499"
+            return response or Response(status_code=499)
         except Problem as problem:
             code = str(problem.status)
             raise
@@ -191,6 +200,21 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def metrics() -> Response:
         """Items, requests and worker processes; docs/metrics.md lists the names."""
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
+
+
+async def _while_connected(
+    client: HTTPRequest, work: Coroutine[Any, Any, ScoreResponse]
+) -> ScoreResponse | None:
+    """What `work` returns; None, and `work` is cancelled, when the client goes away first."""
+    working = asyncio.create_task(work)
+    # The body has been read: all that can still come from the client is that it leaves.
+    gone = asyncio.create_task(client.receive())
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        gone.cancel()
+        working.cancel()
 
 
 async def _score(service: Service, request: ScoreRequest) -> ScoreResponse:

@@ -162,7 +162,10 @@ class Pool:
             raise QueueFullError(count, self.outstanding, self.capacity, after)
 
     async def score(self, items: Sequence[Request]) -> list[Verdict]:
-        """The verdicts on `items`, in their order. Raises QueueFullError, PoolClosedError."""
+        """The verdicts on `items`, in their order. Raises QueueFullError, PoolClosedError.
+
+        Cancelled, it leaves nothing in the queue; what a worker has been given, it finishes.
+        """
         if not items:
             return []
         self.admit(len(items))
@@ -175,7 +178,12 @@ class Pool:
             tasks.append(_task(ticket, item))
         self._schedule.add(tasks)
         self._advance([])
-        await batch.done
+        try:
+            await batch.done
+        except asyncio.CancelledError:
+            for ticket in self._schedule.withdraw({task.ticket for task in tasks}):
+                del self._tickets[ticket]
+            raise
         return [batch.verdicts[index] for index in range(len(items))]
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ Invariants:
 """
 
 from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -148,6 +149,16 @@ class Schedule:
         """Queue new tasks."""
         for task in tasks:
             (self._slow_queue if task.slow else self._queue).append(task)
+
+    def withdraw(self, tickets: Container[int]) -> list[int]:
+        """Forget those of `tickets` that no worker has been given, and return them."""
+        withdrawn: list[int] = []
+        for queue in (self._queue, self._slow_queue, self._suspects, self._slow_suspects):
+            withdrawn += [task.ticket for task in queue if task.ticket in tickets]
+            kept = [task for task in queue if task.ticket not in tickets]
+            queue.clear()
+            queue.extend(kept)
+        return withdrawn
 
     def started(self, worker: int) -> None:
         """A new worker can take tasks."""

@@ -25,6 +25,12 @@ STUCK = 50.0
 """Seconds without any answer after which a deadline that passes has the process killed."""
 
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds before a process that ended is started once more."""
+HEALTHY = 2 * LONGEST_PAUSE
+"""Seconds. One that lived longer did not end for what ended those before it."""
+
+
 class ModelError(Exception):
     """The model has no score for this: the message says why."""
 
@@ -113,13 +119,16 @@ class ModelProcess:
 
     async def _keep(self, loaded: asyncio.Future[None]) -> None:
         """Have a process running, until cancelled."""
-        for failures in itertools.count():
+        pause = 0.0
+        while True:
+            began = time.monotonic()
             problem = await self._run_once(loaded)
             if not loaded.done():
                 loaded.set_exception(ModelLoadError(f"reward model {self.name!r}: {problem}"))
                 return
             log.error("reward model ended; starting it again", model=self.name, problem=problem)
-            await asyncio.sleep(min(30.0, 0.5 * 2**failures))
+            pause = next_pause(pause, time.monotonic() - began)
+            await asyncio.sleep(pause)
 
     async def _run_once(self, loaded: asyncio.Future[None]) -> str:
         """Start it and read its replies until it ends. Returns how it ended."""
@@ -180,3 +189,11 @@ class ModelProcess:
                     answer = self._asked.get(reply.ticket)
                     if answer is not None and not answer.done():
                         answer.set_result(reply)
+
+
+def next_pause(last: float, lived: float) -> float:
+    """Seconds to wait before the next start. `last`: how long it was before the process that has
+    ended now, 0 before the first; `lived`: its seconds."""
+    if not last or lived > HEALTHY:
+        return FIRST_PAUSE
+    return min(LONGEST_PAUSE, 2 * last)

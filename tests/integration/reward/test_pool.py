@@ -233,3 +233,32 @@ async def test_a_full_queue_says_when_to_come_back(
         assert {result["status"] for result in await waiting} == {"correct"}
         (after,) = await score(client, math(0, "5"))
         assert after["status"] == "correct"
+
+
+async def test_what_nobody_waits_for_any_more_is_not_judged(
+    own: tuple[Service, httpx.AsyncClient], tmp_path: Path
+) -> None:
+    service, client = own
+    folder = tmp_path / "gate"
+
+    def metric(name: str) -> float:
+        lines = httpx.get(f"{service.url}/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+    async with service.client() as leaving:
+        gates = [gate(folder, str(number), timeout=600) for number in range(30)]
+        waiting = asyncio.create_task(score(leaving, *gates))
+        await until(lambda: arrived(folder), "an item is being judged")
+        waiting.cancel()
+
+    await until(
+        lambda: metric('headrace_reward_requests_total{code="499"}'), "the client is missed"
+    )
+    # What a worker has begun it finishes: at most the two, and the spare ones.
+    begun = metric("headrace_reward_pending_items")
+    assert 1 <= begun < 30
+    (folder / "open").touch()
+    await until(lambda: not metric("headrace_reward_pending_items"), "all is judged")
+    assert metric('headrace_reward_items_total{status="correct",verifier="gate"}') == begun
+    (after,) = await score(client, math(0, "5"))
+    assert after["status"] == "correct"

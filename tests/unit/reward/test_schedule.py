@@ -56,6 +56,18 @@ def test_a_worker_gets_more_when_its_last_answer_is_in() -> None:
     assert sent(schedule.plan(0.2)) == {0: [2]}
 
 
+def test_what_is_withdrawn_is_given_to_nobody() -> None:
+    schedule = running(1)
+    schedule.add(tasks(4))
+    assert sent(schedule.plan(0.0)) == {0: [0, 1]}
+
+    # A worker has 0 and 1 already.
+    assert schedule.withdraw({0, 1, 2}) == [2]
+    schedule.answered(0, correct(), 0.1)
+    schedule.answered(0, correct(), 0.2)
+    assert sent(schedule.plan(0.2)) == {0: [3]}
+
+
 def test_what_waits_behind_a_slow_item_goes_to_another_worker() -> None:
     schedule = running(1)
     schedule.add(tasks(4))
