@@ -208,7 +208,7 @@ async def _while_connected(
     """What `work` returns; None, and `work` is cancelled, when the client goes away first."""
     working = asyncio.create_task(work)
     # The body has been read: all that can still come from the client is that it leaves.
-    gone = asyncio.create_task(client.receive())
+    gone = asyncio.ensure_future(client.receive())
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.chaos.killing import REAL, Chaos
-from tests.chaos.victims import VICTIMS
+from tests.chaos.victims import VICTIMS, that_can_hang
 from tests.integration.launch.conditions import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900 if REAL else 240)]
@@ -46,12 +46,11 @@ def test_a_run_survives_the_death_of_several_at_once(chaos: Chaos, chance: rando
 def test_a_run_survives_a_vllm_that_hangs(chaos: Chaos, chance: random.Random) -> None:
     run = chaos.submit(4 * STEPS)
     chaos.reaches(run, chance.randrange(2, STEPS))
-    servers = VICTIMS["vLLM"]
-    hung = chance.choice(servers(chaos.stack))
+    hung = chance.choice(that_can_hang(chaos.stack))
 
     os.kill(hung, signal.SIGSTOP)
     chaos.done.append(f"vLLM hangs (pid {hung})")
 
     # Its worker notices, by the leases' time, and ends it: a hung server holds a GPU.
-    eventually(lambda: hung not in servers(chaos.stack), within=300 if REAL else 60)
+    eventually(lambda: hung not in VICTIMS["vLLM"](chaos.stack), within=300 if REAL else 60)
     chaos.unharmed(run, 4 * STEPS)

@@ -48,6 +48,16 @@ def vllm(stack: Stack) -> list[int]:
     return [pid for worker in part("rollout")(stack) for pid in descendants(worker)]
 
 
+def that_can_hang(stack: Stack) -> list[int]:
+    """Of vLLM's processes, those that it needs while it serves: not Python's tracker of shared
+    memory, which is there for the end."""
+    return [
+        pid
+        for pid in vllm(stack)
+        if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
 def ranks(stack: Stack) -> list[int]:
     return [pid for torchrun in part("learner")(stack) for pid in children(torchrun)]
 
