@@ -24,6 +24,7 @@ from rollout.policy import (
     PolicyClient,
     Snapshot,
     UpdateMode,
+    VLLMHangs,
     VLLMUnavailable,
     WeightsUnclear,
 )
@@ -163,7 +164,9 @@ class Follower:
         path = await self._fetch(manifest)
         if path is None:
             return
-        snapshot = Snapshot(str(path), manifest.tag, manifest.tensors, manifest.kind)
+        snapshot = Snapshot(
+            str(path), manifest.tag, manifest.tensors, manifest.kind, manifest.files[0].bytes
+        )
         await self._note_forks(manifest)
         async with self._hold:
             paused = await self._load(snapshot)
@@ -214,6 +217,8 @@ class Follower:
         for _ in range(UNCLEAR_LIMIT):
             try:
                 return await self._policy.load(snapshot, self._mode)
+            except VLLMHangs as error:
+                raise VLLMFailed(str(error)) from error
             except (WeightsUnclear, VLLMUnavailable) as error:
                 # The server is paused or hung; nothing is sampled meanwhile, so try at once.
                 self.live = None

@@ -15,11 +15,10 @@ server is restarted.
 
 import asyncio
 import contextlib
-import re
 import secrets
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import httpx
 import msgspec
@@ -27,20 +26,22 @@ import msgspec
 from rollout.adapter_slot import AdapterSlot
 from rollout.connections import OneEach
 from rollout.continuing import ABORTED, DEADLINE, joined, rest_of
+from rollout.counters import Counters, read_counters
 from rollout.samples import Sample, parse_answer, request_body
 from rollout.tasks import end
 from rollout.vllm_options import SERVED_NAME
 from rollout.weight_transfer import WEIGHTS_KEPT
-
-COUNTER = rb"^vllm:(?:%s)(?:\{[^}]*\})? ([0-9.eE+]+)$"
-TOKENS = re.compile(COUNTER % b"generation_tokens_total", re.M)
-UNFINISHED = re.compile(COUNTER % b"num_requests_running|num_requests_waiting", re.M)
 
 JSON_BODY = {"content-type": "application/json"}
 
 # What vLLM puts before a request's id.
 ID_PREFIX = "generate-tokens-"
 ABORT_AGAIN_SECONDS = 1.0
+
+CONTROL_SECONDS = 60.0
+"""For a call that waits for the step under way at most, and reads no file."""
+SLOWEST_DISK = 50e6
+"""Bytes of weights a second, below which a server does not load but hang."""
 
 UpdateMode = Literal["keep", "abort", "wait"]
 
@@ -65,13 +66,8 @@ class WeightsUnclear(RuntimeError):
     """An update broke after it may have touched the model. The server stays paused."""
 
 
-class Counters(NamedTuple):
-    """What a server says of its work."""
-
-    tokens: int
-    """Sampled since it started: moves exactly while it makes progress."""
-    unfinished: int
-    """Sequences that it works on or that wait in it."""
+class VLLMHangs(RuntimeError):
+    """A call of an update has taken far longer than it can: the server is to be restarted."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +78,15 @@ class Snapshot:
     tag: str
     tensors: int
     kind: str = "full"
+    bytes: int = 0
 
 
 class PolicyClient:
     """One server at `url`. Safe for many concurrent calls of `generate`."""
 
-    def __init__(self, url: str, update_seconds: float = 300.0) -> None:
+    def __init__(self, url: str, control_seconds: float = CONTROL_SECONDS) -> None:
         self.url = url
-        self._update_seconds = update_seconds
+        self.control_seconds = control_seconds
         # A generation takes as long as it takes: a hung server shows in `counters`.
         self._http = httpx.AsyncClient(
             base_url=url, timeout=httpx.Timeout(10.0, read=None), transport=OneEach()
@@ -195,12 +192,7 @@ class PolicyClient:
         """What the server counts, over all its engines."""
         response = await self._send("GET", "/metrics", timeout=30.0)
         response.raise_for_status()
-        return Counters(
-            *(
-                sum(int(float(value)) for value in counter.findall(response.content))
-                for counter in (TOKENS, UNFINISHED)
-            )
-        )
+        return read_counters(response.content)
 
     async def context_length(self) -> int:
         """Longest prompt + completion the server takes, in tokens."""
@@ -221,8 +213,8 @@ class PolicyClient:
         (`keep`), are aborted and continued under it (`abort`), or end before it (`wait`).
 
         Raises LoadRefused (old weights serve on), WeightsUnclear (paused; load again, or
-        restart the server), VLLMUnavailable (the server could not be paused at all). Runs to its
-        end even if the caller is cancelled meanwhile.
+        restart the server), VLLMUnavailable (the server could not be paused at all), VLLMHangs
+        (restart it). Runs to its end even if the caller is cancelled meanwhile.
         """
         return await asyncio.shield(self._load(snapshot, mode))
 
@@ -231,6 +223,9 @@ class PolicyClient:
             self._open.clear()
             try:
                 return await self._replace(snapshot, mode)
+            except VLLMHangs:
+                self._unclear = True
+                raise
             finally:
                 self.updating = False
                 if not self._unclear:
@@ -247,7 +242,8 @@ class PolicyClient:
             await self._control(f"/pause?mode={mode}&clear_cache={clear}")
         try:
             await self._start_update()
-            await self._control("/update_weights", {"update_info": _update_info(snapshot)})
+            info = {"update_info": _update_info(snapshot)}
+            await self._control("/update_weights", info, reads=snapshot.bytes)
             await self._control("/finish_weight_update", {"weight_version": snapshot.tag})
         except (LoadRefused, VLLMUnavailable) as error:
             if self._unclear or WEIGHTS_KEPT not in str(error):
@@ -271,12 +267,21 @@ class PolicyClient:
             await self._control("/start_weight_update")
 
     async def _control(
-        self, path: str, body: dict[str, Any] | None = None, patient: bool = False
+        self,
+        path: str,
+        body: dict[str, Any] | None = None,
+        reads: int = 0,
+        patient: bool = False,
     ) -> None:
-        limit = None if patient else self._update_seconds
+        """One call of an update, for which the server `reads` so many bytes. Raises LoadRefused,
+        VLLMUnavailable, and VLLMHangs unless `patient`."""
+        limit = None if patient else self.control_seconds + reads / SLOWEST_DISK
         try:
             response = await self._send("POST", path, json=body, timeout=limit)
         except VLLMUnavailable as error:
+            if isinstance(error.__cause__, httpx.ReadTimeout):
+                call = path.partition("?")[0]
+                raise VLLMHangs(f"vLLM has not answered {call} for {limit:g} s") from error
             # vLLM closes the connection behind an answer of 500, sometimes under the next request.
             # These calls may be made twice: at worst the second is an error, and the load is
             # made again from its start.

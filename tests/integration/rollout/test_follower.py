@@ -1,6 +1,8 @@
 """Following versions whose files come and go: a real Redis, real files, the scripted server."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from safetensors.numpy import save_file
 from rollout.follower import Follower
 from rollout.policy import PolicyClient
 from rollout.tasks import end
+from rollout.vllm_server import VLLMFailed, VLLMServer
 from services.contracts.weights import WeightFile, WeightManifest
 from services.launch import Stack, UpOptions
 from services.store import Store
@@ -59,6 +62,7 @@ class Learner:
 class Scene:
     learner: Learner
     follower: Follower
+    server: VLLMServer
     policy: PolicyClient
     changed: asyncio.Event
     told: list[list[str]]
@@ -99,7 +103,7 @@ async def following(
 
     changed = asyncio.Event()
     follower = Follower(RUN, store, volume, policy, "keep", changed.set, tell)
-    scene = Scene(learner, follower, policy, changed, told)
+    scene = Scene(learner, follower, server, policy, changed, told)
     yield scene
     await end(scene.following)
     await policy.close()
@@ -114,6 +118,19 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     with Stack(options) as stack:
         async with following(stack, data, Volume(data), tmp_path, monkeypatch) as scene:
             yield scene
+
+
+async def test_a_server_that_hangs_in_an_update_fails_at_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.learner.publish(0)
+    monkeypatch.setattr(scene.policy, "control_seconds", 0.5)
+    os.kill(scene.server.pid, signal.SIGSTOP)
+
+    # The worker restarts it then: not after the tries that a broken connection is worth.
+    async with asyncio.timeout(20):
+        with pytest.raises(VLLMFailed, match="has not answered /pause for"):
+            await scene.follower.follow()
 
 
 async def test_what_is_needed_is_told_before_it_is_fetched(scene: Scene) -> None:

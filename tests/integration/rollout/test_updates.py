@@ -1,13 +1,15 @@
 """Weight updates while requests are in flight, and requests cut off: with the scripted server."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from rollout.policy import PastDeadline, PolicyClient
+from rollout.policy import PastDeadline, PolicyClient, VLLMHangs
 from rollout.samples import Sample, check_spans, sampling_params
 from rollout.vllm_server import VLLMServer
 from services.contracts.config.rollout import Sampling
@@ -141,3 +143,27 @@ async def test_a_deadline_during_an_update_of_mode_abort_is_kept(
     cut.set()
     await policy.load(snapshot(tmp_path, 2), "abort")
     assert {sample.finish_reason for sample in await request} == {"deadline"}
+
+
+async def test_a_server_that_hangs_in_an_update_is_given_nothing_more(
+    policy: PolicyClient,
+    server: VLLMServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(policy, "control_seconds", 0.5)
+    os.kill(server.pid, signal.SIGSTOP)
+
+    with pytest.raises(VLLMHangs, match=r"vLLM has not answered /pause for 0\.5 s"):
+        await policy.load(snapshot(tmp_path, 2))
+
+    os.kill(server.pid, signal.SIGCONT)
+    monkeypatch.undo()
+    request = asyncio.create_task(policy.generate([1, 2], 1, WHOLE))
+    # Nobody can say which weights it has: it is to be ended, or loaded anew.
+    async with asyncio.timeout(20):
+        while (await policy.counters()).unfinished:
+            assert not request.done()
+    assert (await policy.counters()).tokens == 0
+    await policy.load(snapshot(tmp_path, 2))
+    assert versions(await request) == [["aaaaaa:2"]]
