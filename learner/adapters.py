@@ -19,7 +19,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from learner.errors import RunCannotGoOn
-from learner.experts import expert_count
 from learner.logprobs import PackedRow, TokenLogprobs
 from learner.models import (
     LoadedModel,
@@ -29,8 +28,9 @@ from learner.models import (
     on_host,
     weight_tensors,
 )
-from services.contracts.config.lora import LoRA
+from services.contracts.config.lora import BESIDE_EXPERTS, LoRA
 from services.contracts.config.model import PretrainedModel
+from services.contracts.experts import expert_count
 from services.contracts.weights import (
     ADAPTER,
     ADAPTER_CONFIG,
@@ -100,10 +100,7 @@ def add_adapters(loaded: LoadedModel, lora: LoRA, seed: int) -> None:
 
     model = loaded.model
     if expert_count(model.config):
-        raise UnusableModel(
-            "model.lora: this model is a mixture of experts, whose experts cannot have adapters "
-            "yet: leave model.lora out, or start from a dense model"
-        )
+        raise UnusableModel(f"model.lora: {BESIDE_EXPERTS}")
     targets = targeted(model, lora)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import PreTrainedModel
 
-from learner.experts import expert_count
+from services.contracts.experts import expert_count
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
     from learner.distributed import Ranks

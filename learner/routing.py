@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from learner.errors import RunCannotGoOn
-from learner.experts import expert_count
+from services.contracts.experts import expert_count
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
     from services.contracts.config.router import Balance

@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from services.contracts.experts import expert_count
+
 Experts = npt.NDArray[np.unsignedinteger]
 """[tokens, layers, experts per token]."""
 
@@ -70,6 +72,5 @@ def bytes_per_token(model: Path) -> int:
     """Most bytes that the routing of one token takes, by the config in the folder `model`."""
     described = json.loads((model / "config.json").read_text())
     described = described.get("text_config") or described
-    wide = max(described.get(name) or 0 for name in ("num_experts", "num_local_experts"))
-    size = 1 if wide <= 256 else 2
+    size = 1 if expert_count(described) <= 256 else 2
     return int(size * described["num_hidden_layers"] * described.get("num_experts_per_tok", 0))

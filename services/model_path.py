@@ -34,7 +34,7 @@ def base_of(folder: Path) -> str | None:
         return str(own)
     try:
         base = json.loads(config.read_text())["base_model_name_or_path"]
-    except (KeyError, ValueError):
+    except (KeyError, TypeError, ValueError):
         base = None
     if not base:
         raise ValueError(f"{config} does not say which model it is for (base_model_name_or_path)")

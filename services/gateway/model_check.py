@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from services.contracts.config import RLConfig
+from services.contracts.config.lora import BESIDE_EXPERTS
+from services.contracts.experts import expert_count
 from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.access import Access, find_run
 from services.http import Problem
 from services.model_path import PREFIX, base_of, made_by, run_named
 
 Problems = list[tuple[str, str]]
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""What the configs of models call the number of experts in a layer."""
 
 
 async def check_model(
@@ -27,6 +27,8 @@ async def check_model(
         return raw, None
     try:
         settled, folder = await _settled(given, path)
+        if folder is not None:
+            base_of(folder)
     except (Problem, ValueError) as error:
         problems.append(("model.path", str(error)))
         return raw, None
@@ -95,14 +97,14 @@ def check_context(folder: Path, config: RLConfig) -> Problems:
     ]
 
 
-def check_router(folder: Path, config: RLConfig) -> Problems:
-    """Only a mixture of experts has routers."""
-    described = _described(folder)
-    inner = described.get("text_config")
-    parts = [described, inner if isinstance(inner, dict) else {}]
-    if not described or not config.algorithm.router.wanted:
+def check_experts(folder: Path, config: RLConfig) -> Problems:
+    """Only a mixture of experts has routers, and it takes no adapters."""
+    described = _described(Path(base_of(folder) or folder))
+    if not described:
         return []
-    if any(part.get(name) for part in parts for name in EXPERTS):
+    if expert_count(described):
+        return [("model.lora", BESIDE_EXPERTS)] if config.model.lora else []
+    if not config.algorithm.router.wanted:
         return []
     return [
         (

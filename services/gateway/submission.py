@@ -22,8 +22,8 @@ from services.gateway.model_check import (
     Problems,
     check_context,
     check_critic,
+    check_experts,
     check_model,
-    check_router,
 )
 from services.gateway.resuming import changed_by_resume, resumable
 from services.http import Problem
@@ -88,7 +88,7 @@ async def accept(given: Access, submission: RunSubmission) -> RunRecord:
         raise _refusal(problems) from None
     if isinstance(config, RLConfig) and folder is not None:
         problems += check_context(folder, config) + check_targets(folder, config)
-        problems += check_router(folder, config)
+        problems += check_experts(folder, config)
     if isinstance(config, RLConfig):
         await _check_episode(given, config, problems)
     if previous is not None:

@@ -4,6 +4,12 @@ from pydantic import Field, field_validator
 
 from services.contracts.config.base import Section
 
+BESIDE_EXPERTS = (
+    "this model is a mixture of experts, which are no linear layers, so that they would have no "
+    "adapters: leave model.lora out, or start from a dense model"
+)
+"""Why some models take none."""
+
 
 class LoRA(Section):
     """Adapters (Hu et al. 2021): where a layer has made W·x, it makes W·x + alpha / rank · B·A·x,

@@ -107,6 +107,23 @@ def test_routers_of_a_model_without_experts_are_refused(submit: Any, model: Path
     assert submit(wanted).status_code == 201
 
 
+def test_adapters_beside_experts_are_refused(submit: Any, model: Path) -> None:
+    (model / "config.json").write_text('{"text_config": {"moe_num_experts": 8}}')
+
+    refused = problems(submit({"model": {"path": str(model), "lora": {}}}))
+
+    assert "mixture of experts" in refused["model.lora"]
+    assert submit().status_code == 201
+
+
+def test_an_adapter_that_names_no_base_is_refused(submit: Any, model: Path) -> None:
+    (model / "adapter_config.json").write_text("{}")
+
+    refused = problems(submit())
+
+    assert "does not say which model it is for" in refused["model.path"]
+
+
 def test_a_midtraining_is_not_resumed_but_started_from(
     api: httpx.Client, submit: Any, in_store: InStore, model: Path
 ) -> None:

@@ -90,7 +90,7 @@ def test_both_sides_of_a_step_compute_the_same() -> None:
         assert side["passes"] > 1
 
 
-USED = ("attention", "experts", "flops", "kept", "logprobs", "packing")
+USED = ("attention", "flops", "kept", "logprobs", "packing")
 
 
 def test_torch_and_transformers_are_all_it_needs() -> None:
@@ -109,5 +109,5 @@ def test_torch_and_transformers_are_all_it_needs() -> None:
     assert modules == [
         "learner",
         *(f"learner.{name}" for name in USED),
-        *("services", "services.quiet"),
+        *("services", "services.contracts", "services.contracts.experts", "services.quiet"),
     ]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from learner.adapters import (
     BaseLogprobs,
@@ -174,6 +174,13 @@ def checkpoint(data: Path, loaded: LoadedModel, optimizers: Optimizers) -> Path:
 def policy_from(data: Path, start: str, folder: Path | None, lora: LoRA = RANK4) -> LoadedModel:
     config = PretrainedModel(path="any", lora=lora)
     return load_policy(config, start, data / "runs/r1/model", folder, seed=5)
+
+
+def test_a_mixture_of_experts_takes_no_adapters() -> None:
+    mixture = tiny_model()
+    mixture.model.config.text_config = Qwen3MoeConfig(num_experts=4)
+    with pytest.raises(UnusableModel, match=r"mixture of experts, .* leave model\.lora out"):
+        add_adapters(mixture, RANK4, 0)
 
 
 def test_training_goes_on_exactly_where_the_checkpoint_was_made(tmp_path: Path) -> None:

@@ -129,8 +129,9 @@ def test_an_answer_without_routing_is_not_sent(lacking: np.ndarray | None) -> No
             },
             200,
         ),
+        ({"num_hidden_layers": 2, "n_routed_experts": 384, "num_experts_per_tok": 8}, 32),
     ],
-    ids=["Qwen3-30B-A3B", "Mixtral-8x7B", "more experts than a byte names"],
+    ids=["Qwen3-30B-A3B", "Mixtral-8x7B", "more experts than a byte names", "by another name"],
 )
 def test_what_a_token_costs_is_known_by_the_models_config(
     config: dict[str, object], size: int, tmp_path: Path
