@@ -169,12 +169,22 @@ def prepare(
 
 
 def make_trainable(model: PreTrainedModel, training: Training) -> None:
-    """Have `model` make its passes as the config says."""
+    """Have `model` make its passes as the config says. No dropout and no noise in routers, whatever
+    its own config says: the sampler has none, and ratios would be random."""
+    model.eval()
     if training.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
+        for module in model.modules():
+            if getattr(module, "gradient_checkpointing", False):
+                # transformers recomputes in training mode alone. What a block drops by itself:
+                module.training = True
+                vars(module).update({n: 0.0 for n, v in vars(module).items() if _drops(n, v)})
     if training.compile:
         compile_blocks(model)
-    model.train()
+
+
+def _drops(name: str, value: object) -> bool:
+    return isinstance(value, float) and "drop" in name
 
 
 def prepare_critic(
