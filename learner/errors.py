@@ -3,6 +3,7 @@
 Whatever is not one of these is a crash: the ranks start again and the run resumes.
 """
 
+from learner.logprobs import UnusableHead
 from services.contracts.config import ConfigError
 from services.datasets import DatasetError
 from services.store import Fenced
@@ -22,6 +23,7 @@ USER_ERRORS: tuple[type[Exception], ...] = (
     ConfigError,
     DatasetError,
     DamagedFile,
+    UnusableHead,
 )
 
 ENDINGS: tuple[type[Exception], ...] = (Fenced, *USER_ERRORS)

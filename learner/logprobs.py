@@ -79,6 +79,10 @@ def packed_row(
     )
 
 
+class UnusableHead(ValueError):
+    """A model makes its logits in a way that the learner cannot train; the message says which."""
+
+
 class TokenLogprobs(nn.Module):
     """A causal language model as a map from packed rows to log-probabilities.
 
@@ -91,16 +95,18 @@ class TokenLogprobs(nn.Module):
         autocast: torch.dtype | None = None,
         routing: "Routing | None" = None,
     ) -> None:
+        """Raises UnusableHead."""
         super().__init__()
         self.model = model
         self.autocast = autocast
         self.routing = routing
         head = model.get_output_embeddings()
         if not isinstance(head, nn.Linear):
-            raise ValueError(f"{type(model).__name__} has no linear output head to train through")
+            raise UnusableHead(f"{type(model).__name__} has no linear output head to train through")
+        config = model.config.get_text_config()
         for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-            if getattr(model.config, name, None) not in (None, 1, 1.0):
-                raise ValueError(
+            if getattr(config, name, None) not in (None, 1, 1.0):
+                raise UnusableHead(
                     f"{type(model).__name__} scales its logits ({name}), which the learner does "
                     "not support: train another architecture"
                 )

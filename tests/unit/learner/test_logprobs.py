@@ -7,6 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from learner.attention import use_packed_attention
+from learner.errors import USER_ERRORS
 from learner.logprobs import TokenLogprobs, head_logprobs, packed_row
 
 
@@ -132,3 +133,12 @@ def test_bfloat16_compute_stays_close_and_keeps_float32_gradients() -> None:
     assert near.dtype == entropy.dtype == torch.float32
     torch.testing.assert_close(near, exact, atol=0.05, rtol=0.05)
     assert all(p.grad.dtype == torch.float32 for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["final_logit_softcapping", "logit_scale", "logits_scaling"])
+def test_a_head_that_scales_its_logits_ends_the_run_with_that_sentence(name: str) -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=8, num_hidden_layers=1, **sizes))
+    setattr(model.config, name, 2.0)
+    with pytest.raises(USER_ERRORS, match=rf"LlamaForCausalLM scales its logits \({name}\)"):
+        TokenLogprobs(model)
