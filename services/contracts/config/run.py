@@ -8,6 +8,7 @@ from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.base import Section
 from services.contracts.config.copies import FrozenReference, LaggedProximal
 from services.contracts.config.data import Data, MidtrainData
+from services.contracts.config.episodes import Calculator
 from services.contracts.config.model import Model, PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW, Optimizer
 from services.contracts.config.placement import Placement
@@ -117,15 +118,21 @@ class RLConfig(Section):
 
     @model_validator(mode="after")
     def _dense(self) -> "RLConfig":
-        """A `dense` reward with an advantage other than `global_whiten` and `gae`."""
-        if isinstance(self.algorithm.advantage, GlobalWhiten | GAE):
-            return self
+        """A `dense` reward with an advantage other than `global_whiten` and `gae`, or with
+        `rollout.episode` calculator."""
+        advantage = self.algorithm.advantage
         for name, reward in self.components.items():
-            if reward.dense:
+            if reward.dense and not isinstance(advantage, GlobalWhiten | GAE):
                 raise ValueError(
-                    f"reward {name!r} is dense, and advantage {self.algorithm.advantage.type} "
-                    "knows one reward a sample: set algorithm.advantage.type to gae or "
-                    "global_whiten, or leave dense out"
+                    f"reward {name!r} is dense, and advantage {advantage.type} knows one reward a "
+                    "sample: set algorithm.advantage.type to gae or global_whiten, or leave dense "
+                    "out"
+                )
+            if reward.dense and isinstance(self.rollout.episode, Calculator):
+                raise ValueError(
+                    f"reward {name!r} is dense, and what verifiers read with rollout.episode "
+                    "calculator has markers and results in it, so that parts of it cannot be given "
+                    "to tokens: leave dense out, or the calculator"
                 )
         return self
 

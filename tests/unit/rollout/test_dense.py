@@ -152,3 +152,9 @@ def test_a_dense_reward_needs_an_advantage_that_sums_rewards_per_token() -> None
     for algorithm in summing:
         config = parse_config(RL | {"algorithm": algorithm})
         assert config.model_dump()["rewards"][0]["dense"] == "values"
+
+
+def test_what_the_calculator_puts_into_an_answer_has_no_dense_reward() -> None:
+    summing = {"algorithm": {"advantage": {"type": "global_whiten"}}}
+    with pytest.raises(ConfigError, match="is dense, and what verifiers read with"):
+        parse_config(RL | summing | {"rollout": {"episode": "calculator"}})
