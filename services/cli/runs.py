@@ -66,12 +66,12 @@ def submit(
     path = Path(recipe)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         try:
-            request["config"] = _with_absolute_model(merged(_file(path), overrides))
+            request["config"] = _with_absolute_models(merged(_file(path), overrides))
         except ConfigError as error:
             raise CliError(f"--set {error}") from None
         request["name"] = name or path.stem
     else:
-        request |= {"recipe": recipe, "config": _with_absolute_model(overrides), "name": name}
+        request |= {"recipe": recipe, "config": _with_absolute_models(overrides), "name": name}
     if pool is None and resume_from is None:
         pool = Settings().pool
     _submit(request | {"pool": pool}, follow, as_json, gateway)
@@ -228,12 +228,14 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _with_absolute_model(config: dict[str, Any]) -> dict[str, Any]:
-    """A model folder named relative to where the user stands, as the gateway can find it."""
-    model = config.get("model")
-    if not isinstance(model, dict):
-        return config
-    path = model.get("path")
-    if isinstance(path, str) and Path(path).expanduser().is_dir():
-        return {**config, "model": {**model, "path": str(Path(path).expanduser().resolve())}}
+def _with_absolute_models(config: dict[str, Any]) -> dict[str, Any]:
+    """Model folders named relative to where the user stands, as the gateway can find them."""
+    model, algorithm = config.get("model"), config.get("algorithm")
+    critic = algorithm.get("critic") if isinstance(algorithm, dict) else None
+    for section in (model, critic):
+        if not isinstance(section, dict):
+            continue
+        path = section.get("path")
+        if isinstance(path, str) and Path(path).expanduser().is_dir():
+            section["path"] = str(Path(path).expanduser().resolve())
     return config

@@ -216,6 +216,7 @@ def test_a_yaml_file_with_overrides_is_a_recipe(
     recipe.write_text(
         "model: {path: model}\ndata: {dataset: cli-sums}\nrewards: [{verifier: math}]\n"
         "optimizer: {type: adamw, lr: 1.0e-5}\n"
+        "algorithm: {advantage: {type: gae}, critic: {path: model}}\n"
     )
 
     done = headrace("submit", str(recipe), "--set", "training.max_steps=7", "--json")
@@ -224,6 +225,7 @@ def test_a_yaml_file_with_overrides_is_a_recipe(
     record = json.loads(done.stdout)
     assert (record["name"], record["max_steps"]) == ("mine", 7)
     assert record["config"]["model"]["path"] == str(model)
+    assert record["config"]["algorithm"]["critic"]["path"] == str(model)
     assert record["config"]["optimizer"]["lr"] == 1e-5
     assert headrace("cancel", record["id"]).returncode == 0
 
