@@ -18,9 +18,10 @@ KEPT = RESULTS / "recipes.kept.json"
 BEGIN, END = "<!-- python -m bench.recipes --publish writes from here -->", "<!-- to here -->"
 
 
-def found(trials: Iterable[Trial], outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The newest outcome of each trial, in the order of the trials."""
-    by_key = {outcome.key: outcome for outcome in outcomes}
+def found(trials: Iterable[Trial], outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The newest outcome of each trial, in the order of the trials; all from the same weights as
+    the newest one, since others do not compare."""
+    by_key = {each.key: each for each in outcomes if each.start == outcomes[-1].start}
     return [by_key[trial.key] for trial in trials if trial.key in by_key]
 
 
@@ -88,12 +89,12 @@ def cells(*values: str) -> str:
     return f"| {' | '.join(values)} |"
 
 
-def text(trials: Iterable[Trial], outcomes: Iterable[Outcome]) -> str:
+def text(trials: Iterable[Trial], outcomes: Sequence[Outcome]) -> str:
     """What a terminal shows of `trials`."""
     return tables(found(trials, outcomes))
 
 
-def publish(trials: Iterable[Trial], outcomes: Iterable[Outcome]) -> None:
+def publish(trials: Iterable[Trial], outcomes: Sequence[Outcome]) -> None:
     """Write the outcomes of `trials` to KEPT, their tables into PAGE, the plot to PLOT."""
     every = found(trials, outcomes)
     lines = ",\n".join(json.dumps(asdict(outcome), ensure_ascii=False) for outcome in every)

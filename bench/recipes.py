@@ -140,7 +140,10 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--publish", action="store_true", help="make no runs; write docs/recipes.md from the file"
     )
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.publish and (given.recipe or given.only):
+        parser.error("--publish writes the whole page: leave --recipe and --only out")
+    return given
 
 
 def main() -> int:

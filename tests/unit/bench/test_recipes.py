@@ -20,6 +20,7 @@ from bench.recipe_trials import (
     recipe_trials,
     staleness_trials,
 )
+from bench.recipes import parsed as parsed_arguments
 from recipes import find_recipe
 from services.contracts.config import RLConfig, parse_config
 
@@ -151,6 +152,20 @@ def test_the_newest_outcome_of_a_trial_counts() -> None:
     (trial,) = recipe_trials(["grpo"], 1, 60)
     outcomes = [outcome(trial, 0.5), outcome(trial, 0.6), outcome(trial, 0.7, key="of another")]
     assert [one.after for one in found([trial], outcomes)] == [0.6]
+
+
+def test_runs_from_other_weights_stand_in_no_table_together() -> None:
+    first, second = trials = recipe_trials(["grpo"], 2, 60)
+    outcomes = [outcome(first, start="old"), outcome(second, start="old"), outcome(first)]
+    assert [(one.seed, one.start) for one in found(trials, outcomes)] == [(0, "abc")]
+    assert found(trials, []) == []
+
+
+@pytest.mark.parametrize("part", ["--recipe=grpo", "--only=staleness"])
+def test_a_part_of_the_page_is_not_published_over_all_of_it(part: str) -> None:
+    parsed_arguments(["--publish"])
+    with pytest.raises(SystemExit):
+        parsed_arguments(["--publish", part])
 
 
 def test_curves_are_means_of_the_last_steps() -> None:
