@@ -1,8 +1,8 @@
 """How a batch's answers fared: sums that ranks add up, and the metrics made of them. Pure."""
 
 from collections.abc import Sequence
-from math import comb
 
+from services.contracts.pass_at import ks, pass_at
 from services.contracts.scores import ScoreStatus
 from services.contracts.trajectory import CUT_SHORT, TrajectoryGroup
 
@@ -20,17 +20,6 @@ BASIC = (
 )
 SUM, COUNT = "sum ", "count "
 """Before a component's name."""
-
-
-def ks(samples: int) -> list[int]:
-    """The k of the reported pass@k: powers of two up to the group's size, and the size itself."""
-    return sorted({2**i for i in range(samples.bit_length()) if 2**i <= samples} | {samples})
-
-
-def pass_at(k: int, n: int, correct: int) -> float:
-    """Chance that at least one of `k` samples is right, estimated without bias from `correct` of
-    `n` (Chen et al. 2021)."""
-    return 1.0 - comb(n - correct, k) / comb(n, k)
 
 
 def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, float]:

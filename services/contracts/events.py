@@ -3,7 +3,8 @@
 Kinds and their data:
 - `state`: {"state", "reason"}
 - `step`: the step's metrics, flat, by the names of docs/metrics.md
-- `evaluation`: {"step", "version", "name", "accuracy", "reward", "rows"}
+- `evaluation`: {"step", "version", "name", "accuracy", "reward", "rows"}, with several
+  samples a row "pass_at_K", too
 - `progress`: {"done", "total", "unit", ...}: midtraining and other long stretches
 - `worker`: {"worker", "state", "detail"}: a rollout worker has `joined` the run, is `starting` its
   vLLM, is `ready`, or has `left` because it was told to; each at most once a run

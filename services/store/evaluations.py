@@ -3,9 +3,11 @@
 import json
 import secrets
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from services.contracts.config.training import Evaluation
+from services.contracts.pass_at import ks, pass_at
 from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
 from services.store.errors import Fenced
@@ -96,9 +98,9 @@ class Evaluations:
         await self._scripts.run("evaluation_close", keys, [id])
 
     async def outcome(self, run: str, id: str) -> dict[str, Any] | None:
-        """Accuracy and mean reward once every row is answered, else None. Samples that a broken
-        verifier could not score are left out of the mean reward, and are not correct. Raises
-        KeyError where that evaluation is no longer there."""
+        """Accuracy, pass@k and mean reward once every row is answered, else None. Samples that a
+        broken verifier could not score are left out of the mean reward, and are not correct.
+        Raises KeyError where that evaluation is no longer there."""
         found = await self._redis.hgetall(run_key(run, "evaluation"))
         if found.get(b"id") != id.encode():
             raise KeyError(f"evaluation {id} of run {run} was closed, or replaced by another one")
@@ -110,6 +112,9 @@ class Evaluations:
         ]
         statuses = [status for answer in answers for status in answer["statuses"]]
         rewards = [r for answer in answers for r in answer["rewards"] if r is not None]
+        correct = [answer["statuses"].count("correct") for answer in answers]
+        # Fewer than others have those that could not be answered at all.
+        n = max(len(answer["statuses"]) for answer in answers)
         _, version = parse_version_tag(found[b"pinned"].decode())
         return {
             "step": int(found[b"step"]),
@@ -118,6 +123,8 @@ class Evaluations:
             "accuracy": statuses.count("correct") / max(1, len(statuses)),
             "reward": sum(rewards) / len(rewards) if rewards else 0.0,
             "rows": len(answers),
+            # With k = 1 it is the accuracy.
+            **{f"pass_at_{k}": fmean(pass_at(k, n, c) for c in correct) for k in ks(n) if k > 1},
         }
 
     def _keys(self, run: str) -> list[str]:

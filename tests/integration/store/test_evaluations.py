@@ -57,6 +57,23 @@ async def test_an_evaluation_is_done_when_every_row_has_one_answer(scene: Scene)
     assert (await lease(scene, 1)).rows == []
 
 
+async def test_with_several_samples_a_row_the_chance_that_one_is_right_is_known(
+    scene: Scene,
+) -> None:
+    id = await asked(scene)
+    one_of_four = {"rewards": [1, 0, 0, 0], "statuses": ["correct", *["wrong"] * 3]}
+    answers = [one_of_four, {"rewards": [1] * 4, "statuses": ["correct"] * 4}, BROKEN]
+    for (attempt, _), answer in zip((await lease(scene, 3)).rows, answers, strict=True):
+        await scene.store.evaluations.complete(RUN, id, attempt, answer)
+
+    outcome = await scene.store.evaluations.outcome(RUN, id)
+
+    # Of 2 drawn from the first row's, C(3,2)/C(4,2) = 1/2 have no right one; the last row has none.
+    assert outcome is not None
+    assert outcome["pass_at_2"] == pytest.approx((0.5 + 1 + 0) / 3)
+    assert outcome["pass_at_4"] == pytest.approx(2 / 3)
+
+
 async def test_rows_that_were_given_back_or_lapsed_go_out_again(scene: Scene) -> None:
     id = await asked(scene)
     evaluations = scene.store.evaluations

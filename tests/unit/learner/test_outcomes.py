@@ -2,7 +2,8 @@
 
 import pytest
 
-from learner.outcomes import ks, outcome_metrics, outcome_sums, pass_at, selection_metrics
+from learner.outcomes import outcome_metrics, outcome_sums, selection_metrics
+from services.contracts.pass_at import ks, pass_at
 from tests.unit.learner.policies import trajectory_group
 
 
