@@ -14,6 +14,7 @@ from typing import Any
 from learner.checkpoint import TrainingState
 from learner.collector import Collector, Waiting
 from learner.disk import CannotWrite
+from learner.evaluations import Evaluations
 from learner.flops import Work
 from learner.link import RunLink
 from learner.metrics import (
@@ -78,7 +79,7 @@ class Conductor:
         )
         self.ending: Order | None = None
         """Why the run ends here although the disk takes nothing."""
-        self.evaluated: set[int] = set()
+        self.evaluations = Evaluations(config.evaluation, max_steps, link, file)
         self.waits: dict[str, float] = {}
         self.left_out = (0, 0.0)
         """Groups left out for want of a signal until the last step, and the sum of their mean
@@ -89,7 +90,7 @@ class Conductor:
     def open(self) -> None:
         """Say that the run runs, and go back to what an earlier learner had planned."""
         # A version has the number of the step that made it.
-        self.evaluated = self.file.begin(self.state.step)
+        evaluated = self.file.begin(self.state.step)
         pending = self.link.pending_groups()
         known = self.read = {group.entry: group for group in pending}
         for step, pairs in self.link.plans().items():
@@ -98,12 +99,7 @@ class Conductor:
             self.recorded[step] = Plan(entries, [draw for _, draw in pairs], sizes)
             self.collector.planned(entries, step)
         self.collector.arrive(pending)
-        evaluation = self.config.evaluation
-        if evaluation and self.link.take_up_evaluation(self.state.step) == self.state.step:
-            self.evaluated.add(self.state.version)
-        # Asked for before the first lease: a worker answers it before it takes training work.
-        elif evaluation and evaluation.at_start and self.state.step == 0 and not self.evaluated:
-            self._evaluate()
+        self.evaluations.begin(self.state, evaluated)
         for sentence in self.config.warnings():
             self.tell(sentence)
         self.left_out = self.link.left_out()
@@ -127,7 +123,7 @@ class Conductor:
     def _next_order(self) -> Order:
         began = time.monotonic()
         self.waited = 0.0
-        self._follow_evaluation()
+        self.evaluations.follow()
         if self.state.step >= self.max_steps:
             return Order("finish")
         step = self.state.step + 1
@@ -194,42 +190,25 @@ class Conductor:
             # Nothing can be learned from it, and a broken verifier looks just like this.
             self.tell(f"every reward of step {state.step} {ALL_ZERO}")
         self.silent = bool(row["reward/all_zero"])
-        evaluation = self.config.evaluation
-        if (
-            evaluation
-            and evaluation.every
-            and state.step % evaluation.every == 0
-            and state.step < self.max_steps
-            and not self.link.evaluation_open()
-        ):
-            self._evaluate()
+        self.evaluations.after_step(state)
 
     def final_evaluation(self, state: TrainingState) -> str:
         """Evaluate the last version and wait for the answers. Returns the kind of order that the
         run ends with: `finish`, or another where it was to end before all were there."""
-        if self.config.evaluation is None:
-            return "finish"
-        finished = self._evaluation_finished()
-        if finished and state.version not in self.evaluated:
-            self.state = state
-            self._evaluate()
-            finished = self._evaluation_finished()
-        if finished:
+        if self._evaluated() and (not self.evaluations.last(state) or self._evaluated()):
             return "finish"
         return "cancel" if self.link.cancelled() else "yield"
 
-    def _evaluation_finished(self) -> bool:
+    def _evaluated(self) -> bool:
         """Wait for an open evaluation. False where the run is to end without it."""
         began = warned = time.monotonic()
-        while self.link.evaluation_open():
+        while self.evaluations.follow():
             self.check()
-            self._follow_evaluation()
             if self.stop.wait(POLL_SECONDS / 5) or self.link.cancelled():
                 return False
             if time.monotonic() - warned > PATIENCE_SECONDS:
                 warned = time.monotonic()
                 self._warn("an evaluation", time.monotonic() - began)
-        self._follow_evaluation()
         return True
 
     def _collect(self, began: float) -> list[Waiting] | Order:
@@ -246,7 +225,7 @@ class Conductor:
             if batch is not None:
                 return batch
             self.collector.arrive(self.link.read_groups(POLL_SECONDS))
-            self._follow_evaluation()
+            self.evaluations.follow()
             if time.monotonic() - warned > PATIENCE_SECONDS:
                 warned = time.monotonic()
                 self._warn("groups", time.monotonic() - began)
@@ -297,19 +276,6 @@ class Conductor:
             [[positions[a + i] for i in indices] for indices in share(plan.bytes[a:b], self.ranks)]
             for a, b in pairwise(bounds)
         ]
-
-    def _evaluate(self) -> None:
-        assert self.config.evaluation is not None
-        self.evaluated.add(self.state.version)
-        self.link.ask_evaluation(self.config.evaluation, self.state.step, self.state.version)
-
-    def _follow_evaluation(self) -> None:
-        outcome = self.link.finished_evaluation()
-        if outcome is not None:
-            named = {f"evaluation/{name}": value for name, value in outcome.items()}
-            self.file.add({"time": time.time(), **named})
-            self.link.event("evaluation", outcome)
-            self.link.close_evaluation()
 
     def _warn(self, what: str, seconds: float) -> None:
         workers = self.link.workers()
