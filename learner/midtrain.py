@@ -1,14 +1,15 @@
 """Supervised training on prompt–answer rows: the training script, to be read top to bottom.
 
 From nothing (a Llama and a character tokenizer) or from an existing model; ends with a checkpoint
-that a `rl` run starts from. Left out against nanochat: task mixtures, best-fit packing of long
-documents (every row here is a sequence of its own and starts with its own beginning token), and
+that a `rl` run starts from. Left out against nanochat: best-fit packing into rows of one length
+(sequences are packed without padding here, whole, each with its own beginning and attention), and
 checkpoints on the way: a crash starts over, and a run of this size takes minutes.
 """
 
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +34,7 @@ from learner.optimizers import Optimizers
 from learner.packing import micro_batches, micro_batches_needed, share
 from learner.passes import micro_batch_tokens, synchronised
 from learner.routing import policy_routing
-from learner.rows import Lesson, UnusableRow, lesson
+from learner.rows import Lesson, UnusableRow, divided, lesson
 from learner.schedules import lr_share
 from services.contracts.config import MidtrainConfig
 from services.contracts.config.model import ScratchModel
@@ -65,7 +66,7 @@ def train_midtrain(
     loaded = ranks.together(lambda: starting_model(config, ranks, link, volume))
     training, validation = ranks.together(lambda: lessons(config, loaded, link, volume))
     routing = ranks.together(lambda: policy_routing(loaded.model, config.router, "router"))
-    policy: nn.Module = TokenLogprobs(loaded.model.train(), loaded.autocast, routing)
+    policy: nn.Module = TokenLogprobs(loaded.model.eval(), loaded.autocast, routing)
     if ranks.size > 1:
         policy = DistributedDataParallel(policy, forward_sync_buffers=False)
     optimizers = Optimizers(loaded.model, config.optimizer)
@@ -125,19 +126,20 @@ def starting_model(
 def lessons(
     config: MidtrainConfig, loaded: LoadedModel, link: RunLink, volume: Volume
 ) -> tuple[list[Lesson], list[Lesson]]:
-    """The dataset's rows in tokens: those to train on, and those kept out for validation (the
-    last of a seeded permutation). Raises UnusableRow for the first that cannot be learned."""
-    reader: DatasetReader = link.dataset(config.data.dataset, volume)
-    everything = [
-        lesson(reader.row(i), i, config.data, loaded.tokenizer, loaded.max_length)
-        for i in range(len(reader))
-    ]
-    if not everything:
+    """The datasets' rows in tokens: those to train on, and those kept out for validation. Raises
+    UnusableRow for the first that cannot be learned."""
+    found: list[tuple[Lesson, int]] = []
+    for name, times in Counter([config.data.dataset, *config.data.mix]).items():
+        reader: DatasetReader = link.dataset(name, volume)
+        for i in range(len(reader)):
+            try:
+                row = lesson(reader.row(i), i, config.data, loaded.tokenizer, loaded.max_length)
+            except UnusableRow as error:
+                raise UnusableRow(f"in {reader.record.name}, {error}") from error
+            found.append((row, times))
+    if not found:
         raise UnusableRow(f"dataset {config.data.dataset} is empty: add rows to it first")
-    generator = np.random.Generator(np.random.PCG64(config.training.seed))
-    shuffled = [everything[i] for i in generator.permutation(len(everything))]
-    kept = min(round(config.training.validation_share * len(shuffled)), len(shuffled) - 1)
-    return shuffled[: len(shuffled) - kept], shuffled[len(shuffled) - kept :]
+    return divided(found, config.training.validation_share, config.training.seed)
 
 
 def endless_order(rows: int, seed: int) -> Iterator[int]:

@@ -3,9 +3,11 @@
 A row becomes prompt + answer + end of sequence, the prompt as rollout workers render it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from learner.errors import RunCannotGoOn
@@ -64,6 +66,18 @@ def lesson(row: Row, index: int, data: MidtrainData, tokenizer: Any, context: in
         turns = [asked] if isinstance(asked, str) else [str(turn["content"]) for turn in asked]
         text = "".join(turns) + answer_text
     return Lesson(tokens, wanted, len(text.encode()))
+
+
+def divided(
+    lessons: Sequence[tuple[Lesson, int]], share: float, seed: int
+) -> tuple[list[Lesson], list[Lesson]]:
+    """What to train on, of (lesson, how often it counts), and what to validate on: a `share` of the
+    lessons, the last of a seeded permutation, each once and none of them to train on."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    shuffled = [lessons[i] for i in generator.permutation(len(lessons))]
+    kept = len(shuffled) - min(round(share * len(shuffled)), len(shuffled) - 1)
+    training = [one for one, times in shuffled[:kept] for _ in range(times)]
+    return training, [one for one, _ in shuffled[kept:]]
 
 
 def lacking(text: str, tokenizer: Any) -> list[str]:

@@ -1,8 +1,9 @@
 """What a request gets from its application: the store, the data volume, the run it names."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
 from fastapi import Depends, Path, Request
@@ -113,6 +114,12 @@ async def runs_that_use(given: Access, record: DatasetRecord) -> list[RunRecord]
     return [
         run
         for run in await given.store.runs.list()
-        if not run.state.final
-        and names & {(run.config.get(part) or {}).get("dataset") for part in ("data", "evaluation")}
+        if not run.state.final and names.intersection(datasets_of(run.config))
     ]
+
+
+def datasets_of(config: dict[str, Any]) -> Iterator[str]:
+    """The datasets that a run's config names."""
+    for part in ("data", "evaluation"):
+        section = config.get(part) or {}
+        yield from filter(None, [section.get("dataset"), *section.get("mix", [])])

@@ -74,10 +74,7 @@ async def accept(given: Access, submission: RunSubmission) -> RunRecord:
     previous = await resumable(given, submission.resume_from)
     raw, name = _base(submission, previous)
     problems: Problems = []
-    datasets = await _check_datasets(given, raw, problems)
-    # By id: under the same name there may be other rows by the time this run is resumed.
-    for section, record in datasets.items():
-        raw = {**raw, section: {**raw[section], "dataset": record.id}}
+    raw, dataset = await _check_datasets(given, raw, problems)
     raw, folder = await check_model(given, raw, problems)
     raw = await check_critic(given, raw, problems)
     await _check_verifiers(given, raw, problems)
@@ -93,7 +90,7 @@ async def accept(given: Access, submission: RunSubmission) -> RunRecord:
         await _check_episode(given, config, problems)
     if previous is not None:
         problems += changed_by_resume(config.model_dump(mode="json"), previous.config)
-    max_steps = _length(config, datasets.get("data"), problems)
+    max_steps = _length(config, dataset, problems)
     if previous is not None and max_steps is not None and max_steps <= previous.committed_step:
         trained = f"the run that is resumed has trained {previous.committed_step} steps"
         problems.append(("training.max_steps", f"is {max_steps}, and {trained}: set it higher"))
@@ -153,32 +150,47 @@ def _base(submission: RunSubmission, previous: RunRecord | None) -> tuple[dict[s
 
 async def _check_datasets(
     given: Access, raw: dict[str, Any], problems: Problems
-) -> dict[str, DatasetRecord]:
-    """The datasets that exist, by the section that names them."""
-    found: dict[str, DatasetRecord] = {}
+) -> tuple[dict[str, Any], DatasetRecord | None]:
+    """`raw` with its datasets by id, since under the same name there may be other rows by the time
+    a run is resumed; and the record of `data.dataset`, where there is one."""
+    trained = None
     for section in ("data", "evaluation"):
-        name = _text(raw, section, "dataset")
-        if name is None:
+        part = raw.get(section)
+        if not isinstance(part, dict):
             continue
-        record = await given.store.datasets.find(name)
-        if record is None:
-            problems.append(
-                (f"{section}.dataset", missing_dataset(name, await given.store.datasets.list()))
+        if isinstance(name := part.get("dataset"), str):
+            record = await _dataset(given, raw, f"{section}.dataset", name, problems)
+            if record is not None:
+                part = {**part, "dataset": record.id}
+                trained = record if section == "data" else trained
+        if isinstance(mix := part.get("mix"), list) and all(isinstance(n, str) for n in mix):
+            more = [
+                await _dataset(given, raw, f"{section}.mix.{i}", name, problems)
+                for i, name in enumerate(mix)
+            ]
+            part = {**part, "mix": [record.id for record in more if record]}
+        raw = {**raw, section: part}
+    return raw, trained
+
+
+async def _dataset(
+    given: Access, raw: dict[str, Any], key: str, name: str, problems: Problems
+) -> DatasetRecord | None:
+    """The dataset that `raw` names at `key`, which a supervised run can learn from."""
+    record = await given.store.datasets.find(name)
+    if record is None:
+        problems.append((key, missing_dataset(name, await given.store.datasets.list())))
+        return None
+    supervised = raw.get("type") == "midtrain" and key.startswith("data.")
+    if supervised and DatasetReader(given.volume, record).row(0).answer is None:
+        problems.append(
+            (
+                key,
+                f"the rows of {record.name} have no answers to imitate: upload it with a column "
+                "mapping that names the answer",
             )
-        else:
-            found[section] = record
-    record = found.get("data")
-    if raw.get("type") == "midtrain" and record is not None:
-        reader = DatasetReader(given.volume, record)
-        if reader.row(0).answer is None:
-            problems.append(
-                (
-                    "data.dataset",
-                    f"the rows of {record.name} have no answers to imitate: upload it with a "
-                    "column mapping that names the answer",
-                )
-            )
-    return found
+        )
+    return record
 
 
 async def _check_verifiers(given: Access, raw: dict[str, Any], problems: Problems) -> None:
@@ -242,9 +254,3 @@ def _length(
             )
         )
     return steps
-
-
-def _text(raw: dict[str, Any], section: str, key: str) -> str | None:
-    part = raw.get(section)
-    value = part.get(key) if isinstance(part, dict) else None
-    return value if isinstance(value, str) else None

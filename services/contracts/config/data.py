@@ -1,6 +1,6 @@
 """What the policy is asked, and what a supervised run imitates."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -72,5 +72,8 @@ class MidtrainData(PromptOptions):
 
     dataset: str = Field(min_length=1)
     """Name or id of an uploaded dataset whose rows have answers."""
+    mix: list[Annotated[str, Field(min_length=1)]] = []
+    """Further datasets like it, whose rows are mixed in. One that is named twice, here or with
+    `dataset`, counts twice in each epoch."""
     train_on: Literal["answer", "all"] = "answer"
     """Which tokens the loss counts: the answer and the end of sequence, or all."""

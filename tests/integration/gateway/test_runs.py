@@ -129,6 +129,30 @@ def test_midtraining_needs_answers(api: httpx.Client) -> None:
     assert "have no answers to imitate" in found["data.dataset"]
 
 
+def test_every_dataset_of_a_mixture_is_looked_for_and_cannot_be_deleted_meanwhile(
+    api: httpx.Client,
+) -> None:
+    upload(api, "no-answers", b'{"prompt": "a"}')
+    more = upload(api, "more", b'{"prompt": "1+1", "answer": "2"}').json()
+    base = {"type": "midtrain", "model": {"source": "scratch"}}
+
+    refused = api.post(
+        "/v1/runs",
+        json={"config": base | {"data": {"dataset": "sums", "mix": ["summs", "no-answers"]}}},
+    )
+    queued = api.post(
+        "/v1/runs", json={"config": base | {"data": {"dataset": "sums", "mix": ["more", "more"]}}}
+    )
+
+    found = problems(refused)
+    assert found["data.mix.0"] == "there is no dataset 'summs'; did you mean 'sums'?"
+    assert "have no answers to imitate" in found["data.mix.1"]
+    assert queued.json()["config"]["data"]["mix"] == [more["id"]] * 2
+    assert api.delete("/v1/datasets/more").status_code == 409
+    api.post(f"/v1/runs/{queued.json()['id']}/cancel")
+    assert api.delete("/v1/datasets/more").status_code == 204
+
+
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [

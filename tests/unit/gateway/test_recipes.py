@@ -9,12 +9,18 @@ from services.contracts.config import parse_config
 @pytest.mark.parametrize("recipe", list_recipes(), ids=lambda recipe: recipe.name)
 def test_it_is_valid_and_says_when_to_use_it(recipe: Recipe) -> None:
     given = {"data": {"dataset": "d"}}
-    if recipe.config.get("type") != "midtrain":
+    if recipe.config["model"].get("source") != "scratch":
         given["model"] = {"path": "org/model"}
 
     parse_config(merged(recipe.config, given))
 
     assert len(recipe.when) > 20
+
+
+def test_every_recipe_of_the_predecessors_and_of_the_papers_is_there() -> None:
+    papers = {"grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "icepop"}
+    predecessors = {"nanochat_grpo", "torchtune_ppo", "areal_ppo_code", "minimind_ppo", "midtrain"}
+    assert papers | predecessors <= {recipe.name for recipe in list_recipes()}
 
 
 def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:
