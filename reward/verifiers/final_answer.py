@@ -17,6 +17,7 @@ _BRACES = re.compile(r"\\[{}]|\\(?:boxed|fbox)\s*\{|[{}]")
 _JOINT = re.compile(
     r"[\s$]*(?:,|,?\s*(?:and|or)\b|\\(?:text|quad|qquad)\b(?:\{[^{}]{0,20}\})?)?[\s$,]*"
 )
+_SPECIAL = re.compile(r"<\|\w{1,40}\|>")
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _PHRASE = re.compile(
     r"\banswers?\b(?:\s+to\s+[^.\n:]{1,60})?\**\s*(?::|=|\b(?:is|are)\b)\**:?", re.IGNORECASE
@@ -36,6 +37,12 @@ def after_thinking(text: str) -> str:
     """What is said behind the last `</think>`; all of it where there is none. What is tried out in
     thoughts is no answer, whichever form it has."""
     return text.rpartition("</think>")[2]
+
+
+def without_special_tokens(text: str) -> str:
+    """`text` with a new line for each special token, such as those around a tool's calls: what
+    stands beside one is not joined to it."""
+    return _SPECIAL.sub("\n", text)
 
 
 def find_answer(text: str) -> FinalAnswer | None:

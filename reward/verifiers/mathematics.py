@@ -27,6 +27,7 @@ from reward.verifiers.final_answer import (
     find_answer,
     last_line,
     too_deep,
+    without_special_tokens,
 )
 from reward.verifiers.plain_number import PlainNumber, read_number, same_number, unwrapped
 from reward.verifiers.text import references
@@ -110,7 +111,7 @@ class MathVerifier(Verifier[MathParams]):
     def score(self, item: Item, params: MathParams) -> Verdict:
         """See Verifier.score."""
         golds = [read_reference(text) for text in references(item.answer)]
-        found = _find(after_thinking(item.completion), params)
+        found = _find(without_special_tokens(after_thinking(item.completion)), params)
         if found is None or not found.text:
             return failed(ScoreStatus.NO_ANSWER, _no_answer(params, found))
         compared = f"{shown(found.text)} ({found.form}) against {shown(golds[0].text)}"

@@ -43,6 +43,11 @@ EQUAL = [
     ("\\boxed{72}", GSM8K),
     ("#### 1,450,000", "... #### 1,450,000"),
     ("#### -10", "so he lost 10.\n#### -10"),
+    # a calculator's calls, as verifiers read them
+    ("<|python_start|>27+35<|python_end|><|output_start|>62<|output_end|>62", "62"),
+    ("<|python_start|>27+35<|python_end|><|output_start|>62<|output_end|>", "62"),
+    ("So it is <|output_start|>62<|output_end|> in all", "62"),
+    ("<|output_start|>61<|output_end|>\n#### 62", "62"),
     # marked answers
     ("The answer is 72. I hope it is correct.", "72"),
     ("**Answer:** 72", "72"),
