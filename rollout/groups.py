@@ -16,7 +16,7 @@ from typing import Any
 from rollout.assembly import Origin, assemble, oldest_tag
 from rollout.combining import SampleScore, combine, due, score_items
 from rollout.continuing import DEADLINE, mixed, not_sampled, rest_of
-from rollout.episodes import Completion, Episode
+from rollout.episodes import Completion, Episode, checked
 from rollout.follower import Follower
 from rollout.policy import PastDeadline, PolicyClient
 from rollout.prompts import TokenizerLike, room
@@ -168,8 +168,8 @@ async def sample_and_score(
     once the policy is done with them. What the policy has not done by `deadline` (the event
     loop's clock) is cut off, or not wanted any more, as the run's config says.
 
-    Raises PastDeadline, PromptTooLong, ValueError (a prompt that cannot be rendered),
-    RequestRefused, VLLMUnavailable, ScoringRefused.
+    Raises PastDeadline, PromptTooLong, ValueError (a prompt that cannot be rendered, or an episode
+    that returns what it may not), RequestRefused, VLLMUnavailable, ScoringRefused.
     """
     asked = compose(row, context.config.data)
     prompt_tokens = render(asked, context.config.data, context.tokenizer)
@@ -177,9 +177,10 @@ async def sample_and_score(
     try:
         async with deadline_of(context.config.rollout.straggler, deadline) as cut:
             sampler = PromptSampler(context, sampling, seed, cut)
-            completions = await context.episode.run(row, prompt_tokens, n, sampler)
+            found = await context.episode.run(row, prompt_tokens, n, sampler)
     finally:
         generated()
+    completions = checked(found, n)
     sampled = Sampled(prompt_tokens, completions, generated_at=time.time())
     texts = [
         text_of(context.tokenizer, one.token_ids) if one.text is None else one.text

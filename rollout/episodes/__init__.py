@@ -95,6 +95,28 @@ class Episode(Protocol):
         ...
 
 
+def checked(completions: list[Completion], n: int) -> list[Completion]:
+    """`completions`, which an episode has returned where `n` were asked for. Raises ValueError for
+    what would be trained wrongly, and nobody would see."""
+    if len(completions) != n:
+        raise ValueError(f"the episode type returned {len(completions)} completions, not {n}")
+    for completion in completions:
+        sampled = np.zeros(len(completion.token_ids), dtype=np.bool_)
+        if not len(sampled) == len(completion.loss_mask) == len(completion.logprobs):
+            raise ValueError(
+                f"the episode type returned {len(sampled)} tokens, a loss_mask of "
+                f"{len(completion.loss_mask)} and {len(completion.logprobs)} logprobs"
+            )
+        for span in completion.spans:
+            sampled[span.start : span.end] = True
+        if bool((completion.loss_mask & ~sampled).any()):
+            raise ValueError(
+                "the episode type returned a loss_mask that is true on tokens outside all spans: "
+                "what the policy did not sample cannot be trained"
+            )
+    return completions
+
+
 class UnusableEpisode(ValueError):
     """No such episode type is installed here, or it cannot be used with the run's tokenizer."""
 

@@ -3,6 +3,7 @@ service, and the scripted stand-in for vLLM."""
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -64,11 +65,18 @@ class Working:
 
 @asynccontextmanager
 async def working(
-    folder: Path, prompts: list[str], script: dict[str, Any], **sections: Any
+    folder: Path,
+    prompts: list[str],
+    script: dict[str, Any],
+    packages: Path | None = None,
+    **sections: Any,
 ) -> AsyncIterator[Working]:
-    """A worker that has been given a run over `prompts`, with these sections of its config."""
+    """A worker that has been given a run over `prompts`, with these sections of its config.
+    `packages`: a folder of more that are installed where it runs."""
     data = folder / "data"
     environment = SCRIPTED | {"HEADRACE_SCRIPTED_VLLM": json.dumps({"vocabulary": 20} | script)}
+    if packages:
+        environment["PYTHONPATH"] += f"{os.pathsep}{packages}"
     options = UpOptions(
         data=data,
         parts=frozenset({"redis", "reward", "rollout"}),

@@ -3,9 +3,11 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from rollout.episodes import UnusableEpisode, load_episode
+from rollout.episodes import Completion, UnusableEpisode, checked, load_episode
+from rollout.samples import Span
 from services.contracts.config.episodes import OwnEpisode, own_episodes
 from tests.unit.rollout.episodes import WordTokenizer
 
@@ -58,3 +60,36 @@ def test_it_is_made_with_the_configs_options() -> None:
 def test_what_cannot_be_used_is_said(episode: OwnEpisode, said: str) -> None:
     with pytest.raises(UnusableEpisode, match=said):
         load_episode(episode, WordTokenizer())
+
+
+def completion(mask: list[bool], spans: list[Span], logprobs: int = 3) -> Completion:
+    """Of three tokens."""
+    return Completion(
+        token_ids=np.array([5, 6, 7], np.int32),
+        loss_mask=np.array(mask),
+        logprobs=np.zeros(logprobs, np.float32),
+        spans=spans,
+        finish_reason="stop",
+    )
+
+
+def test_what_was_sampled_and_what_was_put_in_may_alternate() -> None:
+    spans = [Span(0, 1, "a:1"), Span(2, 3, "a:2")]
+    good = [completion([True, False, True], spans), completion([False] * 3, [])]
+    assert checked(good, 2) == good
+
+
+@pytest.mark.parametrize(
+    ("completions", "said"),
+    [
+        ([], "returned 0 completions, not 1"),
+        ([completion([True] * 3, [Span(0, 3, "a:1")])] * 2, "returned 2 completions, not 1"),
+        ([completion([True] * 2, [])], "3 tokens, a loss_mask of 2 and 3 logprobs"),
+        ([completion([True] * 3, [Span(0, 3, "a:1")], 4)], "a loss_mask of 3 and 4 logprobs"),
+        ([completion([True] * 3, [Span(0, 2, "a:1")])], "true on tokens outside all spans"),
+    ],
+    ids=["none", "too many", "mask", "logprobs", "not sampled"],
+)
+def test_what_would_be_trained_wrongly_is_refused(completions: list[Completion], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        checked(completions, 1)

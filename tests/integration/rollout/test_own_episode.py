@@ -1,0 +1,81 @@
+"""An episode type of the user's own, in a worker: what it hands in, and what is not taken from
+it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.rollout.working import working
+
+MODULE = """
+import numpy as np
+from rollout.continuing import joined, not_sampled
+from rollout.episodes import Completion
+
+class Twice:
+    def __init__(self, between):
+        self.between = between
+
+    async def run(self, row, prompt_tokens, n, sampler):
+        found = []
+        for index, first in enumerate(await sampler.sample(prompt_tokens, n)):
+            whole = joined(first, not_sampled(self.between, "stop"))
+            asked = [*prompt_tokens, *whole.token_ids.tolist()]
+            done = len(whole.token_ids)
+            (second,) = await sampler.sample(asked, 1, index=index, done=done)
+            whole = joined(whole, second)
+            mask = np.ones(len(whole.token_ids), dtype=bool)
+            mask[len(first.token_ids) : done] = False
+            found.append(
+                Completion(whole.token_ids, mask, whole.logprobs, whole.spans, whole.finish_reason)
+            )
+        return found
+
+class Forgetful(Twice):
+    async def run(self, row, prompt_tokens, n, sampler):
+        return (await super().run(row, prompt_tokens, n, sampler))[1:]
+"""
+POINTS = "twice = two_turns:Twice\nforgetful = two_turns:Forgetful\n"
+# Of two samples the first turns, and then the second turn of each.
+SCRIPT = {"replies": [[5, 6], [7], [8, 2], [9, 9, 2]]}
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    folder = tmp_path / "packages"
+    about = folder / "two_turns-1.0.dist-info"
+    about.mkdir(parents=True)
+    (folder / "two_turns.py").write_text(MODULE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: two-turns\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[headrace.episodes]\n{POINTS}")
+    return folder
+
+
+def episode(name: str) -> dict[str, object]:
+    of_type = {"type": "own", "name": name, "options": {"between": [4, 4]}}
+    return {"episode": of_type, "groups_in_flight": 1}
+
+
+async def test_its_turns_are_one_trajectory_that_trains_what_was_sampled(
+    tmp_path: Path, packages: Path
+) -> None:
+    async with working(
+        tmp_path, ["1+1"], SCRIPT, packages, rollout=episode("twice"), sampling={"max_tokens": 16}
+    ) as one:
+        group = await one.group(0)
+
+    assert group.tokens.tolist() == [5, 6, 4, 4, 8, 2, 7, 4, 4, 9, 9, 2]
+    assert group.lengths.tolist() == [6, 6]
+    sampled = [True, True, False, False, True, True, True, False, False, True, True, True]
+    assert group.loss_mask.tolist() == sampled
+    assert group.header.finish_reasons == ["stop", "stop"]
+
+
+async def test_a_group_that_lacks_a_completion_is_not_handed_in(
+    tmp_path: Path, packages: Path
+) -> None:
+    rollout = episode("forgetful")
+    async with working(tmp_path, ["1+1"], SCRIPT, packages, rollout=rollout) as one:
+        events = await one.events(lambda e: bool(e) and e[-1].data.get("state") == "failed")
+
+    assert "the episode type returned 1 completions, not 2" in events[-1].data["reason"]
