@@ -1,5 +1,7 @@
 """Every recipe is a run config once the model and the dataset are named."""
 
+from typing import Any
+
 import pytest
 
 from recipes import Recipe, UnknownRecipe, find_recipe, list_recipes, merged, read_recipe
@@ -15,6 +17,43 @@ def test_it_is_valid_and_says_when_to_use_it(recipe: Recipe) -> None:
     parse_config(merged(recipe.config, given))
 
     assert len(recipe.when) > 20
+
+
+GIVEN: dict[str, Any] = {"model": {"path": "org/model"}, "data": {"dataset": "d"}}
+EPISODE = {"type": "calculator", "start": "<<", "end": "=", "output_start": "", "output_end": ">>"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("grpo", {"model": {"lora": {"rank": 16}}}),
+        ("rloo", {"algorithm": {"kl": {"type": "k2"}}}),
+        ("reinforce_pp", {"algorithm": {"samples_per_prompt": 8, "advantage": {"baseline": True}}}),
+        ("nanochat_grpo", {"rollout": {"episode": EPISODE}}),
+        (
+            "areal_ppo_code",
+            {
+                "algorithm": {
+                    "advantage": {"type": "group_zscore"},
+                    "critic": None,
+                    "kl": {"type": "k2", "beta": 0.1},
+                    "samples_per_prompt": 8,
+                }
+            },
+        ),
+        (
+            "areal_ppo_code",
+            {"algorithm": {"kl": {"adaptive": {"target": 6, "horizon": 10000}}}},
+        ),
+        (
+            "areal_ppo_code",
+            {"algorithm": {"kl": {"reference": {"type": "ema", "rate": 0.01}}}},
+        ),
+        ("midtrain", {"data": {"mix": ["d", "e"]}}),
+    ],
+)
+def test_the_variants_that_a_recipe_speaks_of_are_valid(name: str, changes: dict[str, Any]) -> None:
+    parse_config(merged(merged(find_recipe(name).config, GIVEN), changes))
 
 
 def test_every_recipe_of_the_predecessors_and_of_the_papers_is_there() -> None:
