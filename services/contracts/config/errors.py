@@ -11,6 +11,7 @@ from services.contracts.config.tags import (
     Models,
     fields_of,
     models_of,
+    tag_name,
     tags_of,
     with_default_tags,
 )
@@ -42,10 +43,18 @@ def _problem(detail: ErrorDetails) -> tuple[str, str]:
     # The first element of a location is the union's tag (`rl`), which no user wrote.
     location = [str(part) for part in detail["loc"]]
     root: type[BaseModel] = MidtrainConfig if location[:1] == ["midtrain"] else RLConfig
-    path, models = _walk(root, location[1:] if location[:1] in (["rl"], ["midtrain"]) else location)
+    location = location[1:] if location[:1] in (["rl"], ["midtrain"]) else location
+    path, models, others = _walk(root, location)
     shown = ".".join(path)
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
+        owners = [tag for model in others if path[-1] in fields_of(model) for tag in tags_of(model)]
+        if owners:
+            key = f"{'.'.join(path[:-1])}.{tag_name(others[0])}"
+            return shown, (
+                f"is a key of {', '.join(owners)}, and {key} is {location[-2]}: set that, too, or "
+                "leave this out"
+            )
         known = sorted({name for model in models for name in fields_of(model)})
         near = process.extractOne(path[-1], known, scorer=fuzz.ratio, score_cutoff=60)
         hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
@@ -75,18 +84,19 @@ def _problem(detail: ErrorDetails) -> tuple[str, str]:
     return shown, message
 
 
-def _walk(root: type[BaseModel], location: list[str]) -> tuple[list[str], Models]:
+def _walk(root: type[BaseModel], location: list[str]) -> tuple[list[str], Models, Models]:
     """The user's key path with union tags taken out, and the models its value may be; for a key
-    that is not known, those that it was looked for in."""
+    that is not known, those that it was looked for in, and the others of their union."""
     models: Models = [root]
+    others: Models = []
     path: list[str] = []
     for part in location:
         fields = [fields_of(model)[part] for model in models if part in fields_of(model)]
         if fields:
             path.append(part)
-            models = [m for field in fields for m in models_of(field.annotation)]
+            models, others = [m for field in fields for m in models_of(field.annotation)], []
         elif tagged := [model for model in models if part in tags_of(model)]:
-            models = tagged
+            models, others = tagged, [model for model in models if model not in tagged]
         else:
             path.append(part)
-    return path, models
+    return path, models, others

@@ -1,12 +1,20 @@
 """Where the models beside the policy lie."""
 
+import re
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator
 
 from services.contracts.config.base import Section
 
-Device = Annotated[str, Field(pattern=r"^(same|cpu|cuda:\d+)$")]
+
+def _known(place: str) -> str:
+    if not re.fullmatch(r"same|cpu|cuda:\d{1,4}", place):
+        raise ValueError(f"{place!r} is no place: there is same, cpu, and cuda:0 and so on")
+    return place
+
+
+Device = Annotated[str, AfterValidator(_known)]
 
 
 class Placement(Section):

@@ -5,7 +5,6 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from services.contracts.config.base import Section
-from services.contracts.config.model import DType
 
 RECORD_ROUTING = "enable-return-routed-experts"
 """vLLM's option to return the experts that each token went to."""
@@ -34,7 +33,7 @@ class VLLM(Section):
     """Longest prompt + completion, in tokens; default: the model's own limit."""
     max_num_seqs: int = Field(256, ge=1)
     """Most completions generated at once."""
-    dtype: Literal["auto"] | DType = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the weights while sampling; auto: as published."""
     tensor_parallel_size: int = Field(1, ge=1)
     """GPUs one server is spread over."""

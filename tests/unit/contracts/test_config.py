@@ -69,6 +69,35 @@ def test_a_key_that_only_other_types_have_needs_the_type() -> None:
     assert said["optimizer"] == "needs a type: one of adamw, adamw_8bit, muon"
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "path", "said"),
+    [
+        (
+            {"kl": {"type": "none", "beta": 0.1}},
+            "algorithm.kl.beta",
+            "is a key of k1, k2, k3, k3+, k1_in_reward, and algorithm.kl.type is none: set that, "
+            "too, or leave this out",
+        ),
+        (
+            {"kl": {"type": "none", "reference": {"type": "ema", "rate": 0.1}}},
+            "algorithm.kl.reference",
+            "is a key of k1, k2, k3, k3+, k1_in_reward, and algorithm.kl.type is none: set that, "
+            "too, or leave this out",
+        ),
+        (
+            {"advantage": {"type": "group_zscore", "lambda": 0.9}},
+            "algorithm.advantage.lambda",
+            "is a key of gae, and algorithm.advantage.type is group_zscore: set that, too, or "
+            "leave this out",
+        ),
+    ],
+)
+def test_a_key_of_another_type_is_told_which(
+    algorithm: dict[str, Any], path: str, said: str
+) -> None:
+    assert refusal(RL | {"algorithm": algorithm}) == {path: said}
+
+
 def test_a_type_that_is_given_stays() -> None:
     kl = rl(algorithm={"kl": {"type": "k3", "beta": 0.1}}).algorithm.kl
     assert kl == ReferenceKL(type="k3", beta=0.1)
@@ -201,6 +230,16 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is(
             "algorithm.best_of.generation_size 300 exceeds rollout.vllm.max_num_seqs 256",
         ),
         ({"training": {"max_steps": 5, "epochs": 1}}, "training", "leave one out"),
+        (
+            {"placement": {"reference": "gpu1"}},
+            "placement.reference",
+            "'gpu1' is no place: there is same, cpu, and cuda:0 and so on",
+        ),
+        (
+            {"rollout": {"vllm": {"dtype": "float16"}}},
+            "rollout.vllm.dtype",
+            "Input should be 'auto', 'float32' or 'bfloat16' (got 'float16')",
+        ),
         ({"data": {"dataset": "sums", "template": "{}"}}, "data", "lacks the placeholder"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_device_that_is_not_there_is_refused(
 @pytest.mark.parametrize(
     ("placement", "path", "said"),
     [
-        ({"reference": "gpu"}, "placement.reference", "(got 'gpu')"),
+        ({"reference": "gpu"}, "placement.reference", "'gpu' is no place"),
         (
             {"reference": "cpu"},
             "",
