@@ -69,6 +69,7 @@ async def working(
     prompts: list[str],
     script: dict[str, Any],
     packages: Path | None = None,
+    /,
     **sections: Any,
 ) -> AsyncIterator[Working]:
     """A worker that has been given a run over `prompts`, with these sections of its config.
