@@ -107,7 +107,8 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 
 {{/* A worker process for each CPU that is asked for: by itself the service takes one for each of the
-     node's, and its memory is limited. Call with variables that may say it already. */}}
+     node's, more than it gets time for, and programs would seem too slow. Call with variables that may
+     say it already. */}}
 {{- define "headrace.workers" -}}
 {{- if not (hasKey . "HEADRACE_WORKERS") }}
 - {name: HEADRACE_WORKERS, valueFrom: {resourceFieldRef: {resource: requests.cpu}}}
