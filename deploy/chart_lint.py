@@ -16,8 +16,9 @@ from kubernetes_validate import SchemaNotFoundError, ValidationError
 
 CHART = Path(__file__).parent / "k8s"
 KUBERNETES = "1.33"
-# Of KEDA, not of Kubernetes: their schemas come with KEDA.
 WARNING = 2
+"""Severity of what helm lint only warns of."""
+# Of KEDA, not of Kubernetes: their schemas come with KEDA.
 FOREIGN = frozenset({"ScaledObject", "TriggerAuthentication"})
 
 

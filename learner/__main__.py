@@ -70,7 +70,10 @@ def main() -> int:
             if (code := agree_on_start(ranks, link, settings)) != 0:
                 return code
             serve(ranks, link, Volume(settings.data, settings.gateway_url, key_for(settings)), stop)
-    except (UnsafeRedis, SchemaMismatch, *REDIS_AWAY) as error:
+    except SchemaMismatch as error:
+        sys.stderr.write(f"error: {error}\n")
+        return EXIT_SETTINGS
+    except (UnsafeRedis, *REDIS_AWAY) as error:
         sys.stderr.write(f"error: {cannot_use(settings, error)}\n")
         return EXIT_SETTINGS
     stop_ranks(ranks)
@@ -156,6 +159,11 @@ def train_one(
         if ranks.first:
             run.finish("failed", str(error))
         return
+    except SchemaMismatch as error:
+        # A checkpoint, or a group, of another version, under which the run can go on.
+        if ranks.first:
+            run.pause(str(error))
+        raise
     except (*REDIS_AWAY, GatewayAway):
         # Not the run's fault, and no crash to count.
         raise

@@ -36,6 +36,7 @@ from learner.models import (
 from learner.optimizers import Optimizers
 from learner.placement import present
 from learner.staleness import Ancestry
+from services.contracts.schema import require_schema
 from services.contracts.weights import ADAPTER_WEIGHTS
 from services.volume import DamagedFile, check_file, checksum, fsync
 
@@ -202,7 +203,8 @@ def _write_critic(folder: Path, critic: CapturedCritic) -> None:
 
 
 def verify(folder: Path) -> TrainingState:
-    """The state of a whole checkpoint. Raises UnusableCheckpoint naming what is wrong."""
+    """The state of a whole checkpoint. Raises UnusableCheckpoint naming what is wrong, and
+    SchemaMismatch."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         for name, entry in manifest["files"].items():
@@ -214,10 +216,7 @@ def verify(folder: Path) -> TrainingState:
         ) from error
     except (DamagedFile, KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise UnusableCheckpoint(f"checkpoint {folder.name} is damaged: {error}") from error
-    if raw.get("schema") != SCHEMA:
-        raise UnusableCheckpoint(
-            f"checkpoint {folder.name} has schema {raw.get('schema')}, this learner reads {SCHEMA}"
-        )
+    require_schema(f"checkpoint {folder.name}", raw.get("schema"), SCHEMA)
     raw["lineages"] = [(str(name), int(began)) for name, began in raw["lineages"]]
     if "critic_moments" in raw:
         raw["critic_moments"] = tuple(raw["critic_moments"])

@@ -8,6 +8,7 @@ while the server is paused (`weight_transfer_engine`): what goes on then goes on
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -15,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from services.contracts.weights import ADAPTER, ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from services.process import started_at
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM makes room for."""
+PREFIX = "headrace-adapter-"
+"""Of a slot's folder; the process that made it follows, by its id and when it started."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,18 @@ def slot_for(model: Path) -> AdapterSlot | None:
     blank = model / ADAPTER
     if not blank.is_dir():
         return None
-    slot = AdapterSlot(Path(tempfile.mkdtemp(prefix="headrace-adapter-")))
+    _remove_left()
+    owner = os.getpid()
+    prefix = f"{PREFIX}{owner}-{started_at(owner)}-"
+    slot = AdapterSlot(Path(tempfile.mkdtemp(prefix=prefix)))
     shutil.copy(blank / ADAPTER_CONFIG, slot.folder)
     slot.put(blank / ADAPTER_WEIGHTS)
     return slot
+
+
+def _remove_left() -> None:
+    """Delete the slots of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        owner = re.fullmatch(r"(\d+)-(\d+)-\w+", folder.name.removeprefix(PREFIX))
+        if owner and started_at(int(owner[1])) != int(owner[2]):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -33,7 +33,7 @@ from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
 from services.logs import get_logger
 from services.store import Store
-from services.volume import DamagedFile, Volume
+from services.volume import DamagedFile, KeyRefused, Volume
 
 log = get_logger(__name__)
 
@@ -43,8 +43,9 @@ LONGEST_BACKOFF = 10.0
 # A copy that no worker has named for so long is nobody's.
 LEFT_SECONDS = 3600.0
 
-NOT_TO_BE_LOADED = (LoadRefused, DamagedFile, FileNotFoundError, SchemaMismatch)
-"""What is wrong with a version: the worker is unhealthy until there is a better one."""
+NOT_TO_BE_LOADED = (LoadRefused, DamagedFile, FileNotFoundError, SchemaMismatch, KeyRefused)
+"""What is wrong with a version, or with what this host may have: the worker is unhealthy until it
+can load a newest one."""
 
 
 @dataclass

@@ -5,6 +5,7 @@ import asyncio
 import time
 from pathlib import Path
 
+from rollout.leftovers import forget_logs, log_of
 from rollout.policy import PolicyClient
 from rollout.settings import RolloutSettings
 from rollout.support import server_flags
@@ -13,14 +14,16 @@ from rollout.vllm_options import fingerprint, installed_device
 from rollout.vllm_server import VLLMServer
 from services.contracts.config import RLConfig
 from services.contracts.records import WorkerRecord
+from services.store import Store
 
 
 class Serving:
     """At most one server at a time, with its client."""
 
-    def __init__(self, settings: RolloutSettings, record: WorkerRecord) -> None:
+    def __init__(self, settings: RolloutSettings, record: WorkerRecord, store: Store) -> None:
         self._settings = settings
         self._record = record
+        self._store = store
         self._server: VLLMServer | None = None
         self._policy: PolicyClient | None = None
         self._fingerprint = ""
@@ -29,7 +32,7 @@ class Serving:
         self, config: RLConfig, model: Path, telling: Telling
     ) -> tuple[PolicyClient, VLLMServer]:
         """A server for the run: the one that is there, if it fits, else a new one. Raises as
-        `VLLMServer.start` does."""
+        `VLLMServer.start` does, and RedisError."""
         options, dtype = config.served, config.model.dtype
         device = installed_device()
         more = server_flags(config.sampling, device == "cpu")
@@ -42,12 +45,15 @@ class Serving:
         self._record.state = "starting"
         limit = f"{options.startup_seconds:g} s (rollout.vllm.startup_seconds)"
         await telling.state("starting", f"vLLM starts; at most {limit}")
+        logs = self._settings.data / "logs"
+        living = {worker.id for worker in await self._store.workers.list()} | {self._record.id}
+        await asyncio.to_thread(forget_logs, logs, living)
         server = VLLMServer(
             model,
             options,
             dtype,
             device,
-            log_file=self._settings.data / "logs" / f"vllm-{self._record.id}.log",
+            log_file=log_of(logs, self._record.id),
             kv_cache_gib=self._settings.vllm_kv_cache_gib,
             command=self._settings.vllm_command,
             more=more,

@@ -70,7 +70,7 @@ class Supervisor:
             started=time.time(),
             restarts=int(os.environ.get(RESTARTS, "0")),
         )
-        self._serving = Serving(settings, self.record)
+        self._serving = Serving(settings, self.record, store)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set. Leaves no lease, no vLLM and no worker record behind."""
@@ -142,8 +142,9 @@ class Supervisor:
             self._failures += 1
             await self._broken(run, telling, str(error), certain=True)
         except (RedisError, OSError) as error:
+            if self.record.error != str(error):
+                log.warning("work interrupted", error=str(error))
             self.record.error = str(error)
-            log.warning("work interrupted", error=str(error))
             await _wait(stop, random.uniform(0.5, 2.0))
         finally:
             self._worker = None

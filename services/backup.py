@@ -23,6 +23,7 @@ import msgspec
 
 from services.contracts.schema import require_schema
 from services.store import Store
+from services.store.client import STATE_SCHEMA
 from services.store.snapshots import Snapshot
 from services.volume import fsync
 
@@ -50,11 +51,15 @@ class Index:
     files: int
     bytes: int
     schema: int = SCHEMA
+    """Of the file."""
+    state: int = 1
+    """Schema of what Redis held."""
 
 
 async def back_up(store: Store, data: Path, target: Path, say: Say) -> Index:
-    """Write a backup of `store` and the volume `data` to `target`. Raises BackupError, OSError;
-    what was at `target` before stays until the new one is whole."""
+    """Write a backup of `store` and the volume `data` to `target`. Raises BackupError,
+    SchemaMismatch, OSError; what was at `target` before stays until the new one is whole."""
+    await store.check_schema()
     with _folder(data, ".backup-") as staged:
         await anyio.to_thread.run_sync(_link_all, data, staged / "data")
         runs = await _read_store(store, staged / "store")
@@ -67,6 +72,7 @@ async def back_up(store: Store, data: Path, target: Path, say: Say) -> Index:
             datasets=len(await store.datasets.list()),
             files=len(files),
             bytes=sum(path.stat().st_size for path in files),
+            state=STATE_SCHEMA,
         )
         (staged / INDEX).write_text(json.dumps(asdict(index), indent=2) + "\n")
         say(f"writing {index.bytes / 1e6:,.1f} MB in {index.files:,} files to {target}")
@@ -92,13 +98,13 @@ async def restore(store: Store, data: Path, source: Path, say: Say) -> Index:
     with _folder(data, ".restore-") as staged:
         say(f"reading {source}")
         index = await anyio.to_thread.run_sync(_unpack, source, staged)
+        require_schema(f"the state in {source}", index.state, STATE_SCHEMA)
+        await store.check_schema()
         await store.snapshots.begin(index.id)
         await anyio.to_thread.run_sync(_move_in, staged / "data", data, index.id)
-        parts = [
-            msgspec.msgpack.decode(file.read_bytes(), type=Snapshot)
-            for file in sorted((staged / "store").iterdir())
-        ]
-        for part in sorted(parts, key=lambda part: part.of == "pool"):
+        # Pools were read first, and are written last. One part at a time: a run may be gigabytes.
+        for file in sorted((staged / "store").iterdir(), reverse=True):
+            part = msgspec.msgpack.decode(file.read_bytes(), type=Snapshot)
             await store.snapshots.write(part)
         await store.snapshots.end()
         (data / f".restored-{index.id}").unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from services.api_key import new_key
+from services.volume import fsync
 
 API_KEY = "api-key"
 REDIS_PASSWORD = "redis-password"
@@ -28,7 +29,8 @@ def main() -> int:
         replace(folder / REDIS_USERS, redis_users(password))
         key, is_new = kept(folder / API_KEY)
     except OSError as error:
-        print(f"error: {folder} cannot be used for secrets: {error.strerror}", file=sys.stderr)
+        why = f"{error.filename}: {error.strerror}"
+        print(f"error: {folder} cannot be used for secrets: {why}", file=sys.stderr)
         return 1
     if is_new:
         print(f"The API key, shown this once: {key}", flush=True)
@@ -36,9 +38,9 @@ def main() -> int:
 
 
 def kept(path: Path) -> tuple[str, bool]:
-    """The secret in `path`, and whether it was made now."""
-    if path.exists():
-        return path.read_text().strip(), False
+    """The secret in `path`, and whether it was made now. A file that holds nothing is none."""
+    if path.exists() and (text := path.read_text().strip()):
+        return text, False
     secret = new_key() if path.name == API_KEY else secrets.token_urlsafe(32)
     replace(path, secret + "\n")
     return secret, True
@@ -55,9 +57,12 @@ def replace(path: Path, text: str) -> None:
     """Write the whole file or nothing. All users of a container may read it: Redis has its own,
     and only those containers have the folder."""
     beside = path.with_name(f".{path.name}.new")
+    beside.unlink(missing_ok=True)
     beside.write_text(text)
     beside.chmod(0o444)
+    fsync(beside)
     os.replace(beside, path)
+    fsync(path.parent)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import xxhash
 from tenacity import (
     AsyncRetrying,
     retry_if_exception_type,
+    retry_if_not_exception_type,
     stop_after_attempt,
     wait_random_exponential,
 )
@@ -33,6 +34,10 @@ CHUNK = 1 << 22
 
 class GatewayAway(ConnectionError):
     """The gateway does not give a file now; asking again later may help."""
+
+
+class KeyRefused(GatewayAway):
+    """The gateway wants an API key, or another one: asking again helps when somebody has set it."""
 
 
 class DamagedFile(ValueError):
@@ -65,7 +70,8 @@ class Volume:
         that changes nothing, since what comes is the same file.
 
         Raises FileNotFoundError where neither has it, DamagedFile where it is not what was
-        promised, GatewayAway where that cannot be found out now.
+        promised, GatewayAway where that cannot be found out now: after a few tries, but
+        KeyRefused at once.
         """
         path = self.path(name)
         if path.exists():
@@ -88,7 +94,7 @@ class Volume:
 
     async def _download(self, name: str, path: Path, size: int | None, xxh3: str | None) -> None:
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(GatewayAway),
+            retry=retry_if_exception_type(GatewayAway) & retry_if_not_exception_type(KeyRefused),
             stop=stop_after_attempt(6),
             wait=wait_random_exponential(multiplier=0.2, max=10),
             reraise=True,
@@ -110,7 +116,7 @@ class Volume:
                 if response.status_code == httpx.codes.NOT_FOUND:
                     raise FileNotFoundError(f"{name} does not exist at the gateway {shown}")
                 if response.status_code == httpx.codes.UNAUTHORIZED:
-                    raise GatewayAway(
+                    raise KeyRefused(
                         f"the gateway {shown} wants an API key, or another one: set "
                         "HEADRACE_API_KEY on this host"
                     )

@@ -70,13 +70,16 @@ class Gateway:
     def events(self, run: str, after: str | None = None) -> Iterator[Event | str]:
         """Events of `run` until it is final. A string is a remark about the connection.
 
-        Reconnects after the last event seen; gives up after PATIENCE seconds without a gateway.
+        Reconnects after the last event seen; gives up after PATIENCE seconds in which the
+        gateway was not heard: neither an event nor a ping.
         """
         lost: float | None = None
         while True:
             try:
                 for event in self._stream(f"/v1/runs/{run}/events", after):
                     lost = None
+                    if event is None:
+                        continue
                     after = event.id
                     self._still_there()
                     yield event
@@ -94,7 +97,7 @@ class Gateway:
                 self._still_there()
                 time.sleep(1)
 
-    def _stream(self, path: str, after: str | None) -> Iterator[Event]:
+    def _stream(self, path: str, after: str | None) -> Iterator[Event | None]:
         headers = {"Last-Event-ID": after} if after else {}
         try:
             with self._client.stream(
@@ -158,12 +161,14 @@ class _Broken(Exception):
     """The stream ended although the run has not."""
 
 
-def _parsed(lines: Iterator[str]) -> Iterator[Event]:
-    """Events out of `text/event-stream` lines; comments (pings) are skipped."""
+def _parsed(lines: Iterator[str]) -> Iterator[Event | None]:
+    """Events out of `text/event-stream` lines; None for a comment, which is a ping."""
     data: list[str] = []
     for line in lines:
         if line.startswith("data:"):
             data.append(line.removeprefix("data:").removeprefix(" "))
+        elif line.startswith(":"):
+            yield None
         elif not line and data:
             yield Event.model_validate_json("\n".join(data))
             data = []

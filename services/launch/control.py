@@ -129,8 +129,9 @@ def _nobody_answers(data: Path) -> str:
     """Why, and what to do: requests are answered from when everything is ready until the stop."""
     if holder := holder_of(data):
         return (
-            f"the `headrace up` (pid {holder}) on the data folder {data} is still starting, or is "
-            "stopping: try again when it has said `ready`, or start one again when it has ended"
+            f"{holder} on the data folder {data} is still starting, or is stopping: try again when "
+            "it has said `ready`, or start one again when it has ended. (A Slurm job takes no "
+            "commands: name its Redis with HEADRACE_REDIS_URL)"
         )
     return (
         f"no `headrace up` runs on the data folder {data}: start one, or name its folder with "

@@ -19,9 +19,10 @@ log = get_logger(__name__)
 class DataFolder:
     """Holds the lock on a data folder from enter to exit; the kernel frees it if we are killed.
 
-    `up.lock` is the lock and names the holder's pid. `up.json` names the instance (a random id that
-    every process of it carries in its environment) and the processes started, each by pid and start
-    time: a process that lost its environment (setproctitle overwrites it) is still found by those.
+    `up.lock` is the lock and names the holder; a job of `deploy/slurm` takes it, too. `up.json`
+    names the instance (a random id that every process of it carries in its environment) and the
+    processes started, each by pid and start time: a process that lost its environment (setproctitle
+    overwrites it) is still found by those.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,8 +45,8 @@ class DataFolder:
             holder = _named_in(lock)
             os.close(lock)
             raise LaunchError(
-                f"the data folder {self.path} is in use by another `headrace up` (pid {holder}): "
-                f"stop that one first (`kill {holder}`), or choose another folder with --data"
+                f"the data folder {self.path} is in use by {holder}: stop that one first, "
+                "or choose another folder with --data"
             ) from None
         self._lock = lock
         try:
@@ -124,7 +125,7 @@ class DataFolder:
 
 
 def holder_of(path: Path) -> str | None:
-    """The pid of the `headrace up` that holds the data folder `path`; None where none does."""
+    """Who holds the data folder `path`, in words; None where nobody does."""
     try:
         lock = os.open(path / "up.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -139,7 +140,9 @@ def holder_of(path: Path) -> str | None:
 
 
 def _named_in(lock: int) -> str:
-    return os.pread(lock, 32, 0).decode().strip() or "unknown"
+    """A `headrace up`, which leaves its pid, or what else says that it is: a Slurm job."""
+    said = os.pread(lock, 32, 0).decode(errors="replace").strip()
+    return said if said and not said.isdigit() else f"a `headrace up` (pid {said or 'unknown'})"
 
 
 def _boot() -> str:

@@ -117,6 +117,18 @@ class Installation:
         """What a command in the container of a service prints."""
         return self.compose("exec", "--no-TTY", service, *command)
 
+    def put(self, file: Path, service: str, path: str) -> None:
+        """Write a file of this machine into the container of a service, as its user."""
+        given = ("--profile", "cpu", "exec", "--no-TTY", service, "sh", "-c", f"cat >{path}")
+        with file.open("rb") as content:
+            subprocess.run(
+                ["docker", "compose", *given],
+                cwd=ROOT,
+                env=os.environ | self.environment,
+                stdin=content,
+                check=True,
+            )
+
     def key(self) -> str:
         """The API key, from the log of the first start."""
         (key,) = KEY.findall(self.compose("logs", "--no-color", "first-start"))

@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,28 @@ print(tried(lambda: open("/etc/passwd")))
 def test_a_profile_says_what_is_started(profiles: list[str], expected: set[str]) -> None:
     flags = [f"--profile={profile}" for profile in profiles]
     assert set(docker("compose", *flags, "config", "--services").split()) == ALWAYS | expected
+
+
+def test_workers_on_another_machine_find_what_they_are_told_of(tmp_path: Path) -> None:
+    told = {
+        "HEADRACE_REDIS_URL": "redis://10.0.0.5:6379/0",
+        "HEADRACE_GATEWAY_URL": "http://10.0.0.5:8000",
+        "HEADRACE_SECRETS": str(tmp_path),
+        "HEADRACE_REWARD_ENDPOINT_KEYS": str(tmp_path / "keys.json"),
+    }
+    given = ("compose", "-f", "deploy/compose.rollout.yml", "config", "--format", "json")
+    services = json.loads(docker(*given, environment=told))["services"]
+    mounted = {
+        name: {one["target"]: one["source"] for one in service["volumes"]}
+        for name, service in services.items()
+    }
+    assert services.keys() == {"rollout", "reward", "sandbox"}
+    for name in ("HEADRACE_REDIS_URL", "HEADRACE_GATEWAY_URL"):
+        assert services["rollout"]["environment"][name] == told[name]
+    assert mounted["rollout"]["/secrets"] == str(tmp_path)
+    assert mounted["reward"]["/secrets/endpoint-keys.json"] == str(tmp_path / "keys.json")
+    assert "/secrets" not in mounted["reward"]
+    assert {name for name, service in services.items() if "ports" in service} == set()
 
 
 def test_images_without_torch_are_small(installation: Installation) -> None:

@@ -46,3 +46,26 @@ def test_a_folder_that_is_not_there_is_named(
 ) -> None:
     assert run(tmp_path / "none", monkeypatch) == 1
     assert f"{tmp_path / 'none'} cannot be used for secrets" in capsys.readouterr().err
+
+
+def test_a_file_that_holds_nothing_is_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("api-key", "redis-password"):
+        (tmp_path / name).write_text("\n")
+
+    assert run(tmp_path, monkeypatch) == 0
+
+    key = (tmp_path / "api-key").read_text().strip()
+    assert key.startswith("hr-")
+    assert key in capsys.readouterr().out
+    assert len((tmp_path / "redis-password").read_text().strip()) == 43  # 32 random bytes
+
+
+def test_a_file_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "api-key").mkdir()
+
+    assert run(tmp_path, monkeypatch) == 1
+    assert f"for secrets: {tmp_path / 'api-key'}: " in capsys.readouterr().err

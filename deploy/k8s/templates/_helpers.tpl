@@ -38,6 +38,7 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- if .Values.redis.enabled -}}
 redis://{{ .Release.Name }}-redis:6379/0
 {{- else -}}
+{{- $_ := required "global.existingSecret is needed with redis.enabled=false: its redis-password is that Redis' password, or empty" .Values.global.existingSecret -}}
 {{ required "externalRedis.url is needed with redis.enabled=false" .Values.externalRedis.url }}
 {{- end -}}
 {{- end }}
@@ -103,4 +104,13 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- $_ := set $resources "limits" (merge (dict .gpuResource (.gpus | int)) ($resources.limits | default dict)) -}}
 {{- end -}}
 {{ toYaml $resources }}
+{{- end }}
+
+{{/* A worker process for each CPU that is asked for: by itself the service takes one for each of the
+     node's, more than it gets time for, and programs would seem too slow. Call with variables that may
+     say it already. */}}
+{{- define "headrace.workers" -}}
+{{- if not (hasKey . "HEADRACE_WORKERS") }}
+- {name: HEADRACE_WORKERS, valueFrom: {resourceFieldRef: {resource: requests.cpu}}}
+{{- end }}
 {{- end }}

@@ -70,7 +70,9 @@ class Snapshot(Collector):
         live = [run for run in self.runs if not run.state.final]
         step = GaugeMetricFamily("headrace_run_step", "Batches trained", labels=["run", "name"])
         for run in live:
-            step.add_metric([run.id, run.name], run.step)
+            # One that waits its turn does not stand still.
+            if run.state is not RunState.QUEUED:
+                step.add_metric([run.id, run.name], run.step)
         yield step
         yield _components(live)
         names = {name for run in live for name in run.summary if not name.startswith(COMPONENT)}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from services.cli.main import root
 from services.cli.output import CliError
-from services.volume import GatewayAway, Volume
+from services.volume import GatewayAway, KeyRefused, Volume
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 
 
@@ -143,6 +143,13 @@ async def test_a_host_without_the_volume_needs_a_key_for_its_files(
     friend = Volume(tmp_path / "friend", guarded.url, first)
     await friend._stream_to("runs/aa/weights/x", tmp_path / "y")
     assert (tmp_path / "y").read_bytes() == b"rows"
+
+
+async def test_a_wrong_key_is_named_at_once(guarded: GatewayProcess, tmp_path: Path) -> None:
+    name = "runs/aa/weights/y"
+    with pytest.raises(KeyRefused, match="set HEADRACE_API_KEY on this host"):
+        await Volume(tmp_path, guarded.url, "hr-another").fetch(name)
+    assert guarded.said.count(name) == 1, "asking again would not help"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.launch.options import free_ports
+from services.launch.folder import DataFolder
+from services.launch.options import LaunchError, free_ports
 from services.process import die_with
 from tests.integration.launch.conditions import eventually
 
@@ -31,10 +32,10 @@ pytestmark = pytest.mark.timeout(180)
 class Job:
     """One job, as sbatch would start it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.data, self.log = folder / "data", folder / "job.log"
+    def __init__(self, folder: Path, data: Path) -> None:
+        self.data, self.log = data, folder / "job.log"
         commands = folder / "bin"
-        commands.mkdir()
+        commands.mkdir(parents=True)
         for name, text in COMMANDS.items():
             (commands / name).write_text(f"#!/bin/bash\n{text}\n")
             (commands / name).chmod(0o755)
@@ -64,7 +65,8 @@ class Job:
                     "REWARD_PORT": str(reward),
                     "REDIS_PORT": str(redis),
                     "RENDEZVOUS_PORT": str(meeting),
-                    "HEADRACE_DATA": str(self.data),
+                    "HEADRACE_DATA": str(data),
+                    "LOCK_SECONDS": "1",
                 },
             )
 
@@ -78,7 +80,7 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    one = Job(tmp_path)
+    one = Job(tmp_path, tmp_path / "data")
     yield one
     one.process.send_signal(signal.SIGTERM)
     one.process.wait(60)
@@ -117,6 +119,19 @@ def test_a_job_serves_and_stops_in_order(job: Job) -> None:
     ended = {name: (logs / f"{name}.log").stat().st_mtime for name in ("redis", "learner-0")}
     assert ended["learner-0"] <= ended["redis"], "who needs Redis ends before it"
     assert not list_of(job.data), "no process is left"
+
+
+def test_one_job_at_a_time_works_on_a_folder_and_no_headrace_up_beside_it(
+    job: Job, tmp_path: Path
+) -> None:
+    lock = job.data / "up.lock"
+    eventually(lambda: lock.exists() and lock.read_text() == "Slurm job 7\n", within=30)
+
+    second = Job(tmp_path / "second", job.data)
+    assert second.process.wait(30) == 2
+    assert f"{job.data} is in use by Slurm job 7" in second.log.read_text()
+    with pytest.raises(LaunchError, match="is in use by Slurm job 7"), DataFolder(job.data):
+        pass
 
 
 def list_of(data: Path) -> list[int]:

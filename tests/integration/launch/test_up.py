@@ -154,7 +154,7 @@ def test_a_second_one_on_the_same_data_is_refused_with_the_pid_of_the_first(up: 
     first.ready()
     second = up("stubborn")
     assert second.process.wait(20) == 1
-    assert f"is in use by another `headrace up` (pid {first.process.pid})" in second.said
+    assert f"is in use by a `headrace up` (pid {first.process.pid})" in second.said
     assert "Traceback" not in second.said
     assert first.process.poll() is None
 

@@ -286,6 +286,27 @@ async def test_what_a_user_got_wrong_fails_the_run_in_words_and_the_learner_goes
     assert learner.wait(timeout=30) == 0
 
 
+async def test_a_checkpoint_of_another_version_pauses_the_run_and_ends_the_learner(
+    place: Place, store: Store
+) -> None:
+    name = "runs/first/checkpoints/step-000005-aaa"
+    (place.data / name / "training").mkdir(parents=True)
+    (place.data / name / "training/state.json").write_text(json.dumps({"schema": 99}))
+    (place.data / name / "manifest.json").write_text(json.dumps({"files": {}}))
+    await add_sums(store, place.data)
+    await submit(store, "first", rl(model={"path": "/anywhere"}), checkpoint=name)
+
+    assert await asyncio.to_thread(place.learner().wait, 60) == 2
+
+    why = "checkpoint step-000005-aaa has schema 99, this process reads 1: run the same version"
+    record = await store.runs.get("first")
+    assert record is not None
+    assert (record.state, record.reason[: len(why)]) == (RunState.PAUSED, why)
+    assert f"error: {why}" in place.log.read_text()
+    counts = json.loads((place.data / "runs/first/crashes-0.json").read_text())
+    assert counts["crashes"] == 0, "else the run would fail in the end"
+
+
 async def test_a_second_learner_of_a_pool_is_refused(place: Place, store: Store) -> None:
     await add_sums(store, place.data)
     await submit(store, "first", MIDTRAIN)

@@ -10,6 +10,7 @@ from learner.lead import export_description
 from learner.models import make_model
 from rollout.model_folder import fetch_model
 from rollout.prompts import load_tokenizer
+from services.api_key import authorization
 from services.contracts.config.model import CharacterTokenizer, ScratchModel
 from services.contracts.records import WorkerRecord
 from services.launch import Stack, UpOptions
@@ -117,3 +118,26 @@ async def test_a_gateway_that_refuses_is_said_without_its_password(tmp_path: Pat
             await Volume(tmp_path / "here", url).fetch("runs/r/weights/v.safetensors")
     assert "runs/r/weights/v.safetensors does not exist at the gateway" in str(missing.value)
     assert "hunter2" not in str(missing.value)
+
+
+async def test_a_worker_with_a_wrong_key_says_so_and_goes_on_with_the_right_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    options = UpOptions(
+        data=there,
+        port=0,
+        parts=frozenset({"redis", "gateway"}),
+        redis_port=0,
+        environment={"HEADRACE_AUTH": "on"},
+    )
+    with Stack(options) as stack:
+        volume = Volume(here, stack.gateway_url, "hr-another")
+        async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
+            scene.follow()
+            await scene.learner.publish(0)
+            await scene.until(lambda: "wants an API key" in scene.follower.error)
+            assert not scene.follower.healthy
+            volume._headers = authorization((there / "api-key").read_text().strip())
+            await scene.until_live(0)
+            assert scene.follower.healthy

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from services.backup import BackupError, back_up, restore
 from services.contracts.schema import SchemaMismatch
 from services.store import Store
-from services.store.snapshots import NotEmpty
+from services.store.snapshots import NotEmpty, Snapshot
 from tests.integration.store.scene import RUN, Scene
 
 WEIGHTS = f"runs/{RUN}/weights/v000001-aaa.safetensors"
@@ -105,20 +105,55 @@ async def test_a_member_that_leads_out_of_the_folder_is_refused(
         await restore(store, tmp_path / "there", tmp_path / "evil.tar", quiet)
 
 
+@pytest.mark.parametrize(("field", "what"), [("schema", "the backup"), ("state", "the state in")])
 async def test_a_newer_schema_is_refused(
-    scene: Scene, store: Store, raw: Redis, data: Path, tmp_path: Path
+    store: Store, raw: Redis, data: Path, tmp_path: Path, field: str, what: str
 ) -> None:
     await back_up(store, data, tmp_path / "all.tar", quiet)
     opened = tmp_path / "opened"
     with tarfile.open(tmp_path / "all.tar") as archive:
         archive.extractall(opened, filter="data")
     index = json.loads((opened / "backup.json").read_text())
-    (opened / "backup.json").write_text(json.dumps(index | {"schema": 99}))
+    (opened / "backup.json").write_text(json.dumps(index | {field: 99}))
     with tarfile.open(tmp_path / "newer.tar", "w") as archive:
         for name in ("store", "data", "backup.json"):
             archive.add(opened / name, name)
-    with pytest.raises(SchemaMismatch, match=r"newer\.tar has schema 99, this process reads 1"):
+    await raw.flushall()
+    with pytest.raises(SchemaMismatch, match=rf"{what} .*newer\.tar has schema 99, this process"):
         await restore(store, tmp_path / "there", tmp_path / "newer.tar", quiet)
+    assert (files(tmp_path / "there"), await raw.keys("*")) == ([], [])
+
+
+async def test_what_another_version_has_written_is_not_backed_up_in_part(
+    store: Store, raw: Redis, data: Path, tmp_path: Path
+) -> None:
+    await raw.set("headrace:schema", 2)
+    with pytest.raises(SchemaMismatch, match="the state in Redis has schema 2"):
+        await back_up(store, data, tmp_path / "all.tar", quiet)
+    assert not (tmp_path / "all.tar").exists()
+
+
+async def test_nobody_begins_with_a_run_that_is_not_there_yet(
+    scene: Scene,
+    store: Store,
+    raw: Redis,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await scene.start()
+    await back_up(store, data, tmp_path / "all.tar", quiet)
+    await raw.flushall()
+    written: list[str] = []
+    write = store.snapshots.write
+
+    async def noted(part: Snapshot) -> None:
+        written.append(part.of)
+        await write(part)
+
+    monkeypatch.setattr(store.snapshots, "write", noted)
+    await restore(store, tmp_path / "there", tmp_path / "all.tar", quiet)
+    assert written == [*["shared"] * 4, "run", "pool"]
 
 
 async def test_what_is_there_already_is_not_overwritten(

@@ -1,9 +1,55 @@
-"""What the client of the gateway makes of a URL."""
+"""What the client of the gateway makes of a URL, and of a gateway that comes and goes."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 
+from services.cli import client
 from services.cli.client import Gateway
-from services.cli.output import CliError
+from services.cli.output import NO_GATEWAY, CliError
+from services.contracts.events import Event
+
+PING = ": ping\n\n"
+EVENT = {"id": "7-0", "time": 1.0, "kind": "state", "data": {"state": "succeeded"}}
+
+
+@contextmanager
+def serving(streams: list[str]) -> Iterator[str]:
+    """A gateway whose run is over with the last of `streams`, its answers to who follows it: all
+    before the last break off. Its URL."""
+    left = list(streams)
+
+    class Answers(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if not self.path.endswith("/events"):
+                body = json.dumps({"state": "running" if left else "succeeded"}).encode()
+                self.send_response(200)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+                return
+            said = left.pop(0).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(said) + (1 if left else 0)))
+            self.end_headers()
+            self.wfile.write(said)
+            self.close_connection = True
+
+        def log_message(self, *arguments: object) -> None:
+            """Nothing is printed."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 def test_a_password_in_the_gateways_url_is_never_shown() -> None:
@@ -18,3 +64,23 @@ def test_a_password_in_the_gateways_url_is_never_shown() -> None:
 def test_what_is_no_url_is_refused_in_a_sentence(url: str) -> None:
     with pytest.raises(CliError, match=r"is not a URL like http://127\.0\.0\.1:8000"):
         Gateway(url).get("/v1/runs")
+
+
+def test_a_watcher_is_patient_anew_whenever_it_has_heard_the_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # It tries again after a second each time, so its patience would be over at the second break.
+    monkeypatch.setattr(client, "PATIENCE", 0.9)
+    with serving([PING, PING, f"data: {json.dumps(EVENT)}\n\n"]) as url:
+        heard = list(Gateway(url).events("9f3a"))
+    assert heard[-1] == Event.model_validate(EVENT)
+    assert len(heard) == 3, "two remarks about a lost connection"
+
+
+def test_a_watcher_that_gives_up_says_how_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PATIENCE", 0.9)
+    with pytest.raises(CliError) as raised:
+        list(Gateway("http://127.0.0.1:1").events("9f3a"))
+    assert "the run goes on without being watched" in str(raised.value)
+    assert "headrace watch 9f3a" in str(raised.value)
+    assert raised.value.code == NO_GATEWAY

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import helm_python
 import pytest
 import redis
 
@@ -201,3 +202,26 @@ def test_the_pods_of_a_learner_find_each_other(tmp_path: Path) -> None:
     said = [node.communicate(timeout=100)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0]
     assert sorted("".join(said).split("\n"))[1:] == [f"rank {rank} 4" for rank in range(4)]
+
+
+def test_a_redis_of_yours_needs_its_password_from_you(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("redis: {enabled: false}\nexternalRedis: {url: 'redis://redis.example'}\n")
+    with pytest.raises(helm_python.HelmRenderError, match=r"global\.existingSecret is needed"):
+        rendered(values)
+
+
+def test_the_reward_service_has_a_process_for_each_cpu_that_was_asked_for(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("reward: {code: {enabled: true}}\n")
+    asked_for = {"resourceFieldRef": {"resource": "requests.cpu"}}
+    for container in of_kind("Deployment", values)["reward"]["spec"]["template"]["spec"][
+        "containers"
+    ]:
+        assert environment(container)["HEADRACE_WORKERS"] == asked_for
+    # Said by the user, it is said once.
+    (service, _) = of_kind("Deployment", EVERYTHING)["reward"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    said = [one for one in service["env"] if one["name"] == "HEADRACE_WORKERS"]
+    assert said == [{"name": "HEADRACE_WORKERS", "value": "8"}]

@@ -31,3 +31,12 @@ def test_components_whose_names_differ_in_one_sign_are_told_apart() -> None:
         "a_b": 0.75,
         "a/b": 1.0,
     }
+
+
+def test_a_run_that_waits_its_turn_is_not_seen_to_stand_still() -> None:
+    runs = [
+        RunRecord(id=state, name=state, pool="p", kind="rl", state=state, config={}, created=0.0)
+        for state in RunState
+    ]
+    (steps,) = [f for f in Snapshot(True, runs, [], []).collect() if f.name == "headrace_run_step"]
+    assert {sample.labels["run"] for sample in steps.samples} == {"starting", "running", "paused"}

@@ -32,6 +32,7 @@ from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW
+from services.contracts.schema import SchemaMismatch
 from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model
 
 STATE = TrainingState("r1", 10, 10, 20, [("a", 0), ("b", 5)], "models/base")
@@ -277,3 +278,12 @@ def test_optimizer_state_of_another_model_is_refused() -> None:
     optimizers = Optimizers(tiny_model().model, CONFIGS[0])
     with pytest.raises(ValueError, match=r"'model\.layers\.9\.weight', which this model lacks"):
         optimizers.load({"model.layers.9.weight/exp_avg": torch.zeros(1)})
+
+
+def test_another_versions_checkpoint_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint(tmp_path)
+    monkeypatch.setattr("learner.checkpoint.SCHEMA", 2)
+    with pytest.raises(SchemaMismatch, match="checkpoint step-000010-b has schema 1"):
+        verify(folder)
