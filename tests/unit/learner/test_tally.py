@@ -110,8 +110,11 @@ def test_the_mismatch_is_the_kl_of_the_sampler_to_the_policy_on_answers_of_its_o
     assert found["train/proximal_kl"] == pytest.approx(sum(each) / 3, rel=1e-4)
 
 
-def test_only_first_passes_count_and_for_the_mismatch_only_that_before_any_update() -> None:
-    goal = objective(minibatches=2, epochs_per_batch=2)
+@pytest.mark.parametrize("bound", [{}, {"early_stop_ratio": 100.0}], ids=["all", "unless too far"])
+def test_only_first_passes_count_and_for_the_mismatch_only_that_before_any_update(
+    bound: dict[str, float],
+) -> None:
+    goal = objective(minibatches=2, epochs_per_batch=2, **bound)
     first, second = two_answers(goal, 1.1, 1.1, 1.1), two_answers(goal, 1.0, 1.0, 4.0)
     found = measured(goal, first, second)
     # (−.55 + 1.1)/3, and (−.5 + .5 + 2)/3.
