@@ -162,7 +162,8 @@ def use_packed_attention(model: PreTrainedModel) -> bool:
     """Switch `model` to packed attention where its layers can; False where they cannot.
 
     They cannot when the model bypasses the attention interface or caps attention scores (Gemma
-    2) or learns attention sinks (gpt-oss): then packed rows go through transformers' own mask.
+    2) or learns attention sinks (gpt-oss): then packed rows go through the model's own mask, where
+    it has one for them (`packable` refuses the others).
     """
     config = model.config
     text = config.get_text_config() if hasattr(config, "get_text_config") else config

@@ -31,6 +31,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from learner.attention import use_packed_attention
 from learner.errors import RunCannotGoOn
+from learner.packable import mixes_sequences
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import CharacterTokenizer, PretrainedModel, ScratchModel
 from services.contracts.config.rollout import Sampling
@@ -83,7 +84,10 @@ def load_model(
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
     except (OSError, ValueError, KeyError) as error:
         raise UnusableModel(_why_not(base, error)) from error
-    return _ready(model, tokenizer, config.dtype, device)
+    loaded = _ready(model, tokenizer, config.dtype, device)
+    if why := mixes_sequences(loaded.model):
+        raise UnusableModel(f"model {path}: {why}")
+    return loaded
 
 
 def load_critic(
@@ -130,6 +134,8 @@ def load_critic(
     _place(model, device)
     model.config.architectures = [type(model).__name__]
     use_packed_attention(model)
+    if why := mixes_sequences(model):
+        raise UnusableModel(f"the critic's model {path}: {why}")
     return model
 
 

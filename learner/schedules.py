@@ -8,8 +8,8 @@ from services.contracts.config.training import Schedule
 def lr_share(schedule: Schedule, step: int, total: int) -> float:
     """Share of the peak learning rate for the optimizer's `step` (from 0) of `total`.
 
-    Warm-up rises linearly and never is zero; the decay reaches `floor` at the last step. A step
-    beyond `total` gets the floor.
+    Warm-up rises linearly and never is zero; the decay would reach `floor` one step after the last,
+    and a step beyond `total` gets it.
     """
     if step < schedule.warmup_steps:
         return (step + 1) / (schedule.warmup_steps + 1)

@@ -35,6 +35,8 @@ from services.contracts.config.terms import (
     ReinforceLoss,
     RewardKL,
     SamplerProximal,
+    SequenceMean,
+    SequencePPOLoss,
     SequenceValue,
     TokenMean,
     TruncateCorrection,
@@ -207,6 +209,29 @@ class Algorithm(Section):
                     "proximal.type",
                     f"loss {self.loss.type} has no ratio to a proximal policy, which "
                     f"{self.proximal.type} computes: use sampler",
+                )
+            )
+        if isinstance(self.loss, SequencePPOLoss) and not isinstance(
+            self.aggregation, SequenceMean
+        ):
+            found.append(
+                (
+                    "aggregation.type",
+                    "loss sequence_ppo puts the loss of a whole answer on each of its tokens, so "
+                    f"that with {self.aggregation.type} a longer answer counts for more: use "
+                    "sequence_mean",
+                )
+            )
+        if (
+            isinstance(self.advantage, GAE)
+            and self.advantage.bootstrap_truncated
+            and self.shaping.mask_too_long
+        ):
+            found.append(
+                (
+                    "advantage.bootstrap_truncated",
+                    "it is about answers that were cut off, and shaping.mask_too_long leaves those "
+                    "out of the loss: leave one out",
                 )
             )
         alone = isinstance(self.advantage, GlobalWhiten) and not self.advantage.baseline

@@ -15,7 +15,15 @@ from services.contracts.config.placement import Placement
 from services.contracts.config.rewards import Reward, named
 from services.contracts.config.rollout import Rollout, Sampling
 from services.contracts.config.router import Balance
-from services.contracts.config.terms import GAE, GlobalWhiten, NoKL
+from services.contracts.config.terms import (
+    GAE,
+    GlobalWhiten,
+    LoglinearProximal,
+    MaskCorrection,
+    NoKL,
+    ReinforceLoss,
+    TruncateCorrection,
+)
 from services.contracts.config.training import Evaluation, Midtrain, Schedule, Training
 from services.contracts.config.vllm import RECORD_ROUTING, VLLM
 
@@ -138,8 +146,9 @@ class RLConfig(Section):
 
     @model_validator(mode="after")
     def _lengths(self) -> "RLConfig":
-        """`sampling.max_tokens` that fill `rollout.vllm.max_model_len`, or that
-        `algorithm.shaping.overlong_buffer` covers whole; more completions of a prompt
+        """`sampling.max_tokens` that fill `rollout.vllm.max_model_len`, that
+        `algorithm.shaping.overlong_buffer` covers whole, or that are fewer than
+        `algorithm.shaping.min_response_length`; more completions of a prompt
         (`algorithm.samples_per_prompt`, or `algorithm.best_of.generation_size`) than
         `rollout.vllm.max_num_seqs`."""
         limit = self.rollout.vllm.max_model_len
@@ -154,12 +163,48 @@ class RLConfig(Section):
                 f"algorithm.shaping.overlong_buffer {buffer} is not below sampling.max_tokens "
                 f"{self.sampling.max_tokens}: every answer would be punished for its length"
             )
+        least = self.algorithm.shaping.min_response_length
+        if least > self.sampling.max_tokens:
+            raise ValueError(
+                f"algorithm.shaping.min_response_length {least} exceeds sampling.max_tokens "
+                f"{self.sampling.max_tokens}: every answer would be punished for its length"
+            )
         samples = self.algorithm.samples_generated
         if samples > self.rollout.vllm.max_num_seqs:
             key = "best_of.generation_size" if self.algorithm.best_of else "samples_per_prompt"
             raise ValueError(
                 f"algorithm.{key} {samples} exceeds rollout.vllm.max_num_seqs "
                 f"{self.rollout.vllm.max_num_seqs}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _policy_trains(self) -> "RLConfig":
+        """`algorithm.critic.warmup_steps` that are all of `training.max_steps`."""
+        critic, steps = self.algorithm.critic, self.training.max_steps
+        if critic is not None and steps is not None and critic.warmup_steps >= steps:
+            raise ValueError(
+                f"algorithm.critic.warmup_steps {critic.warmup_steps} leaves the policy none of "
+                f"training.max_steps {steps}: lower it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _behind(self) -> "RLConfig":
+        """`algorithm.proximal.type` loglinear with correction `truncate` or `mask`, a loss other
+        than `reinforce`, and `rollout.max_staleness` 0 (their weight would always be 1)."""
+        algorithm = self.algorithm
+        if (
+            isinstance(algorithm.proximal, LoglinearProximal)
+            and isinstance(algorithm.correction, TruncateCorrection | MaskCorrection)
+            and not isinstance(algorithm.loss, ReinforceLoss)
+            and self.rollout.max_staleness == 0
+        ):
+            raise ValueError(
+                f"algorithm.correction.type {algorithm.correction.type} does nothing with proximal "
+                "loglinear and rollout.max_staleness 0: no token is a version old, so that its "
+                "weight is always 1: set algorithm.proximal.type to recompute, or "
+                "correction.type to none"
             )
         return self
 

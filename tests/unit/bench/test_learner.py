@@ -1,6 +1,7 @@
 """The learner's benchmark: its batch, its cuts and its figures by hand, and all of it, tiny."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -111,3 +112,6 @@ def test_torch_and_transformers_are_all_it_needs() -> None:
         *(f"learner.{name}" for name in USED),
         *("services", "services.contracts", "services.contracts.experts", "services.quiet"),
     ]
+    copied = re.search(r"\(copy (.+)\)", (ROOT / "docs/benchmarks.md").read_text())
+    assert copied is not None
+    assert set(re.findall(r"`(\w+)/`", copied[1])) == {"bench", "learner", "services"}

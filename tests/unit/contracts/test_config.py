@@ -183,6 +183,30 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is(
             "overlong_buffer 64 is not below sampling.max_tokens 64",
         ),
         (
+            {
+                "sampling": {"max_tokens": 64},
+                "algorithm": {"shaping": {"min_response_length": 65, "reward_penalty": -1}},
+            },
+            "",
+            "min_response_length 65 exceeds sampling.max_tokens 64",
+        ),
+        (
+            {
+                "training": {"max_steps": 20},
+                "algorithm": {"advantage": {"type": "gae"}, "critic": {"warmup_steps": 20}},
+            },
+            "",
+            "warmup_steps 20 leaves the policy none of training.max_steps 20",
+        ),
+        (
+            {
+                "rollout": {"max_staleness": 0},
+                "algorithm": {"proximal": {"type": "loglinear"}, "correction": {"type": "mask"}},
+            },
+            "",
+            "correction.type mask does nothing with proximal loglinear and rollout.max_staleness 0",
+        ),
+        (
             {"model": {"path": "m", "lora": {}}, "optimizer": {"type": "muon"}},
             "",
             "optimizer.type muon is made for whole matrices",

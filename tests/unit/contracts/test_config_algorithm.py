@@ -140,6 +140,20 @@ def test_lambda_is_written_as_it_is_called_and_stays_when_it_is_stored() -> None
             "nothing ever stops",
         ),
         (
+            {"loss": {"type": "sequence_ppo"}},
+            "aggregation.type",
+            "with token_mean a longer answer counts for more: use sequence_mean",
+        ),
+        (
+            {
+                "advantage": {"type": "gae", "bootstrap_truncated": True},
+                "critic": {},
+                "shaping": {"mask_too_long": True},
+            },
+            "advantage.bootstrap_truncated",
+            "shaping.mask_too_long leaves those out of the loss",
+        ),
+        (
             {"advantage": {"type": "global_whiten"}, "dynamic_sampling": {}},
             "dynamic_sampling",
             "groups with equal rewards teach something, too",

@@ -39,6 +39,23 @@ def test_a_mask_takes_tokens_outside_its_bounds_out() -> None:
     assert cut == [True, False, False]
 
 
+@pytest.mark.parametrize(("low", "high"), [(1.0, 4.0), (0.25, 1.0)])
+def test_the_bounds_of_a_mask_are_inside_it(low: float, high: float) -> None:
+    weights, cut = corrected(MaskCorrection(type="mask", low=low, high=high))
+    assert weights[1] == 1.0
+    assert not cut[1]
+
+
+def test_truncation_may_be_of_the_geometric_mean() -> None:
+    mean = 1.6 ** (1 / 3)
+    weights, cut = corrected(TruncateCorrection(type="truncate", cap=2.0, level="sequence"))
+    assert weights == pytest.approx([mean] * 3)
+    assert cut == [False] * 3
+    weights, cut = corrected(TruncateCorrection(type="truncate", cap=1.1, level="sequence"))
+    assert weights == pytest.approx([1.1] * 3)
+    assert cut == [True] * 3
+
+
 def test_at_sequence_level_the_geometric_mean_decides() -> None:
     # (0.4 · 1 · 4)^(1/3)
     weights, _ = corrected(MaskCorrection(type="mask", low=0.5, high=5.0, level="sequence"))
@@ -53,6 +70,14 @@ def test_with_the_sampler_as_proximal_a_mask_looks_at_the_policy() -> None:
     assert result.weights.tolist() == [0.0, 1.0, 0.0]
     assert result.high.tolist() == [True, False, False]
     assert result.low.tolist() == [False, False, True]
+
+
+def test_and_at_sequence_level_at_its_geometric_mean() -> None:
+    # Sequence 0: 8 and ½, mean 2. Sequence 1: 6.
+    tokens = against_one(logs(8, 0.5, 6), (1, 1, 1), sequences=(0, 0, 1))
+    config = MaskCorrection(type="mask", low=0.75, high=5.0, level="sequence")
+    result = correction_weights(config, tokens, sampler_is_proximal=True)
+    assert result.weights.tolist() == [1.0, 1.0, 0.0]
 
 
 def test_a_correction_has_no_gradient() -> None:

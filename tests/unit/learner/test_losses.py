@@ -74,6 +74,18 @@ def test_cispo_keeps_every_gradient_with_a_capped_weight() -> None:
     assert grad == pytest.approx([-1.28, -0.5])
 
 
+def test_cispo_may_have_a_lower_bound_and_names_the_weights_that_it_changed() -> None:
+    config = CISPOLoss(type="cispo", epsilon_low=0.2, epsilon_high=0.28)
+    tokens = against_one(logs(2.0, 0.5, 1.1), (1, -1, -1))
+    result = policy_loss(config, tokens)
+    # Whatever the sign of A: 1.28, .8, and 1.1 as it is.
+    expected = [-1.28 * math.log(2), 0.8 * math.log(0.5), 1.1 * math.log(1.1)]
+    assert result.loss.tolist() == pytest.approx(expected)
+    assert result.clipped_high.tolist() == [True, False, False]
+    assert result.clipped_low.tolist() == [False, True, False]
+    assert result.ratio.tolist() == pytest.approx([2.0, 0.5, 1.1])
+
+
 def test_gspo_uses_the_geometric_mean_of_each_sequence() -> None:
     # Sequence 0: ρ 4 and 1, mean log ratio log 2. Sequence 1: ρ 1.
     logprobs = logs(4.0, 1.0, 1.0).requires_grad_()
@@ -129,6 +141,13 @@ def test_sequence_ppo_clips_the_product_of_a_sequence_ratios() -> None:
     # The mean over sequence 0's two tokens is its loss −2ρ, of slope −2ρ in each log π.
     (grad,) = torch.autograd.grad((result.loss * tensor(0.5, 0.5, 1, 1)).sum(), logprobs)
     assert grad.tolist() == pytest.approx([-2.1, -2.1, 0.0, 1.2])
+
+
+def test_the_sum_of_a_sequences_log_ratios_is_clamped_too() -> None:
+    # 15 and 15: each is inside ±20, their sum is not.
+    tokens = against_one(tensor(15, 15), (-1, -1))
+    result = policy_loss(SequencePPOLoss(type="sequence_ppo"), tokens)
+    assert result.loss.tolist() == pytest.approx([math.exp(20)] * 2)
 
 
 def test_dppo_drops_tokens_whose_probability_moved_too_far_their_way() -> None:

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from learner.batch import Sample
-from learner.objective import Objective, penalties
+from learner.losses import Tokens
+from learner.objective import Objective, composed_loss, penalties
 from learner.optimizers import Optimizers
 from learner.step import train_batch
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.optimizer import AdamW
-from tests.unit.learner.policies import tiny_model, trajectory_group
+from tests.unit.learner.policies import logs, tensor, tiny_model, trajectory_group
 from tests.unit.learner.threads import on_ranks
 from tests.unit.learner.unigrams import ALONE, Unigrams, prepared, trained
 
@@ -86,6 +87,32 @@ def test_the_entropy_bonus_adds_its_gradient_and_no_other() -> None:
     before, after = trained(samples(plain), plain), trained(samples(with_bonus), with_bonus)
     assert after[0] == pytest.approx(before[0] - 0.5 * entropy.item(), rel=1e-12)
     assert torch.allclose(after[1], before[1] - 0.5 * slope, rtol=1e-9)
+
+
+def test_a_correction_weighs_the_policy_loss_and_neither_the_kl_nor_the_entropy() -> None:
+    goal = objective(
+        proximal={"type": "recompute"},
+        correction={"type": "mask", "low": 0.5, "high": 2.0},
+        kl={"type": "k2", "beta": 0.5},
+        entropy_bonus=0.25,
+    )
+    # w is 4, which leaves the first token out, and 1.5; π/π_prox is 1.1; d is log 2 and −log 3.
+    proximal = logs(0.4, 0.3)
+    tokens = Tokens(
+        logprobs=proximal + math.log(1.1),
+        proximal=proximal,
+        sampler=proximal - logs(4, 1.5),
+        advantages=tensor(2, -1),
+        sequence=torch.tensor([0, 0]),
+        n=1,
+        reference=proximal + math.log(1.1) - logs(2, 1 / 3),
+    )
+    composed = composed_loss(goal.algorithm, goal.beta, tokens, entropy=tensor(3, 4))
+    expected = [
+        0.5 * math.log(2) ** 2 / 2 - 0.25 * 3,
+        1.5 * 1.1 + 0.5 * math.log(3) ** 2 / 2 - 0.25 * 4,
+    ]
+    assert composed.loss.tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def test_beta_is_where_it_has_adapted_to_only_while_it_is_adaptive() -> None:

@@ -107,9 +107,10 @@ def begun(config: RLConfig, root: Path, checkpoint: Path | None) -> Trainee:
     return prepare(record, config, ALONE, Recorded(), Volume(root))  # type: ignore[arg-type]
 
 
-def advance(trainee: Trainee, config: RLConfig, steps: int) -> None:
-    """So many steps on the recorded groups, beginning where `trainee` stands."""
-    link = Recorded()
+def advance(trainee: Trainee, config: RLConfig, steps: int) -> list[dict[str, float]]:
+    """So many steps on the recorded groups, beginning where `trainee` stands. Returns their
+    metrics."""
+    link, rows = Recorded(), []
     for _ in range(steps):
         step = trainee.state.step + 1
         first = (step - 1) * GROUPS
@@ -118,6 +119,23 @@ def advance(trainee: Trainee, config: RLConfig, steps: int) -> None:
         minibatches, _outcomes = fetch(order, config, ALONE, link, trainee.state)  # type: ignore[arg-type]
         metrics = train(trainee, minibatches, config, ALONE, STEPS)
         trainee.state = advanced(trainee.state, config, metrics, trainee.critic)
+        rows.append(metrics)
+    return rows
+
+
+def test_the_schedule_and_the_critics_warm_up_go_by_the_runs_steps(tmp_path: Path) -> None:
+    raw = RL | CONFIGS["PPO with a critic, adaptive KL, Muon"]
+    raw |= {"model": {"path": start(tmp_path)}, "schedule": {"type": "linear"}}
+    config = parse_config(raw)
+    assert isinstance(config, RLConfig)
+    rows = advance(begun(config, tmp_path, None), config, 3)
+    # Each batch has 2 minibatches twice, and the run 20 · 4 updates: the last of step s is number
+    # 4s − 1 from 0. The critic's goes by the same.
+    rates = [1e-3 * (1 - (4 * step - 1) / 80) for step in (1, 2, 3)]
+    assert [row["critic/lr"] for row in rows] == pytest.approx(rates)
+    # The policy is only measured at first, once.
+    assert [row["train/updates"] for row in rows] == [0, 0, 4]
+    assert rows[2]["train/lr"] == pytest.approx(rates[2])
 
 
 def weights(trainee: Trainee) -> dict[str, torch.Tensor]:

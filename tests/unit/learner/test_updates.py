@@ -1,0 +1,83 @@
+"""What an optimizer step makes of a gradient, worked out by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from learner.optimizers import Optimizers
+from services.contracts.config.optimizer import AdamW, MuonAdamW
+from tests.unit.learner.policies import tiny_model
+
+MATRIX, HEAD, NORM = "model.layers.0.self_attn.q_proj.weight", "lm_head.weight", "model.norm.weight"
+
+
+def stepped(optimizers: Optimizers, model: Any, gradient: float | torch.Tensor) -> float:
+    """One step where MATRIX and HEAD have this gradient in every entry, and NORM has 0. Returns
+    the norm that was found."""
+    for name, parameter in model.named_parameters():
+        if name in (MATRIX, HEAD):
+            parameter.grad = torch.zeros_like(parameter) + gradient
+        elif name == NORM:
+            parameter.grad = torch.zeros_like(parameter)
+    return optimizers.step()
+
+
+def test_adam_moves_by_its_corrected_moments_and_only_matrices_decay() -> None:
+    model = tiny_model().model
+    options: dict[str, Any] = {"lr": 0.1, "betas": (0.5, 0.75), "eps": 1.0, "weight_decay": 0.5}
+    optimizers = Optimizers(model, AdamW(**options, max_grad_norm=None))
+    weight, norm = model.get_parameter(HEAD), model.get_parameter(NORM)
+    before, kept = weight.detach().clone(), norm.detach().clone()
+    stepped(optimizers, model, 3.0)
+    # Decay 0.1 · 0.5; m = 3 and √v = 3 after correction: 0.1 · 3/(3 + 1).
+    first = 0.95 * before - 0.075
+    torch.testing.assert_close(weight.detach(), first)
+    stepped(optimizers, model, -1.0)
+    # m = .25·3 − .5 = ¼ of ¾, v = .1875·9 + .25 = 1.9375 of .4375: ⅓ / (√(31/7) + 1).
+    second = 0.95 * first - 0.1 * (1 / 3) / ((31 / 7) ** 0.5 + 1)
+    torch.testing.assert_close(weight.detach(), second)
+    assert torch.equal(norm, kept)
+
+
+def test_gradients_beyond_the_norm_are_scaled_down_together() -> None:
+    model = tiny_model().model
+    optimizers = Optimizers(model, AdamW(lr=0.1, eps=1.0, max_grad_norm=2.0))
+    entries = sum(model.get_parameter(name).numel() for name in (MATRIX, HEAD))
+    weight = model.get_parameter(HEAD)
+    before = weight.detach().clone()
+    norm = stepped(optimizers, model, 3.0)
+    assert norm == pytest.approx(3 * entries**0.5, rel=1e-5)
+    # Each entry is 2/√entries of what it was before the clip in all.
+    clipped = 2 / entries**0.5
+    torch.testing.assert_close(weight.detach(), before - 0.1 * clipped / (clipped + 1))
+
+
+def orthogonalised(value: float) -> float:
+    """What Muon's five steps of Newton and Schulz make of a singular value: ax + bx³ + cx⁵."""
+    for _ in range(5):
+        value = 3.4445 * value - 4.775 * value**3 + 2.0315 * value**5
+    return value
+
+
+def test_muon_moves_by_its_momentum_made_orthogonal() -> None:
+    model = tiny_model().model
+    muon = MuonAdamW(type="muon", lr=0.1, momentum=0.5, weight_decay=0.5, max_grad_norm=None)
+    optimizers = Optimizers(model, muon)
+    weight = model.get_parameter(MATRIX)
+    one = torch.eye(32)
+    before = torch.ones(32, 32)
+    weight.data.copy_(before)
+    # A multiple of the unit matrix has 32 equal singular values, 1/√32 of its norm; torch computes
+    # in bfloat16.
+    moved = 0.1 * orthogonalised(32**-0.5)
+    weight.grad = 5 * one
+    optimizers.step()
+    first = 0.95 * before - moved * one
+    torch.testing.assert_close(weight.detach(), first, rtol=0, atol=0.05 * moved)
+    # The mean is ½·5 of one; after −1.25 of one it is .625, and half way from that to it −.3125;
+    # with a momentum of 0.95 it would be positive.
+    weight.grad = -1.25 * one
+    optimizers.step()
+    second = 0.95 * first + moved * one
+    torch.testing.assert_close(weight.detach(), second, rtol=0, atol=0.1 * moved)
