@@ -21,6 +21,9 @@ from services.contracts.trajectory import encode
 from services.volume import Volume
 from tests.unit.learner.policies import tiny_model, trajectory_group
 
+# 40 steps each: on a busy machine longer than the two minutes that other tests may take.
+pytestmark = pytest.mark.timeout(300)
+
 STEPS, HALF, GROUPS = 20, 10, 4
 ALONE = Ranks(0, 1, torch.device("cpu"))
 RL: dict[str, Any] = {
