@@ -24,8 +24,6 @@ from services.launch import LaunchError, Stack, UpOptions
 from services.settings import Settings
 
 HELD_OUT = 200
-GRACE = 5.0
-"""Seconds that each part gets to end in order: nothing here has to be kept."""
 FORGET_CARRY = 0.65
 """Share of the carrying examples whose answer lacks the carry."""
 QUICK = {"demo_midtrain": 20, "demo_grpo": 4}
@@ -68,6 +66,11 @@ def upload_sums(api: Gateway) -> None:
         api.post("/v1/datasets", files={"file": (f"{name}.jsonl", text)}, data={"name": name})
 
 
+def installation(data: Path | None) -> UpOptions:
+    """What the demo starts; `data`: its folder, if not `demo` in the data folder."""
+    return UpOptions(data=data or Settings().data / "demo", port=0, reward_port=0)
+
+
 def run(data: Path | None, quick: bool, as_json: bool, gateway: str | None = None) -> int:
     """Start everything, train (`quick`: for a few steps), report. The last line printed is one
     JSON object. Exit code 0 also where the policy has not learned. `gateway`: nothing is started,
@@ -78,7 +81,7 @@ def run(data: Path | None, quick: bool, as_json: bool, gateway: str | None = Non
     if gateway is not None:
         print(json.dumps(_learn(Gateway(gateway), quick, as_json)), flush=True)
         return 0
-    options = UpOptions(data=data or Settings().data / "demo", port=0, reward_port=0, grace=GRACE)
+    options = installation(data)
     try:
         with interruptible():
             verdict = _in_a_stack(options, quick, as_json)

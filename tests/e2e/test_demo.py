@@ -25,6 +25,7 @@ def test_the_demo_learns_sums_that_carry(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "killing it" not in done.stdout + done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["accuracy_before"] <= 0.5
     assert told["accuracy_after"] >= 0.9
