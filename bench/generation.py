@@ -32,9 +32,10 @@ from bench.workload import (
 )
 from rollout.samples import sampling_params
 from rollout.settings import RolloutSettings
-from rollout.vllm_options import environment, installed_device
+from rollout.vllm_options import environment
 from services.contracts.config.rollout import Sampling
 from services.contracts.trajectory import TrajectoryGroup, decode
+from services.gpus import installed_device
 from services.launch.cores import place_here
 from services.process import die_with
 from services.store import Store

@@ -16,6 +16,7 @@ from rollout.supervisor import Supervisor
 from services import logs
 from services.contracts.schema import SchemaMismatch
 from services.durability import cannot_use, require_durable
+from services.gpus import SHARED_MEMORY, GPUsUnknown
 from services.process import die_with_parent
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
 from services.store import Store, UnsafeRedis
@@ -28,10 +29,12 @@ def main() -> int:
     try:
         # Held until this process ends.
         gpus = take_gpus(settings)
-    except GPUsTaken as error:
+    except (GPUsTaken, GPUsUnknown) as error:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_SETTINGS
     os.environ.update(gpus.environment)
+    if gpus.shared and settings.vllm_gpu_memory_utilization is None:
+        settings.vllm_gpu_memory_utilization = SHARED_MEMORY
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings))
 

@@ -7,36 +7,20 @@ ask. Which number a worker has among its siblings plays no part.
 
 import fcntl
 import os
-import shutil
 import socket
-import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from rollout.settings import RolloutSettings
+from services.gpus import GPU, GPUSettings, listed_gpus, names_in, shown, visible_gpus
 from services.logs import get_logger
 
 log = get_logger(__name__)
 
-LIST = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader")
-
 
 class GPUsTaken(RuntimeError):
     """There are not as many free GPUs as wanted. The message says who has them."""
-
-
-@dataclass(frozen=True)
-class GPU:
-    """One device, as the driver numbers it on the bus."""
-
-    index: str
-    uuid: str
-
-    def named_in(self, names: Collection[str]) -> bool:
-        """Whether it is among `names`, by number or UUID."""
-        return self.index in names or self.uuid in names
 
 
 @dataclass(frozen=True)
@@ -45,23 +29,23 @@ class Taken:
 
     gpus: Sequence[GPU] = ()
     files: Sequence[IO[str]] = field(default=(), repr=False)
+    shared: bool = False
+    """Whether the learner has them, too."""
 
     @property
     def environment(self) -> dict[str, str]:
         """What shows them alone to processes that are started now."""
-        if not self.gpus:
-            return {}
-        shown = ",".join(gpu.index for gpu in self.gpus)
-        return {"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return shown(self.gpus)
 
 
-def take_gpus(settings: RolloutSettings) -> Taken:
-    """As the settings say; nothing where they say nothing. Raises GPUsTaken."""
+def take_gpus(settings: GPUSettings) -> Taken:
+    """As the settings say; nothing where they say nothing. Raises GPUsTaken, GPUsUnknown."""
     if settings.gpu_locks is None:
         return Taken()
-    learners = [name.strip() for name in settings.learner_gpus.split(",") if name.strip()]
     visible = visible_gpus(listed_gpus(), os.environ)
-    return take(settings.gpu_locks, settings.gpus_per_worker, visible, learners)
+    return take(
+        settings.gpu_locks, settings.gpus_per_worker, visible, names_in(settings.learner_gpus)
+    )
 
 
 def take(folder: Path, count: int, visible: Sequence[GPU], learners: Collection[str]) -> Taken:
@@ -71,7 +55,8 @@ def take(folder: Path, count: int, visible: Sequence[GPU], learners: Collection[
     Those of the learner are left to it, unless there are no others: then they are shared.
     """
     free = [gpu for gpu in visible if not gpu.named_in(learners)]
-    if not free and visible:
+    shared = not free and bool(visible)
+    if shared:
         log.warning("this machine has no GPU but the learner's: they share its memory")
         free = list(visible)
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,30 +75,7 @@ def take(folder: Path, count: int, visible: Sequence[GPU], learners: Collection[
                 file.close()
             raise GPUsTaken(message)
     log.info("GPUs taken", gpus=[gpu.index for gpu in taken])
-    return Taken(taken, files)
-
-
-def listed_gpus() -> list[GPU]:
-    """All GPUs that the driver shows to this process. Raises GPUsTaken where there is no driver."""
-    if shutil.which(LIST[0]) is None:
-        raise GPUsTaken(
-            "there is no nvidia-smi, so no GPU can be taken: on a machine without GPUs use "
-            "`docker compose --profile cpu up`, or leave out --gpu-locks (HEADRACE_GPU_LOCKS)"
-        )
-    shown = subprocess.run(LIST, capture_output=True, text=True, check=False)
-    if shown.returncode:
-        raise GPUsTaken(f"nvidia-smi failed: {(shown.stderr or shown.stdout).strip()}")
-    pairs = (line.split(",") for line in shown.stdout.splitlines() if line.strip())
-    return [GPU(index.strip(), uuid.strip()) for index, uuid in pairs]
-
-
-def visible_gpus(listed: Sequence[GPU], environment: Mapping[str, str]) -> list[GPU]:
-    """Those of `listed` that CUDA_VISIBLE_DEVICES names, in its order; all where it is not set."""
-    names = environment.get("CUDA_VISIBLE_DEVICES")
-    if names is None:
-        return list(listed)
-    wanted = [name.strip() for name in names.split(",")]
-    return [gpu for name in wanted for gpu in listed if gpu.named_in((name,))]
+    return Taken(taken, files, shared)
 
 
 def _locked(path: Path) -> IO[str] | None:

@@ -10,10 +10,11 @@ from rollout.policy import PolicyClient
 from rollout.settings import RolloutSettings
 from rollout.support import server_flags
 from rollout.telling import Telling
-from rollout.vllm_options import fingerprint, installed_device
+from rollout.vllm_options import fingerprint, with_memory
 from rollout.vllm_server import VLLMServer
 from services.contracts.config import RLConfig
 from services.contracts.records import WorkerRecord
+from services.gpus import installed_device
 from services.store import Store
 
 
@@ -33,7 +34,8 @@ class Serving:
     ) -> tuple[PolicyClient, VLLMServer]:
         """A server for the run: the one that is there, if it fits, else a new one. Raises as
         `VLLMServer.start` does, and RedisError."""
-        options, dtype = config.served, config.model.dtype
+        options = with_memory(config.served, self._settings.vllm_gpu_memory_utilization)
+        dtype = config.model.dtype
         device = installed_device()
         more = server_flags(config.sampling, device == "cpu")
         wanted = await asyncio.to_thread(fingerprint, model, options, dtype, more)

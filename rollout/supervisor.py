@@ -27,7 +27,6 @@ from rollout.serving import Serving
 from rollout.settings import RolloutSettings
 from rollout.tasks import end
 from rollout.telling import Telling
-from rollout.vllm_options import installed_device
 from rollout.vllm_server import VLLMFailed
 from rollout.worker import RunBroken, RunWorker
 from services.api_key import key_for
@@ -36,6 +35,7 @@ from services.contracts.config.episodes import own_episodes
 from services.contracts.records import RunRecord, WorkerRecord
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
+from services.gpus import installed_device
 from services.logs import get_logger
 from services.process import RESTARTS
 from services.store import Store

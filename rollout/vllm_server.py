@@ -21,8 +21,9 @@ from typing import IO, Any
 from rollout.adapter_slot import AdapterSlot, slot_for
 from rollout.last_words import telling_lines
 from rollout.policy import PolicyClient
-from rollout.vllm_options import HOST, Device, command_line, environment
+from rollout.vllm_options import HOST, command_line, environment
 from services.contracts.config.vllm import VLLM
+from services.gpus import Device
 from services.logs import get_logger
 from services.process import die_with
 

@@ -52,7 +52,7 @@ def up(
         ),
     ] = False,
     rollouts: Annotated[
-        int, typer.Option(help="Rollout workers, each on cores of its own.", min=0)
+        int, typer.Option(help="Rollout workers, each on cores or GPUs of its own.", min=0)
     ] = 1,
     ranks: Annotated[int, typer.Option(help="Learner ranks.", min=1)] = 1,
     pool: Annotated[str, typer.Option(help="The pool of learner and workers.")] = "default",

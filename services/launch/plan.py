@@ -1,4 +1,4 @@
-"""From what was asked to what is started: ports, addresses, cores, and each part's command line."""
+"""From what was asked to what is started: ports, addresses, cores, GPUs, parts' command lines."""
 
 import os
 import sys
@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.gpus import GPU, GPUSettings
 from services.launch import redis
 from services.launch.cores import CorePlan, bound_to, join_cores, place_here
+from services.launch.gpus import GPUPlan, gpus_here, plan_gpus
 from services.launch.options import (
     DEFAULT_REDIS_PORT,
     LaunchError,
@@ -20,6 +22,7 @@ from services.launch.part import Part, http_not_ready
 from services.settings import Settings
 
 Place = Callable[[int, int], CorePlan | None]
+Devices = Callable[[Mapping[str, str]], Sequence[GPU]]
 
 LOOPBACK = "127.0.0.1"
 TORCHRUN_RESTARTS = 3
@@ -33,25 +36,33 @@ class Crew:
     environment: Mapping[str, str]
     cores: CorePlan | None
     """As divided at the start; None where a GPU does the work."""
+    gpus: GPUPlan | None = None
+    """None where there are none, or nothing can be known of them."""
 
-    def first(self, index: int) -> Part:
-        """Worker `index` of those that were asked for at the start."""
-        return self._part(index, self.cores.rollouts[index] if self.cores else None)
+    def first(self, index: int, engines: int) -> Part:
+        """Worker `index` of the `engines` that were asked for at the start."""
+        return self._part(index, self.cores.rollouts[index] if self.cores else None, engines)
+
+    def refuse(self, engines: int) -> None:
+        """Raise LaunchError where this machine has no GPUs for so many workers."""
+        if self.gpus is not None:
+            self.gpus.refuse(engines)
 
     def joining(self, index: int, running: Sequence[Part], engines: int) -> Part:
         """Worker `index`, which joins those that run; there will be `engines` in all."""
         if self.cores is None:
-            return self._part(index, None)
+            return self._part(index, None, engines)
         held = [part.cores for part in running]
-        return self._part(index, join_cores(self.cores.generating, held, engines))
+        return self._part(index, join_cores(self.cores.generating, held, engines), engines)
 
-    def _part(self, index: int, cores: Sequence[int] | None) -> Part:
+    def _part(self, index: int, cores: Sequence[int] | None, engines: int) -> Part:
         placed = bound_to(cores) if cores else {}
+        shared = self.gpus.rollout_environment(engines) if self.gpus else {}
         return Part(
             name=f"rollout-{index}",
             argv=(sys.executable, "-m", "rollout"),
             stage=2,
-            environment={**_unless_set(placed), **self.environment},
+            environment={**_unless_set(placed), **shared, **self.environment},
             cores=tuple(cores or ()),
         )
 
@@ -76,11 +87,14 @@ def given_redis_url() -> str | None:
     return settings.redis_url.get_secret_value()
 
 
-def make_plan(options: UpOptions, data: Path, *, place: Place = place_here) -> Plan:
-    """The parts to start in `data` (absolute). LaunchError for a port in use or a missing Redis.
+def make_plan(
+    options: UpOptions, data: Path, *, place: Place = place_here, devices: Devices = gpus_here
+) -> Plan:
+    """The parts to start in `data` (absolute). LaunchError for a port in use, a missing Redis or
+    too few GPUs.
 
     `place` divides the cores between so many rollout workers and ranks; None where a GPU does the
-    work.
+    work. `devices`: the GPUs that a process with this environment sees.
     """
     redis_port, port, reward_port = choose_ports(options)
     settings = Settings()
@@ -133,11 +147,13 @@ def make_plan(options: UpOptions, data: Path, *, place: Place = place_here) -> P
         options.rollouts if options.runs("rollout") else 0,
         options.ranks if options.runs("learner") else 0,
     )
-    crew = Crew(shared | dict(options.environment), cores)
+    gpus = None if cores else _divided(options, data, devices)
+    crew = Crew(shared | dict(options.environment), cores, gpus)
     if options.runs("rollout"):
-        parts += [crew.first(index) for index in range(options.rollouts)]
+        crew.refuse(options.rollouts)
+        parts += [crew.first(index, options.rollouts) for index in range(options.rollouts)]
     if options.runs("learner"):
-        parts.append(_learner_part(options, shared, cores))
+        parts.append(_learner_part(options, shared, cores, gpus))
     if not parts:
         raise LaunchError("nothing to start: every part is excluded")
     crewed = crew if "rollout" in options.parts else None
@@ -202,8 +218,21 @@ def _redis_part(options: UpOptions, data: Path, port: int, url: str) -> Part:
     )
 
 
-def _learner_part(options: UpOptions, shared: dict[str, str], cores: CorePlan | None) -> Part:
+def _divided(options: UpOptions, data: Path, devices: Devices) -> GPUPlan | None:
+    """The GPUs, where workers may be started here: a learner by itself has all of them."""
+    settings = GPUSettings()
+    if "rollout" not in options.parts:
+        return None
+    visible = devices({**os.environ, **options.environment})
+    ranks = options.ranks if options.runs("learner") else 0
+    return plan_gpus(visible, ranks, settings, data / "gpu-locks")
+
+
+def _learner_part(
+    options: UpOptions, shared: dict[str, str], cores: CorePlan | None, gpus: GPUPlan | None
+) -> Part:
     placed = cores.learner_environment() if cores else {}
+    given = gpus.learner_environment() if gpus else {}
     torchrun = (
         *(sys.executable, "-m", "torch.distributed.run"),
         # --standalone picks a free port for the rendezvous; --local-addr because a machine's
@@ -215,7 +244,7 @@ def _learner_part(options: UpOptions, shared: dict[str, str], cores: CorePlan | 
         name="learner",
         argv=(*torchrun, "-m", "learner"),
         stage=2,
-        environment=shared | _unless_set(placed) | dict(options.environment),
+        environment=shared | _unless_set(placed) | dict(options.environment) | given,
     )
 
 

@@ -40,6 +40,7 @@ def number_of_workers(request: dict[str, Any], plan: Plan, options: UpOptions) -
             "this `headrace up` was started without rollout workers (--only, --without): start "
             "one by itself with `python -m rollout`"
         )
+    plan.crew.refuse(wanted)
     return wanted
 
 

@@ -35,6 +35,8 @@ STAND_IN = {
         {"replies": [RIGHT], "tokens_per_second": 10, "update_seconds": 0.05}
     ),
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    # Nothing here needs a GPU, and no number of them limits how many parts there may be.
+    "CUDA_VISIBLE_DEVICES": "",
 }
 FINAL = ("succeeded", "failed", "cancelled")
 

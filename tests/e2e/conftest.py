@@ -13,11 +13,11 @@ import pytest
 import pytest_asyncio
 
 from rollout.policy import PolicyClient, Snapshot
-from rollout.vllm_options import installed_device
 from rollout.vllm_server import VLLMServer
 from services.cli.client import Gateway
 from services.contracts.config.vllm import VLLM
 from services.demo import upload_sums
+from services.gpus import installed_device
 from services.launch import Stack, UpOptions
 
 VOCABULARY = 32

@@ -15,11 +15,11 @@ from learner.models import make_model, save_description
 from learner.publish import snapshot
 from rollout.policy import PolicyClient, Snapshot
 from rollout.samples import sampling_params
-from rollout.vllm_options import installed_device
 from rollout.vllm_server import VLLMServer
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
+from services.gpus import installed_device
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 

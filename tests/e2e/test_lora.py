@@ -18,12 +18,12 @@ from learner.models import LoadedModel, make_model
 from learner.publish import snapshot
 from rollout.policy import LoadRefused, PolicyClient, Snapshot
 from rollout.samples import Sample, sampling_params
-from rollout.vllm_options import installed_device
 from rollout.vllm_server import VLLMServer
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
+from services.gpus import installed_device
 from tests.served import is_paused, live_version
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]

@@ -20,10 +20,10 @@ from rollout.samples import (
     sampling_params,
     stopping_behind,
 )
-from rollout.vllm_options import installed_device
 from rollout.vllm_server import VLLMFailed, VLLMServer
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
+from services.gpus import installed_device
 from tests.e2e.conftest import CONTEXT, TinyModel, snapshot
 from tests.served import is_paused, live_version
 

@@ -37,8 +37,9 @@ class VLLM(Section):
     """Type of the weights while sampling; auto: as published."""
     tensor_parallel_size: int = Field(1, ge=1)
     """GPUs one server is spread over."""
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
-    """Share of a GPU's memory the server may take."""
+    gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
+    """Share of a GPU's memory the server may take; default: 0.9, or less where it shares the GPU
+    (docs/operate.md)."""
     extra: dict[str, Any] = {}
     """Any other option of the vLLM server, by its name, e.g. {"enable-prefix-caching": false}."""
     startup_seconds: float = Field(600, gt=0)

@@ -20,6 +20,8 @@ SCRIPTED = {
     "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m tests.scripted_vllm",
     "HEADRACE_SCRIPTED_VLLM": json.dumps({"vocabulary": 20}),
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    # Nothing here needs a GPU, and no number of them limits how many parts there may be.
+    "CUDA_VISIBLE_DEVICES": "",
 }
 RUN: dict[str, Any] = {
     "algorithm": {"prompts_per_step": 4, "samples_per_prompt": 4},

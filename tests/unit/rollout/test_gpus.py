@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from rollout.gpus import GPU, GPUsTaken, listed_gpus, take, visible_gpus
+from rollout.gpus import GPUsTaken, take
+from services.gpus import GPU, GPUsUnknown, listed_gpus, visible_gpus
 
 FOUR = [GPU(str(n), f"GPU-{n}") for n in range(4)]
 HOLDS = """
 import sys
 from pathlib import Path
-from rollout.gpus import GPU, take
+from rollout.gpus import take
+from services.gpus import GPU
 taken = take(Path(sys.argv[1]), 1, [GPU("1", "GPU-1")], ["0"])
 sys.stdin.read()
 """
@@ -49,6 +51,8 @@ def test_on_a_machine_with_the_learners_gpu_alone_one_worker_shares_it(tmp_path:
     shared = take(tmp_path, 1, FOUR[:1], ["0"])
 
     assert indexes(shared) == ["0"]
+    assert shared.shared
+    assert not take(tmp_path / "other", 1, FOUR, ["0"]).shared
     with pytest.raises(GPUsTaken, match="0 is held by"):
         take(tmp_path, 1, FOUR[:1], ["0"])
 
@@ -94,11 +98,11 @@ def test_a_driver_that_is_missing_or_fails_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(GPUsTaken, match="docker compose --profile cpu up"):
+    with pytest.raises(GPUsUnknown, match="docker compose --profile cpu up"):
         listed_gpus()
 
     command = tmp_path / "nvidia-smi"
     command.write_text("#!/bin/sh\necho 'No devices were found' >&2\nexit 6\n")
     command.chmod(0o755)
-    with pytest.raises(GPUsTaken, match="nvidia-smi failed: No devices were found"):
+    with pytest.raises(GPUsUnknown, match="nvidia-smi failed: No devices were found"):
         listed_gpus()

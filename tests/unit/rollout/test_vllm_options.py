@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from rollout.adapter_slot import slot_for
-from rollout.vllm_options import command_line, environment, fingerprint, flag
+from rollout.vllm_options import command_line, environment, fingerprint, flag, with_memory
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.vllm import VLLM
 
@@ -130,6 +130,15 @@ def test_memory_share_is_for_gpus_and_eager_mode_for_cpus():
     assert "--enforce-eager" in cpu
     assert gpu["--gpu-memory-utilization"] == "0.9"
     assert "--enforce-eager" not in gpu
+
+
+def test_a_workers_share_of_memory_counts_where_the_run_names_none():
+    def share(options: VLLM) -> str | None:
+        arguments = command_line(MODEL, with_memory(options, 0.4), "float32", 1, "cuda")
+        return options_of(arguments)["--gpu-memory-utilization"]
+
+    assert share(VLLM()) == "0.4"
+    assert share(VLLM(gpu_memory_utilization=0.7)) == "0.7"
 
 
 def test_what_follows_from_the_run_is_passed_on_and_asks_for_a_server_of_its_own(tmp_path: Path):
