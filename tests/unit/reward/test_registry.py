@@ -1,12 +1,13 @@
 """Finding verifiers: built in, named by the operator, and misspelt."""
 
+import re
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from reward.endpoints import Endpoint
-from reward.verifiers.base import Item, RemoteParams, RemoteVerifier, Verdict, correct
+from reward.verifiers.base import Item, RemoteParams, RemoteVerifier, Verdict, Verifier, correct
 from reward.verifiers.mathematics import MathVerifier
 from reward.verifiers.registry import (
     RegistryError,
@@ -51,6 +52,25 @@ def test_an_installed_package_brings_its_verifiers(
     monkeypatch.syspath_prepend(tmp_path)
 
     assert build_registry()["asked"].description == "Everything is right."
+
+
+def test_the_own_verifier_of_the_documentation_works_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[3] / "docs" / "rewards.md"
+    code = re.search(
+        r"```python\n(.*?)```", page.read_text().split("## Your own verifier")[1], re.S
+    )
+    assert code is not None
+    (tmp_path / "haiku.py").write_text(code[1])
+    monkeypatch.syspath_prepend(tmp_path)
+
+    haiku = build_registry(["haiku:HaikuVerifier"])["haiku"]
+
+    assert isinstance(haiku, Verifier)
+    item = Item("haiku", "", "one\ntwo", None, {})
+    assert haiku.score(item, parse_params(haiku, {"lines": 2})) == correct()
+    assert haiku.score(item, parse_params(haiku, {})).detail == "2 lines"
 
 
 def test_a_url_may_not_take_the_name_of_a_verifier() -> None:
