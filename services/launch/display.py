@@ -78,8 +78,7 @@ class Display:
         self._console.print(f"\n[bold green]ready[/] in {seconds:.1f} s", highlight=False)
         for name, value in facts.items():
             self._console.print(f"  {name:<9} {value}", highlight=False, soft_wrap=True)
-        if exports:
-            self._console.print("For `headrace` in another terminal:")
+        self._console.print("For `headrace` in another terminal:")
         for name, value in exports.items():
             line = f"  export {name}={shlex.quote(value)}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)

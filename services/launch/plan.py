@@ -161,14 +161,14 @@ def make_plan(
 
 
 def exports(plan: Plan, data: Path, options: UpOptions) -> dict[str, str]:
-    """The variables without which another terminal, in the same folder, would look elsewhere."""
-    defaults = {name: field.default for name, field in Settings.model_fields.items()}
-    given = {
-        "HEADRACE_GATEWAY_URL": (plan.gateway_url, defaults["gateway_url"]),
-        "HEADRACE_DATA": (str(data), str(defaults["data"].resolve())),
-        "HEADRACE_POOL": (options.pool, defaults["pool"]),
+    """The variables that another terminal has to set, in whatever folder and whatever an earlier
+    installation has left in it."""
+    usual = Settings.model_fields["pool"].default
+    return {
+        "HEADRACE_GATEWAY_URL": plan.gateway_url,
+        "HEADRACE_DATA": str(data),
+        **({"HEADRACE_POOL": options.pool} if options.pool != usual else {}),
     }
-    return {name: value for name, (value, default) in given.items() if value != default}
 
 
 def choose_ports(options: UpOptions) -> tuple[int, int, int]:

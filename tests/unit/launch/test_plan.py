@@ -114,16 +114,16 @@ def test_weaker_durability_is_passed_on_so_that_the_store_accepts_it(tmp_path: P
     assert "appendfsync everysec" in (tmp_path / "redis" / "redis.conf").read_text()
 
 
-def test_another_terminal_is_told_what_it_could_not_know(
+def test_another_terminal_in_any_folder_is_told_where_all_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     usual = Plan((), "", "http://127.0.0.1:8000", "")
-    elsewhere = replace(usual, gateway_url="http://127.0.0.1:8100")
 
-    assert exports(usual, tmp_path / "headrace-data", UpOptions()) == {}
-    assert exports(elsewhere, tmp_path / "other", UpOptions(pool="big")) == {
-        "HEADRACE_GATEWAY_URL": "http://127.0.0.1:8100",
-        "HEADRACE_DATA": str(tmp_path / "other"),
-        "HEADRACE_POOL": "big",
+    told = {
+        "HEADRACE_GATEWAY_URL": "http://127.0.0.1:8000",
+        "HEADRACE_DATA": str(tmp_path / "headrace-data"),
     }
+    assert exports(usual, tmp_path / "headrace-data", UpOptions()) == told
+    in_a_pool = exports(usual, tmp_path / "headrace-data", UpOptions(pool="big"))
+    assert in_a_pool == told | {"HEADRACE_POOL": "big"}
