@@ -174,10 +174,27 @@ def _pack(staged: Path, target: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """The archive's files and folders, each inside of `folder`. Raises TarError, ValueError for
+    anything else. Not `extractall`: Debian 12's Python (3.11.2) lacks its filters."""
+    for member in archive:
+        to = (folder / member.name).resolve()
+        if not to.is_relative_to(folder.resolve()) or not (member.isfile() or member.isdir()):
+            raise ValueError(f"it holds {member.name!r}, which is no file of its own")
+        if member.isdir():
+            to.mkdir(parents=True, exist_ok=True)
+            continue
+        content = archive.extractfile(member)
+        assert content is not None, "it is a file"
+        with content, to.open("wb") as file:
+            shutil.copyfileobj(content, file, 1 << 20)
+        to.chmod(member.mode & 0o755 | 0o600)
+
+
 def _unpack(source: Path, staged: Path) -> Index:
     try:
         with tarfile.open(source, mode="r:") as archive:
-            archive.extractall(staged, filter="data")
+            _extract(archive, staged)
         index = Index(**json.loads((staged / INDEX).read_text()))
     except FileNotFoundError as error:
         if not source.exists():
