@@ -49,7 +49,13 @@ def export(
         if merged and (checkpoint / ADAPTER_CONFIG).is_file():
             _merge(checkpoint, beside)
         else:
-            shutil.copytree(checkpoint, beside, ignore=shutil.ignore_patterns(*OURS))
+            # Not its modes: earlier versions made checkpoints for their own user alone.
+            shutil.copytree(
+                checkpoint,
+                beside,
+                ignore=shutil.ignore_patterns(*OURS),
+                copy_function=shutil.copyfile,
+            )
         beside.rename(folder)
     except (OSError, shutil.Error) as error:
         raise CliError(

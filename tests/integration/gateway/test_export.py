@@ -48,13 +48,15 @@ def test_a_checkpoint_is_copied_without_what_only_training_needs(
     files: list[str],
 ) -> None:
     run = submit().json()["id"]
-    checkpointed(gateway, in_store, run, *files)
+    (checkpointed(gateway, in_store, run, *files) / files[-1]).chmod(0o600)
 
     done = headrace("export", run, "there/out", "--json")
     again = headrace("export", run, "there/out")
 
     assert json.loads(done.stdout) == {"run": run, "folder": "there/out", "kind": kind}
     assert sorted(p.name for p in (tmp_path / "there/out").rglob("*")) == [*files, "tokenizer.json"]
+    modes = {path.stat().st_mode for path in (tmp_path / "there/out").iterdir()}
+    assert len(modes) == 1, "whoever may read one of them may read all"
     assert again.returncode == 1
     assert again.stderr.startswith(
         "error: there/out is there already and not an empty folder: name another one"
