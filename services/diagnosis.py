@@ -8,8 +8,8 @@ while steps go on and a worker can sample: else the states of workers and draws 
 from collections.abc import Iterator
 
 from services.contracts.events import Event
-from services.contracts.records import RunState, WorkerRecord
-from services.contracts.why import ALIVE_SECONDS, ALL_ZERO, Cause, Remark, Situation, Why
+from services.contracts.records import SILENT, RunState, WorkerRecord
+from services.contracts.why import ALL_ZERO, Cause, Remark, Situation, Why
 
 STILL_SECONDS = 15.0
 STILL_STEPS = 3.0
@@ -107,7 +107,7 @@ def _midtraining(given: Situation) -> Verdict:
 def _running(given: Situation) -> Verdict:
     run, flow = given.run, given.flow
     batch = int(run.config["algorithm"]["prompts_per_step"])
-    alive = [worker for worker, age in _ages(given) if age < ALIVE_SECONDS]
+    alive = [worker for worker in given.workers if worker.state != SILENT]
     starved = flow.planned == 0 and flow.waiting < batch and given.evaluation is None
     more = run.max_steps is None or run.step < run.max_steps
     unable = _unable(given, alive) if more else None
@@ -194,15 +194,13 @@ def _owed(given: Situation, alive: list[WorkerRecord]) -> Verdict:
             f"{flow.lapsed} leases have lapsed, and their draws go out again as soon as a worker "
             "has room and admission"
         )
-    silent = {worker.id for worker, age in _ages(given) if age >= ALIVE_SECONDS}
     oldest = given.oldest
-    if oldest is not None and oldest.worker and oldest.lease_seconds_left is not None:
-        gone = oldest.worker in silent or oldest.worker not in {w.id for w in given.workers}
-        if gone:
-            return "rollout", (
-                f"draw {oldest.draw} is held by {oldest.worker}, which is silent; its lease "
-                f"lapses in {max(0.0, oldest.lease_seconds_left):.0f} s"
-            )
+    left = oldest.lease_seconds_left if oldest else None
+    if oldest and oldest.worker and left is not None and oldest.worker not in [w.id for w in alive]:
+        return "rollout", (
+            f"draw {oldest.draw} is held by {oldest.worker}, which is silent; its lease lapses in "
+            f"{max(0.0, left):.0f} s"
+        )
     if flow.held == 0:
         behind = [w for w in here if w.version is None or w.version < run.version]
         if behind:
@@ -250,7 +248,7 @@ def _silent(given: Situation) -> list[str]:
     return [
         f"{worker.id} was heard of {age:.0f} s ago"
         for worker, age in _ages(given)
-        if age >= ALIVE_SECONDS
+        if worker.state == SILENT
     ]
 
 

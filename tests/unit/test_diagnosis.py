@@ -24,9 +24,9 @@ def run(**fields: Any) -> RunRecord:
 def worker(id: str = "w", heard: float = 1.0, **fields: Any) -> WorkerRecord:
     given: dict[str, Any] = {
         "id": id, "pool": "default", "host": "h", "pid": 1, "state": "generating", "run": "r1",
-        "version": 7, "heartbeat": NOW - heard,
+        "version": 7,
     }  # fmt: skip
-    return WorkerRecord(**given | fields)
+    return WorkerRecord(**given | fields).at(NOW, NOW - heard)
 
 
 def event(kind: Any, ago: float, **data: Any) -> Event:
