@@ -119,6 +119,24 @@ def test_a_file_that_cannot_be_used_is_refused_by_place_and_leaves_nothing(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_a_row_without_the_answer_that_others_have_is_named(imported: Import) -> None:
+    """Of JSONL each row has columns of its own; the first one's are not the file's."""
+    content = b'\n{"question": "1+1"}\n{"question": "2+2", "answer": "4"}\n'
+    with pytest.raises(DatasetError) as refused:
+        imported(content, "rows.jsonl", mapping=ColumnMapping(answer="answer"))
+    assert str(refused.value) == (
+        "line 2 has no column 'answer' to take the answer from; it has: 'question'"
+    )
+    with pytest.raises(DatasetError) as refused:
+        imported(content, "rows.jsonl")
+    assert str(refused.value) == (
+        "line 2 has no answer, and line 3 has one (column 'answer'): give every row one, null "
+        "where there is none"
+    )
+    with pytest.raises(DatasetError, match=r"^there is no column 'answer' .*; columns: 'question'"):
+        imported(b"question\n1+1\n", "rows.csv", mapping=ColumnMapping(answer="answer"))
+
+
 @pytest.mark.parametrize("filename", ["rows.txt", "rows", "rows.jsonl.gz"])
 def test_a_format_nobody_reads_is_refused_with_those_that_are(
     imported: Import, filename: str
