@@ -23,7 +23,7 @@ from services.datasets.columns import (
     row_from,
 )
 from services.datasets.segments import write_segment
-from services.datasets.sources import Format, guess_format, read_rows
+from services.datasets.sources import Format, check_encoding, guess_format, read_rows
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ def import_file(
     head = file.read(16)
     if not head:
         raise DatasetError(f"{filename} is empty: it has no rows")
+    check_encoding(filename, head)
     format = format or guess_format(filename, head)
     pairs = read_rows(file, format, filename)
     first = next(pairs, None)

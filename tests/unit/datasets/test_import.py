@@ -103,6 +103,8 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(imported: Import, tmp_
         (b'{"prompt": "a"}\n{"prompt": " "}', "rows.jsonl", "line 2: the prompt is empty"),
         (b'{"prompt": "a"}\n{"prompt": "\xff"}', "rows.jsonl", "line 2 is not valid UTF-8"),
         (b"prompt,answer\na,\xe9\n", "rows.csv", "line 2 is not valid UTF-8"),
+        ('{"prompt": "a"}'.encode("utf-16"), "rows.jsonl", "iconv -f utf-16 -t utf-8"),
+        ("\ufeffprompt\na".encode("utf-16-be"), "rows", "rows is UTF-16: save it as UTF-8"),
         (b"prompt,answer\na\n", "rows.csv", "line 2 has 1 cells, the header has 2"),
         (b'prompt,answer\n"a\nb",1\nc,"d', "rows.csv", "line 4 is not CSV"),
         (b"prompt,prompt\na,b\n", "rows.csv", "names a column twice: 'prompt'"),
