@@ -38,7 +38,7 @@ from learner.placement import present
 from learner.staleness import Ancestry
 from services.contracts.schema import require_schema
 from services.contracts.weights import ADAPTER_WEIGHTS
-from services.volume import DamagedFile, check_file, checksum, fsync
+from services.volume import DamagedFile, check_file, checksum, fsync, opened_by_umask
 
 MANIFEST = "manifest.json"
 # In a folder of their own: what serves the checkpoint takes every *.safetensors beside the config
@@ -301,10 +301,11 @@ def _checkpoints(root: Path, pattern: re.Pattern[str]) -> dict[str, tuple[int, s
 def _write_manifest(folder: Path) -> None:
     files = {}
     for path in sorted(folder.rglob("*")):
-        fsync(path)
         if path.is_file():
+            opened_by_umask(path)
             name = str(path.relative_to(folder))
             files[name] = {"bytes": path.stat().st_size, "xxh3": checksum(path)}
+        fsync(path)
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({"schema": SCHEMA, "files": files}, indent=2) + "\n")
     fsync(manifest)

@@ -15,6 +15,7 @@ from learner.checkpoint import WEIGHTS
 from learner.models import DTYPES, UnusableModel, load_model, save_description, weight_tensors
 from services.contracts.config.model import PretrainedModel
 from services.model_path import base_of
+from services.volume import opened_by_umask
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,6 +47,7 @@ def merge(checkpoint: Path, folder: Path) -> None:
         for name, tensor in weight_tensors(loaded.model).items()
     }
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    opened_by_umask(folder / WEIGHTS)
 
 
 if __name__ == "__main__":

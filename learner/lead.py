@@ -31,7 +31,7 @@ from learner.trainee import Trainee
 from services.contracts.config import RLConfig
 from services.contracts.weights import MODEL_FILES, WeightFile
 from services.logs import get_logger
-from services.volume import Volume, checksum, fsync
+from services.volume import Volume, checksum, fsync, opened_by_umask
 
 log = get_logger(__name__)
 
@@ -201,7 +201,7 @@ def export_description(loaded: LoadedModel, folder: Path) -> None:
     (beside / MODEL_FILES).write_bytes(msgspec.json.encode(files))
     for path in (*beside.rglob("*"), beside):
         if path.is_file():
-            path.chmod(0o644)  # safetensors writes for its own user alone
+            opened_by_umask(path)
         fsync(path)
     beside.rename(folder)
     fsync(folder.parent)

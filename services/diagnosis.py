@@ -2,19 +2,22 @@
 
 Asked in this order: is it over, does it wait for its turn, is there a learner, is there work for
 the learner, and, where there is none, who owes it. What the last step measured is believed only
-while steps go on: a run that stands still is judged by the states of its workers and draws.
+while steps go on and a worker can sample: else the states of workers and draws decide.
 """
 
 from collections.abc import Iterator
 
 from services.contracts.events import Event
-from services.contracts.records import RunState, WorkerRecord
-from services.contracts.why import ALIVE_SECONDS, ALL_ZERO, Cause, Remark, Situation, Why
+from services.contracts.records import SILENT, RunState, WorkerRecord
+from services.contracts.why import ALL_ZERO, Cause, Remark, Situation, Why
 
 STILL_SECONDS = 15.0
 STILL_STEPS = 3.0
 """No step for both of these, the second in lengths of the last step: the run stands still."""
 REMARKS = 8
+
+UNABLE = ("starting", "unhealthy", "stopping")
+"""States of a worker that samples nothing."""
 
 Verdict = tuple[Cause, str]
 
@@ -104,11 +107,12 @@ def _midtraining(given: Situation) -> Verdict:
 def _running(given: Situation) -> Verdict:
     run, flow = given.run, given.flow
     batch = int(run.config["algorithm"]["prompts_per_step"])
-    alive = [worker for worker, age in _ages(given) if age < ALIVE_SECONDS]
+    alive = [worker for worker in given.workers if worker.state != SILENT]
     starved = flow.planned == 0 and flow.waiting < batch and given.evaluation is None
     more = run.max_steps is None or run.step < run.max_steps
-    if starved and more and not alive:
-        return "no_worker", f"the learner waits for groups: {_nobody(given)}"
+    unable = _unable(given, alive) if more else None
+    if starved and unable and not alive:
+        return "no_worker", f"the learner waits for groups: {unable[1]}"
     step = _last(given, "step")
     age = _age(given, step or _last(given, "state")) or 0.0
     usual = float(step.data.get("time/step") or 0.0) if step else 0.0
@@ -116,7 +120,10 @@ def _running(given: Situation) -> Verdict:
     # The last step says nothing of what goes on after a learner has started since.
     this_start = started is None or age < started
     if step is not None and this_start and age < max(STILL_SECONDS, STILL_STEPS * usual):
-        return _measured(step)
+        if unable is None:
+            return _measured(step)
+        held_up = "the learner waits for groups" if starved else "nothing is sampled"
+        return unable[0], f"{held_up}: {unable[1]}"
     if given.evaluation is not None:
         return _evaluating(given, alive)
     if not more:
@@ -129,7 +136,7 @@ def _running(given: Situation) -> Verdict:
             "for others that would be too stale for the next one (rollout.late_groups)"
             f"{_for(age)}"
         )
-        cause, words = _owed(given, alive) if alive else ("no_worker", _nobody(given))
+        cause, words = _owed(given, alive)
         return cause, f"{late}: {words}"
     if not starved:
         return "learner", (
@@ -178,26 +185,22 @@ def _owed(given: Situation, alive: list[WorkerRecord]) -> Verdict:
     """Why workers that are alive have not delivered."""
     flow, run = given.flow, given.run
     here = [worker for worker in alive if worker.run == run.id]
-    broken = [worker for worker in alive if worker.state == "unhealthy"]
-    if broken and len(broken) == len(alive):
-        return "vllm", f"no worker is healthy. {broken[0].id}: {broken[0].error}"
+    if (unable := _unable(given, alive)) is not None:
+        return unable
     if not here or all(worker.state == "starting" for worker in here):
-        names = ", ".join(f"{worker.id} is {worker.state}" for worker in alive)
-        return "vllm", f"no worker has its vLLM ready yet ({names})"
+        return _not_ready(given, alive)
     if flow.lapsed:
         return "rollout", (
             f"{flow.lapsed} leases have lapsed, and their draws go out again as soon as a worker "
             "has room and admission"
         )
-    silent = {worker.id for worker, age in _ages(given) if age >= ALIVE_SECONDS}
     oldest = given.oldest
-    if oldest is not None and oldest.worker and oldest.lease_seconds_left is not None:
-        gone = oldest.worker in silent or oldest.worker not in {w.id for w in given.workers}
-        if gone:
-            return "rollout", (
-                f"draw {oldest.draw} is held by {oldest.worker}, which is silent; its lease "
-                f"lapses in {max(0.0, oldest.lease_seconds_left):.0f} s"
-            )
+    left = oldest.lease_seconds_left if oldest else None
+    if oldest and oldest.worker and left is not None and oldest.worker not in [w.id for w in alive]:
+        return "rollout", (
+            f"draw {oldest.draw} is held by {oldest.worker}, which is silent; its lease lapses in "
+            f"{max(0.0, left):.0f} s"
+        )
     if flow.held == 0:
         behind = [w for w in here if w.version is None or w.version < run.version]
         if behind:
@@ -219,9 +222,34 @@ def _owed(given: Situation, alive: list[WorkerRecord]) -> Verdict:
     return "rollout", f"{flow.held} groups are being sampled, at {rate:,.0f} tokens/s in all"
 
 
+def _unable(given: Situation, alive: list[WorkerRecord]) -> Verdict | None:
+    """Why no worker can sample; None where one can."""
+    if not alive:
+        return "no_worker", _nobody(given)
+    if any(worker.state not in UNABLE for worker in alive):
+        return None
+    broken = [worker for worker in alive if worker.state == "unhealthy"]
+    if len(broken) == len(alive):
+        return "vllm", f"no worker is healthy. {broken[0].id}: {broken[0].error}"
+    return _not_ready(given, alive)
+
+
+def _not_ready(given: Situation, alive: list[WorkerRecord]) -> Verdict:
+    names = [f"{worker.id} is {worker.state}" for worker in alive]
+    return "vllm", f"no worker has its vLLM ready yet ({', '.join(names + _silent(given))})"
+
+
 def _nobody(given: Situation) -> str:
-    silent = [f"{worker.id} was heard of {age:.0f} s ago" for worker, age in _ages(given)]
+    silent = _silent(given)
     return "no worker is alive" + (f" ({', '.join(silent)})" if silent else "")
+
+
+def _silent(given: Situation) -> list[str]:
+    return [
+        f"{worker.id} was heard of {age:.0f} s ago"
+        for worker, age in _ages(given)
+        if worker.state == SILENT
+    ]
 
 
 def _ages(given: Situation) -> list[tuple[WorkerRecord, float]]:

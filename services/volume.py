@@ -29,6 +29,10 @@ from services.redis_address import redacted
 
 log = get_logger(__name__)
 
+# It can only be read by setting it, which is safe while there are no threads yet.
+_UMASK = os.umask(0o077)
+os.umask(_UMASK)
+
 CHUNK = 1 << 22
 
 
@@ -151,6 +155,12 @@ def check_file(path: Path, size: int | None, xxh3: str | None, name: str = "") -
         raise DamagedFile(f"{name} has checksum {digest}, its manifest says {xxh3}")
 
 
+def opened_by_umask(path: Path) -> None:
+    """Give a file the mode that a new one gets: mkstemp and safetensors make theirs for their own
+    user alone, and a worker, or vLLM, may be another one."""
+    path.chmod(0o666 & ~_UMASK)
+
+
 @contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder that becomes `path` when the block ends well.
@@ -165,7 +175,7 @@ def written_beside(path: Path) -> Iterator[Path]:
     try:
         yield beside
         fsync(beside)
-        beside.chmod(0o644)
+        opened_by_umask(beside)
         beside.rename(path)
         fsync(path.parent)
     finally:

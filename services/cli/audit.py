@@ -24,17 +24,18 @@ def audit(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None
     if as_json:
         print_json(found)
         raise typer.Exit(0 if clean else FAILED)
-    rows = [("drawn", found["drawn"]), ("trained", found["trained"])]
+    # `why` counts what was trained since as trained, too: the two are read side by side.
+    rows = [("drawn", found["drawn"]), ("trained, in the checkpoint", found["trained"])]
     rows += [(f"dropped: {reason}", count) for reason, count in found["dropped"].items()]
     rows += [("in flight", found["in_flight"])]
     for name, count in rows:
-        out.print(f"{escape(name):<24}{count:>10,}")
+        out.print(f"{escape(name):<28}{count:>10,}")
     for name in bad:
         style = "red" if found[name] else "green"
-        out.print(f"{name.replace('_', ' '):<24}[{style}]{found[name]:>10,}[/]")
+        out.print(f"{name.replace('_', ' '):<28}[{style}]{found[name]:>10,}[/]")
     allowed = found["max_staleness_allowed"]
     of = "" if allowed is None else f" of {allowed} allowed"
-    out.print(f"{'staleness seen, at most':<24}{found['max_staleness_seen']:>10,}{of}")
+    out.print(f"{'staleness seen, at most':<28}{found['max_staleness_seen']:>10,}{of}")
     out.print(
         "[dim]trained is what a checkpoint covers; what was trained since is in flight until the "
         "next one, and open draws of a run that is over wait for one that resumes it[/]"

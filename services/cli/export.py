@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from services.cli.client import Gateway, GatewayURL
-from services.cli.local import Data, checkpoint_of
+from services.cli.local import Data, checkpoint_of, run_with_checkpoint
 from services.cli.output import AsJson, CliError, out, print_json
 from services.contracts.weights import ADAPTER_CONFIG
 
@@ -38,7 +38,7 @@ def export(
 ) -> None:
     """Copy the newest checkpoint of RUN to FOLDER, for transformers and vLLM; of a LoRA run the
     adapter, for peft, or with --merged the whole model."""
-    record = Gateway(gateway).get(f"/v1/runs/{run}")
+    record = run_with_checkpoint(Gateway(gateway), run)
     checkpoint = checkpoint_of(record, data)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CliError(f"{folder} is there already and not an empty folder: name another one")
@@ -49,7 +49,13 @@ def export(
         if merged and (checkpoint / ADAPTER_CONFIG).is_file():
             _merge(checkpoint, beside)
         else:
-            shutil.copytree(checkpoint, beside, ignore=shutil.ignore_patterns(*OURS))
+            # Not its modes: earlier versions made checkpoints for their own user alone.
+            shutil.copytree(
+                checkpoint,
+                beside,
+                ignore=shutil.ignore_patterns(*OURS),
+                copy_function=shutil.copyfile,
+            )
         beside.rename(folder)
     except (OSError, shutil.Error) as error:
         raise CliError(

@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from services.cli.client import Gateway, GatewayURL
-from services.cli.output import INTERRUPTED, AsJson, CliError, out, print_json, size, table
+from services.cli.output import INTERRUPTED, AsJson, CliError, err, out, print_json, size, table
 from services.contracts.config.data import PromptOptions
 from services.contracts.weights import ADAPTER_CONFIG
 from services.settings import EXIT_SETTINGS, Settings
@@ -205,7 +205,7 @@ def chat(
     options: list[str] = []
     path = _model_folder(model)
     if path is None:
-        record = Gateway(gateway).get(f"/v1/runs/{model}")
+        record = run_with_checkpoint(Gateway(gateway), model)
         path, options = checkpoint_of(record, data), rendering_of(record["config"])
     command = [sys.executable, "-m", "learner.chat", *options, "--", str(path)]
     if prompt is not None:
@@ -231,6 +231,23 @@ def _model_folder(model: str) -> Path | None:
         return None
     wrong = "holds no config.json" if path.is_dir() else "is no folder"
     raise CliError(f"{path} {wrong}: name a model's folder in Hugging Face layout, or a run")
+
+
+def run_with_checkpoint(api: Gateway, reference: str) -> dict[str, Any]:
+    """The run whose checkpoint is meant: of several with this name the newest that has one, else
+    the newest. Which one it is, is said on stderr."""
+    record: dict[str, Any] = api.get(f"/v1/runs/{reference}")
+    if record["id"] == reference or record["name"] != reference:
+        return record
+    runs: list[dict[str, Any]] = api.get("/v1/runs")["runs"]
+    named = [one for one in runs if one["name"] == reference]
+    made = next((one for one in named if one["checkpoint"] is not None), None)
+    if made is None:
+        return record
+    if len(named) > 1:
+        taken = f"of {len(named)} runs named {reference} {made['id']} is taken, the newest with a"
+        err.print(f"[dim]{escape(taken)} checkpoint ({made['state']})[/]", soft_wrap=True)
+    return made
 
 
 def checkpoint_of(record: dict[str, Any], data: Path | None) -> Path:

@@ -85,6 +85,11 @@ def state(value: str) -> str:
     return f"[{STATE_STYLES.get(value, 'default')}]{escape(value)}[/]"
 
 
+def worker_state(value: str) -> str:
+    """A worker's state, in red where it is of no use."""
+    return f"[red]{escape(value)}[/]" if value in ("unhealthy", "silent") else escape(value)
+
+
 def ago(moment: float | None) -> str:
     """How long since `moment` (Unix seconds), e.g. `3 min ago`."""
     return "never" if not moment else f"{duration(max(0.0, time.time() - moment))} ago"

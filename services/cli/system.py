@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from recipes import UnknownRecipe, find_recipe, list_recipes
 from services.cli.client import Gateway, GatewayURL
-from services.cli.output import AsJson, CliError, ago, out, print_json, table
+from services.cli.output import AsJson, CliError, ago, out, print_json, table, worker_state
 
 
 def register(root: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def workers(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
                 escape(record["id"]),
                 escape(record["host"]),
                 record["pool"],
-                f"[red]{record['state']}[/]" if record["state"] == "unhealthy" else record["state"],
+                worker_state(record["state"]),
                 record["run"] or "",
                 "" if record["version"] is None else str(record["version"]),
                 str(record["groups_in_flight"]),

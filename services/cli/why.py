@@ -6,9 +6,8 @@ import typer
 from rich.markup import escape
 
 from services.cli.client import Gateway, GatewayURL
-from services.cli.output import AsJson, duration, out, print_json, state, table
+from services.cli.output import AsJson, duration, out, print_json, state, table, worker_state
 from services.cli.runs import Run
-from services.contracts.why import ALIVE_SECONDS
 
 FINE = ("none", "over")
 
@@ -69,7 +68,7 @@ def _progress(found: dict[str, Any]) -> None:
         [
             (
                 escape(one["id"]),
-                one["state"] if found["heard"][one["id"]] < ALIVE_SECONDS else "[red]silent[/]",
+                worker_state(one["state"]),
                 "" if one["version"] is None else str(one["version"]),
                 str(one["groups_in_flight"] + one["evaluation_rows"]),
                 str(one["scoring"]),

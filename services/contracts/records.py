@@ -110,6 +110,11 @@ class PoolLoad(BaseModel):
     )
 
 
+ALIVE_SECONDS = 5.0
+"""A worker that was heard of since counts as alive; heartbeats come every second."""
+SILENT = "silent"
+
+
 class WorkerRecord(BaseModel):
     """A rollout worker's last heartbeat."""
 
@@ -119,7 +124,7 @@ class WorkerRecord(BaseModel):
     pid: int = Field(description="Its process id there.")
     state: str = Field(
         description="`starting`, `idle`, `generating`, `waiting_admission`, `updating`, "
-        "`evaluating`, `unhealthy`, `stopping`."
+        "`evaluating`, `unhealthy`, `stopping`; `silent` where it has not been heard of for 5 s."
     )
     episodes: list[str] = Field(
         default_factory=list, description="Episode types beside the built-in ones, by name."
@@ -155,3 +160,11 @@ class WorkerRecord(BaseModel):
     error: str = Field("", description="The last thing that went wrong.")
     started: float = Field(0.0, description="When the process started, in Unix seconds.")
     heartbeat: float = Field(0.0, description="When this was said, in Unix seconds.")
+
+    def at(self, now: float, heartbeat: float) -> "WorkerRecord":
+        """This, said at `heartbeat`, as it stands `now` by the same clock: one that is not heard of
+        any more is silent, and samples nothing that is known of."""
+        if now - heartbeat < ALIVE_SECONDS:
+            return self.model_copy(update={"heartbeat": heartbeat})
+        silent = {"heartbeat": heartbeat, "state": SILENT, "tokens_per_second": 0.0}
+        return self.model_copy(update=silent)

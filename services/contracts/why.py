@@ -8,9 +8,6 @@ from pydantic import BaseModel, Field
 from services.contracts.events import Event
 from services.contracts.records import RunRecord, RunState, WorkerRecord
 
-ALIVE_SECONDS = 5.0
-"""A worker that was heard of since counts as alive; heartbeats come every second."""
-
 ALL_ZERO = (
     "is 0: check the verifier and its reference answers, or start from a model that solves some "
     "prompts"

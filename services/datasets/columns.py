@@ -26,8 +26,9 @@ class ColumnMapping:
     prompt: str | None = None
     answer: str | None = None
 
-    def resolved(self, columns: Iterable[str]) -> "ColumnMapping":
-        """This mapping with the guesses made, for a source that has `columns`.
+    def resolved(self, columns: Iterable[str], place: str | None = None) -> "ColumnMapping":
+        """This mapping with the guesses made, for a source that has `columns`; `place`: where each
+        row has its own, the first row, whose they are.
 
         `answer` stays None where nothing looks like one. Raises DatasetError for a column that
         is not there, or where no column can be taken for the prompt.
@@ -35,9 +36,11 @@ class ColumnMapping:
         there = list(columns)
         for role, name in (("prompt", self.prompt), ("answer", self.answer)):
             if name is not None and name not in there:
+                where = f"{place} has" if place else "there is"
+                listed = "it has" if place else "columns"
                 raise DatasetError(
-                    f"there is no column {name!r} to take the {role} from{_nearest(name, there)}; "
-                    f"columns: {_listed(there)}"
+                    f"{where} no column {name!r} to take the {role} from{_nearest(name, there)}; "
+                    f"{listed}: {_listed(there)}"
                 )
         prompt = self.prompt or _known(PROMPT_NAMES, there)
         if prompt is None:
@@ -48,6 +51,16 @@ class ColumnMapping:
             )
         candidates = [name for name in there if name != prompt]
         return ColumnMapping(prompt, self.answer or _known(ANSWER_NAMES, candidates))
+
+
+def check_unanswered(place: str, source: Mapping[str, Any], first: str) -> None:
+    """Raise DatasetError where a row has an answer and `first`, the place of the row that tells the
+    columns, has none: the others' answers would be lost among the meta."""
+    if (name := _known(ANSWER_NAMES, list(source))) is not None:
+        raise DatasetError(
+            f"{first} has no answer, and {place} has one (column {name!r}): give every row one, "
+            "null where there is none"
+        )
 
 
 def row_from(place: str, source: Mapping[str, Any], mapping: ColumnMapping) -> Row:

@@ -15,9 +15,15 @@ from msgspec.structs import asdict
 
 from services.contracts.dataset import Row
 from services.contracts.records import DatasetSegment
-from services.datasets.columns import ColumnMapping, DatasetError, check_prompt, row_from
+from services.datasets.columns import (
+    ColumnMapping,
+    DatasetError,
+    check_prompt,
+    check_unanswered,
+    row_from,
+)
 from services.datasets.segments import write_segment
-from services.datasets.sources import Format, guess_format, read_rows
+from services.datasets.sources import Format, check_encoding, guess_format, read_rows
 
 
 @dataclass(frozen=True)
@@ -48,13 +54,23 @@ def import_file(
     head = file.read(16)
     if not head:
         raise DatasetError(f"{filename} is empty: it has no rows")
-    pairs = read_rows(file, format or guess_format(filename, head), filename)
+    check_encoding(filename, head)
+    format = format or guess_format(filename, head)
+    pairs = read_rows(file, format, filename)
     first = next(pairs, None)
     if first is None:
         raise DatasetError(f"{filename} has no rows")
-    resolved = (mapping or ColumnMapping()).resolved(first[1])
-    rows = (row_from(place, source, resolved) for place, source in chain([first], pairs))
-    with write_segment(rows, root) as written:
+    own_columns = format == "jsonl"
+    resolved = (mapping or ColumnMapping()).resolved(first[1], first[0] if own_columns else None)
+
+    def checked() -> Iterator[Row]:
+        for place, source in chain([first], pairs):
+            if own_columns and resolved.answer is None:
+                rest = {key: value for key, value in source.items() if key != resolved.prompt}
+                check_unanswered(place, rest, first[0])
+            yield row_from(place, source, resolved)
+
+    with write_segment(checked(), root) as written:
         dataset = dataset_id(name, written.xxh3)
         return Imported(dataset, written.publish(root, dataset), resolved)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from services.contracts.dataset import Row
 from services.contracts.records import DatasetSegment
-from services.volume import checksum, fsync
+from services.volume import checksum, fsync, opened_by_umask
 
 BATCH = 1024
 """Rows per record batch."""
@@ -49,7 +49,7 @@ class UnpublishedSegment:
         name = f"datasets/{dataset}/segment-{self.xxh3}.arrow"
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        self.path.chmod(0o644)
+        opened_by_umask(self.path)
         self.path.rename(target)
         fsync(target.parent)
         fsync(target.parent.parent)

@@ -35,6 +35,14 @@ class UnsupportedFormat(DatasetError):
     """Neither the file's name nor its first bytes tell a format that can be read."""
 
 
+def check_encoding(filename: str, head: bytes) -> None:
+    """Raise DatasetError where a file's first bytes say that it is UTF-16."""
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DatasetError(
+            f"{filename} is UTF-16: save it as UTF-8, e.g. with iconv -f utf-16 -t utf-8"
+        )
+
+
 def guess_format(filename: str, head: bytes) -> Format:
     """The format by the file's first bytes, else by its name. Raises UnsupportedFormat.
 

@@ -26,14 +26,13 @@ class Workers:
     async def seen(self, pool: str) -> tuple[float, list[WorkerRecord]]:
         """Redis' clock (Unix seconds), and the workers of a pool that were heard of lately."""
         keys, silence = self._keys(pool), int(GONE_SECONDS * 1000)
-        now, *said = await self._scripts.run("workers", keys, [silence])
+        clock, *said = await self._scripts.run("workers", keys, [silence])
+        now = int(clock) / 1000
         records = [
-            WorkerRecord.model_validate_json(text).model_copy(
-                update={"heartbeat": float(beat) / 1000}
-            )
+            WorkerRecord.model_validate_json(text).at(now, float(beat) / 1000)
             for text, beat in zip(said[::2], said[1::2], strict=True)
         ]
-        return int(now) / 1000, sorted(records, key=lambda record: record.id)
+        return now, sorted(records, key=lambda record: record.id)
 
     async def remove(self, pool: str, id: str) -> None:
         """A worker says goodbye."""

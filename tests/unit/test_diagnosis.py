@@ -24,9 +24,9 @@ def run(**fields: Any) -> RunRecord:
 def worker(id: str = "w", heard: float = 1.0, **fields: Any) -> WorkerRecord:
     given: dict[str, Any] = {
         "id": id, "pool": "default", "host": "h", "pid": 1, "state": "generating", "run": "r1",
-        "version": 7, "heartbeat": NOW - heard,
+        "version": 7,
     }  # fmt: skip
-    return WorkerRecord(**given | fields)
+    return WorkerRecord(**given | fields).at(NOW, NOW - heard)
 
 
 def event(kind: Any, ago: float, **data: Any) -> Event:
@@ -156,6 +156,30 @@ def test_without_a_live_worker_that_is_said_at_once() -> None:
         "no_worker",
         "the learner waits for groups: no worker is alive (w was heard of 12 s ago)",
     )
+
+
+def test_a_worker_that_can_sample_is_needed_before_the_last_step_is_believed() -> None:
+    admission = step(2, bottleneck="learner", **{"time/workers_waiting_for_admission": 1.5})
+    killed, successor = worker("a", heard=8), worker("b", state="starting", run=None)
+    cause, words = said(workers=[killed, successor], events=[admission])
+    assert (cause, words) == (
+        "vllm",
+        "the learner waits for groups: no worker has its vLLM ready yet (b is starting, a was "
+        "heard of 8 s ago)",
+    )
+    left = Flow(waiting=4)
+    _, words = said(workers=[killed, successor], events=[admission], flow=left)
+    assert words.startswith("nothing is sampled: no worker has its vLLM ready yet (b is starting")
+    cause, words = said(workers=[killed], events=[admission], flow=left)
+    assert (cause, words) == (
+        "no_worker",
+        "nothing is sampled: no worker is alive (a was heard of 8 s ago)",
+    )
+    broken = worker("b", state="unhealthy", error="vLLM ended")
+    assert said(workers=[killed, broken], events=[admission])[1].endswith("b: vLLM ended")
+    assert said(workers=[killed, worker("b")], events=[admission])[0] == "learner"
+    # The last step needs no more groups.
+    assert said(run=run(step=20), workers=[killed], events=[admission])[0] == "learner"
 
 
 def test_workers_that_cannot_start_vllm_show_its_error() -> None:

@@ -118,7 +118,8 @@ async def upload(
         raise Problem(
             HTTPStatus.CONFLICT,
             f"there is a dataset {chosen!r} with other rows (id {kept.id}): choose another name, "
-            f"delete it first, or append to it with POST /v1/prompts",
+            f"delete it first (`headrace datasets rm {chosen}`), or append to it with "
+            "POST /v1/prompts",
         )
     if kept.created != record.created:
         response.status_code = HTTPStatus.OK

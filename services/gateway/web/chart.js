@@ -24,8 +24,14 @@ function joined(points, dots) {
   return [steps, steps.map((s) => values.get(s)), steps.map((s) => held.get(s))];
 }
 
+// The newest value, which the legend shows where no cursor picks another.
+function newest(plot, series) {
+  return plot.data[series]?.findLast((value) => value != null);
+}
+
 function options(box, name, withDots) {
   const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
+  const picked = (plot, value, series, index) => (index == null ? newest(plot, series) : value);
   const marker = (_, series) => colour(series === 1 ? "accent" : "second");
   return {
     // Of itself uPlot leaves out the mark of a series that is drawn as dots alone.
@@ -38,15 +44,15 @@ function options(box, name, withDots) {
       { ...axis, size: 64, values: (_, ticks) => ticks.map(short) },
     ],
     series: [
-      { label: "step", value: (_, v) => v ?? "" },
-      { label: name, stroke: colour("accent"), width: 2, spanGaps: true, value: (_, v) => short(v) },
+      { label: "step", value: (...at) => picked(...at) ?? "" },
+      { label: name, stroke: colour("accent"), width: 2, spanGaps: true, value: (...at) => short(picked(...at)) },
       {
         label: "held-out accuracy",
         show: withDots,
         stroke: colour("second"),
         width: 0,
         points: { show: true, size: 11, width: 1, fill: colour("second"), stroke: colour("card") },
-        value: (_, v) => short(v),
+        value: (...at) => short(picked(...at)),
       },
     ],
   };

@@ -99,8 +99,8 @@ def test_the_columns_that_were_guessed_are_said(headrace: Headrace, tmp_path: Pa
         (
             '{"question": "a", "level": 1}\n',
             ("--prompt", "questions"),
-            "there is no column 'questions' to take the prompt from (did you mean 'question'?); "
-            "columns: 'question', 'level'",
+            "line 1 has no column 'questions' to take the prompt from (did you mean 'question'?); "
+            "it has: 'question', 'level'",
         ),
         (
             '{"prompt": "a", "answer": "1"}\n{"prompt": "b"}\n',

@@ -71,6 +71,7 @@ def test_a_name_with_other_rows_is_a_conflict_and_leaves_no_file(
 
     assert response.status_code == 409
     assert f"there is a dataset 'taken' with other rows (id {kept['id']})" in response.text
+    assert "delete it first (`headrace datasets rm taken`)" in response.text
     assert sorted(gateway.data.rglob("*.arrow")) == before
 
 

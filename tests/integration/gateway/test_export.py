@@ -48,18 +48,38 @@ def test_a_checkpoint_is_copied_without_what_only_training_needs(
     files: list[str],
 ) -> None:
     run = submit().json()["id"]
-    checkpointed(gateway, in_store, run, *files)
+    (checkpointed(gateway, in_store, run, *files) / files[-1]).chmod(0o600)
 
     done = headrace("export", run, "there/out", "--json")
     again = headrace("export", run, "there/out")
 
     assert json.loads(done.stdout) == {"run": run, "folder": "there/out", "kind": kind}
     assert sorted(p.name for p in (tmp_path / "there/out").rglob("*")) == [*files, "tokenizer.json"]
+    modes = {path.stat().st_mode for path in (tmp_path / "there/out").iterdir()}
+    assert len(modes) == 1, "whoever may read one of them may read all"
     assert again.returncode == 1
     assert again.stderr.startswith(
         "error: there/out is there already and not an empty folder: name another one"
     )
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["out"]
+
+
+def test_of_runs_with_one_name_the_newest_that_has_a_checkpoint_is_taken(
+    headrace: Headrace, submit: Any, gateway: GatewayProcess, in_store: InStore
+) -> None:
+    oldest, made, newest = (submit(name="thrice").json()["id"] for _ in range(3))
+    for run in (oldest, made):
+        checkpointed(gateway, in_store, run, "config.json")
+
+    done = headrace("export", "thrice", "out", "--json")
+
+    assert json.loads(done.stdout)["run"] == made
+    assert done.stderr.strip() == (
+        f"of 3 runs named thrice {made} is taken, the newest with a checkpoint (queued)"
+    )
+    # An id is meant as it stands.
+    asked = headrace("chat", newest, "hello")
+    assert asked.stderr.startswith(f"error: run thrice ({newest}) is queued and has no checkpoint")
 
 
 def test_what_cannot_be_exported_is_said_and_leaves_nothing(

@@ -261,6 +261,7 @@ async def test_the_api_and_the_command_tell_a_clean_run_from_a_damaged_one(
     await hand_out_again(scene)
     code, said = await audited(gateway)
     assert code == 1
+    assert f"{'trained, in the checkpoint':<28}{4:>10}\n" in said
     assert "draw 5 was drawn, has not ended and is nowhere" in said
     assert "draw 0 is in several places: trained at 1, returned" in said
 

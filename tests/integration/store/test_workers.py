@@ -4,7 +4,7 @@ import asyncio
 
 from redis.asyncio import Redis
 
-from services.contracts.records import WorkerRecord
+from services.contracts.records import ALIVE_SECONDS, WorkerRecord
 from services.store.keys import DATASET_NAMES, DATASETS, pool_key
 from services.store.workers import GONE_SECONDS
 from tests.integration.store.scene import RUN, Scene, segment
@@ -22,6 +22,20 @@ async def test_a_worker_is_listed_from_its_first_heartbeat_to_its_goodbye(scene:
     assert [one.id for one in await workers.list()] == ["a", "b", "c"]
     await workers.remove("default", "a")
     assert [one.id for one in await workers.list("default")] == ["b"]
+
+
+async def test_a_worker_that_is_not_heard_of_is_silent_and_has_no_rate(scene: Scene) -> None:
+    workers = scene.store.workers
+    busy = worker("w").model_copy(update={"state": "generating", "tokens_per_second": 461.0})
+    await workers.heartbeat(busy)
+    (heard,) = await workers.list()
+    assert (heard.state, heard.tokens_per_second) == ("generating", 461.0)
+    long_ago = (heard.heartbeat - ALIVE_SECONDS) * 1000
+    await scene.raw.zadd(pool_key("default", "heartbeats"), {"w": long_ago})
+    (silent,) = await workers.list()
+    assert (silent.state, silent.tokens_per_second) == ("silent", 0.0)
+    await workers.heartbeat(busy)
+    assert [one.state for one in await workers.list()] == ["generating"]
 
 
 async def test_a_worker_that_went_silent_is_forgotten(scene: Scene) -> None:

@@ -103,6 +103,8 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(imported: Import, tmp_
         (b'{"prompt": "a"}\n{"prompt": " "}', "rows.jsonl", "line 2: the prompt is empty"),
         (b'{"prompt": "a"}\n{"prompt": "\xff"}', "rows.jsonl", "line 2 is not valid UTF-8"),
         (b"prompt,answer\na,\xe9\n", "rows.csv", "line 2 is not valid UTF-8"),
+        ('{"prompt": "a"}'.encode("utf-16"), "rows.jsonl", "iconv -f utf-16 -t utf-8"),
+        ("\ufeffprompt\na".encode("utf-16-be"), "rows", "rows is UTF-16: save it as UTF-8"),
         (b"prompt,answer\na\n", "rows.csv", "line 2 has 1 cells, the header has 2"),
         (b'prompt,answer\n"a\nb",1\nc,"d', "rows.csv", "line 4 is not CSV"),
         (b"prompt,prompt\na,b\n", "rows.csv", "names a column twice: 'prompt'"),
@@ -117,6 +119,24 @@ def test_a_file_that_cannot_be_used_is_refused_by_place_and_leaves_nothing(
 
     assert said in str(refused.value)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_row_without_the_answer_that_others_have_is_named(imported: Import) -> None:
+    """Of JSONL each row has columns of its own; the first one's are not the file's."""
+    content = b'\n{"question": "1+1"}\n{"question": "2+2", "answer": "4"}\n'
+    with pytest.raises(DatasetError) as refused:
+        imported(content, "rows.jsonl", mapping=ColumnMapping(answer="answer"))
+    assert str(refused.value) == (
+        "line 2 has no column 'answer' to take the answer from; it has: 'question'"
+    )
+    with pytest.raises(DatasetError) as refused:
+        imported(content, "rows.jsonl")
+    assert str(refused.value) == (
+        "line 2 has no answer, and line 3 has one (column 'answer'): give every row one, null "
+        "where there is none"
+    )
+    with pytest.raises(DatasetError, match=r"^there is no column 'answer' .*; columns: 'question'"):
+        imported(b"question\n1+1\n", "rows.csv", mapping=ColumnMapping(answer="answer"))
 
 
 @pytest.mark.parametrize("filename", ["rows.txt", "rows", "rows.jsonl.gz"])

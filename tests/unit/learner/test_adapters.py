@@ -248,6 +248,8 @@ def test_a_checkpoint_is_exported_as_one_model(
 
     assert export([str(folder), str(tmp_path / "out")]) == 0
 
+    modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
+    assert len(modes) == 1, "vLLM may run as another user"
     saved = load_file(tmp_path / "out/model.safetensors")
     adapters = adapter_tensors(loaded.model)
     for name, tensor in base_tensors(loaded.model).items():

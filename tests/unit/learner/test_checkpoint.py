@@ -61,6 +61,9 @@ def test_training_goes_on_exactly_where_the_checkpoint_was_made(
     step(loaded, optimizers, 1)
     folder = write_checkpoint(tmp_path, capture(loaded, optimizers, STATE), nothing)
     assert folder == tmp_path / "step-000010-b"
+    (new := tmp_path / "new").touch()
+    modes = {path.stat().st_mode for path in folder.rglob("*") if path.is_file()}
+    assert modes == {new.stat().st_mode}, "whoever may read new files may read the weights"
     drawn = torch.rand(3)
     step(loaded, optimizers, 2)
 
