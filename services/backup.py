@@ -179,8 +179,10 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     anything else. Not `extractall`: Debian 12's Python (3.11.2) lacks its filters."""
     for member in archive:
         to = (folder / member.name).resolve()
-        if not to.is_relative_to(folder.resolve()) or not (member.isfile() or member.isdir()):
-            raise ValueError(f"it holds {member.name!r}, which is no file of its own")
+        if not to.is_relative_to(folder.resolve()):
+            raise ValueError(f"{member.name!r} leads out of it")
+        if not (member.isfile() or member.isdir()):
+            raise ValueError(f"{member.name!r} is neither a file nor a folder")
         if member.isdir():
             to.mkdir(parents=True, exist_ok=True)
             continue

@@ -101,7 +101,16 @@ async def test_a_member_that_leads_out_of_the_folder_is_refused(
     (tmp_path / "evil").write_text("x")
     with tarfile.open(tmp_path / "evil.tar", "w") as archive:
         archive.add(tmp_path / "evil", "data/../../../evil")
-    with pytest.raises(BackupError, match="outside the destination"):
+    with pytest.raises(BackupError, match=r"'data/\.\./\.\./\.\./evil' leads out of it"):
+        await restore(store, tmp_path / "there", tmp_path / "evil.tar", quiet)
+
+
+async def test_a_link_is_refused(store: Store, tmp_path: Path) -> None:
+    link = tarfile.TarInfo("data/link")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    with tarfile.open(tmp_path / "evil.tar", "w") as archive:
+        archive.addfile(link)
+    with pytest.raises(BackupError, match="'data/link' is neither a file nor a folder"):
         await restore(store, tmp_path / "there", tmp_path / "evil.tar", quiet)
 
 
