@@ -23,10 +23,11 @@ from learner.distributed import Ranks
 from learner.flops import work
 from learner.link import RunLink
 from learner.metrics import Spent
-from learner.metrics_file import MetricsFile
+from learner.metrics_file import MetricsFile, SamplesFile
 from learner.models import LoadedModel, endless, save_description
 from learner.orders import Order
 from learner.publish import Publisher, snapshot
+from learner.samples import Picked, described
 from learner.trainee import Trainee
 from services.contracts.config import RLConfig
 from services.contracts.weights import MODEL_FILES, WeightFile
@@ -51,7 +52,7 @@ class Lead:
         crashes: Crashes,
     ) -> None:
         self._trainee, self._link, self._crashes = trainee, link, crashes
-        self._sampling = config.sampling
+        self._sampling, self._algorithm = config.sampling, config.algorithm
         self._folder = volume.path(f"runs/{link.run}")
         self._disk = Disk(volume.root, link, stop)
         lineage = trainee.state.lineages[-1][0]
@@ -59,8 +60,11 @@ class Lead:
             volume.root, link.run, lineage, self._disk, link.publish, link.needed_files
         )
         file = MetricsFile(volume.root, link.run, self._disk)
+        self._samples = SamplesFile(volume.root, link.run, self._disk)
         keep = config.training.keep_checkpoints
-        self._checkpointer = Checkpointer(volume.root, keep, self._disk, link, file)
+        self._checkpointer = Checkpointer(
+            volume.root, keep, self._disk, link, (file, self._samples)
+        )
         self._conductor = Conductor(
             config,
             max_steps,
@@ -89,6 +93,7 @@ class Lead:
             )
             self._publish()
             self._publisher.wait()
+            self._samples.begin(self._trainee.state.step)
             self._conductor.open()
             if sentence := endless(self._trainee.loaded, self._sampling):
                 self._conductor.tell(sentence)
@@ -98,11 +103,17 @@ class Lead:
         return self._conductor.next_order()
 
     def after_step(
-        self, metrics: dict[str, float], outcomes: dict[str, float], began: float, trained: float
+        self,
+        metrics: dict[str, float],
+        outcomes: dict[str, float],
+        picked: list[Picked],
+        began: float,
+        trained: float,
     ) -> Order:
-        """Publish the new version, report, hand over a checkpoint where one is due. `began` and
-        `trained`: when the step's training began and ended, on the monotonic clock. Returns what
-        all ranks do next, which may take as long as groups take to come."""
+        """Publish the new version, report, hand over a checkpoint where one is due. `picked`: what
+        of the batch is to be shown. `began` and `trained`: when the step's training began and
+        ended, on the monotonic clock. Returns what all ranks do next, which may take as long as
+        groups take to come."""
         conductor, state = self._conductor, self._trainee.state
         try:
             self._publish()
@@ -118,7 +129,9 @@ class Lead:
                 checkpointing=now - published,
             )
             conductor.after_step(state, metrics, outcomes, spent)
-            # Not before its row is written, which else a crash after the commit would leave out.
+            rows = described(picked, state.step, self._algorithm, self._trainee.loaded.tokenizer)
+            self._samples.add(*rows)
+            # Not before its rows are written, which else a crash after the commit would leave out.
             if captured:
                 self._hand_over(captured)
         except CannotWrite as error:

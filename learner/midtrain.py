@@ -101,7 +101,7 @@ def train_midtrain(
 
     if ranks.first and ending != "yield":
         state = TrainingState(record.id, step, step, step, link.lineages(), record.id)
-        checkpointer = Checkpointer(volume.root, 1, disk, link, file)
+        checkpointer = Checkpointer(volume.root, 1, disk, link, (file,))
         try:
             checkpointer.submit(capture(loaded, optimizers, state))
             checkpointer.wait()

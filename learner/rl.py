@@ -44,6 +44,7 @@ from learner.orders import Order
 from learner.outcomes import outcome_sums
 from learner.placement import Offload, place, present
 from learner.routing import policy_routing
+from learner.samples import Picked, pick
 from learner.schedules import lr_share
 from learner.staleness import Ancestry
 from learner.step import train_batch
@@ -96,12 +97,12 @@ def train_rl(
     try:
         while (order := told(ranks, turn, crashes)).kind == "train":
             began = time.monotonic()
-            minibatches, outcomes = fetch(order, config, ranks, link, trainee.state)
+            minibatches, outcomes, picked = fetch(order, config, ranks, link, trainee.state)
             metrics = train(trainee, minibatches, config, ranks, max_steps)
             trainee.state = advanced(trainee.state, config, metrics, trainee.critic)
             trainee.copies.after_step(trainee.state.step, trainee.loaded.model)
             if lead:
-                turn = partial(lead.after_step, metrics, outcomes, began, time.monotonic())
+                turn = partial(lead.after_step, metrics, outcomes, picked, began, time.monotonic())
         return lead.end(order) if lead else order.kind
     finally:
         if lead:
@@ -214,8 +215,9 @@ def prepare_critic(
 
 def fetch(
     order: Order, config: RLConfig, ranks: Ranks, link: RunLink, state: TrainingState
-) -> tuple[list[list[Sample]], dict[str, float]]:
-    """This rank's samples of each minibatch, and the batch's outcome sums over all ranks."""
+) -> tuple[list[list[Sample]], dict[str, float], list[Picked]]:
+    """This rank's samples of each minibatch, the batch's outcome sums over all ranks, and, on the
+    first one, completions to show."""
     ancestry = Ancestry(tuple(state.lineages))
     minibatches: list[list[Sample]] = []
     groups = []
@@ -240,7 +242,9 @@ def fetch(
     lengths = [len(sample.tokens) for part in minibatches for sample in part if sample.trains]
     sums["row_tokens"] = float(sum(lengths))
     sums["row_tokens_squared"] = float(sum(length * length for length in lengths))
-    return minibatches, ranks.sum_named(sums)
+    shown = config.training.log_samples if ranks.first else 0
+    everything = [sample for part in minibatches for sample in part]
+    return minibatches, ranks.sum_named(sums), pick(groups, everything, order.step, shown)
 
 
 def train(

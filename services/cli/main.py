@@ -16,6 +16,7 @@ from services.cli import (
     keys,
     local,
     runs,
+    samples,
     scale,
     system,
     why,
@@ -33,6 +34,7 @@ root = typer.Typer(
 )
 local.register(root)
 runs.register(root)
+samples.register(root)
 export.register(root)
 audit.register(root)
 why.register(root)

@@ -25,6 +25,7 @@ from services.gateway.routes import (
     prompts,
     recipes,
     runs,
+    samples,
     why,
     workers,
 )
@@ -106,6 +107,7 @@ def create_app(settings: GatewaySettings, first_key: str | None = None) -> FastA
         datasets,
         prompts,
         runs,
+        samples,
         audit,
         why,
         events,

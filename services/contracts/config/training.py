@@ -40,6 +40,10 @@ class Training(Section):
     groups."""
     keep_checkpoints: int = Field(2, ge=1)
     """Newest checkpoints kept on disk."""
+    log_samples: int = Field(4, ge=0, le=64)
+    """Completions of each batch that are written down with their rewards, to be read (`headrace
+    samples RUN`): the best and the worst of one group, and others. A few kB each; 0: none.
+    """
     seed: int = Field(0, ge=0)
     """Order of the prompts and everything random in the learner."""
 

@@ -14,7 +14,9 @@ TYPES = {
     "index.html": "text/html; charset=utf-8",
     "app.css": "text/css; charset=utf-8",
     "app.js": "text/javascript; charset=utf-8",
+    "answers.js": "text/javascript; charset=utf-8",
     "chart.js": "text/javascript; charset=utf-8",
+    "dom.js": "text/javascript; charset=utf-8",
     # Kept in the tree, with its licence, so that the page works where nothing else is reached.
     "vendor/uPlot.iife.min.js": "text/javascript; charset=utf-8",
     "vendor/uPlot.min.css": "text/css; charset=utf-8",

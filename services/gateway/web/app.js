@@ -1,7 +1,9 @@
 // The page to watch. Lists come from the API every few seconds; the chosen run's events come as SSE.
 // Text from the API only ever becomes textContent, never markup.
 
+import { showAnswers } from "./answers.js";
 import { draw, fit } from "./chart.js";
+import { element, number } from "./dom.js";
 
 const REWARD = "reward/mean";
 const TILES = [
@@ -21,20 +23,8 @@ let run = null; // its record, kept up to date by events
 let steps = []; // [{step, …metrics}]
 let held = []; // [{step, accuracy}]
 let newest = {}; // metrics, by name
+let read = null; // the step of the answers that are shown
 let pinned = false; // the user chose a run: do not jump to newer ones
-
-function element(tag, text, attributes = {}) {
-  const node = document.createElement(tag);
-  if (text !== undefined && text !== null) node.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  return node;
-}
-
-function number(value, digits) {
-  if (typeof value !== "number" || !Number.isFinite(value)) return null;
-  if (digits > 0 && value !== 0 && Math.abs(value) < 10 ** -digits) return value.toExponential(1);
-  return value.toLocaleString(undefined, { maximumFractionDigits: digits });
-}
 
 function seen(seconds) {
   const age = Math.max(0, Date.now() / 1000 - seconds);
@@ -72,6 +62,7 @@ async function refresh() {
     askForKey(false);
     showRuns(runs);
     showWorkers(workers);
+    if (run) await refreshAnswers();
   } catch (error) {
     if ($("key-form").hidden) $("connection").textContent =
       error instanceof TypeError ? "The gateway does not answer; trying again." : error.message;
@@ -114,6 +105,17 @@ function showRuns(runs) {
   }
 }
 
+async function refreshAnswers() {
+  const [of, step] = [chosen, run.step];
+  if (run.kind !== "rl" || read === step) return;
+  const { samples } = await get(`v1/runs/${encodeURIComponent(of)}/samples?limit=8`);
+  if (of !== chosen) return;
+  // They are written just after the step is told of.
+  if (samples[0]?.step >= step || FINAL.has(run.state)) read = step;
+  $("answers-box").hidden = !samples.length;
+  showAnswers($("answers"), samples);
+}
+
 function choose(record) {
   if (record.id === chosen) return;
   source?.close();
@@ -122,6 +124,8 @@ function choose(record) {
   steps = [];
   held = [];
   newest = { ...record.summary };
+  read = null;
+  $("answers-box").hidden = true;
   if (pinned) history.replaceState(null, "", `#${encodeURIComponent(chosen)}`);
   $("run").hidden = false;
   $("action-problem").textContent = "";

@@ -143,9 +143,11 @@ def test_the_page_brings_all_it_needs(api: httpx.Client) -> None:
     asked = re.findall(r'(?:src|href)="(web/[^"]+)"', page.text)
     asked += [f"web/{name}" for name in re.findall(r'from "./(.+)"', api.get("/web/app.js").text)]
     assert sorted(asked) == [
+        "web/answers.js",
         "web/app.css",
         "web/app.js",
         "web/chart.js",
+        "web/dom.js",
         "web/vendor/uPlot.iife.min.js",
         "web/vendor/uPlot.min.css",
     ]

@@ -53,6 +53,12 @@ async def assert_nothing_lost(place: Place, store: Store, record: RunRecord) -> 
     assert (found.trained, found.in_flight, found.problems) == (STEPS * 4, 0, [])
     assert found.max_staleness_seen <= 1
     assert [row["step"] for row in steps(place, "second")] == list(range(1, STEPS + 1))
+    # What can be read of each step was trained in it, as the ledger has it, and stands there once.
+    endings = (await store.ledger._generation("second")).endings
+    trained = {ending.step: {int(d.partition(":")[0]) for d in ending.draws} for ending in endings}
+    answers = [(row["step"], row["draw"]) for row in steps(place, "second", "samples.jsonl")]
+    assert [step for step, _ in answers] == [n for n in range(1, STEPS + 1) for _ in range(4)]
+    assert all(draw in trained[step] for step, draw in answers)
     # The newest two of the path that led here, and nothing unfinished or never committed.
     left = folders(place)
     assert len(left) <= 2

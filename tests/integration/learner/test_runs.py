@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -88,9 +89,26 @@ async def ended(store: Store, run: str) -> RunRecord:
     return record
 
 
-def steps(place: Place, run: str) -> list[dict[str, Any]]:
-    lines = (place.data / f"runs/{run}/metrics.jsonl").read_text().splitlines()
+def steps(place: Place, run: str, file: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    lines = (place.data / f"runs/{run}/{file}").read_text().splitlines()
     return [json.loads(line) for line in lines]
+
+
+def assert_answers_fit(place: Place, run: str, rows: list[dict[str, Any]]) -> None:
+    """Four answers of each of the steps in `rows`, each with the reward that TorchWorker gave it,
+    the best and the worst of a group on both sides of its mean."""
+    samples = steps(place, run, "samples.jsonl")
+    assert [sample["step"] for sample in samples] == [row["step"] for row in rows for _ in range(4)]
+    for sample in samples:
+        text = re.sub("<(pad|bos|eos|unk)>", "", sample["completion"])
+        right = sample["status"] == "correct"
+        assert sample["reward"] == pytest.approx(right + 0.1 * len(text))
+        assert (sample["finish_reason"] == "stop") == sample["completion"].endswith("<eos>")
+        assert sample["prompt"].startswith("<bos>")
+        assert sample["prompt"].endswith("=")
+    for best, worst, *_ in (samples[i : i + 4] for i in range(0, len(samples), 4)):
+        if best["draw"] == worst["draw"]:
+            assert best["advantage"] >= 0 >= worst["advantage"]
 
 
 async def test_a_run_survives_kill_9_is_cancelled_and_goes_on_at_its_step(
@@ -147,6 +165,7 @@ async def test_a_run_survives_kill_9_is_cancelled_and_goes_on_at_its_step(
     assert [row["step"] for row in rows] == list(range(1, second.step + 1))
     assert all(row["staleness/max"] <= 1 for row in rows)
     assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in rows)
+    assert_answers_fit(place, "second", rows)
     checkpoints = sorted(path.name for path in (place.data / "runs/second/checkpoints").iterdir())
     assert len(checkpoints) == 2
 

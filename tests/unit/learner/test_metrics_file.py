@@ -1,4 +1,4 @@
-"""metrics.jsonl: cut back to where a run stands, and durable before a checkpoint counts."""
+"""Rows of a run by step: cut back to where it stands, and durable before a checkpoint counts."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ from learner import metrics_file
 from learner.checkpoint import TrainingState, capture
 from learner.checkpointer import Checkpointer
 from learner.disk import Disk
-from learner.metrics_file import MetricsFile
+from learner.metrics_file import MetricsFile, SamplesFile
 from learner.optimizers import Optimizers
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.disks import Status
@@ -70,18 +70,26 @@ def test_rows_are_durable_before_the_commit(
     loaded = tiny_model()
     state = TrainingState("r", 3, 3, 3, [("a", 0)], "base")
     rows = MetricsFile(tmp_path, "r", disk(tmp_path))
+    samples = SamplesFile(tmp_path, "r", disk(tmp_path))
     checkpointer = Checkpointer(
         tmp_path,
         1,
         disk(tmp_path),
         Link(happened),  # type: ignore[arg-type]
-        rows,
+        (rows, samples),
     )
-    rows.begin(0)
-    rows.add({"step": 3})
+    for file in (rows, samples):
+        file.begin(0)
+        file.add({"step": 3})
 
     checkpointer.submit(capture(loaded, Optimizers(loaded.model, AdamW(lr=1e-3)), state))
     checkpointer.wait()
     checkpointer.close()
 
-    assert happened == ["written", "synced metrics.jsonl", "committed 3", "checkpoint"]
+    assert happened == [
+        "written",
+        "synced metrics.jsonl",
+        "synced samples.jsonl",
+        "committed 3",
+        "checkpoint",
+    ]

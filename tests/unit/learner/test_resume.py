@@ -119,7 +119,7 @@ def advance(trainee: Trainee, config: RLConfig, steps: int) -> list[dict[str, fl
         first = (step - 1) * GROUPS
         parts = [[[first, first + 1]], [[first + 2, first + 3]]]
         order = Order("train", step, parts)
-        minibatches, _outcomes = fetch(order, config, ALONE, link, trainee.state)  # type: ignore[arg-type]
+        minibatches, _outcomes, _picked = fetch(order, config, ALONE, link, trainee.state)  # type: ignore[arg-type]
         metrics = train(trainee, minibatches, config, ALONE, STEPS)
         trainee.state = advanced(trainee.state, config, metrics, trainee.critic)
         rows.append(metrics)

@@ -1,0 +1,77 @@
+"""`headrace samples`: answers that a run was trained on, with what they earned."""
+
+import unicodedata
+from typing import Annotated, Any
+
+import typer
+from rich.padding import Padding
+from rich.text import Text
+
+from services.cli.client import Gateway, GatewayURL
+from services.cli.output import AsJson, out, print_json
+from services.cli.runs import Run
+
+
+def register(root: typer.Typer) -> None:
+    """Add the command to the root."""
+    root.command()(samples)
+
+
+def samples(
+    run: Run,
+    step: Annotated[int | None, typer.Option(min=1, help="Only of this step.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 20,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Show some of the answers RUN was trained on, with their rewards: the newest ones, the last
+    step at the end (with --json first)."""
+    found = Gateway(gateway).get(f"/v1/runs/{run}/samples", step=step, limit=limit)
+    if as_json:
+        print_json(found)
+        return
+    for one in reversed(found["samples"]):
+        show(one)
+    if not found["samples"]:
+        of = f" of step {step}" if step else ""
+        out.print(
+            f"[dim]no answers{of}: they are written down after each step, where "
+            "training.log_samples is not 0[/]",
+            soft_wrap=True,
+        )
+
+
+def show(one: dict[str, Any]) -> None:
+    """Print one answer."""
+    facts = [
+        f"advantage {number(one['advantage'])}",
+        f"{one['tokens']} tokens, {one['finish_reason']}",
+        f"row {one['row']}, draw {one['draw']}",
+        f"version {', '.join(map(str, one['versions'])) or '–'}",
+    ]
+    reward = f"reward {number(one['reward'])} {one['status']}"
+    head = Text.assemble((f"step {one['step']}  {reward}", "bold"), "  ", "  ".join(facts))
+    out.print(head, soft_wrap=True)
+    if len(one["components"]) > 1:
+        parts = (f"{name} {number(value)}" for name, value in one["components"].items())
+        out.print(Text("  " + "  ".join(map(visible, parts))), soft_wrap=True)
+    for name in ("prompt", "completion"):
+        out.print(Text(f"  {name}", "dim"))
+        out.print(Padding(Text(visible(one[name])), (0, 0, 0, 4)))
+    out.print()
+
+
+def number(value: float | None) -> str:
+    """Three decimals; – where there is none."""
+    return "–" if value is None else f"{value:.3f}"
+
+
+def visible(text: str) -> str:
+    """`text` without what a terminal would obey: control characters as U+FFFD, but for line ends
+    and tabs."""
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}"
+        if character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cf")
+        else character
+        for character in text
+    )

@@ -1,0 +1,27 @@
+// The newest answers of a run. They are what a policy sampled: never anything but textContent.
+
+import { element, number } from "./dom.js";
+
+// `samples`: as GET /v1/runs/RUN/samples has them; of a step the best first.
+export function showAnswers(list, samples) {
+  const ordered = [...samples].sort((a, b) => b.step - a.step || (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
+  list.replaceChildren(...ordered.map(answer));
+}
+
+function answer(one) {
+  const item = element("li");
+  const head = element("p");
+  head.append(
+    element("b", `reward ${number(one.reward, 3) ?? "–"}`),
+    element("span", one.status),
+    element("span", `step ${one.step}`),
+    element("span", `advantage ${number(one.advantage, 3) ?? "–"}`),
+    element("span", `${one.tokens} tokens, ${one.finish_reason}`),
+    element("span", `row ${one.row}, draw ${one.draw}`),
+  );
+  const parts = Object.entries(one.components);
+  if (parts.length > 1)
+    head.append(element("span", parts.map(([name, value]) => `${name} ${number(value, 3) ?? "–"}`).join(", ")));
+  item.append(head, element("pre", one.prompt, { class: "quiet" }), element("pre", one.completion));
+  return item;
+}

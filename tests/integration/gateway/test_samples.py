@@ -1,0 +1,121 @@
+"""Sampled answers over HTTP, in a terminal and as JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.gateway.servers import GatewayProcess, problems
+from tests.integration.gateway.test_cli import Headrace, environment, headrace
+
+__all__ = ["environment", "headrace"]
+
+pytestmark = pytest.mark.usefixtures("sums")
+
+
+def answer(step: int, reward: float | None, **more: Any) -> dict[str, Any]:
+    return {
+        "step": step,
+        "draw": 10 * step,
+        "row": 7,
+        "prompt": "<bos>1+2=",
+        "completion": "3<eos>",
+        "tokens": 2,
+        "reward": reward,
+        "status": "correct",
+        "components": {"math": reward, "format": 0.5},
+        "advantage": -0.25,
+        "finish_reason": "stop",
+        "versions": [step - 1],
+    } | more
+
+
+@pytest.fixture
+def run(submit: Any) -> str:
+    id: str = submit().json()["id"]
+    return id
+
+
+def written(gateway: GatewayProcess, run: str, rows: list[dict[str, Any]], torn: str = "") -> None:
+    folder = gateway.data / "runs" / run
+    folder.mkdir(parents=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "samples.jsonl").write_text(text + torn)
+
+
+def test_the_newest_answers_come_first_and_older_ones_page_by_page(
+    api: httpx.Client, run: str, gateway: GatewayProcess
+) -> None:
+    rows = [answer(step, reward) for step in (1, 2, 3) for reward in (1.0, None)]
+    written(gateway, run, rows, torn='{"step": 4, "dr')
+    path = f"/v1/runs/{run}/samples"
+
+    assert api.get(path).json() == {"run": run, "samples": rows[::-1], "next": None}
+    assert api.get(f"{path}?step=2").json()["samples"] == [rows[3], rows[2]]
+    assert api.get(f"{path}?step=9").json() == {"run": run, "samples": [], "next": None}
+    pages, before = [], ""
+    while True:
+        page = api.get(f"{path}?limit=4{before}").json()
+        pages.append(page["samples"])
+        if page["next"] is None:
+            break
+        before = f"&before={page['next']}"
+    assert pages == [rows[:1:-1], rows[1::-1]]
+
+
+def test_a_run_that_has_trained_nothing_yet_has_none(api: httpx.Client, run: str) -> None:
+    assert api.get(f"/v1/runs/{run}/samples").json() == {"run": run, "samples": [], "next": None}
+
+
+def test_a_run_that_there_is_not_and_limits_out_of_bounds_are_refused(
+    api: httpx.Client, run: str
+) -> None:
+    assert api.get("/v1/runs/nobody/samples").status_code == 404
+    for wrong in ("limit=0", "limit=1001", "step=0", "step=x", "before=-1"):
+        refused = api.get(f"/v1/runs/{run}/samples?{wrong}")
+        assert refused.status_code == 422
+        assert list(problems(refused)) == [f"query.{wrong.partition('=')[0]}"]
+
+
+def test_the_api_describes_what_an_answer_is(api: httpx.Client) -> None:
+    described = api.get("/openapi.json").json()
+
+    assert "/v1/runs/{run}/samples" in described["paths"]
+    answer = described["components"]["schemas"]["SampledAnswer"]["properties"]
+    assert all(field["description"] for field in answer.values())
+
+
+def test_in_a_terminal_the_newest_step_stands_last_and_no_answer_commands_it(
+    headrace: Headrace, run: str, gateway: GatewayProcess
+) -> None:
+    hostile = answer(2, None, completion="\x1b[2J[red]3[/]\x9b1A<eos>", advantage=None)
+    written(gateway, run, [answer(1, 1.0), hostile])
+
+    said = headrace("samples", run)
+
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.split("\n\n")[0].splitlines() == [
+        "step 1  reward 1.000 correct  advantage -0.250  2 tokens, stop  row 7, draw 10  version 0",
+        "  math 1.000  format 0.500",
+        "  prompt",
+        f"{'    <bos>1+2=':200}",
+        "  completion",
+        f"{'    3<eos>':200}",
+    ]
+    assert "step 2  reward – correct  advantage –" in said.stdout
+    assert "\N{REPLACEMENT CHARACTER}[2J[red]3[/]\N{REPLACEMENT CHARACTER}1A<eos>" in said.stdout
+    assert "\x1b" not in said.stdout
+    assert json.loads(headrace("samples", run, "--json", "--limit", "1").stdout)["samples"] == [
+        hostile
+    ]
+    assert headrace("samples", run, "--step", "1").stdout.startswith("step 1  reward 1.000")
+
+
+def test_no_answers_yet_is_said_in_words(headrace: Headrace, run: str, tmp_path: Path) -> None:
+    said = headrace("samples", run, "--step", "3")
+
+    assert said.returncode == 0
+    assert said.stdout.startswith("no answers of step 3: they are written down after each step")
+    assert headrace("samples", "nobody").returncode == 1
