@@ -1,8 +1,8 @@
 """Conversations a second: the `model` verifier against the same model bare, in batches.
 
 The bare side loads the model with transformers, has all conversations at once, sorts them by length
-and fills forward passes of as many tokens: the best that batching can do. The service gets them 64
-a request.
+and fills forward passes of as many tokens as suit a CPU: the best that batching can do. The service
+gets them 64 a request.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any
 from bench.reward_client import Address, Rate, ask
 
 SIZE, CONNECTIONS = 64, 8
-BATCH_TOKENS = 16_384
+BATCH_TOKENS = 4_096
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
 
 

@@ -85,8 +85,11 @@ class RewardSettings(Settings):
     reward_model_max_tokens: int = Field(
         4096, ge=1, description="The longest conversation; longer ones lose their beginning."
     )
-    reward_model_batch_tokens: int = Field(
-        16384, ge=1, description="Tokens of one forward pass of a reward model, padding included."
+    reward_model_batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens of one forward pass of a reward model, padding included. Default: "
+        "16,384 on a GPU, 4,096 on a CPU.",
     )
     reward_model_code: bool = Field(
         False, description="Run the Python code that comes with reward models (get_score)."

@@ -40,13 +40,13 @@ def main() -> int:
             return 1
         connection.sendall(pack(Loaded(scorer.labels)))
         try:
-            _serve(connection, scorer, options.batch_tokens)
+            _serve(connection, scorer)
         except ConnectionError:
             return 0
     return 0
 
 
-def _serve(connection: socket.socket, scorer: Scorer, batch_tokens: int) -> None:
+def _serve(connection: socket.socket, scorer: Scorer) -> None:
     unpacker = Unpacker()
     waiting: list[tuple[int, Encoded]] = []
     while True:
@@ -59,7 +59,7 @@ def _serve(connection: socket.socket, scorer: Scorer, batch_tokens: int) -> None
         waiting += _encoded(connection, scorer, [_QUESTIONS.decode(body) for body in bodies])
         if not waiting:
             continue
-        chosen = next_batch([len(one.ids) for _, one in waiting], batch_tokens)
+        chosen = next_batch([len(one.ids) for _, one in waiting], scorer.batch_tokens)
         batch = [waiting[index] for index in chosen]
         for index in reversed(chosen):
             del waiting[index]

@@ -18,6 +18,10 @@ from transformers import (
 from reward.models.wire import Options
 from reward.verifiers.base import Message, brief
 
+BATCH_TOKENS, BATCH_TOKENS_CPU = 16_384, 4_096
+"""Tokens of a forward pass. On a CPU more are slower, not faster: activations leave its caches
+(3 M parameters, 2 cores: 69 conversations a second, against 47 with 16,384)."""
+
 Scores = list[float] | str
 """One score a label, or why there are none."""
 
@@ -36,6 +40,8 @@ class Scorer(Protocol):
     """What the process needs of a model."""
 
     labels: int
+    batch_tokens: int
+    """Of one forward pass, at most."""
 
     def encode(self, conversations: list[list[Message]]) -> list[Encoded]:
         """Tokens, cut at the front to the longest that the model takes."""
@@ -82,6 +88,7 @@ class Classifier:
 
     def __init__(self, options: Options) -> None:
         self.device, dtype = _placement(options)
+        self.batch_tokens = _batch_tokens(options, self.device)
         self.tokenizer = AutoTokenizer.from_pretrained(
             options.path, trust_remote_code=options.trust_remote_code
         )
@@ -181,6 +188,7 @@ class OwnScorer:
 
     def __init__(self, options: Options) -> None:
         device, dtype = _placement(options)
+        self.batch_tokens = _batch_tokens(options, device)
         self.tokenizer = AutoTokenizer.from_pretrained(options.path, trust_remote_code=True)
         model = AutoModel.from_pretrained(options.path, dtype=dtype, trust_remote_code=True)
         if not hasattr(model, "get_score"):
@@ -216,6 +224,10 @@ def _placement(options: Options) -> tuple[str, Any]:
     if name == "auto":
         name = "float32" if device == "cpu" else "bfloat16"
     return device, getattr(torch, name)
+
+
+def _batch_tokens(options: Options, device: str) -> int:
+    return options.batch_tokens or (BATCH_TOKENS_CPU if device == "cpu" else BATCH_TOKENS)
 
 
 def _max_tokens(config: Any, options: Options) -> int:

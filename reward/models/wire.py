@@ -16,8 +16,8 @@ class Options(msgspec.Struct, frozen=True):
     """`auto`: bfloat16 on a GPU, float32 on the CPU."""
     max_tokens: int = 4096
     """The longest conversation; of a longer one the beginning is cut off."""
-    batch_tokens: int = 16384
-    """Tokens of one forward pass, padding included."""
+    batch_tokens: int | None = None
+    """Tokens of one forward pass, padding included. None: as many as suit the device."""
     trust_remote_code: bool = False
     """Run Python files that come with the model."""
 
