@@ -69,11 +69,13 @@ def main() -> int:
         with connect(settings, stop) as link:
             if (code := agree_on_start(ranks, link, settings)) != 0:
                 return code
-            serve(ranks, link, Volume(settings.data, settings.gateway_url, key_for(settings)), stop)
-    except SchemaMismatch as error:
-        sys.stderr.write(f"error: {error}\n")
-        return EXIT_SETTINGS
-    except (UnsafeRedis, *REDIS_AWAY) as error:
+            volume = Volume(settings.data, settings.gateway_url, key_for(settings))
+            try:
+                serve(ranks, link, volume, stop)
+            except SchemaMismatch as error:
+                sys.stderr.write(f"error: {error}\n")
+                return EXIT_SETTINGS
+    except (UnsafeRedis, SchemaMismatch, *REDIS_AWAY) as error:
         sys.stderr.write(f"error: {cannot_use(settings, error)}\n")
         return EXIT_SETTINGS
     stop_ranks(ranks)

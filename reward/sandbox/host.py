@@ -209,10 +209,15 @@ class _Running:
         pids = list(_descendants(self._pid))
         if len(pids) > limits.processes:
             return "process_limit"
-        # Pages that processes share count once; finding out which takes long.
-        most = limits.memory_bytes
-        over = sum(map(_resident, pids)) > most and sum(map(_proportional, pids)) > most
+        # Processes are read one after the other: the share of one that ends meanwhile falls to
+        # those that are read after it, and counts twice. So what is over is looked at again.
+        over = self._over(limits.memory_bytes) and self._over(limits.memory_bytes)
         return "memory_limit" if over else ""
+
+    def _over(self, most: int) -> bool:
+        pids = list(_descendants(self._pid))
+        # Pages that processes share count once; finding out which takes long.
+        return sum(map(_resident, pids)) > most and sum(map(_proportional, pids)) > most
 
     def end(self) -> None:
         """Have all its processes killed."""

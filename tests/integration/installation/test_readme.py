@@ -70,7 +70,7 @@ def test_every_curl_line_of_the_readme_is_answered(
         return found
 
     lines = curl_lines()
-    assert len(lines) == 9
+    assert len(lines) == 10
     for command in lines:
         if command.endswith("/cancel"):
             eventually(lambda: record()["step"] >= 1, within=60)
