@@ -18,7 +18,6 @@ from typing import Any
 from bench.reward_client import Address, Rate, ask
 
 SIZE, CONNECTIONS = 64, 8
-BATCH_TOKENS = 4_096
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
 
 
@@ -97,6 +96,8 @@ def bare(folder: Path, count: int) -> float:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+    from reward.models.scorer import BATCH_TOKENS_CPU
+
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     model.config.use_cache = False
@@ -112,7 +113,7 @@ def bare(folder: Path, count: int) -> float:
         while rows:
             # Rows of rising length: the longest of so many decides.
             size = next(
-                (n for n in range(len(rows), 0, -1) if n * len(rows[n - 1]) <= BATCH_TOKENS), 1
+                (n for n in range(len(rows), 0, -1) if n * len(rows[n - 1]) <= BATCH_TOKENS_CPU), 1
             )
             batch, rows = rows[:size], rows[size:]
             padded = tokenizer.pad({"input_ids": batch}, return_tensors="pt")

@@ -7,6 +7,7 @@ them. What decoding takes is tokens, not weights: milliseconds a step.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from learner.batch import Sample
@@ -53,9 +54,9 @@ def choose(rewards: Sequence[Rewards], step: int, count: int) -> list[tuple[int,
     if not rewards:
         return []
     turn = step % len(rewards)
-    chosen = [(turn, i) for i in extremes(rewards[turn])]
-    chosen += [pair for pair in _others(rewards, step) if pair not in chosen]
-    return chosen[:count]
+    first = [(turn, i) for i in extremes(rewards[turn])]
+    others = (pair for pair in _others(rewards, step) if pair not in first)
+    return list(islice(chain(first, others), count))
 
 
 def extremes(rewards: Rewards) -> list[int]:

@@ -211,13 +211,9 @@ class _Running:
             return "process_limit"
         # Processes are read one after the other: the share of one that ends meanwhile falls to
         # those that are read after it, and counts twice. So what is over is looked at again.
-        over = self._over(limits.memory_bytes) and self._over(limits.memory_bytes)
+        most = limits.memory_bytes
+        over = _over(pids, most) and _over(list(_descendants(self._pid)), most)
         return "memory_limit" if over else ""
-
-    def _over(self, most: int) -> bool:
-        pids = list(_descendants(self._pid))
-        # Pages that processes share count once; finding out which takes long.
-        return sum(map(_resident, pids)) > most and sum(map(_proportional, pids)) > most
 
     def end(self) -> None:
         """Have all its processes killed."""
@@ -269,6 +265,12 @@ def _descendants(pid: int) -> Iterator[int]:
             for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
                 yield int(child)
                 yield from _descendants(int(child))
+
+
+def _over(pids: Sequence[int], most: int) -> bool:
+    """Whether these processes have more than `most` bytes together. Pages that they share count
+    once; finding out which takes long."""
+    return sum(map(_resident, pids)) > most and sum(map(_proportional, pids)) > most
 
 
 def _resident(pid: int) -> int:
