@@ -113,8 +113,8 @@ class Zygote:
             program = os.fork()
             if program == 0:
                 self._become_program(order, report, task, *fds)
-            for fd in (task, *fds):
-                os.close(fd)
+            # The descriptors stay open here, too: the other end of a socket hears of the program's
+            # end only once that has been reported.
             ended = 0
             while ended != program:
                 ended, status, usage = os.wait4(-1, 0)

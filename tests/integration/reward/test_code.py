@@ -247,6 +247,14 @@ def test_what_a_program_runs_into_is_its_own_fault(score: Score, program: str, d
     assert detail in calling.detail
 
 
+def test_how_a_program_ended_is_known_whatever_it_has_closed(score: Score) -> None:
+    # The test must not hear of an end that has not been reported: it would end first, and the
+    # program then with it, by us.
+    program = "import os, time\nos.closerange(3, 100)\ntime.sleep(.3)\nos._exit(7)"
+
+    assert "exit code 7" in score(program, ADD_ASSERTS).detail
+
+
 def test_all_tests_together_have_the_items_time(score: Score) -> None:
     tests = [{"input": "", "output": "1"}] * 1000
 

@@ -37,9 +37,10 @@ def serving(streams: list[str]) -> Iterator[str]:
             said = left.pop(0).encode()
             self.send_response(200)
             self.send_header("content-length", str(len(said) + (1 if left else 0)))
+            # Said, as well as done: the client must not ask its next question on this connection.
+            self.send_header("connection", "close")
             self.end_headers()
             self.wfile.write(said)
-            self.close_connection = True
 
         def log_message(self, *arguments: object) -> None:
             """Nothing is printed."""
