@@ -1,6 +1,7 @@
-"""`headrace submit`, `runs`, `watch`, `cancel`, `resume`."""
+"""`headrace submit`, `runs`, `watch`, `cancel`, `resume`, `rm`."""
 
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +33,7 @@ Watch = Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")
 
 def register(root: typer.Typer) -> None:
     """Add these commands to the root."""
-    for command in (submit, runs, watch, cancel, resume):
+    for command in (submit, runs, watch, cancel, resume, rm):
         root.command()(command)
 
 
@@ -156,6 +157,44 @@ def cancel(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> Non
     said = "cancelled" if record["state"] == "cancelled" else "cancelling"
     name = f"{escape(record['name'])} ({record['id']})"
     out.print(f"[magenta]{said}[/] {name}" + " already, nothing to do" * again)
+
+
+def rm(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Ids, beginnings of ids, or names."),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Delete runs that are over, with their checkpoints, metrics and answers. Datasets stay.
+
+    Refused while another run continues one of them, or starts from what it made.
+    """
+    api = Gateway(gateway)
+    found = {record["id"]: record for record in (api.get(f"/v1/runs/{run}") for run in runs)}
+    # The newest first: it may continue an older one.
+    records = sorted(found.values(), key=lambda record: record["created"], reverse=True)
+    if not yes:
+        _confirm(records)
+    for record in records:
+        api.delete(f"/v1/runs/{record['id']}")
+        if not as_json:
+            out.print(f"[green]deleted[/] {escape(record['name'])} ({record['id']})")
+    if as_json:
+        print_json({"deleted": list(found)})
+
+
+def _confirm(records: list[dict[str, Any]]) -> None:
+    if not sys.stdin.isatty():
+        raise CliError("what is deleted is gone for good: say --yes where nobody can be asked")
+    for record in records:
+        steps = f"step {record['step']}/{record['max_steps'] or '?'}"
+        name = f"[bold]{escape(record['name'])}[/]"
+        out.print(f"{record['id']}  {name}  {state(record['state'])}  {steps}")
+    what = "this run" if len(records) == 1 else f"these {len(records)} runs"
+    typer.confirm(f"Delete {what}, checkpoints included?", abort=True)
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
+import anyio.to_thread
 import httpx
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
@@ -12,6 +13,7 @@ from starlette.types import Scope
 
 from services.gateway import problems
 from services.gateway.access import Access
+from services.gateway.deletion import remove_deleted
 from services.gateway.guard import Guard, Keyring
 from services.gateway.routes import (
     audit,
@@ -46,7 +48,7 @@ thing where several are.
 
 TAGS = [
     {"name": "datasets", "description": "Rows to train on; uploaded once, immutable, appendable."},
-    {"name": "runs", "description": "Training jobs: submit, list, follow, cancel."},
+    {"name": "runs", "description": "Training jobs: submit, list, follow, cancel, delete."},
     {"name": "recipes", "description": "Run configs known to work."},
     {"name": "workers", "description": "Who generates."},
     {"name": "files", "description": "Parts of the data volume, for hosts without it."},
@@ -76,6 +78,7 @@ def create_app(settings: GatewaySettings, first_key: str | None = None) -> FastA
             keyring = Keyring(first_key, store.api_keys) if first_key else None
             app.state.access = Access(settings, store, Volume(settings.data), http, keyring)
             try:
+                await anyio.to_thread.run_sync(remove_deleted, settings.data)
                 yield
             finally:
                 await store.close()

@@ -29,7 +29,7 @@ class Unplanned(RuntimeError):
 
 
 class StillRunning(ValueError):
-    """A run that has not ended cannot be continued by another."""
+    """A run that has not ended can neither be continued by another nor deleted."""
 
     def __init__(self, run: str, state: str) -> None:
         super().__init__(f"run {run} is {state}: cancel it before it is resumed, or let it go on")

@@ -11,7 +11,7 @@ from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
 from services.store.errors import Fenced, StillRunning
 from services.store.evaluations import PARTS as EVALUATION_PARTS
-from services.store.keys import POOLS, RUNS, pool_key, run_key
+from services.store.keys import POOLS, RUN_PARTS, RUNS, pool_key, run_key
 from services.store.scripts import Scripts
 
 OLDEST_FIRST = 1e10
@@ -224,6 +224,19 @@ class Runs:
     async def fail(self, run: str, reason: str) -> bool:
         """End a run as failed. Its learner notices and goes on to the next."""
         return await self.set_state(run, RunState.FAILED, reason)
+
+    async def free(self, record: RunRecord) -> bool:
+        """Take a run that is over out of its pool's queue; whether no learner holds it either."""
+        await self._redis.zrem(pool_key(record.pool, "queue"), record.id)
+        active = await self._redis.get(pool_key(record.pool, "active"))
+        return active is None or active.decode() != record.id
+
+    async def delete(self, run: str) -> None:
+        """Forget a run that is over and that nobody holds. Raises StillRunning."""
+        keys = [run_key(run, part) for part in RUN_PARTS]
+        if not await self._scripts.run("delete_run", keys, []):
+            raise StillRunning(run, "not over")
+        await self._redis.zrem(RUNS, run)
 
     # --- the learner --------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""`/v1/runs`: submit, list, show, cancel, metrics."""
+"""`/v1/runs`: submit, list, show, cancel, delete, metrics."""
 
 import json
 from http import HTTPStatus
@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from services.contracts.records import RunRecord, RunState
 from services.gateway.access import RUN_PROBLEMS, AccessDep, RunDep
+from services.gateway.deletion import delete_run
 from services.gateway.submission import RunSubmission, accept
 from services.http import Problem, responses
 from services.logs import get_logger
@@ -94,6 +95,20 @@ async def cancel(given: AccessDep, record: RunDep) -> RunRecord:
     await given.store.runs.cancel(record.id)
     log.info("run cancelled", run=record.id, name=record.name)
     return await given.store.runs.get(record.id) or record
+
+
+@router.delete(
+    "/{run}",
+    status_code=HTTPStatus.NO_CONTENT,
+    summary="Delete a run",
+    responses=responses(RUN_PROBLEMS | {409: "It is not over, or another run needs it"}),
+)
+async def delete(given: AccessDep, record: RunDep) -> None:
+    """Delete a run that is over: its record, metrics, answers, checkpoints, weights, and its
+    ledger. Refused (409) while another run continues it, or one that is not over starts from what
+    it made. Its dataset stays."""
+    await delete_run(given, record)
+    log.info("run deleted", run=record.id, name=record.name)
 
 
 @router.get("/{run}/metrics", summary="Metrics of a run", responses=responses(RUN_PROBLEMS))

@@ -48,6 +48,8 @@ const post = (path, body) =>
     body: body && JSON.stringify(body),
   });
 
+const remove = (path) => ask(path, { method: "DELETE" });
+
 function askForKey(wanted) {
   if ($("key-form").hidden === !wanted) return;
   $("key-form").hidden = !wanted;
@@ -67,7 +69,11 @@ async function refresh() {
     if ($("key-form").hidden) $("connection").textContent =
       error instanceof TypeError ? "The gateway does not answer; trying again." : error.message;
   }
-  setTimeout(refresh, document.hidden ? 15000 : 3000);
+}
+
+async function follow() {
+  await refresh();
+  setTimeout(follow, document.hidden ? 15000 : 3000);
 }
 
 function showRuns(runs) {
@@ -103,6 +109,15 @@ function showRuns(runs) {
     run = { ...run, ...fresh, step: Math.max(run.step, fresh.step) };
     showRun();
   }
+}
+
+/** No run is shown, so that the next list of runs chooses one. */
+function leave() {
+  source?.close();
+  source = chosen = run = null;
+  pinned = false;
+  history.replaceState(null, "", location.pathname);
+  $("run").hidden = true;
 }
 
 async function refreshAnswers() {
@@ -195,6 +210,7 @@ function showRun() {
   $("reason").textContent = run.reason;
   $("cancel").hidden = FINAL.has(run.state);
   $("resume").hidden = !(run.kind === "rl" && (run.state === "failed" || run.state === "cancelled"));
+  $("delete").hidden = !FINAL.has(run.state);
   const share = run.max_steps ? Math.min(1, run.step / run.max_steps) : 0;
   $("bar").style.width = `${share * 100}%`;
   $("bar").parentElement.setAttribute("aria-valuenow", Math.round(share * 100));
@@ -283,6 +299,15 @@ $("resume").addEventListener("click", () =>
     choose(record);
   }),
 );
+$("delete").addEventListener("click", () => {
+  const made = run.step ? `, the ${run.step} steps it has trained` : "";
+  if (!confirm(`Delete ${run.name} (${run.id})? Its checkpoints${made} and its answers are gone for good.`)) return;
+  act($("delete"), async () => {
+    await remove(`v1/runs/${encodeURIComponent(run.id)}`);
+    leave();
+    await refresh();
+  });
+});
 $("key-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   $("key-problem").textContent = "";
@@ -303,4 +328,4 @@ $("metric").addEventListener("change", showChart);
 addEventListener("resize", () => fit($("chart")));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => run && showChart());
 showRecipes().catch(() => setTimeout(showRecipes, 5000));
-refresh();
+follow();

@@ -1,0 +1,83 @@
+"""Deletes runs that are over: who still needs one, and in what order its parts go.
+
+The folder is renamed first, so that it goes whole or not at all; then what the store knows; then
+the files, which may take a while. A gateway that dies in between finishes the files when it starts,
+and the run, where the store still knows it, can be deleted again.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import time
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+from services.contracts.records import RunRecord
+from services.gateway.access import Access
+from services.http import Problem
+from services.model_path import PREFIX
+
+_DELETED = ".deleted-"
+"""How folders begin whose runs are gone; names with a dot are in no backup."""
+
+_PATIENCE = 3.0
+"""Seconds for a learner that has just ended a run to let go of it, which takes milliseconds."""
+
+
+async def delete_run(given: Access, record: RunRecord) -> None:
+    """Delete a run with all that it has made. Raises Problem 409 where it is not over, or another
+    run needs it; OSError where its files cannot be removed: it stays, then."""
+    named = f"run {record.name} ({record.id})"
+    if not record.state.final:
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"{named} is {record.state}: cancel it, and delete it once it is over",
+        )
+    for other in await given.store.runs.list():
+        if (need := _need(other, record.id)) is not None:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"{named} is needed by {other.name} ({other.id}, {other.state}), which {need}",
+            )
+    deadline = time.monotonic() + _PATIENCE
+    while not await given.store.runs.free(record):
+        if time.monotonic() > deadline:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"the learner of pool {record.pool!r} has not let go of {named} yet: try again in "
+                "a moment, while that learner runs",
+            )
+        await asyncio.sleep(0.1)
+    await anyio.to_thread.run_sync(_set_aside, given.volume.path(f"runs/{record.id}"))
+    await given.store.runs.delete(record.id)
+    await anyio.to_thread.run_sync(remove_deleted, given.volume.root)
+
+
+def _need(other: RunRecord, run: str) -> str | None:
+    """What `other` needs `run` for, and the way out; None where it does not."""
+    if other.resume_from == run:
+        return "continues it: delete that one first"
+    if not other.state.final and PREFIX + run in _models(other.config):
+        return "starts from what it made: cancel that one, or let it end"
+    return None
+
+
+def _models(config: dict[str, Any]) -> list[Any]:
+    critic = (config.get("algorithm") or {}).get("critic") or {}
+    return [config.get("model", {}).get("path"), critic.get("path")]
+
+
+def _set_aside(folder: Path) -> None:
+    # A run that never started has none.
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(folder.with_name(_DELETED + folder.name))
+
+
+def remove_deleted(data: Path) -> None:
+    """Remove the files of runs that are gone. What cannot be removed now is tried again at the next
+    deletion, or start."""
+    for folder in data.glob(f"runs/{_DELETED}*"):
+        shutil.rmtree(folder, ignore_errors=True)

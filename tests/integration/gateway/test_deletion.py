@@ -1,0 +1,173 @@
+"""Deleting runs: what goes, what stays, who still needs one, and a gateway that dies over it."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+
+from services.store import Store
+from services.store.keys import RUNS, pool_key
+from tests.integration.gateway.servers import GatewayProcess, InStore, RedisServer
+from tests.integration.gateway.test_cli import Headrace, environment, headrace
+
+__all__ = ["environment", "headrace"]
+
+pytestmark = pytest.mark.usefixtures("sums")
+
+
+@pytest.fixture
+def ended(api: httpx.Client, submit: Any, gateway: GatewayProcess, in_store: InStore) -> Any:
+    """Makes runs that are over: id by id, with a checkpoint each."""
+
+    def make(**submission: Any) -> str:
+        response = submit(**submission)
+        assert response.status_code == 201, response.text
+        run: str = response.json()["id"]
+        folder = f"runs/{run}/checkpoints/step-000005"
+        (gateway.data / folder).mkdir(parents=True)
+        (gateway.data / folder / "model.safetensors").write_bytes(b"weights")
+        (gateway.data / folder / "config.json").write_text("{}")
+
+        async def train(store: Store) -> None:
+            epoch = await store.runs.acquire(run, "9f3a1c")
+            await store.runs.update(run, epoch, {"checkpoint": folder, "committed_step": 5})
+
+        in_store(train)
+        api.post(f"/v1/runs/{run}/cancel").raise_for_status()
+        return run
+
+    return make
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Iterator[Redis]:
+    with Redis.from_url(redis_server.url) as client:
+        yield client
+
+
+def test_a_deleted_run_leaves_nothing_but_its_dataset(
+    api: httpx.Client, ended: Any, gateway: GatewayProcess, redis: Redis
+) -> None:
+    run, other = ended(), ended()
+    assert redis.keys(f"*{run}*")
+    assert redis.zscore(RUNS, run)
+
+    assert api.delete(f"/v1/runs/{run}").status_code == 204
+
+    assert redis.keys(f"*{run}*") == []
+    assert redis.zscore(RUNS, run) is None
+    assert [path.name for path in (gateway.data / "runs").iterdir() if run in path.name] == []
+    assert api.get(f"/v1/runs/{run}").status_code == 404
+    assert api.delete(f"/v1/runs/{run}").status_code == 404
+    assert run not in [one["id"] for one in api.get("/v1/runs").json()["runs"]]
+    assert api.get(f"/v1/runs/{other}").json()["state"] == "cancelled"
+    assert (gateway.data / f"runs/{other}/checkpoints").is_dir()
+    assert api.get("/v1/datasets/sums").status_code == 200
+
+
+def test_a_run_that_is_not_over_is_not_deleted(api: httpx.Client, submit: Any) -> None:
+    run = submit(name="mine").json()["id"]
+
+    refused = api.delete(f"/v1/runs/{run}")
+
+    assert refused.status_code == 409
+    assert refused.json()["detail"] == (
+        f"run mine ({run}) is queued: cancel it, and delete it once it is over"
+    )
+    assert api.get(f"/v1/runs/{run}").json()["state"] == "queued"
+
+
+def test_a_run_that_others_need_stays_until_they_are_gone_or_over(
+    api: httpx.Client, ended: Any, submit: Any, gateway: GatewayProcess
+) -> None:
+    first = ended()
+    second = ended(resume_from=first)
+
+    continued = api.delete(f"/v1/runs/{first}")
+    starts = submit({"model": {"path": f"run:{first}"}}).json()["id"]
+    api.delete(f"/v1/runs/{second}").raise_for_status()
+    begun = api.delete(f"/v1/runs/{first}")
+    api.post(f"/v1/runs/{starts}/cancel").raise_for_status()
+    free = api.delete(f"/v1/runs/{first}")
+
+    assert (continued.status_code, begun.status_code, free.status_code) == (409, 409, 204)
+    assert f"({second}, cancelled), which continues it" in continued.json()["detail"]
+    assert f"({starts}, queued), which starts from what it made" in begun.json()["detail"]
+
+
+def test_a_run_that_its_learner_still_holds_is_not_deleted(
+    api: httpx.Client, ended: Any, gateway: GatewayProcess, redis: Redis
+) -> None:
+    run = ended()
+    active = pool_key("default", "active")
+
+    redis.set(active, run)
+    refused = api.delete(f"/v1/runs/{run}")
+    redis.delete(active)
+
+    assert refused.status_code == 409
+    assert "has not let go of" in refused.json()["detail"]
+    assert (gateway.data / f"runs/{run}/checkpoints").is_dir(), "untouched"
+    assert api.delete(f"/v1/runs/{run}").status_code == 204
+
+
+def test_a_gateway_that_starts_removes_what_a_deletion_has_left(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    left, whole = tmp_path / "data/runs/.deleted-9f3a1c00", tmp_path / "data/runs/7be2d410"
+    for folder in (left, whole):
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "checkpoints/model.safetensors").write_bytes(b"weights")
+
+    GatewayProcess(tmp_path / "data", redis_server.url).stop()
+
+    assert not left.exists()
+    assert (whole / "checkpoints/model.safetensors").exists()
+
+
+def test_in_a_terminal_runs_are_named_and_asked_about_before_they_go(
+    api: httpx.Client, ended: Any, headrace: Headrace, environment: dict[str, str]
+) -> None:
+    first = ended()
+    second = ended(resume_from=first)
+    command = [sys.executable, "-m", "services.cli", "rm", first, second]
+
+    unasked = headrace("rm", first)
+    answers = {}
+    for said in ("n", "y"):
+        ours, theirs = pty.openpty()
+        os.write(ours, f"{said}\n".encode())
+        done = subprocess.run(
+            command, stdin=theirs, env=environment, capture_output=True, text=True, timeout=60
+        )
+        answers[said] = (done.returncode, done.stdout)
+        os.close(ours)
+        os.close(theirs)
+
+    assert unasked.returncode == 1
+    assert "say --yes where nobody can be asked" in unasked.stderr
+    assert answers["n"][0] == 1
+    assert "Delete these 2 runs" in answers["n"][1]
+    assert "deleted" not in answers["n"][1]
+    assert answers["y"][0] == 0, answers["y"]
+    gone = [line.split()[-1] for line in answers["y"][1].splitlines() if "deleted" in line]
+    assert gone == [f"({second})", f"({first})"], "who continues a run goes before it"
+
+
+def test_without_being_asked_the_deleted_are_listed_as_json(ended: Any, headrace: Headrace) -> None:
+    run = ended()
+
+    done = headrace("rm", run[:6], "--yes", "--json")
+    again = headrace("rm", run, "--yes", "--json")
+
+    assert json.loads(done.stdout) == {"deleted": [run]}
+    assert again.returncode == 1
+    assert f"there is no run '{run}'" in json.loads(again.stdout)["error"]
