@@ -7,10 +7,10 @@ from bench.overlap import run
 
 @pytest.mark.timeout(180)
 def test_steps_are_measured_with_generation_and_training_at_the_same_time() -> None:
-    results = run([1], steps=3)
+    results = run([1], steps=1)
 
     found = results["eta"]["1"]
-    assert (found["warmup"], found["steps"]) == (4, 3)
+    assert (found["warmup"], found["steps"]) == (4, 1)
     assert 0 < found["share"] < 1.1
     # The learner waits for answers that would be too stale for the next batch.
     assert (found["sent_back"], found["dropped"]) == (0, 0)

@@ -63,6 +63,7 @@ class TorchWorker:
         self.straggler: asyncio.Event | None = None
         """Where set, the first group that is begun is handed in when it is set."""
         self.late: asyncio.Task[None] | None = None
+        self.lease_seconds = 60.0
         self.refused = ""
         """Why the last lease was refused."""
 
@@ -81,7 +82,7 @@ class TorchWorker:
                 lineage=manifest.lineage,
                 version=manifest.version,
                 count=2,
-                ttl=60.0,
+                ttl=self.lease_seconds,
                 reserve_bytes=4096,
             )
             self.refused = granted.refusal
