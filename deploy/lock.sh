@@ -37,10 +37,10 @@ compile() {
 }
 
 compile cpu "Everything \`make setup\` installs on a machine without a GPU." \
-    "${places[@]}" --extra cpu --extra dev \
+    "${places[@]}" --extra cpu --extra track --extra dev \
     --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec
 compile gpu "Everything \`make setup\` installs on a machine with an NVIDIA GPU." \
-    --extra gpu --extra dev
+    --extra gpu --extra track --extra dev
 # The same versions as above, which the tests run against.
 compile base "The gateway and the reward service: no torch, no vLLM." \
     "${places[@]}" --constraint deploy/locks/cpu.txt

@@ -19,6 +19,7 @@ from services.cli import (
     samples,
     scale,
     system,
+    track,
     why,
 )
 from services.cli.output import INTERRUPTED, CliError, err, show_error
@@ -35,6 +36,7 @@ root = typer.Typer(
 local.register(root)
 runs.register(root)
 samples.register(root)
+track.register(root)
 export.register(root)
 audit.register(root)
 why.register(root)

@@ -58,7 +58,7 @@ def undeclared(package: str, allowed: set[str], but: Collection[str] = ()) -> li
 @pytest.mark.parametrize("profile", ["cpu", "gpu"])
 @pytest.mark.parametrize("package", ALL)
 def test_every_import_is_declared(package: str, profile: str) -> None:
-    extras = (profile, "dev") if package in ("deploy", "tests") else (profile,)
+    extras = (profile, "dev", "track") if package in ("deploy", "tests") else (profile,)
     assert undeclared(package, declared(*extras)) == []
 
 

@@ -1,0 +1,128 @@
+"""Experiment trackers that a run's metrics are carried to, each from a library of its own that is
+imported where it is asked for.
+
+A tracker's `log` takes a row of metrics.jsonl: of a step, or of an evaluation, which comes when
+later steps have been logged.
+"""
+
+import importlib
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from services.cli.output import CliError
+
+PLACES = ("step", "evaluation/step")
+"""What says which step a row is of: the first is a row of training."""
+
+
+def place_of(row: dict[str, Any]) -> tuple[str, int]:
+    """Which row of a run this is: there is one of each step, and one of each evaluation."""
+    name = next(name for name in PLACES if name in row)
+    return name, int(row[name])
+
+
+class Tracker(Protocol):
+    """Where metrics go."""
+
+    name: str
+    place: str
+    """Where a person finds them."""
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Add a row."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+class TensorBoard:
+    """Event files in a folder of the run's own, written anew each time."""
+
+    name = "tensorboard"
+
+    def __init__(self, root: Path, record: dict[str, Any]) -> None:
+        """Raises CliError where tensorboard is not installed, or the folder cannot be written."""
+        summary = _imported("tensorboard.summary", "tensorboard")
+        folder = root / f"{record['name'].replace('/', '-')}-{record['id']}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # It all comes once more, and the same steps in two files make a line go back.
+            for file in folder.glob("events.out.tfevents.*"):
+                file.unlink()
+            self._writer = summary.Writer(str(folder))
+        except OSError as error:
+            raise CliError(f"{folder} cannot be written: {error.strerror}") from None
+        self.place = str(folder)
+
+    def log(self, row: dict[str, Any]) -> None:
+        """See Tracker."""
+        _, step = place_of(row)
+        for name, value in row.items():
+            if name not in (*PLACES, "time") and _number(value):
+                self._writer.add_scalar(name, value, step=step, wall_time=row.get("time"))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """See Tracker."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of the same id and name in a project; one that is there already goes on."""
+
+    name = "wandb"
+
+    def __init__(self, project: str, record: dict[str, Any]) -> None:
+        """Raises CliError where wandb is not installed, or refuses."""
+        wandb = _imported("wandb", "wandb")
+        # This process is not the one that trains: its output, code and load say nothing of the run.
+        settings = wandb.Settings(
+            console="off", x_disable_stats=True, save_code=False, disable_git=True, silent=True
+        )
+        try:
+            self._run = wandb.init(
+                project=project,
+                id=record["id"],
+                name=record["name"],
+                config=record["config"],
+                job_type=record["kind"],
+                resume="allow",
+                settings=settings,
+            )
+        except (wandb.Error, OSError, ValueError) as error:
+            raise CliError(f"wandb refuses: {error}") from None
+        self.place = str(self._run.dir if self._run.offline else self._run.url)
+        self._defined: set[str] = set()
+        self._there = {step: int(self._run.summary.get(step, -1)) for step in PLACES}
+
+    def log(self, row: dict[str, Any]) -> None:
+        """See Tracker."""
+        name, step = place_of(row)
+        if step <= self._there[name]:
+            return
+        # Evaluations come late, and W&B's own steps only ever rise: each metric is drawn over the
+        # step that its row names.
+        metrics = {metric: value for metric, value in row.items() if metric != "time"}
+        for metric in metrics.keys() - self._defined:
+            self._run.define_metric(metric, step_metric=None if metric == name else name)
+        self._defined |= metrics.keys()
+        self._run.log(metrics)
+
+    def close(self) -> None:
+        """See Tracker."""
+        self._run.finish()
+
+
+def _imported(module: str, package: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise CliError(
+            f"{package} is not installed here: pip install {package}, or headrace[track]"
+        ) from None
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
