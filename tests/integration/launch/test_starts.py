@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from services.launch.options import free_ports
 from tests.integration.gateway.servers import RedisServer
 from tests.integration.launch.conditions import eventually
 
@@ -22,12 +23,12 @@ MODULES = {
 
 
 def start(process: str, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Start it and wait for its end."""
+    """Start it and wait for its end. Somebody's gateway may have the usual port."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     return subprocess.run(
         [sys.executable, "-m", MODULES[process], *flags],
         cwd=ROOT,
-        env=kept | variables,
+        env=kept | {"HEADRACE_PORT": str(free_ports("127.0.0.1", 1)[0])} | variables,
         capture_output=True,
         text=True,
         check=False,

@@ -6,10 +6,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from redis.exceptions import RedisError
 
 from services.launch.redis import find_server, servers_here, write_config
 from services.process import die_with
@@ -52,34 +54,48 @@ class Place:
             )
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+@contextmanager
+def placed(folder: Path) -> Iterator[Place]:
+    """A place in `folder`, with what an earlier one has left there."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    config = write_config(tmp_path / "redis", port)
+    config = write_config(folder / "redis", port)
     server = subprocess.Popen(
         [find_server(servers_here()), config],
         stdout=subprocess.DEVNULL,
         preexec_fn=die_with(os.getpid()),
     )
-    (tmp_path / "data").mkdir()
-    yield Place(f"redis://127.0.0.1:{port}/0", tmp_path / "data")
+    (folder / "data").mkdir(exist_ok=True)
+    yield Place(f"redis://127.0.0.1:{port}/0", folder / "data")
     server.send_signal(signal.SIGKILL)
     server.wait()
 
 
 @pytest.fixture
-async def store(place: Place) -> AsyncIterator[Store]:
+def place(tmp_path: Path) -> Iterator[Place]:
+    with placed(tmp_path) as here:
+        yield here
+
+
+@asynccontextmanager
+async def stored(place: Place) -> AsyncIterator[Store]:
+    """Its store, once Redis answers."""
     store = Store.from_url(place.redis_url)
 
     async def answers() -> bool:
         try:
             await store.ping()
-        except OSError:
+        except (OSError, RedisError):
             return False
         return True
 
     await eventually(answers)
     yield store
     await store.close()
+
+
+@pytest.fixture
+async def store(place: Place) -> AsyncIterator[Store]:
+    async with stored(place) as here:
+        yield here

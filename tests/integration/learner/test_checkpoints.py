@@ -3,9 +3,11 @@ their way."""
 
 import asyncio
 import os
+import shutil
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from services.contracts.config import parse_config
 from services.contracts.records import RunRecord, RunState
 from services.store import Store
 from services.volume import Volume
-from tests.integration.learner.conftest import Place
+from tests.integration.learner.conftest import Place, placed, stored
 from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, steps, submit
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
@@ -26,15 +28,35 @@ TRAINING: dict[str, Any] = {"max_steps": STEPS, "checkpoint_every": 3, "tokens_p
 STOPPING = ("-m", "tests.integration.learner.stopping_learner")
 
 
+@pytest.fixture(scope="module")
+def midtrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a place where a model to start from has been made. Nothing runs there."""
+    folder = tmp_path_factory.mktemp("midtrained")
+
+    async def midtrain(place: Place) -> None:
+        async with stored(place) as store:
+            await add_sums(store, place.data)
+            await submit(store, "first", MIDTRAIN)
+            learner = place.learner()
+            await ended(store, "first")
+            learner.send_signal(signal.SIGTERM)
+            learner.wait(timeout=30)
+
+    with placed(folder) as place:
+        asyncio.run(midtrain(place))
+    return folder
+
+
+@pytest.fixture
+def place(midtrained: Path, tmp_path: Path) -> Iterator[Place]:
+    shutil.copytree(midtrained, tmp_path, dirs_exist_ok=True)
+    with placed(tmp_path) as here:
+        yield here
+
+
 @pytest.fixture
 async def working(place: Place, store: Store) -> AsyncIterator[TorchWorker]:
-    """A model to start from, a run of it that waits, and a worker that serves that run."""
-    await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
-    learner = place.learner()
-    await ended(store, "first")
-    learner.send_signal(signal.SIGTERM)
-    learner.wait(timeout=30)
+    """A run that waits, and a worker that serves it."""
     config = rl(training=TRAINING)
     await submit(store, "second", config)
     async with serving(store, Volume(place.data), "second", parse_config(config)) as worker:

@@ -262,7 +262,11 @@ async def whole_life(scene: Scene) -> None:
         (2, 3, {"no_signal": 1, "too_long": 1})
     )
     assert (audit.lost, audit.duplicated) == (0, 0)
-    assert [run.id for run in await store.runs.list()][-1:] != []
+    assert {run.id for run in await store.runs.list()} == {RUN, "r2", "r3"}
+    await store.runs.cancel("r3")
+    assert await store.runs.free(record("r3"))
+    await store.runs.delete("r3")
+    assert {run.id for run in await store.runs.list()} == {RUN, "r2"}
     await store.datasets.delete("held-out")
     await store.workers.remove("default", "w")
     await store.runs.release_pool("default", "box:1:1:a")
