@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from services.contracts.records import RunRecord
 from services.contracts.weights import ADAPTER_CONFIG
@@ -13,6 +14,14 @@ PREFIX = "run:"
 def run_named(path: str) -> str | None:
     """RUN of `run:RUN`, as it was written; None for a folder or a hub name."""
     return path.removeprefix(PREFIX) if path.startswith(PREFIX) else None
+
+
+def starts_from(config: dict[str, Any]) -> set[str]:
+    """Ids of the runs whose models the config of a run in the store names: its policy's, and its
+    critic's."""
+    critic = (config.get("algorithm") or {}).get("critic") or {}
+    paths = [config.get("model", {}).get("path"), critic.get("path")]
+    return {run for path in paths if path and (run := run_named(path)) is not None}
 
 
 def made_by(run: RunRecord, volume: Volume) -> Path:

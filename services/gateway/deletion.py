@@ -1,8 +1,9 @@
 """Deletes runs that are over: who still needs one, and in what order its parts go.
 
-The folder is renamed first, so that it goes whole or not at all; then what the store knows; then
-the files, which may take a while. A gateway that dies in between finishes the files when it starts,
-and the run, where the store still knows it, can be deleted again.
+The run is marked first, so that none is submitted meanwhile that needs it. Then the folder is
+renamed, so that it goes whole or not at all; then goes what the store knows; then the files, which
+may take a while. A gateway that dies in between finishes the files when it starts, and the run,
+where the store still knows it, can be deleted again.
 """
 
 import asyncio
@@ -11,14 +12,13 @@ import shutil
 import time
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 import anyio.to_thread
 
 from services.contracts.records import RunRecord
 from services.gateway.access import Access
 from services.http import Problem
-from services.model_path import PREFIX
+from services.model_path import starts_from
 
 _DELETED = ".deleted-"
 """How folders begin whose runs are gone; names with a dot are in no backup."""
@@ -36,6 +36,18 @@ async def delete_run(given: Access, record: RunRecord) -> None:
             HTTPStatus.CONFLICT,
             f"{named} is {record.state}: cancel it, and delete it once it is over",
         )
+    await given.store.runs.doom(record.id)
+    try:
+        await _wait_until_unneeded(given, record, named)
+        await anyio.to_thread.run_sync(_set_aside, given.volume.path(f"runs/{record.id}"))
+    except BaseException:
+        await given.store.runs.spare(record.id)
+        raise
+    await given.store.runs.delete(record.id)
+    await anyio.to_thread.run_sync(remove_deleted, given.volume.root)
+
+
+async def _wait_until_unneeded(given: Access, record: RunRecord, named: str) -> None:
     for other in await given.store.runs.list():
         if (need := _need(other, record.id)) is not None:
             raise Problem(
@@ -51,23 +63,15 @@ async def delete_run(given: Access, record: RunRecord) -> None:
                 "a moment, while that learner runs",
             )
         await asyncio.sleep(0.1)
-    await anyio.to_thread.run_sync(_set_aside, given.volume.path(f"runs/{record.id}"))
-    await given.store.runs.delete(record.id)
-    await anyio.to_thread.run_sync(remove_deleted, given.volume.root)
 
 
 def _need(other: RunRecord, run: str) -> str | None:
     """What `other` needs `run` for, and the way out; None where it does not."""
     if other.resume_from == run:
         return "continues it: delete that one first"
-    if not other.state.final and PREFIX + run in _models(other.config):
+    if not other.state.final and run in starts_from(other.config):
         return "starts from what it made: cancel that one, or let it end"
     return None
-
-
-def _models(config: dict[str, Any]) -> list[Any]:
-    critic = (config.get("algorithm") or {}).get("critic") or {}
-    return [config.get("model", {}).get("path"), critic.get("path")]
 
 
 def _set_aside(folder: Path) -> None:

@@ -10,6 +10,15 @@ blocking portal.
 
 from services.store.audit import Audit
 from services.store.client import Store, UnsafeRedis
-from services.store.errors import Fenced, PlanStands, StillRunning, Unplanned
+from services.store.errors import Fenced, Gone, PlanStands, StillRunning, Unplanned
 
-__all__ = ["Audit", "Fenced", "PlanStands", "StillRunning", "Store", "Unplanned", "UnsafeRedis"]
+__all__ = [
+    "Audit",
+    "Fenced",
+    "Gone",
+    "PlanStands",
+    "StillRunning",
+    "Store",
+    "Unplanned",
+    "UnsafeRedis",
+]

@@ -28,6 +28,13 @@ class Unplanned(RuntimeError):
         )
 
 
+class Gone(KeyError):
+    """A run that another needs is not there, or will not be in a moment."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class StillRunning(ValueError):
     """A run that has not ended can neither be continued by another nor deleted."""
 

@@ -2,14 +2,14 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
-from services.store.errors import Fenced, StillRunning
+from services.store.errors import Fenced, Gone, StillRunning
 from services.store.evaluations import PARTS as EVALUATION_PARTS
 from services.store.keys import POOLS, RUN_PARTS, RUNS, pool_key, run_key
 from services.store.scripts import Scripts
@@ -51,10 +51,10 @@ class Runs:
         self._scripts = scripts
         self._datasets = datasets
 
-    async def submit(self, record: RunRecord) -> None:
+    async def submit(self, record: RunRecord, starts_from: Collection[str] = ()) -> None:
         """Write a run and queue it. With `resume_from`, it continues at that run's checkpoint,
-        with that run's open draws first. Raises KeyError where that run is gone, StillRunning
-        where it has not ended."""
+        with that run's open draws first. Raises Gone where that run, or one of `starts_from`, is
+        gone or being deleted, StillRunning where it has not ended."""
         ended = await self._settle(record.resume_from) if record.resume_from else None
         if ended is not None:
             record = record.model_copy(
@@ -118,11 +118,24 @@ class Runs:
         )
         await self._redis.sadd(POOLS, record.pool)
         await self._redis.zadd(RUNS, {record.id: record.created})
+        # Only now that a deletion can see it: see doom_run.lua.
+        needed = {*starts_from, *([record.resume_from] if record.resume_from else [])}
+        if going := [run for run in sorted(needed) if not await self._stays(run)]:
+            await self._forget(record.id)
+            raise Gone(f"run {going[0]} is being deleted; if that broke off, delete it again")
         # Rows that came while the run was not listed yet.
         if dataset is not None and (now := await self._datasets.find(dataset.id)) is not None:
             await self._datasets.tell(record.id, now)
         score = queue_score(record.created, record.priority)
         await self._redis.zadd(pool_key(record.pool, "queue"), {record.id: score})
+
+    async def _stays(self, run: str) -> bool:
+        state, deleting = await self._redis.hmget(run_key(run, "run"), ["state", "deleting"])
+        return state is not None and deleting is None
+
+    async def _forget(self, run: str) -> None:
+        await self._redis.unlink(*(run_key(run, part) for part in RUN_PARTS))
+        await self._redis.zrem(RUNS, run)
 
     async def _same_dataset(self, run: str, dataset: DatasetRecord | None) -> bool:
         named = await self._redis.hget(run_key(run, "run"), "dataset")
@@ -140,7 +153,7 @@ class Runs:
         if not reply:
             record = await self.get(run)
             if record is None:
-                raise KeyError(f"there is no run {run}")
+                raise Gone(f"there is no run {run} any more")
             raise StillRunning(run, record.state)
         (step, checkpoint), order, lineages, draws = reply
         drawn = order[0] is not None
@@ -224,6 +237,14 @@ class Runs:
     async def fail(self, run: str, reason: str) -> bool:
         """End a run as failed. Its learner notices and goes on to the next."""
         return await self.set_state(run, RunState.FAILED, reason)
+
+    async def doom(self, run: str) -> None:
+        """Have no other run begin with one that is over, until it is deleted or spared."""
+        await self._scripts.run("doom_run", [run_key(run, "run")], [])
+
+    async def spare(self, run: str) -> None:
+        """A run is not deleted after all."""
+        await self._redis.hdel(run_key(run, "run"), "deleting")
 
     async def free(self, record: RunRecord) -> bool:
         """Take a run that is over out of its pool's queue; whether no learner holds it either."""

@@ -15,6 +15,8 @@ from services.gateway.deletion import delete_run
 from services.gateway.submission import RunSubmission, accept
 from services.http import Problem, responses
 from services.logs import get_logger
+from services.model_path import starts_from
+from services.store import Gone
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -43,7 +45,7 @@ class RunMetrics(BaseModel):
     responses=responses(
         {
             404: "There is no such recipe, or no such run to resume",
-            409: "The run to resume is not over, or has no checkpoint",
+            409: "The run to resume is not over, or has no checkpoint, or is being deleted",
             422: "The config cannot be used; `problems` lists everything that is wrong with it",
         }
     ),
@@ -51,7 +53,10 @@ class RunMetrics(BaseModel):
 async def submit(given: AccessDep, submission: RunSubmission) -> RunRecord:
     """Check a run's config and queue it. A refusal (422) lists every problem with its key path."""
     record = await accept(given, submission)
-    await given.store.runs.submit(record)
+    try:
+        await given.store.runs.submit(record, starts_from(record.config))
+    except Gone as error:
+        raise Problem(HTTPStatus.CONFLICT, f"the run was not queued: {error}") from None
     log.info("run queued", run=record.id, name=record.name, kind=record.kind, pool=record.pool)
     return record
 

@@ -6,6 +6,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 from redis import Redis
 
 from services.store import Store
-from services.store.keys import RUNS, pool_key
+from services.store.keys import RUNS, pool_key, run_key
 from tests.integration.gateway.servers import GatewayProcess, InStore, RedisServer
 from tests.integration.gateway.test_cli import Headrace, environment, headrace
+from tests.integration.launch.conditions import eventually
 
 __all__ = ["environment", "headrace"]
 
@@ -117,6 +119,41 @@ def test_a_run_that_its_learner_still_holds_is_not_deleted(
     assert "has not let go of" in refused.json()["detail"]
     assert (gateway.data / f"runs/{run}/checkpoints").is_dir(), "untouched"
     assert api.delete(f"/v1/runs/{run}").status_code == 204
+
+
+@pytest.mark.parametrize("need", ["continues it", "starts from it"])
+def test_no_run_is_submitted_that_needs_one_which_is_being_deleted(
+    api: httpx.Client, ended: Any, submit: Any, redis: Redis, need: str
+) -> None:
+    run = ended()
+    before = {one["id"] for one in api.get("/v1/runs").json()["runs"]}
+    active = pool_key("default", "active")
+
+    redis.set(active, run)
+    with ThreadPoolExecutor(1) as pool:
+        deleted = pool.submit(api.delete, f"/v1/runs/{run}")
+        eventually(lambda: redis.hexists(run_key(run, "run"), "deleting"), within=5)
+        if need == "continues it":
+            refused = submit(resume_from=run)
+        else:
+            refused = submit({"model": {"path": f"run:{run}"}})
+        redis.delete(active)
+
+    assert deleted.result().status_code == 204
+    assert refused.status_code == 409, refused.text
+    assert f"the run was not queued: run {run} is being deleted" in refused.json()["detail"]
+    assert {one["id"] for one in api.get("/v1/runs").json()["runs"]} == before - {run}
+
+
+def test_a_run_that_could_not_be_deleted_can_be_continued(
+    api: httpx.Client, ended: Any, submit: Any, redis: Redis
+) -> None:
+    run = ended()
+    starts = submit({"model": {"path": f"run:{run}"}}).json()["id"]
+
+    assert api.delete(f"/v1/runs/{run}").status_code == 409
+    assert submit(resume_from=run).status_code == 201
+    assert api.get(f"/v1/runs/{starts}").json()["state"] == "queued"
 
 
 def test_a_gateway_that_starts_removes_what_a_deletion_has_left(

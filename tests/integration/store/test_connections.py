@@ -264,6 +264,7 @@ async def whole_life(scene: Scene) -> None:
     assert (audit.lost, audit.duplicated) == (0, 0)
     assert {run.id for run in await store.runs.list()} == {RUN, "r2", "r3"}
     await store.runs.cancel("r3")
+    await store.runs.doom("r3")
     assert await store.runs.free(record("r3"))
     await store.runs.delete("r3")
     assert {run.id for run in await store.runs.list()} == {RUN, "r2"}
