@@ -18,7 +18,10 @@ import anyio.to_thread
 from services.contracts.records import RunRecord
 from services.gateway.access import Access
 from services.http import Problem
+from services.logs import get_logger
 from services.model_path import starts_from
+
+log = get_logger(__name__)
 
 _DELETED = ".deleted-"
 """How folders begin whose runs are gone; names with a dot are in no backup."""
@@ -84,4 +87,9 @@ def remove_deleted(data: Path) -> None:
     """Remove the files of runs that are gone. What cannot be removed now is tried again at the next
     deletion, or start."""
     for folder in data.glob(f"runs/{_DELETED}*"):
-        shutil.rmtree(folder, ignore_errors=True)
+        # One that somebody has moved to another volume has a link in its place.
+        shutil.rmtree(folder.resolve(), ignore_errors=True)
+        if folder.is_symlink() and not folder.exists():
+            folder.unlink(missing_ok=True)
+        if folder.exists():
+            log.warning("files of a deleted run cannot be removed", folder=str(folder))

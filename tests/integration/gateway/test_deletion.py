@@ -156,6 +156,20 @@ def test_a_run_that_could_not_be_deleted_can_be_continued(
     assert api.get(f"/v1/runs/{starts}").json()["state"] == "queued"
 
 
+def test_the_files_of_a_run_that_was_moved_to_another_volume_go_with_it(
+    api: httpx.Client, ended: Any, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    run = ended()
+    folder, elsewhere = gateway.data / "runs" / run, tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+
+    assert api.delete(f"/v1/runs/{run}").status_code == 204
+
+    assert not elsewhere.exists()
+    assert [path.name for path in (gateway.data / "runs").iterdir() if run in path.name] == []
+
+
 def test_a_gateway_that_starts_removes_what_a_deletion_has_left(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
