@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from recipes import UnknownRecipe, merged, place_in, read_recipe
 from services.cli.client import Gateway, GatewayURL
-from services.cli.output import AsJson, CliError, ago, out, print_json, state, table
+from services.cli.output import AsJson, CliError, ago, err, out, print_json, state, table
 from services.cli.watch import watch_run
 from services.contracts.config import ConfigError
 from services.settings import Settings
@@ -170,20 +170,38 @@ def rm(
 ) -> None:
     """Delete runs that are over, with their checkpoints, metrics and answers. Datasets stay.
 
-    Refused while another run continues one of them, or starts from what it made.
+    Refused while another run continues one of them, or one that is not over starts from what it
+    made; and for a name that several runs have.
     """
     api = Gateway(gateway)
-    found = {record["id"]: record for record in (api.get(f"/v1/runs/{run}") for run in runs)}
+    listed = api.get("/v1/runs")["runs"]
+    found = {record["id"]: record for record in (_only(api, run, listed) for run in runs)}
     # The newest first: it may continue an older one.
     records = sorted(found.values(), key=lambda record: record["created"], reverse=True)
     if not yes:
         _confirm(records)
+    gone: list[str] = []
     for record in records:
-        api.delete(f"/v1/runs/{record['id']}")
+        try:
+            api.delete(f"/v1/runs/{record['id']}")
+        except CliError as error:
+            before = f"; deleted before it: {', '.join(gone)}" if gone and as_json else ""
+            raise CliError(error.message + before, error.problems, error.code) from None
+        gone.append(record["id"])
         if not as_json:
             out.print(f"[green]deleted[/] {escape(record['name'])} ({record['id']})")
     if as_json:
-        print_json({"deleted": list(found)})
+        print_json({"deleted": gone})
+
+
+def _only(api: Gateway, run: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run that `run` means, where it means one: the same command twice must not delete two."""
+    record: dict[str, Any] = api.get(f"/v1/runs/{run}")
+    same = [one["id"] for one in listed if one["name"] == run]
+    if record["id"] != run and len(same) > 1:
+        ids = ", ".join(same[:5])
+        raise CliError(f"{len(same)} runs are called {run!r}: say which by its id: {ids}")
+    return record
 
 
 def _confirm(records: list[dict[str, Any]]) -> None:
@@ -192,9 +210,10 @@ def _confirm(records: list[dict[str, Any]]) -> None:
     for record in records:
         steps = f"step {record['step']}/{record['max_steps'] or '?'}"
         name = f"[bold]{escape(record['name'])}[/]"
-        out.print(f"{record['id']}  {name}  {state(record['state'])}  {steps}")
+        # Not where --json goes.
+        err.print(f"{record['id']}  {name}  {state(record['state'])}  {steps}")
     what = "this run" if len(records) == 1 else f"these {len(records)} runs"
-    typer.confirm(f"Delete {what}, checkpoints included?", abort=True)
+    typer.confirm(f"Delete {what}, checkpoints included?", abort=True, err=True)
 
 
 def _file(path: Path) -> dict[str, Any]:

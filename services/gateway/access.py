@@ -90,6 +90,23 @@ async def _run(
     return await find_run(given, run)
 
 
+async def _only_run(
+    given: AccessDep,
+    run: Annotated[
+        str, Path(description="Its id, the beginning of its id, or a name that no other has.")
+    ],
+) -> RunRecord:
+    """For what cannot be undone, and may be asked for twice."""
+    record = await find_run(given, run)
+    same = [one.id for one in await given.store.runs.list() if one.name == run]
+    if record.id != run and len(same) > 1:
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"{len(same)} runs are called {run!r}: say which by its id: " + ", ".join(same[:5]),
+        )
+    return record
+
+
 async def _dataset(
     given: AccessDep, dataset: Annotated[str, Path(description="Its name or id.")]
 ) -> DatasetRecord:
@@ -105,6 +122,7 @@ DATASET_PROBLEMS: dict[int | str, str] = {
 }
 
 RunDep = Annotated[RunRecord, Depends(_run)]
+OnlyRunDep = Annotated[RunRecord, Depends(_only_run)]
 DatasetDep = Annotated[DatasetRecord, Depends(_dataset)]
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from services.contracts.records import RunRecord, RunState
-from services.gateway.access import RUN_PROBLEMS, AccessDep, RunDep
+from services.gateway.access import RUN_PROBLEMS, AccessDep, OnlyRunDep, RunDep
 from services.gateway.deletion import delete_run
 from services.gateway.submission import RunSubmission, accept
 from services.http import Problem, responses
@@ -106,9 +106,11 @@ async def cancel(given: AccessDep, record: RunDep) -> RunRecord:
     "/{run}",
     status_code=HTTPStatus.NO_CONTENT,
     summary="Delete a run",
-    responses=responses(RUN_PROBLEMS | {409: "It is not over, or another run needs it"}),
+    responses=responses(
+        RUN_PROBLEMS | {409: "It is not over, another run needs it, or several have the name"}
+    ),
 )
-async def delete(given: AccessDep, record: RunDep) -> None:
+async def delete(given: AccessDep, record: OnlyRunDep) -> None:
     """Delete a run that is over: its record, metrics, answers, checkpoints, weights, and its
     ledger. Refused (409) while another run continues it, or one that is not over starts from what
     it made. Its dataset stays."""

@@ -199,15 +199,15 @@ def test_in_a_terminal_runs_are_named_and_asked_about_before_they_go(
         done = subprocess.run(
             command, stdin=theirs, env=environment, capture_output=True, text=True, timeout=60
         )
-        answers[said] = (done.returncode, done.stdout)
+        answers[said] = (done.returncode, done.stdout, done.stderr)
         os.close(ours)
         os.close(theirs)
 
     assert unasked.returncode == 1
     assert "say --yes where nobody can be asked" in unasked.stderr
     assert answers["n"][0] == 1
-    assert "Delete these 2 runs" in answers["n"][1]
-    assert "deleted" not in answers["n"][1]
+    assert "Delete these 2 runs" in answers["n"][2]
+    assert answers["n"][1].strip() == ""
     assert answers["y"][0] == 0, answers["y"]
     gone = [line.split()[-1] for line in answers["y"][1].splitlines() if "deleted" in line]
     assert gone == [f"({second})", f"({first})"], "who continues a run goes before it"
@@ -222,3 +222,32 @@ def test_without_being_asked_the_deleted_are_listed_as_json(ended: Any, headrace
     assert json.loads(done.stdout) == {"deleted": [run]}
     assert again.returncode == 1
     assert f"there is no run '{run}'" in json.loads(again.stdout)["error"]
+
+
+def test_a_name_that_several_runs_have_deletes_none_of_them(
+    api: httpx.Client, ended: Any, headrace: Headrace
+) -> None:
+    first, second = ended(name="twice"), ended(name="twice")
+    said = f"2 runs are called 'twice': say which by its id: {second}, {first}"
+
+    asked = headrace("rm", "twice", "--yes")
+    sent = api.delete("/v1/runs/twice")
+
+    assert (asked.returncode, asked.stderr) == (1, f"error: {said}\n")
+    assert (sent.status_code, sent.json()["detail"]) == (409, said)
+    assert headrace("rm", first, "--yes").returncode == 0
+    assert headrace("rm", "twice", "--yes").returncode == 0
+    assert api.get(f"/v1/runs/{second}").status_code == 404
+
+
+def test_what_went_before_one_that_is_refused_is_told_as_json(
+    ended: Any, submit: Any, headrace: Headrace
+) -> None:
+    needed = ended()
+    submit({"model": {"path": f"run:{needed}"}}).raise_for_status()
+    free = ended()
+
+    done = headrace("rm", needed, free, "--yes", "--json")
+
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["error"].endswith(f"; deleted before it: {free}")
