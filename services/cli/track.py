@@ -4,6 +4,7 @@ Runs beside the user, not in the learner: what a tracker needs (a key, a network
 goes wrong with it is no concern of training, and a run that is over can be tracked as well.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,6 +59,7 @@ def track(
     api = Gateway(gateway)
     record = api.get(f"/v1/runs/{run}")
     trackers: list[Tracker] = []
+    state = ""
     try:
         if tensorboard is not None:
             trackers.append(TensorBoard(tensorboard, record))
@@ -73,8 +75,9 @@ def track(
         err.print(f"[dim]{again}[/]")
         raise typer.Exit(INTERRUPTED) from None
     finally:
-        for tracker in trackers:
-            tracker.close()
+        with contextlib.ExitStack() as stack:
+            for tracker in trackers:
+                stack.callback(tracker.close, state)
     if as_json:
         print_json({"run": record["id"], "state": state, "rows": rows, **places})
     else:
@@ -119,5 +122,5 @@ def _rows(api: Gateway, run: str, after: int) -> list[Row]:
         rows += found
         if len(found) < PAGE:
             return rows
-        # A step and its evaluation have a row each; both may not be on this page.
-        after = place_of(found[-1])[1] - 1
+        # Evaluations of steps that are on this page may be on the next one.
+        after = place_of(found[-1])[1] - LATE

@@ -7,6 +7,8 @@ later steps have been logged.
 
 import importlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -33,8 +35,8 @@ class Tracker(Protocol):
     def log(self, row: dict[str, Any]) -> None:
         """Add a row."""
 
-    def close(self) -> None:
-        """Write what is left."""
+    def close(self, state: str) -> None:
+        """Write what is left of a run that is over, in this state; empty where it may go on."""
 
 
 class TensorBoard:
@@ -45,28 +47,36 @@ class TensorBoard:
     def __init__(self, root: Path, record: dict[str, Any]) -> None:
         """Raises CliError where tensorboard is not installed, or the folder cannot be written."""
         summary = _imported("tensorboard.summary", "tensorboard")
-        folder = root / f"{record['name'].replace('/', '-')}-{record['id']}"
-        try:
+        # File systems take 255 bytes, and a character has up to four.
+        folder = root / f"{record['name'][:60].replace('/', '-')}-{record['id']}"
+        self.place = str(folder)
+        with self._writable():
             folder.mkdir(parents=True, exist_ok=True)
             # It all comes once more, and the same steps in two files make a line go back.
             for file in folder.glob("events.out.tfevents.*"):
                 file.unlink()
             self._writer = summary.Writer(str(folder))
-        except OSError as error:
-            raise CliError(f"{folder} cannot be written: {error.strerror}") from None
-        self.place = str(folder)
 
     def log(self, row: dict[str, Any]) -> None:
         """See Tracker."""
         _, step = place_of(row)
-        for name, value in row.items():
-            if name not in (*PLACES, "time") and _number(value):
-                self._writer.add_scalar(name, value, step=step, wall_time=row.get("time"))
-        self._writer.flush()
+        with self._writable():
+            for name, value in row.items():
+                if name not in (*PLACES, "time") and _number(value):
+                    self._writer.add_scalar(name, value, step=step, wall_time=row.get("time"))
+            self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, state: str) -> None:
         """See Tracker."""
-        self._writer.close()
+        with self._writable():
+            self._writer.close()
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CliError(f"{self.place} cannot be written: {error.strerror}") from None
 
 
 class WeightsAndBiases:
@@ -110,9 +120,10 @@ class WeightsAndBiases:
         self._defined |= metrics.keys()
         self._run.log(metrics)
 
-    def close(self) -> None:
+    def close(self, state: str) -> None:
         """See Tracker."""
-        self._run.finish()
+        # W&B knows finished and failed.
+        self._run.finish(exit_code=int(state == "failed"))
 
 
 def _imported(module: str, package: str) -> ModuleType:

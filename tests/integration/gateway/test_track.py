@@ -1,6 +1,7 @@
 """`headrace track`: rows of a run's metrics in real event files and in a real offline W&B run."""
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
+from services.cli.client import Gateway
+from services.cli.track import PAGE, carry
 from services.contracts.records import RunState
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore
@@ -46,11 +49,11 @@ def written(gateway: GatewayProcess, run: str, *rows: dict[str, Any]) -> None:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def end(in_store: InStore, run: str) -> None:
-    async def succeed(store: Store) -> None:
-        await store.runs.set_state(run, RunState.SUCCEEDED, "")
+def end(in_store: InStore, run: str, state: RunState = RunState.SUCCEEDED) -> None:
+    async def ended(store: Store) -> None:
+        await store.runs.set_state(run, state, "")
 
-    in_store(succeed)
+    in_store(ended)
 
 
 def scalars(folder: Path, tag: str) -> list[tuple[int, Any]]:
@@ -112,6 +115,43 @@ def test_a_run_is_followed_to_its_end_and_late_evaluations_are_not_missed(
     assert scalars(folder, "reward/mean") == [(n, n / 10) for n in (1, 2, 3, 4, 5)]
 
 
+def test_an_evaluation_that_comes_on_another_page_than_its_step_is_not_missed(
+    run: str, gateway: GatewayProcess, in_store: InStore, tmp_path: Path
+) -> None:
+    rows = [step(number) for number in range(1, PAGE + 1)]
+    written(gateway, run, *rows, evaluation(PAGE - 10), step(PAGE + 1))
+    end(in_store, run)
+
+    tracked = carry(Gateway(gateway.url), run, [])
+
+    assert tracked == (PAGE + 2, "succeeded")
+
+
+def test_a_folder_that_takes_no_more_is_named(
+    environment: dict[str, str],
+    run: str,
+    gateway: GatewayProcess,
+    in_store: InStore,
+    tmp_path: Path,
+) -> None:
+    written(gateway, run, *(step(number) for number in range(1, 101)))
+    end(in_store, run)
+    # Files of at most 2 KiB: 100 events take more.
+    limited = f'ulimit -f 2; exec "{sys.executable}" -m services.cli track {run} --tensorboard .'
+
+    done = subprocess.run(
+        ["bash", "-c", limited],
+        env=environment | {"PYTHONPATH": os.getcwd(), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"error: tracked-{run} cannot be written: File too large\n")
+
+
 def records_of(folder: Path) -> Iterator[Any]:
     """What an offline run has written down (LevelDB's log format: blocks of 32 KiB)."""
     messages: Any = import_module("wandb.proto.wandb_internal_pb2")
@@ -161,6 +201,28 @@ def test_weights_and_biases_gets_config_and_rows(
     (late,) = (row for row in rows if "evaluation/step" in row)
     assert (late["evaluation/step"], late["evaluation/accuracy"]) == (1, 0.01)
     assert not any(record.WhichOneof("record_type") == "output_raw" for record in records)
+
+
+@pytest.mark.parametrize(("state", "code"), [(RunState.SUCCEEDED, 0), (RunState.FAILED, 1)])
+def test_a_run_that_failed_has_failed_in_weights_and_biases_too(
+    headrace: Headrace,
+    run: str,
+    gateway: GatewayProcess,
+    in_store: InStore,
+    tmp_path: Path,
+    environment: dict[str, str],
+    state: RunState,
+    code: int,
+) -> None:
+    written(gateway, run, step(1))
+    end(in_store, run, state)
+    environment |= {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
+
+    done = headrace("track", run, "--wandb", "mine")
+
+    assert done.returncode == 0, done.stderr
+    codes = [one.exit.exit_code for one in records_of(tmp_path) if one.HasField("exit")]
+    assert codes == [code]
 
 
 def test_what_cannot_be_tracked_is_said_in_a_sentence(
