@@ -79,6 +79,7 @@ async function follow() {
 function showRuns(runs) {
   $("no-runs").hidden = runs.length > 0;
   $("welcome").hidden = runs.length > 0;
+  if (run?.listed && !runs.some((record) => record.id === chosen)) leave(); // somebody deleted it
   const active = runs.find((record) => !FINAL.has(record.state) && record.state !== "queued");
   const wanted = decodeURIComponent(location.hash.slice(1));
   if (!chosen) {
@@ -106,7 +107,7 @@ function showRuns(runs) {
   );
   const fresh = runs.find((record) => record.id === chosen);
   if (fresh) {
-    run = { ...run, ...fresh, step: Math.max(run.step, fresh.step) };
+    run = { ...run, ...fresh, listed: true, step: Math.max(run.step, fresh.step) };
     showRun();
   }
 }
@@ -179,6 +180,7 @@ function apply(event) {
   drawing = true; // a replay brings thousands of events: draw once
   requestAnimationFrame(() => {
     drawing = false;
+    if (!run) return;
     showRun();
     showChart();
   });
