@@ -113,7 +113,8 @@ async def cancel(given: AccessDep, record: RunDep) -> RunRecord:
 async def delete(given: AccessDep, record: OnlyRunDep) -> None:
     """Delete a run that is over: its record, metrics, answers, checkpoints, weights, and its
     ledger. Refused (409) while another run continues it, or one that is not over starts from what
-    it made. Its dataset stays."""
+    it made; one that is over and started from it can be read, but not resumed, without it. Its
+    dataset stays."""
     await delete_run(given, record)
     log.info("run deleted", run=record.id, name=record.name)
 
