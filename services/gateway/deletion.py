@@ -26,7 +26,7 @@ log = get_logger(__name__)
 _DELETED = ".deleted-"
 """How folders begin whose runs are gone; names with a dot are in no backup."""
 
-_PATIENCE = 3.0
+_PATIENCE = 6.0
 """Seconds for a learner that has just ended a run to let go of it, which takes milliseconds."""
 
 
