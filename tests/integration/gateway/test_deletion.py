@@ -227,16 +227,16 @@ def test_without_being_asked_the_deleted_are_listed_as_json(ended: Any, headrace
 def test_a_name_that_several_runs_have_deletes_none_of_them(
     api: httpx.Client, ended: Any, headrace: Headrace
 ) -> None:
-    first, second = ended(name="twice"), ended(name="twice")
-    said = f"2 runs are called 'twice': say which by its id: {second}, {first}"
+    first, second = ended(name="namesakes"), ended(name="namesakes")
+    said = f"2 runs are called 'namesakes': say which by its id: {second}, {first}"
 
-    asked = headrace("rm", "twice", "--yes")
-    sent = api.delete("/v1/runs/twice")
+    asked = headrace("rm", "namesakes", "--yes")
+    sent = api.delete("/v1/runs/namesakes")
 
     assert (asked.returncode, asked.stderr) == (1, f"error: {said}\n")
     assert (sent.status_code, sent.json()["detail"]) == (409, said)
     assert headrace("rm", first, "--yes").returncode == 0
-    assert headrace("rm", "twice", "--yes").returncode == 0
+    assert headrace("rm", "namesakes", "--yes").returncode == 0
     assert api.get(f"/v1/runs/{second}").status_code == 404
 
 
