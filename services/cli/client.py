@@ -13,6 +13,7 @@ import typer
 from services.api_key import BadKeyFile, authorization, key_for
 from services.cli.output import NO_GATEWAY, CliError
 from services.contracts.events import Event
+from services.contracts.records import RunState
 from services.settings import EXIT_SETTINGS, Settings, redacted
 
 GatewayURL = Annotated[
@@ -83,7 +84,7 @@ class Gateway:
                     after = event.id
                     self._still_there()
                     yield event
-                if self.get(f"/v1/runs/{run}")["state"] in ("succeeded", "failed", "cancelled"):
+                if RunState(self.get(f"/v1/runs/{run}")["state"]).final:
                     return
             except (_Broken, Away) as error:
                 lost = lost or time.monotonic()

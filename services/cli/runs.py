@@ -15,6 +15,7 @@ from services.cli.client import Gateway, GatewayURL
 from services.cli.output import AsJson, CliError, ago, err, out, print_json, state, table
 from services.cli.watch import watch_run
 from services.contracts.config import ConfigError
+from services.contracts.records import several_called
 from services.settings import Settings
 
 Run = Annotated[
@@ -197,10 +198,9 @@ def rm(
 def _only(api: Gateway, run: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
     """The run that `run` means, where it means one: the same command twice must not delete two."""
     record: dict[str, Any] = api.get(f"/v1/runs/{run}")
-    same = [one["id"] for one in listed if one["name"] == run]
-    if record["id"] != run and len(same) > 1:
-        ids = ", ".join(same[:5])
-        raise CliError(f"{len(same)} runs are called {run!r}: say which by its id: {ids}")
+    names = ((one["id"], one["name"]) for one in listed)
+    if problem := several_called(run, record["id"], names):
+        raise CliError(problem)
     return record
 
 

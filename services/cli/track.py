@@ -6,7 +6,7 @@ goes wrong with it is no concern of training, and a run that is over can be trac
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ from services.cli.client import PATIENCE, Away, Gateway, GatewayURL
 from services.cli.output import INTERRUPTED, AsJson, CliError, err, out, print_json
 from services.cli.runs import Run
 from services.cli.trackers import TensorBoard, Tracker, WeightsAndBiases, place_of
+from services.contracts.records import RunState
 
 EVERY = 5.0
 """Seconds between two looks."""
@@ -24,7 +25,6 @@ LATE = 200
 """Rows of an evaluation come after those of steps that were trained meanwhile: so far back is
 looked again each time, and at the end from the beginning."""
 PAGE = 10_000
-FINAL = ("succeeded", "failed", "cancelled")
 
 Row = dict[str, Any]
 
@@ -84,21 +84,15 @@ def track(
         out.print(f"[green]tracked[/] {rows:,} rows; the run is over: {state}")
 
 
-def carry(
-    api: Gateway,
-    run: str,
-    trackers: Sequence[Tracker],
-    every: float = EVERY,
-    sleep: Callable[[float], None] = time.sleep,
-) -> tuple[int, str]:
+def carry(api: Gateway, run: str, trackers: Sequence[Tracker]) -> tuple[int, RunState]:
     """Log each row of `run` once to each tracker, until the run is over. Returns the number of rows
     and the run's state. Raises CliError where the gateway stays away."""
     seen: set[tuple[str, int]] = set()
     newest, heard = -1, time.monotonic()
     while True:
         try:
-            state = str(api.get(f"/v1/runs/{run}")["state"])
-            after = -1 if state in FINAL else newest - LATE
+            state = RunState(api.get(f"/v1/runs/{run}")["state"])
+            after = -1 if state.final else newest - LATE
             for row in _rows(api, run, after):
                 if (place := place_of(row)) not in seen:
                     seen.add(place)
@@ -106,12 +100,12 @@ def carry(
                     for tracker in trackers:
                         tracker.log(row)
             heard = time.monotonic()
-            if state in FINAL:
+            if state.final:
                 return len(seen), state
         except Away:
             if time.monotonic() - heard > PATIENCE:
                 raise
-        sleep(every)
+        time.sleep(EVERY)
 
 
 def _rows(api: Gateway, run: str, after: int) -> list[Row]:

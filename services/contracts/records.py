@@ -1,5 +1,6 @@
 """Records kept in Redis and shown by the API: runs, datasets, workers."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -56,6 +57,16 @@ class RunRecord(BaseModel):
     summary: dict[str, float] = Field(
         default_factory=dict, description="Newest value of each metric."
     )
+
+
+def several_called(reference: str, id: str, runs: Iterable[tuple[str, str]]) -> str | None:
+    """Why `reference`, which was taken for the run `id`, is no name for what cannot be undone and
+    may be asked for twice: of `runs`, (id, name) newest first, several have it. None where it
+    means one run."""
+    same = [one for one, name in runs if name == reference]
+    if id == reference or len(same) < 2:
+        return None
+    return f"{len(same)} runs are called {reference!r}: say which by its id: {', '.join(same[:5])}"
 
 
 class DatasetSegment(BaseModel):

@@ -9,7 +9,7 @@ import httpx
 from fastapi import Depends, Path, Request
 from rapidfuzz import fuzz, process
 
-from services.contracts.records import DatasetRecord, RunRecord
+from services.contracts.records import DatasetRecord, RunRecord, several_called
 from services.gateway.guard import Keyring
 from services.gateway.settings import GatewaySettings
 from services.http import Problem
@@ -98,12 +98,9 @@ async def _only_run(
 ) -> RunRecord:
     """For what cannot be undone, and may be asked for twice."""
     record = await find_run(given, run)
-    same = [one.id for one in await given.store.runs.list() if one.name == run]
-    if record.id != run and len(same) > 1:
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"{len(same)} runs are called {run!r}: say which by its id: " + ", ".join(same[:5]),
-        )
+    runs = [(one.id, one.name) for one in await given.store.runs.list()]
+    if problem := several_called(run, record.id, runs):
+        raise Problem(HTTPStatus.CONFLICT, problem)
     return record
 
 

@@ -121,8 +121,10 @@ class Runs:
         # Only now that a deletion can see it: see doom_run.lua.
         needed = {*starts_from, *([record.resume_from] if record.resume_from else [])}
         if going := [run for run in sorted(needed) if not await self._stays(run)]:
-            await self._forget(record.id)
-            raise Gone(f"run {going[0]} is being deleted; if that broke off, delete it again")
+            problem = f"run {going[0]} is being deleted; if that broke off, delete it again"
+            await self.set_state(record.id, RunState.CANCELLED, problem)
+            await self.delete(record.id)
+            raise Gone(problem)
         # Rows that came while the run was not listed yet.
         if dataset is not None and (now := await self._datasets.find(dataset.id)) is not None:
             await self._datasets.tell(record.id, now)
@@ -132,10 +134,6 @@ class Runs:
     async def _stays(self, run: str) -> bool:
         state, deleting = await self._redis.hmget(run_key(run, "run"), ["state", "deleting"])
         return state is not None and deleting is None
-
-    async def _forget(self, run: str) -> None:
-        await self._redis.unlink(*(run_key(run, part) for part in RUN_PARTS))
-        await self._redis.zrem(RUNS, run)
 
     async def _same_dataset(self, run: str, dataset: DatasetRecord | None) -> bool:
         named = await self._redis.hget(run_key(run, "run"), "dataset")

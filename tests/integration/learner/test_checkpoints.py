@@ -18,7 +18,7 @@ from services.contracts.records import RunRecord, RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place, placed, stored
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, steps, submit
+from tests.integration.learner.test_runs import ended, midtrained, rl, steps, submit
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -29,16 +29,13 @@ STOPPING = ("-m", "tests.integration.learner.stopping_learner")
 
 
 @pytest.fixture(scope="module")
-def midtrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a place where a model to start from has been made. Nothing runs there."""
-    folder = tmp_path_factory.mktemp("midtrained")
+    folder = tmp_path_factory.mktemp("model")
 
     async def midtrain(place: Place) -> None:
         async with stored(place) as store:
-            await add_sums(store, place.data)
-            await submit(store, "first", MIDTRAIN)
-            learner = place.learner()
-            await ended(store, "first")
+            learner = await midtrained(place, store)
             learner.send_signal(signal.SIGTERM)
             learner.wait(timeout=30)
 
@@ -48,8 +45,8 @@ def midtrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(midtrained: Path, tmp_path: Path) -> Iterator[Place]:
-    shutil.copytree(midtrained, tmp_path, dirs_exist_ok=True)
+def place(with_model: Path, tmp_path: Path) -> Iterator[Place]:
+    shutil.copytree(with_model, tmp_path, dirs_exist_ok=True)
     with placed(tmp_path) as here:
         yield here
 

@@ -12,7 +12,7 @@ from services.contracts.records import RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, submit
+from tests.integration.learner.test_runs import ended, midtrained, rl, submit
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -21,10 +21,7 @@ pytestmark = pytest.mark.timeout(240)
 async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
     place: Place, store: Store
 ) -> None:
-    await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
-    learner = place.learner()
-    await ended(store, "first")
+    learner = await midtrained(place, store)
     raw = rl(training=rl()["training"] | {"max_steps": 8, "checkpoint_every": 8})
     await submit(store, "second", raw)
     worker = TorchWorker(
@@ -61,10 +58,7 @@ async def test_a_learner_that_waits_notices_its_successor_which_reports_its_eval
 ) -> None:
     """Nobody samples: the first learner waits for groups with an evaluation open, and dies; the
     second takes the evaluation up; the run is taken from it while it waits, too."""
-    await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
-    learner = place.learner()
-    await ended(store, "first")
+    learner = await midtrained(place, store)
     await submit(store, "second", rl(evaluation={"dataset": "sums", "rows": 2}))
 
     async def waiting(starts: int) -> tuple[str, int] | None:
@@ -122,10 +116,7 @@ async def test_a_learner_that_waits_notices_its_successor_which_reports_its_eval
 async def test_a_run_whose_last_evaluation_was_cut_off_has_not_succeeded(
     place: Place, store: Store
 ) -> None:
-    await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
-    learner = place.learner()
-    await ended(store, "first")
+    learner = await midtrained(place, store)
     raw = rl(
         training=rl()["training"] | {"max_steps": 2},
         evaluation={"dataset": "sums", "rows": 2, "at_start": False},
@@ -158,10 +149,7 @@ async def test_a_run_whose_last_evaluation_was_cut_off_has_not_succeeded(
 async def test_a_rank_that_is_killed_again_and_again_at_one_step_fails_the_run_in_words(
     place: Place, store: Store
 ) -> None:
-    await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
-    learner = place.learner()
-    await ended(store, "first")
+    learner = await midtrained(place, store)
     learner.send_signal(signal.SIGTERM)
     learner.wait(timeout=30)
     raw = rl(training=rl()["training"] | {"max_steps": 8, "checkpoint_every": 8})

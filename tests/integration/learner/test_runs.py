@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,15 @@ async def ended(store: Store, run: str) -> RunRecord:
     return record
 
 
+async def midtrained(place: Place, store: Store) -> subprocess.Popen[bytes]:
+    """A learner that has made the run `first` of the dataset `sums`, and is free for the next."""
+    await add_sums(store, place.data)
+    await submit(store, "first", MIDTRAIN)
+    learner = place.learner()
+    await ended(store, "first")
+    return learner
+
+
 def steps(place: Place, run: str, file: str = "metrics.jsonl") -> list[dict[str, Any]]:
     lines = (place.data / f"runs/{run}/{file}").read_text().splitlines()
     return [json.loads(line) for line in lines]
@@ -115,9 +125,7 @@ async def test_a_run_survives_kill_9_is_cancelled_and_goes_on_at_its_step(
     place: Place, store: Store
 ) -> None:
     volume = Volume(place.data)
-    await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
-    learner = place.learner()
+    learner = await midtrained(place, store)
     first = await ended(store, "first")
     assert (first.state, first.reason) == (RunState.SUCCEEDED, "")
     assert first.checkpoint is not None
@@ -215,9 +223,7 @@ async def test_critic_and_copies_survive_kill_9_and_go_on_as_if_nothing_had_been
     place: Place, store: Store
 ) -> None:
     volume = Volume(place.data)
-    await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
-    learner = place.learner()
+    learner = await midtrained(place, store)
     first = await ended(store, "first")
     raw = rl(algorithm=VALUED, training=rl()["training"] | {"max_steps": 12})
     await submit(store, "valued", raw)
@@ -327,10 +333,7 @@ async def test_a_checkpoint_of_another_version_pauses_the_run_and_ends_the_learn
 
 
 async def test_a_second_learner_of_a_pool_is_refused(place: Place, store: Store) -> None:
-    await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
-    learner = place.learner()
-    await ended(store, "first")
+    learner = await midtrained(place, store)
     second = place.learner()
     assert await asyncio.to_thread(second.wait, 60) == 3
     assert "pool 'default' already has a learner" in place.log.read_text()

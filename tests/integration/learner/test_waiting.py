@@ -11,7 +11,7 @@ from services.contracts.records import RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, submit
+from tests.integration.learner.test_runs import ended, midtrained, rl, submit
 from tests.integration.learner.torch_worker import eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -21,10 +21,7 @@ async def test_an_answer_that_takes_its_time_is_waited_for_or_sampled_again(
     place: Place, store: Store
 ) -> None:
     """A group begun under version 0 may be trained at 1 (the second step), and not at 2."""
-    await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
-    learner = place.learner()
-    await ended(store, "first")
+    learner = await midtrained(place, store)
 
     for late_groups in ("wait", "resample"):
         raw: dict[str, Any] = rl(
