@@ -1,12 +1,14 @@
-# Everything a developer or a first-time user runs. Each target does its own set-up.
-# PROFILE=cpu|gpu overrides what is detected; PYTHON=... chooses the interpreter.
+# Commands for developers and first-time users. Each target sets up .venv first.
+# PROFILE=cpu|gpu overrides the detected profile; PYTHON=... chooses the interpreter.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PROFILE ?=
+# The tests start hundreds of processes, and each would compile our code again.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 CODE := $(wildcard services rollout reward learner recipes bench deploy tests)
-# Two files at a time: much of a test is waiting for processes to start and to end. The longest files
-# (few tests, whole installations) first, so that none runs alone at the end.
+# Two files at a time, because tests mostly wait for processes to start and to end. The longest files
+# (whole installations) come first, so none runs alone at the end.
 TIERS := --durations 15 -n 2 --dist loadfile --no-loadscope-reorder tests/e2e tests/chaos tests/integration tests/unit
 
 .PHONY: help
@@ -44,7 +46,7 @@ test: lint ## everything that must pass: lint, unit, integration, kills, end to 
 	@$(BIN)/python -m pytest $(TIERS)
 
 .PHONY: chaos
-chaos: setup ## of make test: each kind of kill once, with a scripted generator: three minutes
+chaos: setup ## each kind of kill once, with a scripted generator (part of make test): three minutes
 	@$(BIN)/python -m pytest tests/chaos
 
 .PHONY: test-chaos
@@ -56,7 +58,7 @@ test-compose: setup ## the CPU profile of docker-compose.yml in real containers,
 	@$(BIN)/python -m pytest tests/compose
 
 .PHONY: soak
-soak: setup ## half an hour of random kills: nothing lost, nothing grows (HEADRACE_SOAK_MINUTES)
+soak: setup ## half an hour of random kills: nothing is lost, nothing grows (HEADRACE_SOAK_MINUTES)
 	@$(BIN)/python -m tests.chaos.soak
 
 .PHONY: format
@@ -81,7 +83,7 @@ bench-learner: setup ## the learner's speed and memory against plain transformer
 	@$(BIN)/python -m bench.learner
 
 .PHONY: bench-recipes
-bench-recipes: setup ## whether each recipe learns, on the demo's task: an hour, and goes on where it stopped
+bench-recipes: setup ## whether each recipe learns, on the demo's task: an hour; continues an interrupted one
 	@$(BIN)/python -m bench.recipes
 
 .PHONY: lock

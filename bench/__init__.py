@@ -1,6 +1,6 @@
-"""What README's figures come from: `headrace bench`, one machine, one run.
+"""Benchmarks: each measures this machine in one run, prints a table and keeps every figure.
 
-What may live here: the workload (`workload`), the parts that measure (`training`, `generation`),
-pure statistics (`figures`, `aims`), the report. Every figure is measured in the run that prints
-it; nothing here may hold a result. No process of Headrace imports this package.
+`training` and `generation` (`headrace bench`), `control_plane`, `overlap`, `learner`, `recipes` and
+`reward` are commands; docs/benchmarks.md and docs/recipes.md explain their figures. No process of
+Headrace imports this package.
 """

@@ -1,9 +1,8 @@
-"""`python -m bench.control_plane`: what a group costs in Redis, from one worker to 1,024.
+"""`python -m bench.control_plane`: the cost of a group in Redis, from one worker to 1,024.
 
 Redis is real and durable, as an installation starts it; so is the store's code. Workers and the
 learner are simulated (`fleet`). The worker whose calls are timed has this process to itself, with
-the learner; all others share one more, so that it is Redis that the timed calls wait for.
-docs/benchmarks.md says what the figures mean.
+the learner. All others share one more, so that the timed calls wait for Redis and nothing else.
 """
 
 import argparse
@@ -13,42 +12,53 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+import redis
 from redis.asyncio import Redis
-from rich.console import Console
-from rich.table import Table
 
-from bench import machine
-from bench.fleet import BATCH, PAYLOAD, RUN, Learner, Meter, Worker, first_to_break, make_run
-from bench.kept import keep
-from bench.redis_server import durable_redis
-from rollout.tasks import end
-from services.process import die_with
+from bench.fleet import RUN, Learner, Meter, Worker, first_to_break, make_run
+from bench.results import begun, keep, table
+from rollout.aio import end
+from services.launch.options import free_ports
+from services.launch.redis import find_server, servers_here, write_config
+from services.runtime.process import die_with
 
 WORKERS = (1, 16, 256, 1024)
 LOADS = ("full_speed", "steady")
 TIMED_GROUPS, OTHER_GROUPS = 16.0, 48.0
-"""Under the steady load, groups a second of the worker that is timed, and of all others."""
+"""Under the steady load, groups a second of the timed worker, and of all others."""
+FULL, QUICK = (2.0, 10.0), (0.3, 1.0)
+"""Seconds of warm-up, and seconds that are measured."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
-class Window:
-    """How long a load runs before it is measured, and while. Seconds."""
+@contextmanager
+def durable_redis(folder: Path) -> Iterator[str]:
+    """The URL of an empty Redis that fsyncs before it replies, for the length of the block.
 
-    warmup: float
-    seconds: float
-
-
-FULL = Window(2.0, 10.0)
-QUICK = Window(0.3, 1.0)
+    Raises LaunchError if this machine has no usable redis-server, redis.ConnectionError if it does
+    not answer within 10 s.
+    """
+    (port,) = free_ports("127.0.0.1", 1)
+    server = subprocess.Popen(
+        [find_server(servers_here()), write_config(folder, port)],
+        stdout=subprocess.DEVNULL,
+        preexec_fn=die_with(os.getpid()),
+    )
+    url = f"redis://127.0.0.1:{port}/0"
+    patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)
+    try:
+        with redis.Redis.from_url(url, retry=patient) as client:
+            client.ping()
+        yield url
+    finally:
+        server.kill()
+        server.wait()
 
 
 @contextmanager
@@ -66,7 +76,7 @@ def others(url: str, count: int, period: float) -> Iterator[int | None]:
     assert fleet.stdout is not None
     try:
         if fleet.stdout.readline() != b"connected\n":
-            raise RuntimeError(f"{count} simulated workers ended; what they said is above")
+            raise RuntimeError(f"{count} simulated workers ended; their errors are above")
         yield fleet.pid
     finally:
         fleet.kill()
@@ -74,14 +84,16 @@ def others(url: str, count: int, period: float) -> Iterator[int | None]:
         fleet.stdout.close()
 
 
-async def measure(url: str, workers: int, load: str, window: Window) -> dict[str, Any]:
-    """One of LOADS on an empty Redis. Raises what a call raised, and RuntimeError where the
-    other workers ended or the audit is not clean."""
+async def measure(
+    url: str, workers: int, load: str, warmup: float, seconds: float
+) -> dict[str, Any]:
+    """One of LOADS on an empty Redis. Raises the errors of the calls, and RuntimeError if the other
+    workers end or the audit is not clean."""
     steady = load == "steady"
     meter = Meter()
     async with AsyncExitStack() as stack:
-        redis = Redis.from_url(url)
-        stack.push_async_callback(redis.aclose)
+        client = Redis.from_url(url)
+        stack.push_async_callback(client.aclose)
         worker = Worker(0, url, meter)
         stack.push_async_callback(worker.store.close)
         learner = Learner(worker.store, await make_run(worker.store), meter)
@@ -91,13 +103,13 @@ async def measure(url: str, workers: int, load: str, window: Window) -> dict[str
             waiting = others(url, workers - 1, (workers - 1) / OTHER_GROUPS if steady else 0)
             pid = await asyncio.to_thread(waiting.__enter__)
             stack.callback(waiting.__exit__, None, None, None)
-            await first_to_break(tasks, window.warmup)
-            meter.reset()
+            await first_to_break(tasks, warmup)
+            meter.seconds.clear()
             read, began = learner.read, time.perf_counter()
-            before = await _redis_cpu(redis), _cpu(pid)
-            await first_to_break(tasks, window.seconds)
-            seconds, groups = time.perf_counter() - began, learner.read - read
-            redis_cpu, others_cpu = await _redis_cpu(redis) - before[0], _cpu(pid) - before[1]
+            before = await _redis_cpu(client), _cpu(pid)
+            await first_to_break(tasks, seconds)
+            took, groups = time.perf_counter() - began, learner.read - read
+            redis_cpu, others_cpu = await _redis_cpu(client) - before[0], _cpu(pid) - before[1]
             calls = {name: latency(taken) for name, taken in sorted(meter.seconds.items())}
         finally:
             await end(tasks)
@@ -105,17 +117,17 @@ async def measure(url: str, workers: int, load: str, window: Window) -> dict[str
         if not audit.clean:
             raise RuntimeError(f"the audit of {workers} workers: {audit.problems}")
     return {
-        "groups_per_second": groups / seconds,
+        "groups_per_second": groups / took,
         "redis_cpu_us_per_group": 1e6 * redis_cpu / groups,
-        "redis_busy": redis_cpu / seconds,
-        "other_workers_busy": others_cpu / seconds,
+        "redis_busy": redis_cpu / took,
+        "other_workers_busy": others_cpu / took,
         "calls": calls,
     }
 
 
-async def _redis_cpu(redis: Any) -> float:
+async def _redis_cpu(client: Any) -> float:
     """CPU seconds that Redis has used, all its threads."""
-    found = await redis.info("cpu")
+    found = await client.info("cpu")
     return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])
 
 
@@ -129,73 +141,56 @@ def _cpu(pid: int | None) -> float:
 
 
 def latency(taken: list[float]) -> dict[str, float]:
-    """Of calls that took so many seconds: their number, and milliseconds."""
+    """From the seconds of each call: the number of calls, and milliseconds."""
     cuts = quantiles(taken, n=100, method="inclusive") if len(taken) > 1 else taken * 99
     return {"calls": len(taken), "p50_ms": 1e3 * cuts[49], "p99_ms": 1e3 * cuts[98]}
 
 
-def run(sizes: tuple[int, ...], window: Window) -> dict[str, Any]:
+def run(sizes: tuple[int, ...], warmup: float, seconds: float) -> dict[str, Any]:
     """Each load for each number of workers."""
-    results: dict[str, Any] = {
-        "bench": "control_plane",
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine.describe(),
-        "workload": {"batch": BATCH, "payload_bytes": PAYLOAD, **asdict(window)},
-    }
+    results = begun("control_plane") | {load: {} for load in LOADS}
     for load in LOADS:
-        results[load] = {}
         for workers in sizes:
             with (
                 tempfile.TemporaryDirectory(prefix="headrace-") as folder,
                 durable_redis(Path(folder)) as url,
             ):
-                results[load][str(workers)] = asyncio.run(measure(url, workers, load, window))
+                found = asyncio.run(measure(url, workers, load, warmup, seconds))
+            results[load][str(workers)] = found
     cost = [found["redis_cpu_us_per_group"] for found in results["full_speed"].values()]
     results["cost_of_most_over_fewest"] = cost[-1] / cost[0]
-    results["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
     return results
 
 
-def show(results: dict[str, Any], console: Console) -> None:
-    """Print a table for each load."""
-    # What a group costs is not told apart from what a worker costs under the steady load.
-    group = [("Redis CPU, µs/group", "redis_cpu_us_per_group", "{:,.0f}")]
-    common = [
-        ("groups/s", "groups_per_second", "{:,.0f}"),
-        ("Redis, cores", "redis_busy", "{:.2f}"),
-        ("other workers, cores", "other_workers_busy", "{:.2f}"),
-    ]
-    for load, title, lines in (
-        ("full_speed", "As fast as it goes", group + common),
-        ("steady", "Steady", common),
-    ):
+def text(results: Mapping[str, Any]) -> str:
+    """A table for each load."""
+    tables = []
+    for load in LOADS:
         found = results[load]
-        table = Table(title=f"{title} (calls: ms, p50 / p99)", title_justify="left")
-        table.add_column("workers", no_wrap=True)
-        for workers in found:
-            table.add_column(f"{int(workers):,}", justify="right", no_wrap=True)
-        for label, name, form in lines:
-            table.add_row(label, *(form.format(one[name]) for one in found.values()))
+        rows = [[f"{load}: workers", *found]]
+        for label, name, form in (
+            ("Redis CPU, µs/group", "redis_cpu_us_per_group", "{:,.0f}"),
+            ("groups/s", "groups_per_second", "{:,.0f}"),
+            ("Redis, cores", "redis_busy", "{:.2f}"),
+            ("other workers, cores", "other_workers_busy", "{:.2f}"),
+        ):
+            rows.append([label, *(form.format(one[name]) for one in found.values())])
         for name in dict.fromkeys(name for one in found.values() for name in one["calls"]):
-            cells = (one["calls"].get(name) for one in found.values())
-            table.add_row(
-                name,
-                *("-" if c is None else f"{c['p50_ms']:.1f} / {c['p99_ms']:.1f}" for c in cells),
-            )
-        console.print(table)
+            calls = (one["calls"].get(name) for one in found.values())
+            cells = ("-" if c is None else f"{c['p50_ms']:.1f} / {c['p99_ms']:.1f}" for c in calls)
+            rows.append([f"{name}, ms, p50 / p99", *cells])
+        tables.append(table(rows))
     ratio = results["cost_of_most_over_fewest"]
-    console.print(f"Redis CPU per group at full speed, most workers / fewest: {ratio:.2f}")
+    tables.append(f"Redis CPU per group at full speed, most workers / fewest: {ratio:.2f}")
+    return "\n\n".join(tables)
 
 
 def main() -> int:
     """Measure, print, keep."""
-    parser = argparse.ArgumentParser(description="What a group costs in Redis.")
+    parser = argparse.ArgumentParser(description="The cost of a group in Redis.")
     parser.add_argument("--quick", action="store_true", help="one second a load")
-    arguments = parser.parse_args()
-    results = run(WORKERS, QUICK if arguments.quick else FULL)
-    console = Console()
-    show(results, console)
-    console.print(f"all figures: {keep(results)}", soft_wrap=True)
+    results = run(WORKERS, *(QUICK if parser.parse_args().quick else FULL))
+    print(f"{text(results)}\nall figures: {keep(results)}")
     return 0
 
 

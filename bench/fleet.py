@@ -1,10 +1,10 @@
-"""Workers and a learner without a model: what they do to the store, by the real store code.
+"""Workers and a learner without a model: their calls to the store, by the real store code.
 
 Each worker has a client of its own, so that Redis sees as many connections as it would. Payloads
 are of one size, and groups take the time that the load says; nothing is sampled or trained.
 
 `python -m bench.fleet URL COUNT PERIOD` is COUNT workers, each with a group every PERIOD seconds
-(0: as fast as it is answered); says `connected` when all are, and works until it is killed.
+(0: as fast as it is answered). It says `connected` when all are, and works until it is killed.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ COMMIT_EVERY = 10
 PAYLOAD = 4200
 """Bytes of a group: 8 samples x 64 tokens, as the other benchmarks have it."""
 AT_ONCE = 8
-"""Draws in one lease at full speed."""
+"""Tasks in one lease at full speed."""
 LEASE_SECONDS = 60.0
 ENDLESS = 1_000_000
 
 
 @dataclass
 class Meter:
-    """What calls took, by their name, since the last `reset`."""
+    """The seconds that each call took, by its name."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
@@ -51,10 +51,6 @@ class Meter:
         self.seconds[name].append(time.perf_counter() - began)
         return result
 
-    def reset(self) -> None:
-        """Begin anew."""
-        self.seconds.clear()
-
 
 class Worker:
     """One rollout worker, as the store sees it."""
@@ -62,26 +58,22 @@ class Worker:
     def __init__(self, number: int, url: str, meter: Meter) -> None:
         self.name = f"host-{number // 8:03d}-{number:06x}"
         self.store = Store.from_url(url)
+        self.connected = False
         self._meter = meter
         self._blob = os.urandom(PAYLOAD)
         self._held: list[Lease] = []
-        self.connected = False
 
     def work(self, period: float) -> list[Coroutine[Any, Any, None]]:
         """Its loops, each of which goes on until it is cancelled.
 
-        0: lease and hand in, one call after the other. Else: hold one group at a time, a new one
+        0: lease and complete, one call after the other. Else: hold one group at a time, a new one
         every `period` seconds; meanwhile renew it, send heartbeats and follow the weights as often
         as a real worker does.
         """
         if period == 0:
             return [self._full_speed()]
-        return [
-            self._groups(period),
-            self._every(1.0, self._beat),
-            self._every(2.0, self._renew),
-            self._follow(),
-        ]
+        beat, renew = self._every(1.0, self._beat), self._every(2.0, self._renew)
+        return [self._groups(period), beat, renew, self._follow()]
 
     async def _full_speed(self) -> None:
         while True:
@@ -89,6 +81,7 @@ class Worker:
                 await self._complete(lease)
 
     async def _groups(self, period: float) -> None:
+        # The first lease at once, so that all workers are soon connected.
         due = time.monotonic() + random.uniform(0, period)
         while True:
             for lease in self._held:
@@ -98,18 +91,16 @@ class Worker:
             due += period
 
     async def _lease(self, count: int) -> list[Lease]:
-        granted = await self._meter.time(
-            "lease",
-            self.store.prompts.lease(
-                RUN,
-                worker=self.name,
-                lineage=LINEAGE,
-                version=0,
-                count=count,
-                ttl=LEASE_SECONDS,
-                reserve_bytes=PAYLOAD,
-            ),
+        call = self.store.prompts.lease(
+            RUN,
+            worker=self.name,
+            lineage=LINEAGE,
+            version=0,
+            count=count,
+            ttl=LEASE_SECONDS,
+            reserve_bytes=PAYLOAD,
         )
+        granted = await self._meter.time("lease", call)
         if granted.refusal:
             raise RuntimeError(f"a lease was refused: {granted.refusal}")
         self.connected = True
@@ -120,7 +111,7 @@ class Worker:
             RUN, lease.attempt, min_version=0, lineage=LINEAGE, blob=self._blob
         )
         if not await self._meter.time("complete", call):
-            raise RuntimeError(f"the group of draw {lease.draw} was refused")
+            raise RuntimeError(f"the group of task {lease.task} was refused")
 
     async def _every(self, period: float, action: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(random.uniform(0, period))
@@ -169,26 +160,23 @@ class Learner:
 
     async def _batch(self) -> None:
         batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
-        pairs = [(group.entry, group.draw) for group in batch]
-        step, groups = self._step + 1, self._store.trajectories
-        await self._meter.time("plan", groups.plan(RUN, self._epoch, step, pairs))
-        await self._meter.time("publish", self._publish(step))
-        self._step = step
+        self._step += 1
+        step, groups, timed = self._step, self._store.trajectories, self._meter.time
+        pairs = [(group.entry, group.task) for group in batch]
+        manifest = WeightManifest(RUN, step, LINEAGE, "full", [], 1, "model")
+        await timed("plan", groups.plan(RUN, self._epoch, step, pairs))
+        await timed("publish", self._store.weights.publish(self._epoch, manifest, keep=64))
         if step % COMMIT_EVERY == 0:
-            commit = groups.commit(RUN, self._epoch, LINEAGE, step, f"checkpoints/{step}")
-            await self._meter.time("commit", commit)
-
-    async def _publish(self, version: int) -> None:
-        manifest = WeightManifest(RUN, version, LINEAGE, "full", [], 1, "model")
-        await self._store.weights.publish(self._epoch, manifest, keep=64)
+            path = f"checkpoints/{step}"
+            await timed("commit", groups.commit(RUN, self._epoch, LINEAGE, step, path))
 
 
 async def make_run(store: Store) -> int:
-    """A run without an end, running, whose draws nothing but their number limits. Returns the
-    epoch of its learner."""
-    rows = ENDLESS
+    """A run without an end, running, whose tasks are limited by nothing but their number. Returns
+    the epoch of its learner."""
+    now = time.time()
     await store.datasets.add(
-        DatasetRecord(id="rows", name="rows", rows=rows, created=time.time(), segments=[])
+        DatasetRecord(id="rows", name="rows", rows=ENDLESS, created=now, segments=[])
     )
     config = parse_config(
         {
@@ -209,7 +197,7 @@ async def make_run(store: Store) -> int:
             kind="rl",
             state=RunState.QUEUED,
             config=config.model_dump(mode="json"),
-            created=time.time(),
+            created=now,
             max_steps=ENDLESS,
         )
     )
@@ -223,13 +211,12 @@ async def _fleet(url: str, count: int, period: float) -> None:
     tasks = [asyncio.create_task(loop) for worker in fleet for loop in worker.work(period)]
     while not all(worker.connected for worker in fleet):
         await first_to_break(tasks, 0.1)
-    sys.stdout.write("connected\n")
-    sys.stdout.flush()
+    print("connected", flush=True)
     await first_to_break(tasks, None)
 
 
 async def first_to_break(tasks: list[asyncio.Task[None]], seconds: float | None) -> None:
-    """Let `tasks` run for so long; raise what one of them raises meanwhile."""
+    """Let `tasks` run for so long; raise the error of a task that breaks meanwhile."""
     done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()

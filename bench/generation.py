@@ -1,8 +1,8 @@
 """Part `generation`: the rollout worker against vLLM's offline `LLM.generate`, alternating.
 
-Worker: the real one, in a run whose first batch never fills, so that the learner stays idle; what
-counts is groups that arrived in Redis, generated, scored and complete. Offline: a warm process with
-the same weights, options, cores, prompts and sampling. One of the two works at a time.
+Worker: the real one, in a run whose first batch never fills, so that the learner stays idle. Its
+groups count when they have arrived in Redis: generated, scored and complete. Offline: a warm
+process (`offline`) with the same weights, options, cores, prompts and sampling. They take turns.
 """
 
 import asyncio
@@ -14,85 +14,86 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Generated, departures, joined
 from bench.installation import BenchFailed, Installation
-from bench.workload import (
-    CONTEXT,
-    NEW_TOKENS,
-    PROMPTS,
-    SAMPLES,
-    SEQUENCES,
-    Scale,
-    generation_config,
-)
-from rollout.samples import sampling_params
+from bench.workload import CONTEXT, NEW_TOKENS, PROMPTS, SAMPLES, SEQUENCES, generation_config
 from rollout.settings import RolloutSettings
-from rollout.vllm_options import environment
+from rollout.vllm.options import environment
+from rollout.vllm.response import sampling_params
 from services.contracts.config.rollout import Sampling
 from services.contracts.trajectory import TrajectoryGroup, decode
-from services.gpus import installed_device
-from services.launch.cores import place_here
-from services.process import die_with
+from services.launch.cores import bound_to, place_here
+from services.runtime.gpus import installed_device
+from services.runtime.process import die_with
 from services.store import Store
 
 LIMIT_SECONDS = 240.0
 """Longest wait for one answer of either side."""
+Stretch = tuple[int, float]
+"""Tokens, and the seconds of wall time in which they were generated."""
 
 
 def measure(
-    installation: Installation, model: str, weights: Path, scale: Scale, say: Callable[[str], None]
+    installation: Installation, model: str, weights: Path, quick: bool, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """`scale.rounds` rounds of worker, then offline. Raises BenchFailed."""
-    sides: dict[str, list[Generated]] = {"worker": [], "offline": []}
-    offline: Offline | None = None
-    try:
-        for number in range(1, scale.rounds + 1):
-            say(f"generation, round {number} of {scale.rounds}: worker")
-            groups = from_worker(installation, model, scale.waves)
+    """Rounds of worker, then offline: one of 2 waves of prompts if `quick`, else two of 4. Raises
+    BenchFailed."""
+    rounds, waves = (1, 2) if quick else (2, 4)
+    sides: dict[str, list[Stretch]] = {"worker": [], "offline": []}
+    with contextlib.ExitStack() as stack:
+        offline: Offline | None = None
+        for number in range(1, rounds + 1):
+            say(f"generation, round {number} of {rounds}")
+            groups = from_worker(installation, model, waves)
             finished = [(int(g.lengths.sum()), g.header.generated_at) for g in groups]
-            sides["worker"].append(departures(finished, PROMPTS, PROMPTS * scale.waves))
-            prompts = [g.prompt_tokens.tolist() for g in groups[: PROMPTS * scale.waves]]
+            sides["worker"].append(departures(finished, PROMPTS, PROMPTS * waves))
+            prompts = [g.prompt_tokens.tolist() for g in groups[: PROMPTS * waves]]
             if offline is None:
-                say("  starting LLM for the offline side")
                 offline = Offline(weights, installation.data / "logs" / "offline.log")
-            say(f"generation, round {number} of {scale.rounds}: offline")
+                stack.callback(offline.close)
             offline.generate(prompts[:PROMPTS])
             sides["offline"].append(offline.generate(prompts))
-            say(
-                "  tokens/s: "
-                + ", ".join(f"{k} {v[-1].tokens_per_second:,.0f}" for k, v in sides.items())
-            )
-    finally:
-        if offline is not None:
-            offline.close()
-    worker, reference = joined(sides["worker"]), joined(sides["offline"])
+    worker, reference = (rate(found) for found in sides.values())
     return {
-        "worker_tokens_per_second": worker.tokens_per_second,
-        "offline_tokens_per_second": reference.tokens_per_second,
-        "ratio": worker.tokens_per_second / reference.tokens_per_second,
-        "groups_per_round": scale.waves * PROMPTS,
-        "warmup_groups": PROMPTS,
-        "rounds": {name: [asdict(one) for one in found] for name, found in sides.items()},
+        "worker_tokens_per_second": worker,
+        "offline_tokens_per_second": reference,
+        "ratio": worker / reference,
+        "rounds": {side: [rate([one]) for one in found] for side, found in sides.items()},
     }
 
 
+def departures(groups: Sequence[tuple[int, float]], skip: int, count: int) -> Stretch:
+    """`count` groups, in the order they were finished, after `skip` to warm up.
+
+    groups: (tokens, generated at). The time runs from the end of the last skipped group to the end
+    of the last counted one: work that began before the window and work left unfinished after it
+    cancel out. Raises ValueError if there are too few.
+    """
+    if len(groups) < skip + count:
+        raise ValueError(f"{len(groups)} groups were generated; {skip} + {count} are needed")
+    ordered = sorted(groups, key=lambda group: group[1])
+    window = ordered[skip : skip + count]
+    return sum(tokens for tokens, _ in window), window[-1][1] - ordered[skip - 1][1]
+
+
+def rate(stretches: Sequence[Stretch]) -> float:
+    """Tokens/s of several stretches: all tokens over all seconds."""
+    return sum(tokens for tokens, _ in stretches) / sum(seconds for _, seconds in stretches)
+
+
 def from_worker(installation: Installation, model: str, waves: int) -> list[TrajectoryGroup]:
-    """The first draws' groups: 32 to warm up, `waves` · 32, and 32 more, since a group that
-    overtakes others is at most as many draws ahead as there are in flight."""
-    config = generation_config(model)
-    wanted = list(range(PROMPTS * (waves + 2)))
-    with installation.running("demo_grpo", "generation", config) as run:
-        blobs = asyncio.run(_arrived(installation, run, wanted))
-    return [decode(blob) for blob in blobs]
+    """The first tasks' groups: 32 to warm up, `waves` · 32, and 32 more, since a group that
+    overtakes others is at most as many tasks ahead as there are in flight."""
+    positions = list(range(PROMPTS * (waves + 2)))
+    with installation.running("demo_grpo", "generation", generation_config(model)) as run:
+        return [decode(blob) for blob in asyncio.run(_arrived(installation, run, positions))]
 
 
 async def _arrived(installation: Installation, run: str, positions: list[int]) -> list[bytes]:
-    """The groups of these draws, once all are there."""
+    """The groups of these tasks, once all are there."""
     store = Store.from_url(installation.stack.redis_url)
     deadline = time.monotonic() + LIMIT_SECONDS
     try:
@@ -105,8 +106,8 @@ async def _arrived(installation: Installation, run: str, positions: list[int]) -
                 installation.stack.check()
                 if time.monotonic() > deadline:
                     raise BenchFailed(
-                        f"the worker did not complete draws {positions[0]} to {positions[-1]} "
-                        f"within {LIMIT_SECONDS:.0f} s; logs: {installation.data / 'logs'}"
+                        f"the worker did not complete {len(positions)} tasks within "
+                        f"{LIMIT_SECONDS:.0f} s; logs: {installation.data / 'logs'}"
                     ) from None
                 await asyncio.sleep(0.5)
     finally:
@@ -119,8 +120,7 @@ class Offline:
     def __init__(self, weights: Path, log: Path) -> None:
         """Start it and wait until it has loaded `weights`. Raises BenchFailed."""
         self._log = log
-        root = str(Path(__file__).resolve().parent.parent)
-        inherited = {**os.environ, **_cores(), "PYTHONPATH": root}
+        inherited = {**_cores(), **os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         kv_cache = RolloutSettings(_cli_parse_args=False).vllm_kv_cache_gib
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -138,10 +138,10 @@ class Offline:
             self.close()
             raise
 
-    def generate(self, prompts: list[list[int]]) -> Generated:
+    def generate(self, prompts: list[list[int]]) -> Stretch:
         """All samples of `prompts`, handed over at once. Raises BenchFailed."""
         answer = self._ask({"prompts": prompts, "sampling": sampling()})
-        return Generated(answer["tokens"], answer["seconds"])
+        return answer["tokens"], answer["seconds"]
 
     def close(self) -> None:
         """End the process and everything it started."""
@@ -154,13 +154,11 @@ class Offline:
         assert stdin is not None
         assert stdout is not None
         line = b""
-        try:
+        with contextlib.suppress(BrokenPipeError):
             stdin.write(json.dumps(question).encode() + b"\n")
             stdin.flush()
             if select.select([stdout], [], [], LIMIT_SECONDS)[0]:
                 line = stdout.readline()
-        except BrokenPipeError:
-            pass
         if not line:
             tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-12:])
             raise BenchFailed(f"LLM.generate gave no answer. The end of {self._log}:\n{tail}")
@@ -169,7 +167,7 @@ class Offline:
 
 
 def engine_options(weights: Path) -> dict[str, Any]:
-    """`LLM`'s arguments: those of the worker's server (`rollout.vllm_options.command_line`)."""
+    """`LLM`'s arguments: those of the worker's server (`rollout.vllm.options.command_line`)."""
     return {
         "model": str(weights),
         "dtype": "float32",
@@ -182,14 +180,11 @@ def engine_options(weights: Path) -> dict[str, Any]:
 
 def sampling() -> dict[str, Any]:
     """`SamplingParams` as the worker sends them."""
-    section = Sampling(max_tokens=NEW_TOKENS, ignore_eos=True)
-    params = sampling_params(section, [], CONTEXT)
+    params = sampling_params(Sampling(max_tokens=NEW_TOKENS, ignore_eos=True), [], CONTEXT)
     return {**params, "n": SAMPLES, "logprobs": 0, "detokenize": False}
 
 
 def _cores() -> dict[str, str]:
-    """The core placement of the installation's worker, unless the user has set his own."""
+    """The core placement of the installation's worker."""
     plan = place_here(1, 1)
-    name = "VLLM_CPU_OMP_THREADS_BIND"
-    placed = plan.rollout_environment(0) if plan is not None else {}
-    return {} if name in os.environ else placed
+    return bound_to(plan.rollouts[0]) if plan is not None else {}

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from services.cli.client import Gateway
+from services.cli.demo import upload_sums
 from services.cli.output import CliError
-from services.demo import upload_sums
 from services.launch import Stack, UpOptions
 from services.launch.options import ALL_PARTS
 
@@ -21,7 +20,7 @@ from services.launch.options import ALL_PARTS
 LOGS = {"HEADRACE_LOG_FORMAT": "json", "HEADRACE_LOG_LEVEL": "info"}
 POLL_SECONDS = 1.0
 STANDSTILL_SECONDS = 240.0
-"""Nothing new for so long: the run hangs. A start of vLLM takes a minute."""
+"""Without progress for so long, a run hangs. A start of vLLM takes a minute."""
 
 
 class BenchFailed(RuntimeError):
@@ -29,7 +28,7 @@ class BenchFailed(RuntimeError):
 
 
 class Installation:
-    """One `headrace up` in `data`, with the datasets and the model of the workload."""
+    """One `headrace up` in `data`, with the datasets of the demo."""
 
     def __init__(
         self,
@@ -43,16 +42,16 @@ class Installation:
         self.stack = Stack(
             UpOptions(
                 data=data,
-                port=0,
-                reward_port=0,
-                redis_port=0,
                 rollouts=rollouts,
                 parts=parts,
                 environment=environment,
+                port=0,
+                reward_port=0,
+                redis_port=0,
             )
         )
         self.check: Callable[[], None] = self.stack.check
-        """Called while something is waited for; raises where a process is no more."""
+        """Called during every wait; raises when a process has ended."""
         self._stamp = f"{int(time.time()):x}"
 
     def __enter__(self) -> Self:
@@ -65,12 +64,7 @@ class Installation:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stack.stop()
 
     @property
@@ -81,9 +75,9 @@ class Installation:
     def submit(self, recipe: str | None, name: str, config: dict[str, Any]) -> str:
         """Queue a run; without a recipe `config` is all of its config. Returns its id."""
         body = {"name": f"bench-{name}-{self._stamp}", "config": config}
-        if recipe is not None:
-            body["recipe"] = recipe
-        return str(self.api.post("/v1/runs", json=body)["id"])
+        return str(
+            self.api.post("/v1/runs", json=body | ({"recipe": recipe} if recipe else {}))["id"]
+        )
 
     def finish(self, run: str) -> dict[str, Any]:
         """The record of `run` once it has succeeded. Raises BenchFailed."""
@@ -106,29 +100,17 @@ class Installation:
             raise
         self.api.post(f"/v1/runs/{run}/cancel")
         self._until(run, lambda record: record["state"] == "cancelled")
-        self.wait("the worker to be idle", self._workers_idle)
+        began = time.monotonic()
+        while any(w["state"] != "idle" for w in self.api.get("/v1/workers")["workers"]):
+            self.check()
+            if time.monotonic() - began > STANDSTILL_SECONDS:
+                raise BenchFailed(f"a worker is not idle {STANDSTILL_SECONDS:.0f} s after its run")
+            time.sleep(POLL_SECONDS)
 
     def metrics(self, run: str) -> list[dict[str, Any]]:
         """The run's rows of metrics.jsonl that belong to a step."""
-        rows = self.api.get(f"/v1/runs/{run}/metrics")["metrics"]
+        rows = self.api.pages(f"/v1/runs/{run}/metrics", "metrics", "start")
         return [row for row in rows if "time/step" in row]
-
-    def worker_records(self) -> list[dict[str, Any]]:
-        """What the rollout worker has logged, oldest first."""
-        return records(self.stack.log("rollout-0"))
-
-    def wait(self, what: str, ready: Callable[[], bool]) -> None:
-        """Return when `ready`. Raises BenchFailed, LaunchError."""
-        began = time.monotonic()
-        while not ready():
-            self.check()
-            if time.monotonic() - began > STANDSTILL_SECONDS:
-                raise BenchFailed(f"waited {STANDSTILL_SECONDS:.0f} s for {what}")
-            time.sleep(POLL_SECONDS)
-
-    def _workers_idle(self) -> bool:
-        workers = self.api.get("/v1/workers")["workers"]
-        return bool(workers) and all(worker["state"] == "idle" for worker in workers)
 
     def _until(self, run: str, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         seen: tuple[str, int] | None = None
@@ -154,12 +136,10 @@ class Installation:
 
 
 def records(log: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a log. Other lines: headings between starts, and what libraries print."""
+    """The JSON lines of a log. Other lines: headings between starts, and output of libraries."""
     found = []
     for line in log.read_text(errors="replace").splitlines():
-        if line.startswith("{"):
-            try:
+        with suppress(json.JSONDecodeError):
+            if line.startswith("{"):
                 found.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
     return found

@@ -1,7 +1,7 @@
 """`python -m bench.learner_pass`: one side of the learner's benchmark, in a process of its own.
 
-One JSON object on stdin says what to measure, one on stdout what was found. Needs torch and
-transformers alone, as all of `learner` that is used here does.
+One JSON object on stdin says what to measure, one on stdout holds the figures. Needs torch and
+transformers alone, as do the modules of `learner` that it uses.
 """
 
 import json
@@ -9,7 +9,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bench.simulated_gpus import LONGEST, MEDIAN, SPREAD
-from learner.attention import use_packed_attention
-from learner.flops import Work, peak_flops, shape
-from learner.logprobs import TokenLogprobs, packed_row
-from learner.packing import micro_batches
+from learner.batch.packing import micro_batches
+from learner.model.logprobs import TokenLogprobs, packed_row
+from learner.model.mfu import Work, peak_flops, shape
+from learner.model.packed_attention import use_packed_attention
 
 TEMPERATURE = 0.8
 LEARNING_RATE = 1e-6
@@ -53,26 +53,20 @@ def make_batch(
     kind: str, sequences: int, prompt: int, longest: int, vocabulary: int, seed: int = 0
 ) -> Batch:
     """`kind`: mixed (lognormal answers of at most `longest` tokens, a quarter as long on average),
-    uniform (from 1 to `longest`), or equal (`longest`)."""
-    source = random.Random(seed)
+    or equal (`longest`)."""
+    source, generator = random.Random(seed), torch.Generator().manual_seed(seed)
 
     def length() -> int:
         if kind == "equal":
             return longest
-        if kind == "uniform":
-            return source.randint(1, longest)
-        drawn = longest * MEDIAN / LONGEST * source.lognormvariate(0, SIGMA)
-        return max(1, min(longest, round(drawn)))
+        answer = longest * MEDIAN / LONGEST * source.lognormvariate(0, SIGMA)
+        return max(1, min(longest, round(answer)))
 
-    drawn = torch.Generator().manual_seed(seed)
-    return Batch(
-        [
-            torch.randint(vocabulary, (prompt + length(),), generator=drawn)
-            for _ in range(sequences)
-        ],
-        prompt,
-        torch.randn(sequences, generator=drawn),
-    )
+    tokens = [
+        torch.randint(vocabulary, (prompt + length(),), generator=generator)
+        for _ in range(sequences)
+    ]
+    return Batch(tokens, prompt, torch.randn(sequences, generator=generator))
 
 
 def make_model(options: dict[str, Any], device: torch.device) -> PreTrainedModel:
@@ -86,7 +80,7 @@ def make_model(options: dict[str, Any], device: torch.device) -> PreTrainedModel
         num_key_value_heads=options["kv_heads"],
         head_dim=options["hidden"] // options["heads"],
         vocab_size=options["vocabulary"],
-        tie_word_embeddings=options["tied"],
+        tie_word_embeddings=not options["untied"],
         max_position_embeddings=options["prompt"] + options["longest"],
         bos_token_id=None,
         eos_token_id=None,
@@ -101,30 +95,23 @@ def make_model(options: dict[str, Any], device: torch.device) -> PreTrainedModel
     return model.to(device)
 
 
-Passes = Iterator[tuple[list[int], Callable[[], torch.Tensor]]]
-"""Of each micro-batch the sequences, and what gives the log-probabilities of their answers' tokens,
-behind each other."""
+Logprobs = Callable[[list[torch.Tensor], int], torch.Tensor]
+"""The log-probabilities of the answers' tokens of one micro-batch, behind each other."""
 
 
-def headrace(
-    model: PreTrainedModel, autocast: torch.dtype | None
-) -> Callable[[Batch, int], Passes]:
+def headrace(model: PreTrainedModel, autocast: torch.dtype | None) -> Logprobs:
     """As the learner does it: packed rows, attention within them, the output head in chunks."""
     use_packed_attention(model)
     policy = TokenLogprobs(model, autocast)
 
-    def passes(batch: Batch, budget: int) -> Passes:
-        for chosen in micro_batches(batch.lengths, budget):
-            sequences = [batch.sequences[i] for i in chosen]
-            wanted = [torch.arange(len(s)) >= batch.prompt for s in sequences]
-            row = packed_row(sequences, wanted, model.device)
-            # Called before the next row is made.
-            yield chosen, lambda row=row: policy(row, TEMPERATURE)[0]  # type: ignore[misc]
+    def logprobs(sequences: list[torch.Tensor], prompt: int) -> torch.Tensor:
+        loss_mask = [torch.arange(len(s)) >= prompt for s in sequences]
+        return policy(packed_row(sequences, loss_mask, model.device), TEMPERATURE)[0]
 
-    return passes
+    return logprobs
 
 
-def plain(model: PreTrainedModel, autocast: torch.dtype | None) -> Callable[[Batch, int], Passes]:
+def plain(model: PreTrainedModel, autocast: torch.dtype | None) -> Logprobs:
     """As it is mostly written: padded rows through the whole model, log_softmax over all logits."""
 
     def logprobs(sequences: list[torch.Tensor], prompt: int) -> torch.Tensor:
@@ -138,12 +125,7 @@ def plain(model: PreTrainedModel, autocast: torch.dtype | None) -> Callable[[Bat
         found = every.gather(-1, tokens[:, 1:, None]).squeeze(-1)
         return found[(real & (column >= prompt))[:, 1:]]
 
-    def passes(batch: Batch, budget: int) -> Passes:
-        for chosen in padded_cuts(batch.lengths, budget):
-            sequences = [batch.sequences[i] for i in chosen]
-            yield chosen, lambda sequences=sequences: logprobs(sequences, batch.prompt)  # type: ignore[misc]
-
-    return passes
+    return logprobs
 
 
 def padded_cuts(lengths: list[int], budget: int) -> list[list[int]]:
@@ -160,7 +142,7 @@ def padded_cuts(lengths: list[int], budget: int) -> list[list[int]]:
     return cuts
 
 
-SIDES = {"headrace": headrace, "plain": plain}
+SIDES = {"headrace": (headrace, micro_batches), "plain": (plain, padded_cuts)}
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
@@ -168,95 +150,79 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     (step), `repeats` times after a first one."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     before = resident("VmRSS")
-    options = request["options"]
+    options, step = request["options"], request["work"] == "step"
     model = make_model(options, device)
-    autocast = torch.bfloat16 if options["dtype"] == "bfloat16" else None
-    passes = SIDES[request["side"]](model, autocast)
-    lengths = options["lengths"], options["sequences"], options["prompt"], options["longest"]
-    batch = make_batch(*lengths, options["vocabulary"])
-    step = request["work"] == "step"
+    make, cut = SIDES[request["side"]]
+    logprobs = make(model, torch.bfloat16 if options["dtype"] == "bfloat16" else None)
+    names = ("lengths", "sequences", "prompt", "longest", "vocabulary")
+    batch = make_batch(*(options[name] for name in names))
+    cuts = cut(batch.lengths, options["tokens"])
     optimizer = (
         torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True) if step else None
     )
-    seconds, cpu_seconds = [], []
+    seconds = []
     for _ in range(1 + options["repeats"]):
-        began, worked = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
         with torch.set_grad_enabled(step):
-            found = work(passes(batch, options["tokens"]), batch, model, optimizer)
+            found = work(logprobs, batch, cuts, model, optimizer)
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-        cpu_seconds.append(time.process_time() - worked)
     took = statistics.median(seconds[1:])
     peak = resident("VmHWM") - before
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated()
     return {
         "seconds": seconds[1:],
-        "cpu_seconds": cpu_seconds[1:],
+        "median_seconds": took,
         "tokens_per_second": sum(batch.lengths) / took,
-        "mfu": utilisation(model, batch, took, step, autocast),
+        "mfu": utilisation(model, batch, took, step),
         "peak_bytes": peak,
         "tokens": sum(batch.lengths),
         "trained_tokens": batch.trained,
+        "passes": len(cuts),
         **found,
     }
 
 
 def work(
-    passes: Passes,
+    logprobs: Logprobs,
     batch: Batch,
+    cuts: list[list[int]],
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer | None,
 ) -> dict[str, float]:
     """Once over the batch. Returns the mean log-probability, and the gradient's norm (both sides
-    must find the same)."""
-    total, count = 0.0, 0
-    for chosen, run in passes:
-        logprobs = run()
-        count += 1
-        total += float(logprobs.detach().sum())
-        if optimizer is None:
-            continue
-        answers = torch.tensor([batch.lengths[i] - batch.prompt for i in chosen])
-        advantages = batch.advantages[chosen].repeat_interleave(answers).to(logprobs.device)
-        ratio = (logprobs - logprobs.detach()).exp()
-        (-(ratio * advantages).sum() / batch.trained).backward()
-    found = {"logprob_mean": total / batch.trained, "passes": count}
+    must compute the same)."""
+    total = 0.0
+    for chosen in cuts:
+        found = logprobs([batch.sequences[i] for i in chosen], batch.prompt)
+        total += float(found.detach().sum())
+        if optimizer is not None:
+            answers = torch.tensor([batch.lengths[i] - batch.prompt for i in chosen])
+            advantages = batch.advantages[chosen].repeat_interleave(answers).to(found.device)
+            ratio = (found - found.detach()).exp()
+            (-(ratio * advantages).sum() / batch.trained).backward()
+    figures = {"logprob_mean": total / batch.trained}
     if optimizer is not None:
-        found["grad_norm"] = float(torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf")))
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
+        figures["grad_norm"] = float(norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    return found
+    return figures
 
 
-def utilisation(
-    model: PreTrainedModel, batch: Batch, seconds: float, step: bool, autocast: torch.dtype | None
-) -> float | None:
-    """MFU as metrics.jsonl has it; None where the model's work per token is not known."""
-    sizes = shape(model)
-    if sizes is None:
+def utilisation(model: PreTrainedModel, batch: Batch, seconds: float, step: bool) -> float | None:
+    """MFU as metrics.jsonl has it; None if the device's peak or the model's work is not known."""
+    sizes, device = shape(model), model.device
+    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    if sizes is None or peak is None:
         return None
-    device = model.device
-    known = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    peak = known or product_flops(device, autocast or torch.float32)
     squares = float(sum(length * length for length in batch.lengths))
     found = Work(*sizes, forward=0, peak=peak).metrics(
         float(sum(batch.lengths)), squares, 1.0 if step else 1 / 3, seconds
     )
     return found["train/mfu"]
-
-
-def product_flops(device: torch.device, dtype: torch.dtype, size: int = 2048) -> float:
-    """FLOP/s of the best of five products of two large matrices: what is taken for the peak of a
-    device whose peak is not known."""
-    factor = torch.randn(size, size, device=device).to(dtype)
-    best = float("inf")
-    for _ in range(5):
-        began = time.perf_counter()
-        float((factor @ factor)[0, 0])
-        best = min(best, time.perf_counter() - began)
-    return 2 * size**3 / best
 
 
 def resident(field: str) -> int:

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from services.process import die_with_parent
+from services.runtime.process import die_with_parent
 
 
 def main() -> None:

@@ -9,19 +9,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from bench import machine
-from bench.figures import Row, steady
 from bench.installation import LOGS, BenchFailed, Installation, records
-from bench.kept import keep
+from bench.results import begun, keep, table
 from bench.simulated_gpus import (
     GENERATING,
     LONGEST,
@@ -32,8 +26,9 @@ from bench.simulated_gpus import (
     ideal_seconds,
     synchronous_seconds_per_token,
 )
+from bench.training import Row, steady
 from services.launch.options import ALL_PARTS
-from services.process import die_with
+from services.runtime.process import die_with
 
 ROOT = Path(__file__).parents[1]
 ETAS = (0, 1, 2, 4, 8)
@@ -58,7 +53,7 @@ MODEL: dict[str, Any] = {
 }
 
 
-def run_config(model: str, eta: int, rollout: dict[str, Any]) -> dict[str, Any]:
+def run_config(model: str, eta: int, stragglers: str) -> dict[str, Any]:
     """Over the recipe demo_grpo: without an end and without evaluation."""
     return {
         "model": {"path": model},
@@ -67,7 +62,7 @@ def run_config(model: str, eta: int, rollout: dict[str, Any]) -> dict[str, Any]:
         "rollout": {
             "max_staleness": eta,
             "vllm": {"max_model_len": CONTEXT, "max_num_seqs": SEQUENCES},
-            **rollout,
+            "stragglers": stragglers,
         },
         "algorithm": {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES},
         "training": {"max_steps": ENDLESS},
@@ -111,24 +106,27 @@ def measure(
     installation: Installation, log: Path, eta: int, steps: int, config: dict[str, Any]
 ) -> dict[str, Any]:
     """`steps` steady steps at one bound on staleness. Raises BenchFailed."""
-    warmup, before = eta + 3, sent_back(log)
+    warmup, before = eta + 3, requeued(log)
     with installation.running("demo_grpo", f"overlap-{eta}", config) as run:
         installation.reach(run, warmup + steps)
     audit = installation.api.get(f"/v1/runs/{run}/audit")
     if audit["lost"] or audit["duplicated"] or audit["max_staleness_seen"] > eta:
         raise BenchFailed(f"the audit at η = {eta}: {audit}")
-    stale = sent_back(log) - before
+    stale = requeued(log) - before
     return {
         **figures(installation.metrics(run), warmup, steps),
-        "sent_back": stale / (stale + audit["trained"]),
-        "dropped": sum(audit["dropped"].values()) / audit["drawn"],
+        "requeued": stale / (stale + audit["trained"]),
+        "dropped": sum(audit["dropped"].values()) / audit["tasks"],
     }
 
 
-def sent_back(log: Path) -> int:
+def requeued(log: Path) -> int:
     """Groups that the learner has found too stale so far."""
-    found = (record for record in records(log) if record.get("event") == "stale groups go back")
-    return sum(record["groups"] for record in found)
+    return sum(
+        record["groups"]
+        for record in records(log)
+        if str(record.get("event")).startswith("stale groups")
+    )
 
 
 def figures(rows: Sequence[Row], warmup: int, steps: int) -> dict[str, Any]:
@@ -139,37 +137,19 @@ def figures(rows: Sequence[Row], warmup: int, steps: int) -> dict[str, Any]:
     trained. `speedup`: over the same answers on the same GPUs without overlap.
     """
     found = steady(rows, warmup, steps, BATCH)
-    tokens, seconds = found.tokens, found.seconds
-    return {
-        "warmup": warmup,
-        "steps": steps,
-        "seconds": seconds,
+    tokens, seconds = found["tokens"], found["seconds"]
+    return found | {
+        "step": seconds / steps,
         "share": ideal_seconds(tokens) / seconds,
         "speedup": synchronous_seconds_per_token() * tokens / seconds,
         "generating": generation_seconds(tokens) / seconds,
-        "training": found.training,
-        "learner_waits": found.learner_waits,
-        "workers_wait": found.workers_wait,
-        "staleness": found.staleness,
-        "tokens_per_answer": tokens / found.samples,
+        "tokens_per_answer": tokens / found["samples"],
     }
 
 
-def run(etas: Sequence[int], steps: int, rollout: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Every η, one after the other; `rollout`: more keys of that section of the run config. Raises
-    BenchFailed, LaunchError."""
-    results: dict[str, Any] = {
-        "bench": "overlap",
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine.describe(),
-        "workload": {
-            "prompts": PROMPTS,
-            "samples": SAMPLES,
-            "max_num_seqs": SEQUENCES,
-            **(rollout or {}),
-        },
-        "eta": {},
-    }
+def run(etas: Sequence[int], steps: int, stragglers: str = "wait") -> dict[str, Any]:
+    """Every η, one after the other. Raises BenchFailed, LaunchError."""
+    results = begun("overlap") | {"stragglers": stragglers, "eta": {}}
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         log, parts = Path(folder) / "learner.log", ALL_PARTS - {"learner"}
         with (
@@ -183,53 +163,39 @@ def run(etas: Sequence[int], steps: int, rollout: dict[str, Any] | None = None) 
         ):
             first = installation.finish(installation.submit("demo_midtrain", "model", MODEL))
             for eta in etas:
-                config = run_config(f"run:{first['id']}", eta, rollout or {})
+                config = run_config(f"run:{first['id']}", eta, stragglers)
                 results["eta"][str(eta)] = measure(installation, log, eta, steps, config)
-    results["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
     return results
 
 
-def show(results: dict[str, Any], console: Console) -> None:
-    """Print a table."""
-    title = f"{GENERATING} simulated GPUs generate, 1 trains"
-    table = Table(title=title, title_justify="left")
-    table.add_column("", no_wrap=True)
-    for eta in results["eta"]:
-        table.add_column(f"η = {eta}", justify="right")
+def text(results: Mapping[str, Any]) -> str:
+    """The figures as a table."""
+    found = results["eta"]
+    rows = [["", *(f"η = {eta}" for eta in found)]]
     for label, name, form in (
-        ("throughput, share of ideal", "share", "[bold]{:.2f}[/]"),
-        ("times the synchronous one", "speedup", "[bold]{:.2f}[/]"),
+        ("throughput, share of ideal", "share", "{:.2f}"),
+        ("times the synchronous one", "speedup", "{:.2f}"),
         ("step, s", "step", "{:.2f}"),
         ("learner waits for groups", "learner_waits", "{:.0%}"),
         ("workers wait for admission", "workers_wait", "{:.0%}"),
         ("staleness, mean versions", "staleness", "{:.2f}"),
-        ("groups sent back as stale", "sent_back", "{:.1%}"),
-        ("draws dropped", "dropped", "{:.1%}"),
+        ("groups requeued as stale", "requeued", "{:.1%}"),
+        ("tasks dropped", "dropped", "{:.1%}"),
         ("tokens per answer", "tokens_per_answer", "{:.0f}"),
     ):
-        found = [one | {"step": one["seconds"] / one["steps"]} for one in results["eta"].values()]
-        table.add_row(label, *(form.format(one[name]) for one in found))
-    console.print(table)
+        rows.append([label, *(form.format(one[name]) for one in found.values())])
+    return table(rows)
 
 
 def main() -> int:
     """Measure, print, keep."""
-    parser = argparse.ArgumentParser(description="How much of the work overlaps.")
+    parser = argparse.ArgumentParser(description="How much of generation and training overlaps.")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} steps instead of {FULL}")
     parser.add_argument("--eta", type=int, action="append", help="repeatable")
-    parser.add_argument("--groups-in-flight", type=int, help="of each worker; as in a run's config")
-    parser.add_argument("--late-groups", choices=("wait", "resample"), help="as in a run's config")
-    arguments = parser.parse_args()
-    steps = QUICK if arguments.quick else FULL
-    chosen = {
-        "groups_in_flight": arguments.groups_in_flight,
-        "late_groups": arguments.late_groups,
-    }
-    rollout = {key: value for key, value in chosen.items() if value is not None}
-    results = run(arguments.eta or ETAS, steps, rollout)
-    console = Console()
-    show(results, console)
-    console.print(f"all figures: {keep(results)}", soft_wrap=True)
+    parser.add_argument("--stragglers", choices=("wait", "resample"), default="wait")
+    given = parser.parse_args()
+    results = run(given.eta or ETAS, QUICK if given.quick else FULL, given.stragglers)
+    print(f"{text(results)}\nall figures: {keep(results)}")
     return 0
 
 

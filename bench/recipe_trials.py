@@ -1,9 +1,9 @@
-"""What the recipes' benchmark runs, and what it keeps of each run. Pure but for the results' file.
+"""The runs of the recipes' benchmark, and the file of their outcomes.
 
 A recipe is for a model of billions and answers of hundreds of tokens; the demo's model has a
 million and answers in four. Objective, schedule, minibatches, epochs and staleness are the recipe's
-own; what has a unit that depends on the model or the task (learning rates of Adam, lengths in
-tokens, answers in a step) is brought to scale, the same way for all.
+own. Values whose unit depends on the model or the task (learning rates of Adam, lengths in tokens,
+answers in a step) are scaled, the same way for all.
 """
 
 import json
@@ -61,16 +61,6 @@ class Trial:
         text = json.dumps([self.part, self.name, self.seed, self.config], sort_keys=True)
         return xxhash.xxh3_64_hexdigest(text.encode())
 
-    @property
-    def steps(self) -> int:
-        """Batches it trains."""
-        return int(self.config["training"]["max_steps"])
-
-    @property
-    def eta(self) -> int:
-        """Its bound on staleness."""
-        return int(self.config["rollout"]["max_staleness"])
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -80,7 +70,9 @@ class Outcome:
     name: str
     seed: int
     steps: int
+    """Batches that it trained."""
     eta: int
+    """Its bound on staleness."""
     key: str
     """Of its trial."""
     start: str
@@ -94,11 +86,6 @@ class Outcome:
     """Versions, mean over groups and steps."""
     seconds: float
     commit: str | None
-
-    @property
-    def rise(self) -> float:
-        """By how much it learned."""
-        return self.after - self.before
 
 
 def recipe_trials(names: Iterable[str], seeds: int, steps: int) -> list[Trial]:
@@ -180,8 +167,8 @@ def with_lr(optimizer: Mapping[str, Any], lr: float) -> dict[str, Any]:
 
 
 def read(file: Path) -> list[Outcome]:
-    """What the file of results holds; nothing where there is none. A line that was cut off when the
-    benchmark was killed is left out, and its run is made again."""
+    """What the file of results holds; nothing where there is none. A line that was half written
+    when the benchmark was killed is skipped, and its run is made again."""
     if not file.exists():
         return []
     outcomes = []

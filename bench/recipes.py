@@ -9,16 +9,14 @@ docs/recipes.md says what the figures mean.
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench import machine
 from bench.installation import BenchFailed, Installation
-from bench.kept import RESULTS
-from bench.recipe_report import publish, text
+from bench.recipe_tables import newest, publish, tables
 from bench.recipe_trials import (
     ETA,
     SEEDS,
@@ -32,43 +30,44 @@ from bench.recipe_trials import (
     recipe_trials,
     staleness_trials,
 )
+from bench.results import RESULTS, commit
 from services.cli.output import CliError
 from services.launch import LaunchError
 from services.settings import Settings
 from services.volume import checksum
 
 START = "start"
-Say = Callable[[str], None]
 
 
-def run(trials: Sequence[Trial], file: Path, data: Path, say: Say) -> list[str]:
-    """Make the runs that `file` has no outcome of. Returns the names of those that failed; the
-    others are made all the same. Raises LaunchError, CliError, BenchFailed where nothing can be."""
+def run(trials: Sequence[Trial], file: Path, data: Path) -> list[str]:
+    """Make the runs of which `file` has no outcome. Returns those that failed; the others are made
+    nevertheless. Raises LaunchError, CliError, BenchFailed if none can be made."""
     failed = []
     with Installation(data) as installation:
         cancel_what_was_interrupted(installation)
         model = the_start(installation)
         start = checksum(installation.data / model["checkpoint"] / "model.safetensors")
         todo = left(trials, read(file), start)
-        say(f"{len(todo)} of {len(trials)} runs are to be made")
+        print(f"{len(todo)} of {len(trials)} runs are missing", flush=True)
         for number, trial in enumerate(todo, 1):
             try:
                 outcome = measure(installation, f"run:{model['id']}", start, trial)
             except BenchFailed as error:
                 failed.append(f"{trial.name}, seed {trial.seed}")
-                say(f"{trial.name}, seed {trial.seed}: {error}")
+                print(f"{failed[-1]}: {error}", flush=True)
                 continue
             append(file, outcome)
-            say(
-                f"{number}/{len(todo)} {trial.name}, seed {trial.seed}, η = {trial.eta}: held-out "
-                f"reward {outcome.before:.3f} → {outcome.after:.3f}, {outcome.seconds:.0f} s"
+            print(
+                f"{number}/{len(todo)} {trial.name}, seed {trial.seed}: held-out reward "
+                f"{outcome.before:.3f} → {outcome.after:.3f}, {outcome.seconds:.0f} s",
+                flush=True,
             )
     return failed
 
 
 def cancel_what_was_interrupted(installation: Installation) -> None:
     """Runs of a benchmark that was killed would go on before ours."""
-    for record in installation.api.get("/v1/runs")["runs"]:
+    for record in installation.api.pages("/v1/runs", "runs"):
         if record["state"] not in ("succeeded", "failed", "cancelled"):
             # One that ends meanwhile refuses (409).
             with suppress(CliError):
@@ -77,7 +76,7 @@ def cancel_what_was_interrupted(installation: Installation) -> None:
 
 def the_start(installation: Installation) -> dict[str, Any]:
     """The record of the run that made the model: an earlier one, or a new one."""
-    for record in installation.api.get("/v1/runs")["runs"]:
+    for record in installation.api.pages("/v1/runs", "runs"):
         if record["name"].startswith(f"bench-{START}-") and record["state"] == "succeeded":
             found: dict[str, Any] = installation.api.get(f"/v1/runs/{record['id']}")
             return found
@@ -89,15 +88,15 @@ def measure(installation: Installation, model: str, start: str, trial: Trial) ->
     began = time.monotonic()
     config = trial.config | {"model": trial.config["model"] | {"path": model}}
     record = installation.finish(installation.submit(None, trial.name, config))
-    rows = installation.api.get(f"/v1/runs/{record['id']}/metrics")["metrics"]
+    rows = list(installation.api.pages(f"/v1/runs/{record['id']}/metrics", "metrics", "start"))
     held_out = [row["evaluation/reward"] for row in rows if "evaluation/reward" in row]
     steps = [row for row in rows if "time/step" in row]
     return Outcome(
         part=trial.part,
         name=trial.name,
         seed=trial.seed,
-        steps=trial.steps,
-        eta=trial.eta,
+        steps=trial.config["training"]["max_steps"],
+        eta=trial.config["rollout"]["max_staleness"],
         key=trial.key,
         start=start,
         before=held_out[0],
@@ -105,20 +104,8 @@ def measure(installation: Installation, model: str, start: str, trial: Trial) ->
         rewards=[round(row["reward/mean"], 4) for row in steps],
         staleness=fmean(row["staleness/mean"] for row in steps),
         seconds=round(time.monotonic() - began, 1),
-        commit=machine.describe()["commit"],
+        commit=commit(),
     )
-
-
-def chosen(given: argparse.Namespace) -> list[Trial]:
-    """The trials that the command line asks for."""
-    trials: list[Trial] = []
-    if given.only != "staleness":
-        trials += recipe_trials(
-            given.recipe or of_reinforcement_learning(), given.seeds, given.steps
-        )
-    if given.only != "recipes" and not given.recipe:
-        trials += staleness_trials(given.seeds, given.steps, given.eta)
-    return trials
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -147,21 +134,26 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Make what is left, then show everything. 1 where a run failed; one that does not learn is
+    """Make the missing runs, then show everything. 1 if a run failed; one that does not learn is
     shown, not an error."""
     given = parsed()
-    trials = chosen(given)
+    trials: list[Trial] = []
+    if given.only != "staleness":
+        names = given.recipe or of_reinforcement_learning()
+        trials += recipe_trials(names, given.seeds, given.steps)
+    if given.only != "recipes" and not given.recipe:
+        trials += staleness_trials(given.seeds, given.steps, given.eta)
     if given.publish:
         publish(trials, read(given.results))
         return 0
     failed: list[str] = []
     try:
-        failed = run(trials, given.results, given.data, lambda said: print(said, flush=True))
+        failed = run(trials, given.results, given.data)
     except (BenchFailed, LaunchError, CliError) as error:
         failed = [str(error)]
     except KeyboardInterrupt:
         failed = ["interrupted"]
-    print(text(trials, read(given.results)))
+    print(tables(newest(trials, read(given.results))))
     print(f"all figures: {given.results}")
     for one in failed:
         print(f"failed: {one}", file=sys.stderr)

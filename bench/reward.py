@@ -1,169 +1,297 @@
-"""The reward service against its own library, bare: `python -m bench.reward`.
+"""`python -m bench.reward`: the reward service against its own libraries, bare.
 
-Short math answers, each reference with 8 answers, are verified three ways in one run: by the
-library math-verify in a process pool (parsing both sides each time, as it is used, and without its
-timeouts, which rest on a signal that C code ignores), and by the service through HTTP with as many
-workers, one item and 64 a request. Once more with one item that never ends in flight at any time,
-and with 1 % of such items, in requests of their own: what the others then lose is the figure. The
-bare pool would hang.
-
-Parts `code` and `model` compare the sandbox with bare subprocesses, and reward models with a bare
-batched forward pass (`reward_code`, `reward_model`). The cores are shared by both ends.
+`numbers` and `expressions`: short math answers, verified by the library math-verify in a process
+pool (parsing both sides each time, without its timeouts, which rest on a signal that C code
+ignores), and by the service through HTTP with as many workers, one item and 64 a request; then once
+more while an item that never ends is always being tried. The bare pool would hang. `code`: programs
+in the sandbox against bare subprocesses. `--reward-model FOLDER` adds `model`: conversations with
+that model, against the same model bare in batches of similar length. Both ends share the cores.
 """
 
 import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from bench import machine, reward_code, reward_model
-from bench.reward_client import Address, Connection, Rate, ask, encoded, service
+import httpx
 
-SAMPLES = 8
-PARTS = ("math", "code", "model")
-AIM, MODEL_AIM = 0.85, 0.9
-"""Of the bare rate, at 64 items a request."""
-POISON = "\\boxed{9^{9^{9}}}"
-POISON_TIMEOUT = 1.0
+from bench.results import begun, table
+
+PARTS = ("math", "code")
+POISON = {
+    "verifier": "math",
+    "completion": "\\boxed{9^{9^{9}}}",
+    "answer": "5",
+    "params": {"timeout": 1.0},
+}
 CONNECTIONS = {1: 64, 64: 8}
 """Requests in flight, by items a request: enough to keep the workers busy."""
+CORRECT, SCORED = b'"status":"correct"', b'"status":"scored"'
+PROGRAM = """
+def has_close_elements(numbers: list[float], threshold: float) -> bool:
+    ordered = sorted(numbers)
+    return any(b - a < threshold for a, b in zip(ordered, ordered[1:]))
+"""
+TESTS = [
+    "assert has_close_elements([1.0, 2.0, 3.9, 4.0, 5.0, 2.2], 0.3) == True",
+    "assert has_close_elements([1.0, 2.0, 3.9, 4.0, 5.0, 2.2], 0.05) == False",
+    "assert has_close_elements([1.0, 2.0, 5.9, 4.0, 5.0], 0.95) == True",
+]
 
-Pair = tuple[str, str]
+Item = dict[str, Any]
 
 
-def pairs(kind: str, count: int, seed: int = 0) -> list[Pair]:
-    """`count` (completion, reference), half of them right. `numbers`: what GSM8K has, in the forms
-    that models write. `expressions`: fractions, roots, polynomials, sets, for which the library is
-    needed."""
+def math_items(kind: str, count: int, seed: int = 0) -> list[Item]:
+    """`count` items, half of them right, 8 answers to a reference. `numbers`: as GSM8K has them, in
+    the forms that models write. `expressions`: fractions, roots, polynomials, sets, intervals."""
     chosen = random.Random(seed)
-    made: list[Pair] = []
+    made: list[Item] = []
     while len(made) < count:
         a, b = chosen.randrange(2, 500), chosen.randrange(2, 50)
-        if kind == "numbers":
-            reference, wrong = f"{a:,}", f"{a + b:,}"
-        else:
-            reference, wrong = chosen.choice(
-                [
-                    (f"\\frac{{{a}}}{{{b}}}", f"\\frac{{{a + 1}}}{{{b}}}"),
-                    (f"{a}\\sqrt{{{b}}}", f"{a}\\sqrt{{{b + 1}}}"),
-                    (f"x^2+{a}x+{b}", f"x^2+{a}x-{b}"),
-                    (f"\\{{{a}, -{b}\\}}", f"\\{{{a}, {b}\\}}"),
-                    (f"({a}, {b}]", f"[{a}, {b}]"),
-                ]
-            )
-        for sample in range(SAMPLES):
-            answer = wrong if sample % 2 else reference
+        reference, wrong = chosen.choice(
+            [(f"{a:,}", f"{a + b:,}")]
+            if kind == "numbers"
+            else [
+                (f"\\frac{{{a}}}{{{b}}}", f"\\frac{{{a + 1}}}{{{b}}}"),
+                (f"{a}\\sqrt{{{b}}}", f"{a}\\sqrt{{{b + 1}}}"),
+                (f"x^2+{a}x+{b}", f"x^2+{a}x-{b}"),
+                (f"\\{{{a}, -{b}\\}}", f"\\{{{a}, {b}\\}}"),
+                (f"({a}, {b}]", f"[{a}, {b}]"),
+            ]
+        )
+        for sample in range(8):
             form = chosen.choice(["So it is $\\boxed{{{}}}$.", "The answer is ${}$."])
-            made.append((form.format(answer), reference))
+            said = form.format(wrong if sample % 2 else reference)
+            made.append({"verifier": "math", "completion": said, "answer": reference})
     return made[:count]
 
 
-def bare(items: Sequence[Pair], workers: int) -> Rate:
+def bare_math(items: Sequence[Item], workers: int) -> dict[str, float]:
     """The library in a process pool."""
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         pool.map(_verify, items[: 16 * workers], 16)
         began = time.perf_counter()
         results = pool.map(_verify, items, 64)
-        return Rate(len(items), time.perf_counter() - began, sum(results))
+        return rate(len(items), time.perf_counter() - began, sum(results))
 
 
-def _verify(pair: Pair) -> bool:
+def _verify(item: Item) -> bool:
     import logging
 
     from math_verify import parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    completion, reference = pair
-    gold = parse(f"${reference}$", parsing_timeout=None)
-    return bool(verify(gold, parse(completion, parsing_timeout=None), timeout_seconds=None))
+    gold = parse(f"${item['answer']}$", parsing_timeout=None)
+    found = parse(item["completion"], parsing_timeout=None)
+    return bool(verify(gold, found, timeout_seconds=None))
 
 
-def math_items(items: Sequence[Pair], **params: Any) -> list[dict[str, Any]]:
-    """As the service is asked."""
+def bare_code(items: Sequence[Item], workers: int) -> dict[str, float]:
+    """Fresh interpreters with no isolation and no limit but a timeout."""
+
+    def passes(item: Item) -> bool:
+        text = "\n".join([item["completion"], *item["answer"]])
+        command = [sys.executable, "-I", "-c", text]
+        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(workers) as pool:
+        passed = sum(pool.map(passes, items))
+    return rate(len(items), time.perf_counter() - began, passed)
+
+
+def conversations(count: int) -> list[Item]:
+    """`count` questions with an answer each, 40 to 400 characters together."""
+    chosen = random.Random(0)
+
+    def words(longest: int) -> str:
+        return "".join(
+            chosen.choices("abcdefghijklmnopqrstuvwxyz     ", k=chosen.randrange(20, longest))
+        )
+
     return [
-        {"verifier": "math", "completion": completion, "answer": reference, "params": params}
-        for completion, reference in items
+        {
+            "verifier": "model",
+            "prompt": [{"role": "user", "content": words(100)}],
+            "completion": words(300),
+        }
+        for _ in range(count)
     ]
 
 
-async def through(
-    address: Address,
-    items: Sequence[Pair],
-    size: int,
-    poison: float = 0.0,
-    always: bool = False,
-) -> Rate:
-    """The service, `size` items a request. What is poisonous is in no figure: a share of `poison`
-    beside them, or one at any time (`always`)."""
-    count = round(len(items) * poison)
-    # Spread over the run: one each time that a share of the others has been answered.
-    doses: list[asyncio.Task[None]] = []
+def bare_model(folder: Path, items: Sequence[Item]) -> dict[str, float]:
+    """Template, tokens and forward passes of up to 4,096 tokens, rows sorted by length."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    def answered(requests: int) -> None:
-        while len(doses) < count * min(1.0, requests * size / len(items)):
-            doses.append(asyncio.create_task(dose()))
-
-    async def dose() -> None:
-        (request,) = encoded(math_items([(POISON, "5")], timeout=POISON_TIMEOUT), 1)
-        body = await Connection(*address).post(request)
-        if b'"status":"timeout"' not in body:
-            raise RuntimeError(f"poison was not caught: {body[:300]!r}")
-
-    async def overdose() -> None:
-        while True:
-            await dose()
-
-    one_always = asyncio.create_task(overdose()) if always else None
-    connections, right = CONNECTIONS[size], b'"status":"correct"'
-    rate = await ask(address, math_items(items), size, connections, right, answered)
-    await asyncio.gather(*doses)
-    if one_always is not None:
-        one_always.cancel()
-    return rate
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    model.config.pad_token_id = tokenizer.pad_token_id
+    chats = [
+        [*item["prompt"], {"role": "assistant", "content": item["completion"]}] for item in items
+    ]
+    scored, began = 0, time.perf_counter()
+    texts = tokenizer.apply_chat_template(chats, tokenize=False)
+    rows = sorted(tokenizer(texts, add_special_tokens=False)["input_ids"], key=len)
+    while rows:
+        # The longest of so many rows decides.
+        size = next((n for n in range(len(rows), 0, -1) if n * len(rows[n - 1]) <= 4096), 1)
+        padded = tokenizer.pad({"input_ids": rows[:size]}, return_tensors="pt")
+        rows = rows[size:]
+        with torch.inference_mode():
+            scored += len(model(**padded).logits.tolist())
+    return rate(len(items), time.perf_counter() - began, scored)
 
 
-def measure_math(address: Address, count: int, workers: int, poison: float) -> dict[str, Any]:
-    """All ways on both kinds of items, alternating, one service for all."""
-    results: dict[str, Any] = {}
-    for kind in ("numbers", "expressions"):
-        items = pairs(kind, count)
-        asyncio.run(through(address, items[: count // 4], 64))
-        rates = {"bare": bare(items, workers)}
-        for size in (1, 64):
-            rates[f"{size} a request"] = asyncio.run(through(address, items, size))
-            rates[f"{size} a request, one poisonous"] = asyncio.run(
-                through(address, items, size, always=True)
-            )
-            rates[f"{size} a request, {poison:.0%} poisonous"] = asyncio.run(
-                through(address, items, size, poison)
-            )
-        results[kind] = {name: rate.figures() for name, rate in rates.items()}
-    return results
+def rate(
+    items: int, seconds: float, right: int, times: Sequence[float] = (0.0,)
+) -> dict[str, float]:
+    """The figures of one way. `right`: as expected; `times`: seconds of each request."""
+    return {
+        "items": items,
+        "right": right,
+        "per_second": items / seconds,
+        "p50": median(times),
+        "p99": sorted(times)[int(0.99 * len(times))],
+    }
 
 
-def measure(parts: Sequence[str], count: int, workers: int, poison: float) -> dict[str, Any]:
+def encoded(items: Sequence[Item], size: int) -> list[bytes]:
+    """Requests of `size` items each, encoded beforehand so that the client costs little."""
+    made = []
+    for start in range(0, len(items), size):
+        part = [
+            {"id": str(start + number), **item}
+            for number, item in enumerate(items[start : start + size])
+        ]
+        body = json.dumps({"items": part}).encode()
+        made.append(
+            b"POST /v1/score HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+    return made
+
+
+async def post(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes) -> bytes:
+    """The body of the reply. Raises RuntimeError unless it is a 200."""
+    reader, writer = streams
+    writer.write(request)
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
+    body = await reader.readexactly(length)
+    if b" 200 " not in head[:20]:
+        raise RuntimeError(f"the service answers {head[:40]!r} {body[:300]!r}")
+    return body
+
+
+async def ask(
+    url: httpx.URL, items: Sequence[Item], size: int, right: bytes, poisoned: bool = False
+) -> dict[str, float]:
+    """The service, `size` items a request. `right`: the bytes that a reply has once for each item
+    that was scored as expected. `poisoned`: an item that never ends is always being tried."""
+    left = iter(encoded(items, size))
+    times: list[float] = []
+    found = 0
+
+    async def client() -> None:
+        nonlocal found
+        streams = await asyncio.open_connection(url.host, url.port)
+        for request in left:
+            began = time.perf_counter()
+            body = await post(streams, request)
+            found += body.count(right)
+            times.append(time.perf_counter() - began)
+        streams[1].close()
+
+    async def poison() -> None:
+        streams = await asyncio.open_connection(url.host, url.port)
+        while b'"status":"timeout"' in await post(streams, encoded([POISON], 1)[0]):
+            continue
+        raise RuntimeError("an item that never ends was not stopped")
+
+    always = asyncio.create_task(poison()) if poisoned else None
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(CONNECTIONS[size])))
+    figures = rate(len(items), time.perf_counter() - began, found, times)
+    if always is not None:
+        assert not always.done() or always.result()
+        always.cancel()
+    return figures
+
+
+@contextmanager
+def service(*options: str, patience: float = 60.0) -> Iterator[httpx.URL]:
+    """A reward service with these options, for the length of the block. Raises RuntimeError if it
+    is not ready after `patience` seconds."""
+    with (
+        # A pipe that nobody reads would block it once it is full.
+        tempfile.NamedTemporaryFile() as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "reward", "--port", "0", *options],
+            env={**os.environ, "HEADRACE_LOG_FORMAT": "json"},
+            stderr=log,
+        ) as process,
+    ):
+        try:
+            deadline = time.monotonic() + patience
+            ready: list[str] = []
+            while not ready:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    text = Path(log.name).read_text()[-2000:]
+                    raise RuntimeError(f"the reward service did not start: {text}")
+                time.sleep(0.1)
+                lines = Path(log.name).read_text().splitlines()
+                ready = [line for line in lines if "reward service ready" in line]
+            yield httpx.URL(json.loads(ready[0])["url"])
+        finally:
+            process.terminate()
+
+
+def measure(
+    parts: Sequence[str], count: int, workers: int, model: Path | None = None
+) -> dict[str, Any]:
     """The parts asked for, each with a service of its own. Of programs and conversations, which
     take longer, a 32nd and an eighth of `count`."""
-    results: dict[str, Any] = {"machine": machine.describe(), "workers": workers}
-    processes = ("--workers", str(workers))
+    results: dict[str, Any] = begun("reward") | {"workers": workers}
+    options = ("--workers", str(workers))
     if "math" in parts:
-        with service(*processes) as address:
-            results |= measure_math(address, count, workers, poison)
+        with service(*options) as url:
+            for kind in ("numbers", "expressions"):
+                items = math_items(kind, count)
+                asyncio.run(ask(url, items[: count // 4], 64, CORRECT))
+                results[kind] = {"bare": bare_math(items, workers)}
+                for size in CONNECTIONS:
+                    for name, poisoned in (("", False), (", poisoned", True)):
+                        found = asyncio.run(ask(url, items, size, CORRECT, poisoned))
+                        results[kind][f"{size} a request{name}"] = found
     if "code" in parts:
-        with service(*processes) as address:
-            results["code"] = reward_code.measure(address, count // 32, workers)
-    if "model" in parts:
-        with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
-            model = reward_model.make(Path(folder))
-            with service(*processes, f"--reward-models=bench={model}") as address:
-                results["model"] = reward_model.measure(address, model, count // 8)
+        wrong = PROGRAM.replace("<", ">=")
+        items = [
+            {"verifier": "code", "completion": wrong if number % 2 else PROGRAM, "answer": TESTS}
+            for number in range(count // 32)
+        ]
+        with service(*options) as url:
+            asyncio.run(ask(url, items[: count // 128], 64, CORRECT))
+            results["code"] = {"bare": bare_code(items, workers)}
+            results["code"]["64 a request"] = asyncio.run(ask(url, items, 64, CORRECT))
+    if model is not None:
+        items = conversations(count // 8)
+        with service(*options, f"--reward-models=bench={model}") as url:
+            asyncio.run(ask(url, items[: count // 32], 64, SCORED))
+            results["model"] = {"bare": bare_model(model, items)}
+            results["model"]["64 a request"] = asyncio.run(ask(url, items, 64, SCORED))
     return results
 
 
@@ -172,23 +300,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.reward", description=__doc__)
     parser.add_argument("--only", choices=PARTS, action="append", help="repeatable; default: all")
     parser.add_argument("--items", type=int, default=12_800, help="verifications of each way")
-    parser.add_argument("--workers", type=int, default=machine.describe()["cores"])
-    parser.add_argument("--poison", type=float, default=0.01, help="share that never ends")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--reward-model", type=Path, help="its folder; measures conversations, too")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     given = parser.parse_args()
-    results = measure(given.only or PARTS, given.items, given.workers, given.poison)
+    results = measure(given.only or PARTS, given.items, given.workers, given.reward_model)
     if given.json:
         print(json.dumps(results, indent=2))
         return 0
-    print(f"{given.workers} workers; aims at 64 a request: {AIM} of bare, models {MODEL_AIM}")
+    rows = [["", "a second", "of bare", "p50, ms", "p99, ms", "right"]]
     for kind in ("numbers", "expressions", "code", "model"):
-        for name, rate in results.get(kind, {}).items():
-            ratio = rate["per_second"] / results[kind]["bare"]["per_second"]
-            print(
-                f"{kind:12} {name:26} {rate['per_second']:9,.0f}/s  {ratio:6.2f} of bare  "
-                f"p50 {1e3 * rate['p50']:7.1f} ms  p99 {1e3 * rate['p99']:7.1f} ms  "
-                f"right {rate['right'] / rate['items']:.1%}"
-            )
+        for name, one in results.get(kind, {}).items():
+            share = one["per_second"] / results[kind]["bare"]["per_second"]
+            cells = (f"{one['per_second']:,.0f}", f"{share:.2f}", f"{1e3 * one['p50']:.1f}")
+            right = f"{one['right'] / one['items']:.1%}"
+            rows.append([f"{kind}, {name}", *cells, f"{1e3 * one['p99']:.1f}", right])
+    print(table(rows))
     return 0
 
 

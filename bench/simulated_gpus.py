@@ -16,8 +16,8 @@ PROMPTS, SAMPLES = 32, 8
 LONGEST = 512
 """Tokens, each of which stands for 64: a context of 32,768."""
 MEDIAN, SPREAD = 80.0, 0.65
-"""Lengths are lognormal, cut off at LONGEST: so far apart (sigma) are prompts, and so far apart
-again the answers to one prompt. 2 in 100 are cut off; the mean is a quarter of the longest."""
+"""Lengths are lognormal, truncated at LONGEST: so far apart (sigma) are prompts, and so far apart
+again the answers to one prompt. 2 in 100 are truncated; the mean is a quarter of the longest."""
 TOKEN_SECONDS = 0.01
 TRAINING = 1.0
 """Seconds that one GPU takes to train a batch, over those that the generating ones need to sample

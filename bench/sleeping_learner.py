@@ -7,14 +7,14 @@ import time
 from bench.simulated_gpus import training_seconds
 from learner import __main__ as learner
 from learner import rl
-from learner.batch import Sample
+from learner.batch.samples import Sample
 from learner.distributed import Ranks
-from learner.trainee import Trainee
+from learner.state import TrainingState
 from services.contracts.config import RLConfig
 
 
 def sleep(
-    trainee: Trainee,
+    state: TrainingState,
     minibatches: list[list[Sample]],
     config: RLConfig,
     ranks: Ranks,
@@ -23,7 +23,9 @@ def sleep(
     """In place of `learner.rl.train`: one update a batch, and nothing measured of it."""
     tokens = sum(len(sample.sampler_logprobs) for part in minibatches for sample in part)
     time.sleep(training_seconds(tokens))
-    return {"train/updates": 1.0}
+    metrics = {"train/updates": 1.0}
+    state.progress = rl.advanced(state.progress, config, metrics)
+    return metrics
 
 
 if __name__ == "__main__":

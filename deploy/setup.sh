@@ -5,9 +5,9 @@
 #
 # PYTHON chooses the interpreter (3.11 or later). pip's own variables (PIP_EXTRA_INDEX_URL,
 # PIP_FIND_LINKS, …) are passed on. Needs no root. Done again only if the lock, pyproject.toml, the
-# profile or the interpreter has changed.
+# profile, the interpreter or the folder of the checkout has changed.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd -P "$(dirname "$0")/.."
 
 venv=.venv
 log=$venv/setup.log
@@ -45,20 +45,33 @@ wanted=$({
     cat "$lock" pyproject.toml deploy/setup.sh
 } | sha256sum | cut -d' ' -f1)
 stamp=$venv/setup.stamp
-if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then
-    exit 0
-fi
+# The commands in an environment name its folder: in a copied or moved checkout they would run the
+# code of the old one. (pip quotes a path that is long or has blanks, in the second line.)
+in_this_folder() {
+    head -n 2 "$venv/bin/headrace" 2>/dev/null |
+        grep -qF -e "#!$PWD/$venv/bin/" -e "\"$PWD/$venv/bin/"
+}
+is_done() {
+    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && in_this_folder &&
+        "$venv/bin/python" -c '' 2>/dev/null
+}
+if is_done; then exit 0; fi
 
 # One set-up at a time: two would break each other's environment. The lock is on a file that is
 # there anyway, opened for writing because NFS locks no other.
 exec 9>>pyproject.toml
 command -v flock >/dev/null && { flock -n 9 || { echo "setup: another one runs, waiting for it"; flock 9; }; }
-if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
+if is_done; then exit 0; fi
 
 echo "setup: profile $profile, $("$python" --version), into $venv (3 minutes and 4 GB the first time)"
 began=$SECONDS
 
-# An environment of another interpreter, or a broken one, is made anew; a sound one is updated.
+# An environment of another folder or interpreter, or a broken one, is made again; a sound one is
+# updated.
+if [ -e "$venv/bin/headrace" ] && ! in_this_folder; then
+    echo "setup: $venv was made for another folder, so it is made again"
+    rm -rf "$venv"
+fi
 same='import sys; sys.exit(sys.argv[1] != sys.version + sys.base_prefix)'
 if ! "$venv/bin/python" -c "$same" "$("$python" -c 'import sys; print(sys.version + sys.base_prefix)')" 2>/dev/null; then
     [ ! -d "$venv" ] || [ -f "$venv/pyvenv.cfg" ] || fail "$venv is in the way: it is no virtual environment"

@@ -1,13 +1,23 @@
 """The learner: `torchrun -m learner`, one process per device, one run at a time.
 
-`rl` and `midtrain` are the two training scripts; read them top to bottom. Everything they call
-is either a pure function (`packing`, `advantages`, `losses`, `aggregation`, `corrections`, `kl`,
-`schedules`) or does one kind of I/O (`batch`, `publish`, `checkpoint`, `distributed`).
+`rl` and `midtrain` are the two training scripts; read them top to bottom. `step` trains one batch,
+`state` is what training changes. Imports go down this list, never up:
+
+    rl, midtrain
+    coordinate, tools       rank 0 between batches; commands on checkpoints
+    persist, step           the data volume; one batch
+    state, store            what training changes; the run in the store
+    report                  metrics
+    model                   models and their passes
+    batch, optim            samples; updates
+    objective               tensors in, tensors out
+    distributed
+    errors
 
 Nothing here may talk to Redis except through `services.store`, import `rollout` or `reward`, or
 load a file that can run code (pickle, `torch.load`).
 """
 
-from services.quiet import quiet_torchao
+from services.runtime.quiet import quiet_torchao
 
 quiet_torchao()

@@ -1,10 +1,11 @@
-"""The ranks of one learner: where each runs, and the few things they say to each other.
+"""The ranks of one learner: where each runs, and the messages and sums that they exchange.
 
 Bytes and sums only. Nothing is ever pickled: a message is msgpack or JSON made by the caller.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
@@ -15,10 +16,18 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from learner.errors import ENDINGS, USER_ERRORS, PeerFailed
+from learner.errors import PeerFailed, RunCannotGoOn
+from services.contracts.config import ConfigError
+from services.datasets import DatasetError
+from services.store import Fenced
+from services.volume import DamagedFile
 
 T = TypeVar("T")
 
+USER_ERRORS: tuple[type[Exception], ...] = (RunCannotGoOn, ConfigError, DatasetError, DamagedFile)
+"""What the user can put right: the run fails with the message, and the learner serves the next."""
+ENDINGS: tuple[type[Exception], ...] = (Fenced, *USER_ERRORS)
+"""What ends this learner's work on a run, and not the learner."""
 # Rank 0 may wait for groups, or for a run, as long as it takes; the others wait for rank 0.
 PATIENCE = timedelta(days=30)
 FAILED = -1
@@ -45,7 +54,7 @@ class Ranks:
 
     def broadcast(self, message: bytes | None) -> bytes:
         """Rank 0's `message` on every rank (the others pass None). Raises PeerFailed where rank 0
-        fails in `told` instead."""
+        fails within `announcing` instead."""
         if self.control is None:
             assert message is not None
             return message
@@ -60,20 +69,24 @@ class Ranks:
         dist.broadcast(body, 0, group=self.control)
         return body.numpy().tobytes()[: int(size)]
 
-    def told(self, say: Callable[[], bytes] | None) -> bytes:
-        """What `say` returns, which only rank 0 has and which may take its time, on every rank.
-
-        Where it raises one of ENDINGS, rank 0 raises that and the others PeerFailed: waiting for
-        this message, they would take the next one that rank 0 sends for it.
-        """
-        if say is None:
-            return self.broadcast(None)
+    @contextmanager
+    def announcing(self) -> Iterator[None]:
+        """Work of rank 0 alone, while the others wait for its next message. Where it raises one of
+        ENDINGS the others raise PeerFailed: else they would take the next message for this one."""
         try:
-            message = say()
+            yield
         except ENDINGS:
             if self.control is not None:
                 dist.broadcast(torch.tensor([FAILED]), 0, group=self.control)
             raise
+
+    def from_first(self, make: Callable[[], bytes]) -> bytes:
+        """The message that `make` returns on rank 0, where it may take its time, on every rank.
+        It is not called on the others. Raises as `announcing` does."""
+        if not self.first:
+            return self.broadcast(None)
+        with self.announcing():
+            message = make()
         return self.broadcast(message)
 
     def sum(self, values: Sequence[float]) -> list[float]:

@@ -12,35 +12,35 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from learner.balance import RouterTally, balance
-from learner.checkpoint import TrainingState, capture
-from learner.checkpointer import Checkpointer
-from learner.crashes import Crashes
-from learner.disk import CannotWrite, Disk
+from learner.batch.packing import share
+from learner.batch.sft_rows import Example, UnusableRow, divided, example
+from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
-from learner.link import RunLink
-from learner.logprobs import PackedRow, TokenLogprobs, packed_row
-from learner.metrics import peak_memory
-from learner.metrics_file import MetricsFile
-from learner.models import LoadedModel, load_model, make_model
-from learner.optimizers import Optimizers
-from learner.packing import micro_batches, micro_batches_needed, share
-from learner.passes import micro_batch_tokens, synchronised
-from learner.routing import policy_routing
-from learner.rows import Lesson, UnusableRow, divided, lesson
-from learner.schedules import lr_share
+from learner.model.loading import LoadedModel, load_model, make_model
+from learner.model.logprobs import TokenLogprobs
+from learner.model.microbatches import backward_rows, forward_rows, unwrapped
+from learner.model.moe_balance import RouterTally, balance
+from learner.model.moe_routing import policy_routing
+from learner.optim.optimizers import Optimizers
+from learner.optim.schedules import lr_share
+from learner.persist.checkpoint import capture
+from learner.persist.checkpoint_writer import CheckpointWriter
+from learner.persist.disk_retry import CannotWrite, Disk
+from learner.persist.jsonl import MetricsFile
+from learner.report.step_metrics import peak_memory
+from learner.state import Progress, TrainingState
+from learner.store.run_store import RunStore
 from services.contracts.config import MidtrainConfig
 from services.contracts.config.model import ScratchModel
 from services.contracts.records import RunRecord
 from services.datasets import DatasetReader
-from services.logs import get_logger
+from services.runtime.logs import get_logger
 from services.volume import Volume
 
 log = get_logger(__name__)
@@ -52,19 +52,19 @@ def train_midtrain(
     record: RunRecord,
     config: MidtrainConfig,
     ranks: Ranks,
-    link: RunLink,
+    store: RunStore,
     volume: Volume,
     stop: threading.Event,
-    crashes: Crashes,
+    crash_limit: CrashLimit,
 ) -> str:
     """Train `record` to its end. Returns `finish`, `cancel` or `yield`.
 
-    Raises what the message of says why: UnusableModel, UnusableRow, DamagedFile, Fenced.
+    Raises, with a user-readable reason: UnusableModel, UnusableRow, DamagedFile, Fenced.
     """
     if ranks.first:
-        link.acquire()
-    loaded = ranks.together(lambda: starting_model(config, ranks, link, volume))
-    training, validation = ranks.together(lambda: lessons(config, loaded, link, volume))
+        store.acquire()
+    loaded = ranks.together(lambda: starting_model(config, ranks, store, volume))
+    training, validation = ranks.together(lambda: examples(config, loaded, store, volume))
     routing = ranks.together(lambda: policy_routing(loaded.model, config.router, "router"))
     policy: nn.Module = TokenLogprobs(loaded.model.eval(), loaded.autocast, routing)
     if ranks.size > 1:
@@ -72,68 +72,70 @@ def train_midtrain(
     optimizers = Optimizers(loaded.model, config.optimizer)
     order = endless_order(len(training), config.training.seed)
     steps = config.training.max_steps
-    budget = micro_batch_tokens(config.training.tokens_per_microbatch, ranks.device)
-    disk = Disk(volume.root, link, stop)
-    file = MetricsFile(volume.root, link.run, disk)
-    progress = Progress(steps, link, file) if ranks.first else None
-    # All that rank 0 alone does between two steps, so that the others hear of it where it fails.
-    turn: Callable[[], None] | None = progress.begin if progress else None
+    budget = config.training.tokens_per_microbatch
+    disk = Disk(volume.root, store, stop)
+    file = MetricsFile(volume.root, store.run, disk)
+    reporter = Reporter(steps, store, file, ranks) if ranks.first else None
 
+    if reporter:
+        reporter.begin()
     step = 0
-    while (ending := what_next(ranks, turn, step == steps, link, stop)) == "train":
-        crashes.working(step + 1)
+    while True:
+        ending = what_next(ranks, step == steps, store, stop)
+        if ending != "train":
+            break
+        crash_limit.busy(step + 1)
         rows = [training[next(order)] for _ in range(config.training.rows_per_step)]
         mine = share([len(row.tokens) for row in rows], ranks.size)[ranks.rank]
-        tokens = sum(int(row.wanted.sum()) for row in rows)
-        seen = RouterTally(routing) if routing else None
-        loss = backward(policy, [rows[i] for i in mine], tokens, budget, ranks, seen)
+        tokens = sum(int(row.loss_mask.sum()) for row in rows)
+        routers = RouterTally(routing) if routing else None
+        loss = backward(policy, [rows[i] for i in mine], tokens, budget, ranks, routers)
         lr = optimizers.set_lr(lr_share(config.schedule, step, steps))
         norm = optimizers.step()
         step += 1
         metrics = {"train/loss": ranks.sum([loss])[0], "train/lr": lr, "train/grad_norm": norm}
-        if seen:
-            metrics |= seen.metrics(ranks)
+        if routers:
+            metrics |= routers.metrics(ranks)
         if step % config.training.validate_every == 0 or step == steps:
             metrics |= validate(policy, validation, budget, ranks)
-        if progress:
-            size = len(rows), sum(len(row.tokens) for row in rows)
-            turn = partial(progress.report, step, metrics, *size)
+        if reporter:
+            reporter.report(step, metrics, len(rows), sum(len(row.tokens) for row in rows))
 
     if ranks.first and ending != "yield":
-        state = TrainingState(record.id, step, step, step, link.lineages(), record.id)
-        checkpointer = Checkpointer(volume.root, 1, disk, link, (file,))
+        progress = Progress(record.id, step, step, store.lineages(), record.id)
+        writer = CheckpointWriter(volume.root, 1, disk, store, (file,))
         try:
-            checkpointer.submit(capture(loaded, optimizers, state))
-            checkpointer.wait()
+            writer.submit(capture(TrainingState(loaded, policy, optimizers, progress)))
+            writer.wait()
         except CannotWrite as error:
             log.error("the run ends before its model is written", reason=str(error))
-            return "cancel" if link.cancelled() else "yield"
+            return "cancel" if store.cancelled() else "yield"
         finally:
-            checkpointer.close()
+            writer.close()
     return ending
 
 
 def starting_model(
-    config: MidtrainConfig, ranks: Ranks, link: RunLink, volume: Volume
+    config: MidtrainConfig, ranks: Ranks, store: RunStore, volume: Volume
 ) -> LoadedModel:
     """The model before the first step; the same weights on every rank."""
     if isinstance(config.model, ScratchModel):
         return make_model(config.model, config.training.seed, ranks.device)
-    path = link.model_path(config.model.path, volume)
+    path = store.model_path(config.model.path, volume)
     return load_model(path, config.model, ranks.device)
 
 
-def lessons(
-    config: MidtrainConfig, loaded: LoadedModel, link: RunLink, volume: Volume
-) -> tuple[list[Lesson], list[Lesson]]:
+def examples(
+    config: MidtrainConfig, loaded: LoadedModel, store: RunStore, volume: Volume
+) -> tuple[list[Example], list[Example]]:
     """The datasets' rows in tokens: those to train on, and those kept out for validation. Raises
     UnusableRow for the first that cannot be learned."""
-    found: list[tuple[Lesson, int]] = []
+    found: list[tuple[Example, int]] = []
     for name, times in Counter([config.data.dataset, *config.data.mix]).items():
-        reader: DatasetReader = link.dataset(name, volume)
+        reader: DatasetReader = store.dataset(name, volume)
         for i in range(len(reader)):
             try:
-                row = lesson(reader.row(i), i, config.data, loaded.tokenizer, loaded.max_length)
+                row = example(reader.row(i), i, config.data, loaded.tokenizer, loaded.max_length)
             except UnusableRow as error:
                 raise UnusableRow(f"in {reader.record.name}, {error}") from error
             found.append((row, times))
@@ -149,100 +151,87 @@ def endless_order(rows: int, seed: int) -> Iterator[int]:
         yield from generator.permutation(rows).tolist()
 
 
-def what_next(
-    ranks: Ranks,
-    turn: Callable[[], None] | None,
-    over: bool,
-    link: RunLink,
-    stop: threading.Event,
-) -> str:
-    """What rank 0 finds after its `turn`, on every rank: `train` on, or `finish`, `cancel`,
+def what_next(ranks: Ranks, over: bool, store: RunStore, stop: threading.Event) -> str:
+    """What rank 0 finds between two steps, on every rank: `train` on, or `finish`, `cancel`,
     `yield`."""
 
     def find() -> bytes:
-        assert turn is not None
-        turn()
         if over:
             return b"finish"
-        return b"yield" if stop.is_set() else b"cancel" if link.cancelled() else b"train"
+        return b"yield" if stop.is_set() else b"cancel" if store.cancelled() else b"train"
 
-    return ranks.told(find if turn else None).decode()
+    return ranks.from_first(find).decode()
 
 
 def backward(
     policy: nn.Module,
-    rows: list[Lesson],
+    rows: list[Example],
     tokens: int,
     budget: int,
     ranks: Ranks,
-    seen: RouterTally | None = None,
+    routers: RouterTally | None = None,
 ) -> float:
-    """Gradient of −Σ log π / `tokens` (the count over all ranks), and of what balances routers.
+    """Gradient of −Σ log π / `tokens` (the count over all ranks), and of the routers' terms.
     Returns this rank's share of the first, in nats."""
-    sizes = [len(row.tokens) for row in rows]
-    passes = int(ranks.max([max(micro_batches_needed(sizes, budget), 1)])[0])
     total = 0.0
-    parts = [[rows[i] for i in indices] for indices in micro_batches(sizes, budget, passes)]
-    ways = (_row(chosen, ranks) for chosen in parts if chosen)
-    balanced = balance(policy, tokens, ranks, lambda _: None, ways)
-    for number, chosen in enumerate(parts, 1):
-        with synchronised(policy, number == passes):
-            logprobs, _ = policy(_row(chosen or [EMPTY], ranks))
-            loss = -logprobs.sum() / tokens if chosen else logprobs.sum() * 0.0
-            total += float(loss.detach())
-            if chosen and balanced:
-                loss = loss + balanced.loss()
-                if seen:
-                    seen.add(balanced.routed)
-            (loss * ranks.size).backward()
+    packed = (row for _, row in forward_rows(policy, rows, budget))
+    balanced = balance(policy, tokens, ranks, lambda _: None, packed)
+    for chosen, row in backward_rows(policy, rows, budget, ranks):
+        logprobs, _ = policy(row)
+        loss = -logprobs.sum() / tokens if chosen else logprobs.sum() * 0.0
+        total += float(loss.detach())
+        if chosen and balanced:
+            loss = loss + balanced.loss()
+            if routers:
+                routers.add(balanced.routed)
+        (loss * ranks.size).backward()
     return total
 
 
-def _row(lessons: list[Lesson], ranks: Ranks) -> PackedRow:
-    return packed_row([r.tokens for r in lessons], [r.wanted for r in lessons], ranks.device)
-
-
-# Nothing left for this rank, but DDP's all-reduce needs its backward pass.
-EMPTY = Lesson(torch.zeros(2, dtype=torch.int64), torch.tensor([False, True]), 0)
-
-
 @torch.no_grad()
-def validate(policy: nn.Module, rows: list[Lesson], budget: int, ranks: Ranks) -> dict[str, float]:
-    """Loss per token in nats, and bits per byte of the text that the counted tokens spell."""
+def validate(policy: nn.Module, rows: list[Example], budget: int, ranks: Ranks) -> dict[str, float]:
+    """Loss per token in nats, and bits per byte of the rows' text.
+
+    Tokens that spell none of it (end of sequence, special tokens, the chat template's) have no
+    bytes, and their nats are not in the bits either: as in nanochat.
+    """
     if not rows:
         return {}
-    inner = policy.module if isinstance(policy, DistributedDataParallel) else policy
-    mine = share([len(row.tokens) for row in rows], ranks.size)[ranks.rank]
-    nats = 0.0
-    for indices in micro_batches([len(rows[i].tokens) for i in mine], budget):
-        chosen = [rows[mine[i]] for i in indices]
-        row = _row(chosen, ranks)
-        nats -= float(inner(row)[0].sum())
-    nats = ranks.sum([nats])[0]
-    tokens = sum(int(row.wanted.sum()) for row in rows)
+    mine = [rows[i] for i in share([len(row.tokens) for row in rows], ranks.size)[ranks.rank]]
+    nats = of_text = 0.0
+    for chosen, row in forward_rows(policy, mine, budget):
+        logprobs = unwrapped(policy)(row)[0]
+        nats -= float(logprobs.sum())
+        spells = torch.cat([example.spells[example.loss_mask] for example in chosen])
+        of_text -= float(logprobs[spells.to(logprobs.device)].sum())
+    nats, of_text = ranks.sum([nats, of_text])
+    tokens = sum(int(row.loss_mask.sum()) for row in rows)
     size = sum(row.text_bytes for row in rows)
     return {
         "validation/loss": nats / tokens,
-        "validation/bits_per_byte": nats / math.log(2) / max(size, 1),
+        "validation/bits_per_byte": of_text / math.log(2) / max(size, 1),
     }
 
 
 @dataclass
-class Progress:
-    """Rank 0's reports: every step to metrics.jsonl, about once a second to the run's events."""
+class Reporter:
+    """Rank 0's reports: every step to metrics.jsonl, about once a second to the run's events. The
+    other ranks hear of it where one ends the run."""
 
     total: int
-    link: RunLink
+    store: RunStore
     file: MetricsFile
+    ranks: Ranks
 
     def __post_init__(self) -> None:
-        self.began = self.said = time.monotonic()
+        self.began = self.reported = time.monotonic()
         self.tokens = self.rows = 0
 
     def begin(self) -> None:
-        """Say that the run runs, from its first step."""
-        self._write(lambda: self.file.begin(0))
-        self.link.set_state("running", "")
+        """Start the file of metrics again, and let the run run."""
+        with self.ranks.announcing():
+            self._write(lambda: self.file.begin(0))
+            self.store.set_state("running")
 
     def report(self, step: int, metrics: dict[str, float], rows: int, tokens: int) -> None:
         """Record a step of so many rows and tokens."""
@@ -258,14 +247,19 @@ class Progress:
             "throughput/samples_per_second": self.rows / elapsed,
             "memory/peak_bytes": peak_memory(),
         }
-        self._write(lambda: self.file.add(row))
-        if now - self.said >= PROGRESS_SECONDS or step == self.total or "validation/loss" in row:
-            self.said = now
-            self.link.step_done(step, row, kind="progress", total=self.total)
+        with self.ranks.announcing():
+            self._write(lambda: self.file.add(row))
+            if (
+                now - self.reported >= PROGRESS_SECONDS
+                or step == self.total
+                or "validation/loss" in row
+            ):
+                self.reported = now
+                self.store.step_done(step, row, kind="progress", total=self.total)
 
     def _write(self, write: Callable[[], object]) -> None:
         try:
             write()
         except CannotWrite as error:
-            # Told to end meanwhile, which is what all ranks find next.
+            # The run or this process was told to end, which all ranks hear next.
             log.error("a step's metrics are not written", reason=str(error))

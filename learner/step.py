@@ -10,48 +10,46 @@ from functools import partial
 import torch
 from torch import nn
 
-from learner.aggregation import Counts, averaged_together, local_counts, sequence_weights
-from learner.balance import balance, routing_of, ways_recorded
-from learner.batch import Sample
-from learner.copies import Copies
-from learner.critic import Critic, set_values, train_critic
+from learner.batch.returns import gathered, set_returns
+from learner.batch.samples import Sample
 from learner.distributed import Ranks
-from learner.kl import kl_estimate
-from learner.objective import Objective, composed_loss, gathered, set_returns
-from learner.optimizers import Optimizers
-from learner.passes import backward_rows, forward_rows, unwrapped
-from learner.tally import Tally
-from learner.values import Scale
+from learner.model.microbatches import backward_rows, forward_rows, unwrapped
+from learner.model.moe_balance import balance, recorded_counts, routing_of
+from learner.model.value_model import set_values, train_critic
+from learner.objective.aggregation import Counts, averaged_together, local_counts, sequence_weights
+from learner.objective.compose import Objective, composed_loss
+from learner.objective.kl import kl_estimate
+from learner.objective.value_loss import Scale
+from learner.optim.optimizers import Optimizers
+from learner.report.loss_metrics import Tally
+from learner.state import TrainingState
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.terms import RecomputeProximal
-from services.logs import get_logger
+from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
 
 def train_batch(
-    policy: nn.Module,
-    optimizers: Optimizers,
+    state: TrainingState,
     minibatches: list[list[Sample]],
     objective: Objective,
     budget: int,
     ranks: Ranks,
-    share: Callable[[int], float],
-    copies: Copies | None = None,
-    critic: Critic | None = None,
-    critic_only: bool = False,
+    lr_share: Callable[[int], float],
 ) -> dict[str, float]:
     """Train on `minibatches` (this rank's samples of each), `epochs_per_batch` times.
 
-    `share`: of the peak learning rate, in optimizer step i of this batch. A minibatch on which the
-    policy has gone beyond `early_stop_ratio` or `early_stop_kl` is not trained any more, and ends
-    the batch for the policy. With `critic_only` the policy stays as it is, and is only measured.
-    Returns the step's metrics, the same on every rank; ratios and mismatch are those of the first
-    pass over each minibatch.
+    `budget`: tokens of a micro-batch; `lr_share`: share of the peak learning rate, by the number of
+    the batch's update. A minibatch on which the policy has gone beyond `early_stop_ratio` or
+    `early_stop_kl` is not trained any more, and ends the batch for the policy. While the critic
+    warms up the policy is only measured. Returns the step's metrics, the same on every rank; ratios
+    and mismatch are those of the first pass over each minibatch.
     """
-    algorithm = objective.algorithm
+    policy, optimizers, critic, copies = state.policy, state.optimizers, state.critic, state.copies
+    critic_only = critic is not None and state.progress.step < critic.config.warmup_steps
+    algorithm, temperature = objective.algorithm, objective.temperature
     everything = [sample for part in minibatches for sample in part if sample.trains]
-    copies, temperature = copies or Copies(), objective.temperature
     if isinstance(algorithm.proximal, RecomputeProximal):
         for sample, values in _forward(policy, everything, temperature, budget):
             sample.proximal_logprobs = values
@@ -72,7 +70,7 @@ def train_batch(
     for number, part in enumerate(minibatches * (1 if critic_only else algorithm.epochs_per_batch)):
         seen = Tally(routing) if number < parts or stops_early(algorithm) else None
         with torch.set_grad_enabled(not critic_only):
-            rate = optimizers.set_lr(share(number))
+            rate = optimizers.set_lr(lr_share(number))
             accumulate_gradients(policy, part, objective, budget, ranks, seen, number == 0, steps)
         if seen and number < parts:
             tally.include(seen)
@@ -90,18 +88,18 @@ def train_batch(
     if copies.reference:
         metrics["train/kl_beta"] = objective.beta
     if critic is not None:
-        metrics |= train_critic(critic, minibatches, algorithm, budget, ranks, share)
+        metrics |= train_critic(critic, minibatches, algorithm, budget, ranks, lr_share)
     return metrics
 
 
 def stops_early(algorithm: Algorithm) -> bool:
-    """Whether anything can end a batch's updates before their time."""
+    """Whether a bound can end a batch's updates early."""
     return algorithm.early_stop_ratio is not None or algorithm.early_stop_kl is not None
 
 
 def went_too_far(seen: Tally, algorithm: Algorithm, ranks: Ranks) -> bool:
-    """Whether a minibatch of all ranks, of which this one has `seen` its part, lies beyond a bound
-    that ends the batch. The same on every rank."""
+    """Whether a minibatch, of which `seen` is this rank's part, exceeds a bound that ends the
+    batch. The same on every rank."""
     if not stops_early(algorithm):
         return False
     found = seen.metrics(ranks)
@@ -147,8 +145,8 @@ def accumulate_gradients(
         objective.algorithm.aggregation, lengths, group, counts, objective.max_tokens
     )
     rows = (row for _, row in forward_rows(policy, samples, budget))
-    known = partial(ways_recorded, samples)
-    balanced = balance(policy, counts.tokens, ranks, known, rows)
+    recorded = partial(recorded_counts, samples)
+    balanced = balance(policy, counts.tokens, ranks, recorded, rows)
     for indices, row in backward_rows(policy, samples, budget, ranks, optimizers):
         logprobs, entropy = policy(row, objective.temperature)
         loss = logprobs.sum() * 0.0
@@ -199,14 +197,14 @@ def _loss(
         if unchanged:
             # Whole answers only: after an update a token still attends to the keys and values of
             # the older weights, so that no one version gives its log-probability.
-            whole = torch.tensor([not s.behind.any() for s in samples], device=logprobs.device)
+            whole = torch.tensor([not s.staleness.any() for s in samples], device=logprobs.device)
             fresh = whole[tokens.sequence]
             ours, theirs = logprobs.detach()[fresh], tokens.sampler[fresh]
             # k3 of KL(μ ‖ π): the samples come from μ.
             tally.add({"fresh_tokens": fresh, "mismatch_kl": kl_estimate("k3", theirs, ours)})
-            behind = kl_estimate("k3", tokens.sampler, logprobs.detach())
-            tally.add({"before_tokens": torch.ones_like(behind), "behind_kl": behind})
-            tally.peak("behind_gap", (logprobs.detach() - tokens.sampler).abs())
+            sampler_kl = kl_estimate("k3", tokens.sampler, logprobs.detach())
+            tally.add({"before_tokens": torch.ones_like(sampler_kl), "sampler_kl": sampler_kl})
+            tally.peak("sampler_gap", (logprobs.detach() - tokens.sampler).abs())
             tally.peak("logprob_gap", (ours - theirs).abs())
     return loss
 

@@ -1,11 +1,10 @@
-"""Recipes: one commented YAML per known-good run, and how overrides are laid over one.
+"""Recipes: one commented YAML file per known-good run, and the merging of overrides.
 
-A recipe is the whole surface of a run: whatever stands in it is a key of the run config
-(`services.contracts.config`). Its first line says `# when: …`. Nothing here validates; that is
-`parse_config`'s work, after merging.
+A recipe holds keys of the run config (`services.contracts.config`), and begins with `# when: …`.
+Nothing here validates: `parse_config` does, after merging.
 """
 
-from recipes.library import Recipe, UnknownRecipe, find_recipe, list_recipes, read_recipe
+from recipes.library import Recipe, UnknownRecipe, find_recipe, list_recipes, load_yaml, read_recipe
 from recipes.merging import merged, place_in
 
 __all__ = [
@@ -13,6 +12,7 @@ __all__ = [
     "UnknownRecipe",
     "find_recipe",
     "list_recipes",
+    "load_yaml",
     "merged",
     "place_in",
     "read_recipe",

@@ -1,11 +1,14 @@
 """Finding and reading recipe files."""
 
+import re
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from typing import Any
 
 import yaml
-from rapidfuzz import fuzz, process
+
+from services.contracts.nearest import did_you_mean
 
 
 class UnknownRecipe(LookupError):
@@ -14,12 +17,24 @@ class UnknownRecipe(LookupError):
 
 @dataclass(frozen=True)
 class Recipe:
-    """One recipe: its name, when to use it, its text and the config in it."""
+    """One recipe: its name and its text."""
 
     name: str
-    when: str
     text: str
-    config: dict[str, Any]
+
+    @property
+    def when(self) -> str:
+        """When to use it, in a sentence."""
+        return _when(self.text)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The config in it. Raises UnknownRecipe where the text is not a YAML mapping."""
+        return _parsed(self.name, self.text)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        return {"name": self.name, "when": self.when, "text": self.text, "config": self.config}
 
 
 def list_recipes() -> list[Recipe]:
@@ -36,16 +51,41 @@ def find_recipe(name: str) -> Recipe:
         f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")
     )
     if name not in names:
-        near = process.extractOne(name, names, scorer=fuzz.ratio, score_cutoff=60)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        hint = did_you_mean(name, names)
         raise UnknownRecipe(f"there is no recipe {name!r}{hint}; there is: {', '.join(names)}")
-    return read_recipe(name, (folder / f"{name}.yaml").read_text())
+    return Recipe(name, (folder / f"{name}.yaml").read_text())
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a mapping that has a key twice: YAML would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if first := lines.get((key.tag, key.value)):
+                problem = f"the key {key.value!r} of line {first} is there again"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            lines[key.tag, key.value] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
+def load_yaml(text: str) -> Any:
+    """The value of a YAML text. Raises yaml.YAMLError, also for a key that is there twice."""
+    return yaml.load(text, _Loader)
 
 
 def read_recipe(name: str, text: str) -> Recipe:
     """A recipe from its text. Raises UnknownRecipe where it is not a YAML mapping."""
+    recipe = Recipe(name, text)
+    _ = recipe.config
+    return recipe
+
+
+def _parsed(name: str, text: str) -> dict[str, Any]:
     try:
-        config = yaml.safe_load(text)
+        config = load_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -53,17 +93,10 @@ def read_recipe(name: str, text: str) -> Recipe:
         raise UnknownRecipe(f"{name} is not YAML: {reason}{where}") from None
     if not isinstance(config, dict):
         raise UnknownRecipe(f"{name} is not a run config: a recipe is a mapping of config keys")
-    return Recipe(name, _when(text), text, config)
+    return config
 
 
 def _when(text: str) -> str:
     """The `# when:` line, with the comment lines that continue it."""
-    said: list[str] = []
-    for line in text.splitlines():
-        if not said and line.startswith("# when:"):
-            said.append(line.removeprefix("# when:").strip())
-        elif said and line.startswith("#   "):
-            said.append(line.removeprefix("#").strip())
-        elif said:
-            break
-    return " ".join(said)
+    found = re.search(r"^# when:(.*(?:\n#   .*)*)", text, re.MULTILINE)
+    return " ".join(found[1].replace("\n#", " ").split()) if found else ""

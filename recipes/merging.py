@@ -6,12 +6,12 @@ Muon, and a learning rate that fits one would ruin the other. And a mapping whos
 changes those places of a list: `rewards: {0: {weight: 2}}`, or `rewards.0.weight=2`.
 """
 
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic.fields import FieldInfo
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
-from services.contracts.config import ConfigError, MidtrainConfig, RLConfig
-from services.contracts.config.tags import Models, models_of
+    from services.contracts.config.tags import Models
 
 
 def merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
@@ -19,6 +19,9 @@ def merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError for a place that a list of `base` does not have.
     """
+    # Here, since the config's models take 0.3 s to build, and most commands merge nothing.
+    from services.contracts.config import MidtrainConfig, RLConfig
+
     kind = base.get("type", "rl")
     if overrides.get("type", kind) != kind:
         return dict(overrides)
@@ -27,6 +30,8 @@ def merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
 
 def place_in(values: list[Any], key: Any, path: str) -> int:
     """The index that `key` names in the list at `path`. Raises ConfigError where it has none."""
+    from services.contracts.config import ConfigError
+
     place = str(key)
     if place.isdecimal() and len(place) < 10 and int(place) < len(values):
         return int(place)
@@ -36,8 +41,10 @@ def place_in(values: list[Any], key: Any, path: str) -> int:
 
 
 def _merged(
-    base: dict[str, Any], overrides: dict[str, Any], models: Models, path: str
+    base: dict[str, Any], overrides: dict[str, Any], models: "Models", path: str
 ) -> dict[str, Any]:
+    from services.contracts.config.tags import models_of
+
     result = dict(base)
     for key, value in overrides.items():
         fields = [model.model_fields[key] for model in models if key in model.model_fields]
@@ -46,7 +53,7 @@ def _merged(
     return result
 
 
-def _laid(there: Any, value: Any, fields: list[FieldInfo], kinds: Models, path: str) -> Any:
+def _laid(there: Any, value: Any, fields: "list[FieldInfo]", kinds: "Models", path: str) -> Any:
     """`value` over `there`, which stands in one of `fields` and is one of `kinds`."""
     if isinstance(there, list) and isinstance(value, dict) and any(map(_is_number, value)):
         places = list(there)
@@ -70,10 +77,10 @@ def _is_number(key: Any) -> bool:
     return str(key).removeprefix("-").isdecimal()
 
 
-def _of_kind(models: Models, tag: str, value: Any) -> Models:
+def _of_kind(models: "Models", tag: str, value: Any) -> "Models":
     return [model for model in models if value in get_args(model.model_fields[tag].annotation)]
 
 
-def _default_tag(fields: list[FieldInfo], tag: str) -> Any:
+def _default_tag(fields: "list[FieldInfo]", tag: str) -> Any:
     defaults = (getattr(field.default, tag, None) for field in fields)
     return next((default for default in defaults if default is not None), None)

@@ -1,6 +1,7 @@
-"""The reward service: verifiers, and the pool of killable processes that they run in.
+"""The reward service: an HTTP application over a pool of killable worker processes.
 
-May live here: verifiers, the pool, and the HTTP application over it. May not: anything of
-Redis, runs or weights. The service is stateless, knows no run, and imports neither torch nor
-vLLM in its main process.
+Modules here: the process (`__main__`, `settings`), the application (`app`, `validation`, `metrics`)
+and the pool of remote verifiers (`remote_pool`). Verifiers, worker processes, reward models
+and the sandbox have packages of their own. Nothing here knows Redis, runs or weights, and the main
+process imports neither torch nor vLLM.
 """

@@ -1,10 +1,15 @@
 """`python -m reward`: listen, start the pool, serve, and drain on SIGTERM.
 
-Exit codes: 0 after a drain, 1 when it cannot start (port in use, a verifier that cannot be
-imported), 2 for flags or variables that make no sense.
+SIGHUP makes it read its settings and verifiers again: it drains, then starts anew in the same
+process. Its supervisor sees no exit, and runs wait a few seconds.
+
+Exit codes: 0 after a drain, 1 when it cannot start (port in use, a reward model that cannot be
+loaded), 2 for wrong flags or variables.
 """
 
 import asyncio
+import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -15,45 +20,67 @@ import uvicorn
 import uvloop
 
 from reward.app import Service, create_app
-from reward.calls import Calls
 from reward.endpoints import Endpoint
+from reward.errors import brief
 from reward.metrics import Metrics
 from reward.models.process import ModelLoadError, ModelProcess
-from reward.pool import Pool, PoolStartError
+from reward.remote_pool import Calls
 from reward.settings import RewardSettings
 from reward.verifiers.base import RemoteVerifier, Verifier
 from reward.verifiers.judge import JudgeVerifier
-from reward.verifiers.model import LocalModel, ModelVerifier, RemoteModel
-from reward.verifiers.registry import Registry, RegistryError, build_registry
+from reward.verifiers.model import ModelVerifier, RemoteModel
+from reward.verifiers.registry import Registry, build_registry
 from reward.verifiers.remote import HttpVerifier
 from reward.verifiers.sandboxed import SandboxedCodeVerifier
-from services.logs import configure, get_logger
-from services.process import die_with_parent
+from reward.workers.pool import Pool, PoolStartError
+from services.runtime.logs import configure, get_logger
+from services.runtime.process import die_with_parent
 from services.settings import from_command_line
 
 log = get_logger("reward")
 
 # What uvicorn waits for connections that are idle or slow to read, once nothing is in flight.
 CONNECTIONS_TIMEOUT = 3
+RELOAD = -1
+"""In place of an exit code: start anew."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with its signal handling replaced: the first signal drains, the second ends."""
+    """uvicorn, with its signal handling replaced: the first SIGTERM drains, the second ends it.
+    A SIGTERM during a reload lets its drain go on, and cancels the new start."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.stop = asyncio.Event()
+        self.reload = False
+        self._ending = False
         self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called by uvicorn's signal handlers, in the main thread."""
-        if self.stop.is_set():
+        if self._ending:
             self.should_exit = self.force_exit = True
+        self._ending, self.reload = True, False
         self._loop.call_soon_threadsafe(self.stop.set)
+
+    def _on_hangup(self) -> None:
+        try:
+            from_command_line(RewardSettings)
+        except SystemExit:
+            log.error("not reloaded: the settings are wrong (see above)")
+            return
+        if self._ending:
+            return
+        log.info("reloading")
+        self.reload = True
+        self.stop.set()
 
 
 def main() -> int:
     """Run the service. Returns the exit code."""
+    # Until there is a handler for it; the process that starts anew goes on ignoring it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     die_with_parent()
     settings = from_command_line(RewardSettings)
     configure("reward", settings.log_level, settings.log_format)
@@ -68,15 +95,16 @@ def main() -> int:
         )
         return 1
     with listener:
-        return _run(settings, listener)
+        code = _run(settings, listener)
+    if code == RELOAD:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, "-m", "reward", *sys.argv[1:]])
+    return code
 
 
 def _run(settings: RewardSettings, listener: socket.socket) -> int:
-    try:
-        registry = build_registry(settings.verifier_classes, _remote(settings), settings.sandbox)
-    except RegistryError as error:
-        log.error("a verifier cannot be used", problem=str(error))
-        return 1
+    registry = build_registry(settings.verifier_classes, _remote(settings), settings.sandbox)
     for verifier in registry.values():
         if isinstance(verifier, Verifier):
             _probe(verifier)
@@ -122,11 +150,14 @@ async def _serve(settings: RewardSettings, listener: socket.socket, registry: Re
         await asyncio.wait({serving, stopping, starting}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
+            for name, reason in pool.failed.items():
+                registry[name].available, registry[name].notice = False, reason
+                log.warning("a verifier is not available", verifier=name, problem=reason)
             log.info("reward service ready", url=_url(listener), workers=settings.worker_count)
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if stopping.done():
             await _drain(service, settings)
-            # Requests that are still waiting are told so, while there is a server to tell them.
+            # Answer the requests that still wait before the server ends.
             await pool.close()
             await calls.close()
     except (PoolStartError, ModelLoadError) as error:
@@ -139,8 +170,10 @@ async def _serve(settings: RewardSettings, listener: socket.socket, registry: Re
         await serving
         await pool.close()
         await calls.close()
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     log.info("reward service ended")
-    return code
+    return RELOAD if server.reload and code == 0 else code
 
 
 async def _start(pool: Pool, calls: Calls) -> None:
@@ -149,7 +182,10 @@ async def _start(pool: Pool, calls: Calls) -> None:
 
 
 def _probe(verifier: Verifier[Any]) -> None:
-    verifier.probe()
+    try:
+        verifier.probe()
+    except Exception as error:
+        verifier.available, verifier.notice = False, f"its probe() fails: {brief(error)}"
     if not verifier.available:
         log.warning("a verifier is not available", verifier=verifier.name, problem=verifier.notice)
     elif verifier.notice:
@@ -157,11 +193,9 @@ def _probe(verifier: Verifier[Any]) -> None:
 
 
 def _remote(settings: RewardSettings) -> list[RemoteVerifier[Any]]:
-    """The verifiers that ask others, by what the operator has set."""
+    """The verifiers that ask other services, from the settings."""
     models = {
-        name: RemoteModel(place)
-        if isinstance(place, Endpoint)
-        else LocalModel(ModelProcess(name, place))
+        name: RemoteModel(place) if isinstance(place, Endpoint) else ModelProcess(name, place)
         for name, place in settings.model_places.items()
     }
     sandboxed = [SandboxedCodeVerifier(settings.sandbox_socket)] if settings.sandbox_socket else []
@@ -169,12 +203,15 @@ def _remote(settings: RewardSettings) -> list[RemoteVerifier[Any]]:
         *sandboxed,
         JudgeVerifier(settings.judge_endpoints),
         ModelVerifier(models),
-        *(HttpVerifier(endpoint) for endpoint in settings.verifier_endpoints),
+        *(
+            HttpVerifier(endpoint, settings.remote_batch)
+            for endpoint in settings.verifier_endpoints
+        ),
     ]
 
 
 async def _drain(service: Service, settings: RewardSettings) -> None:
-    """Take nothing new; wait for what is in flight, up to the drain timeout."""
+    """Refuse new requests; wait for those in flight, up to the drain timeout."""
     service.draining = True
     log.info("draining", in_flight=service.in_flight)
     if settings.drain_delay:

@@ -1,7 +1,7 @@
 """The HTTP application: `/v1/score`, `/v1/verifiers`, health, readiness and metrics.
 
-Parses, asks the pool and `reward.calls`, answers. Nothing here computes on what a completion says:
-that is done in worker processes alone, or by whom remote verifiers ask.
+Parses a request, asks the pool and `reward.remote_pool`, and answers. Computes nothing on the
+content of a completion: only worker processes and remote services do.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 
-from reward.calls import Call, Calls
-from reward.intake import checked_items, checked_uses
 from reward.metrics import Metrics
-from reward.pool import Pool, PoolClosedError, QueueFullError, Request
+from reward.remote_pool import Call, Calls
+from reward.validation import checked_items, checked_uses
 from reward.verifiers.base import Verdict
 from reward.verifiers.registry import Registry
+from reward.workers.pool import Pool, PoolClosedError, QueueFullError, Request
 from services.contracts.scores import (
     CheckRequest,
     CheckResponse,
@@ -45,7 +45,7 @@ def _set_event() -> asyncio.Event:
 
 @dataclass
 class Service:
-    """What the routes share."""
+    """The state that the routes share."""
 
     registry: Registry
     pool: Pool
@@ -76,7 +76,7 @@ class VerifierList(BaseModel):
 
 
 class Health(BaseModel):
-    """What the service says of itself."""
+    """The state of the service."""
 
     status: Literal["ok", "ready", "starting", "draining"] = Field(
         description="`ok` and `ready` come with 200, the others with 503."
@@ -116,9 +116,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         responses=responses(_PROBLEMS),
     )
     async def score(request: ScoreRequest, client: HTTPRequest) -> ScoreResponse | Response:
-        """Have each item judged by its verifier. Results come back in the order of the items.
+        """Score each item with its verifier. Results come back in the order of the items.
 
-        Of a client that goes away, what no worker has begun is not judged any more.
+        Items of a client that disconnects are not scored, unless a worker has begun them.
         """
         began = time.perf_counter()
         service.in_flight += 1
@@ -156,15 +156,16 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.post(
         "/v1/verifiers/check",
-        summary="Check uses of verifiers",
+        summary="Check verifiers, parameters and references",
         responses=responses(_UNFIT | _BUSY),
     )
     async def check(request: CheckRequest) -> CheckResponse:
-        """What is wrong with these verifiers' names and parameters, before anything is scored."""
+        """Whether these verifiers exist, take these parameters, and can score with the references
+        of these rows. Scores nothing."""
         problems, checks = checked_uses(request.uses, service.registry)
         verdicts = await _verdicts(service, [check.request for check in checks])
         problems += [
-            UseProblem(use=check.use, path=check.path, message=verdict.detail)
+            UseProblem(use=check.use, row=check.row, path=check.path, message=verdict.detail)
             for check, verdict in zip(checks, verdicts, strict=True)
             if verdict.status is ScoreStatus.ERROR
         ]

@@ -1,10 +1,11 @@
 """Other services that remote verifiers ask: by name, at a URL that the operator has set.
 
-Items name an endpoint, never a URL: what anybody can write into a request must not decide whom this
-process talks to, nor who is sent a key.
+Items name an endpoint, never a URL: a request must not decide which hosts this process talks to,
+nor which of them receives a key.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 from tenacity import (
     AsyncRetrying,
+    RetryCallState,
     retry_if_exception_type,
     stop_after_attempt,
     wait_random_exponential,
@@ -30,6 +32,10 @@ class PassingError(EndpointError):
     """It could not be used this time; another attempt may help."""
 
 
+class UnavailableError(PassingError):
+    """Nothing listens there, or it takes no requests now (429, 503), whatever they hold."""
+
+
 def named(setting: str) -> tuple[str, str]:
     """`name=value` as a pair. Raises ValueError."""
     match = _NAMED.fullmatch(setting)
@@ -43,6 +49,12 @@ def is_url(value: str) -> bool:
     return value.startswith(("http://", "https://"))
 
 
+def is_named_url(value: str) -> bool:
+    """Whether this is NAME=URL."""
+    match = _NAMED.fullmatch(value)
+    return match is not None and is_url(match[2])
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """One service, and how to log in there."""
@@ -52,16 +64,28 @@ class Endpoint:
     key: str = field(default="", repr=False)
 
     async def ask(
-        self, http: httpx.AsyncClient, path: str, body: dict[str, Any], attempts: int
+        self,
+        http: httpx.AsyncClient,
+        path: str,
+        body: dict[str, Any],
+        attempts: int,
+        on_unavailable: Callable[[], None] = lambda: None,
     ) -> Any:
         """POST `body` as JSON, in up to `attempts` attempts; returns the JSON of the reply.
 
-        Has no deadline of its own: cancel it. Raises EndpointError.
+        Has no deadline of its own: cancel it. Calls `on_unavailable` before it asks again after an
+        UnavailableError. Raises EndpointError.
         """
+
+        def before_sleep(state: RetryCallState) -> None:
+            if state.outcome and isinstance(state.outcome.exception(), UnavailableError):
+                on_unavailable()
+
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(PassingError),
             stop=stop_after_attempt(attempts),
             wait=wait_random_exponential(multiplier=0.2, max=10),
+            before_sleep=before_sleep,
             reraise=True,
         )
         return await retrying(self._ask, http, path, body)
@@ -77,12 +101,16 @@ class Endpoint:
                 await response.aclose()
         except httpx.HTTPError as error:
             what = str(error) or type(error).__name__
-            raise PassingError(f"endpoint {self.name!r}: {what}") from error
+            away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            kind = UnavailableError if away else PassingError
+            raise kind(f"endpoint {self.name!r}: {what}") from error
         if not response.is_success:
             said = content[:300].decode(errors="replace")
             passing = response.is_server_error or response.status_code in (408, 409, 425, 429)
-            kind = PassingError if passing else EndpointError
-            raise kind(f"endpoint {self.name!r} answers {response.status_code}: {said}")
+            failure = PassingError if passing else EndpointError
+            if response.status_code in (429, 503):
+                failure = UnavailableError
+            raise failure(f"endpoint {self.name!r} answers {response.status_code}: {said}")
         try:
             return httpx.Response(200, content=content).json()
         except (ValueError, RecursionError):

@@ -1,20 +1,23 @@
 """Settings of `python -m reward`: flags and `HEADRACE_*` variables of the same names."""
 
+import itertools
+import json
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
-from pydantic_settings import SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
-from reward.endpoints import Endpoint, is_url, named
+from reward.endpoints import Endpoint, is_named_url, is_url, named
 from reward.models.wire import Options
 from reward.sandbox.host import SandboxOptions
+from services.runtime.gpus import names_in
 from services.settings import Settings
 
 
 class RewardSettings(Settings):
-    """`python -m reward`: where the reward service listens, and how much it takes on."""
+    """`python -m reward`: the address and the limits of the reward service."""
 
     model_config = SettingsConfigDict(cli_prog_name="python -m reward")
 
@@ -22,7 +25,8 @@ class RewardSettings(Settings):
     port: int = Field(8002, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     socket: Path | None = Field(
         None,
-        description="Listen on this Unix socket instead, which whoever may write to it reaches.",
+        description="Listen on this Unix socket instead. Any process that may write to it can send "
+        "requests.",
     )
     workers: int = Field(
         0,
@@ -34,13 +38,13 @@ class RewardSettings(Settings):
         4,
         ge=0,
         le=512,
-        description="Workers started beside those while others are stuck on slow items.",
+        description="Further workers, started while others are busy with slow items.",
     )
     worker_memory_mb: int = Field(
         2048, ge=64, description="Memory that one worker may add to what it starts with, in MiB."
     )
     max_queued_items: int = Field(
-        16384, ge=1, description="Items accepted and not yet judged; above it, requests get 429."
+        16384, ge=1, description="Items accepted and not yet scored; above it, requests get 429."
     )
     body_limit: int = Field(
         64 << 20, ge=1, description="Largest request body in bytes; above it, requests get 413."
@@ -54,10 +58,11 @@ class RewardSettings(Settings):
         description="Seconds to go on answering after SIGTERM, not ready, so that a load balancer "
         "notices.",
     )
-    verifiers: list[str] = Field(
+    verifiers: Annotated[list[str], NoDecode] = Field(
         default_factory=list,
-        description="Own verifiers beside installed ones, each as package.module:Class, or as "
-        "NAME=URL of a service that answers POST with the contract of /v1/score.",
+        description="Own verifiers, in addition to installed ones: package.module:Class, "
+        "/path/file.py:Class, or NAME=URL of a service that answers POST with the contract of "
+        "/v1/score. With commas between them, or as a JSON list.",
     )
     judges: list[str] = Field(
         default_factory=list,
@@ -76,8 +81,22 @@ class RewardSettings(Settings):
     remote_at_once: int = Field(
         256, ge=1, description="Items that judge, model and each verifier by URL ask about at once."
     )
+    remote_batch: int = Field(
+        32,
+        ge=1,
+        le=4096,
+        description="Items in one request to a verifier by URL, at most. A request takes the items "
+        "that wait; if it fails or takes half of their timeout, each is asked about alone, "
+        "unless the verifier cannot be reached or answers 429 or 503.",
+    )
     reward_model_device: str = Field(
         "auto", description="Where reward models are loaded: auto, cpu, cuda, cuda:1, …"
+    )
+    reward_gpus: str = Field(
+        "",
+        description="GPUs for reward models that are loaded here, by number or UUID, with commas "
+        "between them: each model gets one, in turn, and sees no other. Default: those that "
+        "CUDA_VISIBLE_DEVICES shows. `headrace up` sets it on a machine with several GPUs.",
     )
     reward_model_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="auto: bfloat16 on a GPU, float32 on the CPU."
@@ -111,10 +130,22 @@ class RewardSettings(Settings):
         "files and harm its processes. For machines that cannot isolate them (docs/sandbox.md).",
     )
 
-    @field_validator("verifiers", "judges", "reward_models")
+    @field_validator("verifiers", mode="before")
+    @classmethod
+    def _are_listed(cls, given: Any) -> Any:
+        """Accepts any text: a wrong entry becomes a disabled verifier (see the registry)."""
+        if not isinstance(given, str):
+            return given
+        try:
+            listed = json.loads(given)
+        except ValueError:
+            return [one.strip() for one in given.split(",") if one.strip()]
+        return [*map(str, listed)] if isinstance(listed, list) else [given]
+
+    @field_validator("judges", "reward_models")
     @classmethod
     def _are_named(cls, values: list[str], info: ValidationInfo) -> list[str]:
-        pairs = [named(value) for value in values if info.field_name != "verifiers" or "=" in value]
+        pairs = [named(value) for value in values]
         names = [name for name, _ in pairs]
         for name, value in pairs:
             if names.count(name) > 1:
@@ -126,7 +157,8 @@ class RewardSettings(Settings):
     @model_validator(mode="after")
     def _keys_are_used(self) -> "RewardSettings":
         names = {
-            name for name, _ in self._pairs(*self.verifiers, *self.judges, *self.reward_models)
+            value.partition("=")[0]
+            for value in (*self.verifiers, *self.judges, *self.reward_models)
         }
         for name in self.endpoint_keys:
             if name not in names:
@@ -147,38 +179,37 @@ class RewardSettings(Settings):
 
     @property
     def verifier_classes(self) -> list[str]:
-        """Those of `verifiers` that are Python classes."""
-        return [value for value in self.verifiers if "=" not in value]
+        """Those of `verifiers` that are no URLs: Python classes, and entries of no known form."""
+        return [value for value in self.verifiers if not is_named_url(value)]
 
     @property
     def verifier_endpoints(self) -> list[Endpoint]:
         """Those of `verifiers` that are URLs."""
-        return [self._endpoint(name, url) for name, url in self._pairs(*self.verifiers)]
+        return [self._endpoint(*named(value)) for value in self.verifiers if is_named_url(value)]
 
     @property
     def judge_endpoints(self) -> dict[str, Endpoint]:
         """`judges` by name."""
-        return {name: self._endpoint(name, url) for name, url in self._pairs(*self.judges)}
+        return {name: self._endpoint(name, url) for name, url in map(named, self.judges)}
 
     @property
     def model_places(self) -> dict[str, Endpoint | Options]:
-        """`reward_models` by name: where they are served, or how to load them."""
+        """`reward_models` by name: the endpoint of each, or how to load it."""
+        gpus = itertools.cycle(names_in(self.reward_gpus) or [""])
         return {
             name: self._endpoint(name, place)
             if is_url(place)
             else Options(
                 path=place,
                 device=self.reward_model_device,
+                gpu=next(gpus),
                 dtype=self.reward_model_dtype,
                 max_tokens=self.reward_model_max_tokens,
                 batch_tokens=self.reward_model_batch_tokens,
                 trust_remote_code=self.reward_model_code,
             )
-            for name, place in self._pairs(*self.reward_models)
+            for name, place in map(named, self.reward_models)
         }
-
-    def _pairs(self, *values: str) -> list[tuple[str, str]]:
-        return [named(value) for value in values if "=" in value]
 
     def _endpoint(self, name: str, url: str) -> Endpoint:
         key = self.endpoint_keys.get(name, SecretStr(""))

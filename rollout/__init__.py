@@ -1,6 +1,6 @@
-"""The rollout process: leases draws, samples them with vLLM, has them scored, completes groups.
+"""The rollout process: leases tasks, samples them with vLLM, has them scored, completes groups.
 
-What may live here: the vLLM server's supervision and client, the weight follower, the worker
-loop, episode types. Never imports learner, reward or gateway. torch and vLLM are imported by
-`weight_transfer_engine` alone, which runs inside vLLM.
+`supervisor` goes from run to run, `worker` works on one run. They import `work`, which imports
+`rewards`, `episodes` and `vllm`; imports never point the other way. Never imports learner, reward
+or the gateway; only `vllm_plugin.engine`, which runs inside vLLM, imports torch and vLLM.
 """

@@ -1,5 +1,5 @@
 """`python -m rollout`: one worker with its own vLLM. Exit codes: 0 after SIGTERM or SIGINT (every
-lease given back), 2 for settings that make no sense, a Redis that cannot be used or no free GPU."""
+lease released), 2 for wrong settings, an unusable Redis or no free GPU."""
 
 import asyncio
 import os
@@ -10,16 +10,16 @@ import uvloop
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
-from rollout.gpus import GPUsTaken, take_gpus
 from rollout.settings import RolloutSettings
 from rollout.supervisor import Supervisor
-from services import logs
+from rollout.vllm.gpu_lock import GPUsTaken, take_gpus
 from services.contracts.schema import SchemaMismatch
-from services.durability import cannot_use, require_durable
-from services.gpus import SHARED_MEMORY, GPUsUnknown
-from services.process import die_with_parent
+from services.runtime import logs
+from services.runtime.gpus import SHARED_MEMORY, GPUsUnknown
+from services.runtime.process import die_with_parent
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
 from services.store import Store, UnsafeRedis
+from services.store.durability import cannot_use, require_durable
 
 
 def main() -> int:

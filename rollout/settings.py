@@ -3,7 +3,7 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.gpus import GPUSettings
+from services.runtime.gpus import GPUSettings
 
 
 class RolloutSettings(GPUSettings):

@@ -1,11 +1,11 @@
-"""From run to run: serve the model of the pool's active run, work on it, go on to the next.
+"""From run to run: serves the model of the pool's active run, works on it, goes on to the next.
 
-A vLLM that cannot start fails the run with the end of its log, and a run of which nothing can be
-sampled fails, too; unless another worker of the pool manages: then the fault is this host's.
+A run that cannot work fails by the rule of `work.failure_limit`.
 """
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import socket
@@ -14,36 +14,39 @@ import time
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
-from rollout.episodes import UnusableEpisode, load_episode
-from rollout.follower import Follower
-from rollout.groups import RunContext
-from rollout.last_words import brief
-from rollout.model_folder import fetch_model
-from rollout.prompts import eos_token_ids, load_tokenizer, vocabulary
-from rollout.routing import bytes_per_token
-from rollout.rows import MissingDataset, Rows
-from rollout.scoring import RewardClient
-from rollout.serving import Serving
+from rollout.aio import end
+from rollout.episodes import load_episode
+from rollout.rewards.client import RewardClient
+from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
-from rollout.tasks import end
-from rollout.telling import Telling
-from rollout.vllm_server import VLLMFailed
-from rollout.worker import RunBroken, RunWorker
-from services.api_key import key_for
+from rollout.vllm.expert_routing import bytes_per_token
+from rollout.vllm.logs import brief
+from rollout.vllm.model_files import eos_token_ids, fetch_model, load_tokenizer, vocabulary
+from rollout.vllm.server import VLLMFailed
+from rollout.vllm.serving import Serving
+from rollout.vllm.weight_follower import Follower
+from rollout.work.dataset_rows import Rows
+from rollout.work.failure_limit import FailureLimit, RunCannotWork
+from rollout.work.group import RunContext
+from rollout.worker import RunWorker
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import own_episodes
-from services.contracts.records import RunRecord, WorkerRecord
+from services.contracts.records import HostLoad, RunRecord, WorkerRecord
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
-from services.gpus import installed_device
-from services.logs import get_logger
-from services.process import RESTARTS
+from services.runtime.api_key import key_for
+from services.runtime.gpus import gpu_count, installed_device
+from services.runtime.host_load import IdleCores, free_memory, memory_of, vllm_cores
+from services.runtime.logs import get_logger
+from services.runtime.process import RESTARTS
 from services.store import Store
 from services.volume import Volume
 
 log = get_logger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
+HOST_LOAD_EVERY = 10
+"""Heartbeats between two looks at the host's load."""
 IDLE_SECONDS = 0.5
 
 
@@ -56,8 +59,8 @@ class Supervisor:
         self._volume = Volume(settings.data, settings.gateway_url, key_for(settings))
         self._rewards = RewardClient(settings.reward_url)
         self._worker: RunWorker | None = None
-        self._telling: Telling | None = None
-        self._failures = 0
+        self._run_events: RunEvents | None = None
+        self._limit = FailureLimit(settings.vllm_start_tries)
         self._redis_away = False
         name = settings.worker or f"{socket.gethostname()}-{os.urandom(3).hex()}"
         self.record = WorkerRecord(
@@ -67,6 +70,7 @@ class Supervisor:
             pid=os.getpid(),
             state="idle",
             episodes=own_episodes(),
+            gpus=gpu_count(),
             started=time.time(),
             restarts=int(os.environ.get(RESTARTS, "0")),
         )
@@ -76,19 +80,19 @@ class Supervisor:
         """Work until `stop` is set. Leaves no lease, no vLLM and no worker record behind."""
         heart = asyncio.create_task(self._beat(), name="heartbeat")
         work = asyncio.create_task(self._runs(stop), name="runs")
-        told = asyncio.create_task(stop.wait(), name="stop")
+        stopped = asyncio.create_task(stop.wait(), name="stop")
         try:
-            await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)
-            # A worker at work ends by itself and gives its leases back; a start of vLLM would not.
+            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            # The worker loop ends by itself and releases its leases; a start of vLLM does not.
             if self._worker is None and not work.done():
                 await end([work])
             else:
                 await work
         finally:
-            await end([heart, work, told])
-            if self.record.run and self._telling:
+            await end([heart, work, stopped])
+            if self.record.run and self._run_events:
                 bind_contextvars(run=self.record.run)
-                await self._telling.state("left", "it was told to stop")
+                await self._run_events.state("left", "it was told to stop")
             await self._serving.stop()
             await self._rewards.close()
             with contextlib.suppress(RedisError, OSError):
@@ -100,47 +104,46 @@ class Supervisor:
 
     async def _once(self, stop: asyncio.Event) -> None:
         try:
-            found = await self._active()
-            self._redis_answers(None)
+            active = await self._active()
+            self._note_redis(None)
         except (RedisError, OSError) as error:
-            self._redis_answers(error)
-            found = None
+            self._note_redis(error)
+            active = None
         except SchemaMismatch as error:
-            # Of a newer learner: it is this worker that is wrong, and not the run.
+            # A newer learner wrote it: this worker is wrong, not the run.
             if self.record.error != str(error):
                 log.error("nothing can be worked on", reason=str(error))
             self.record.state, self.record.error = "unhealthy", str(error)
             await _wait(stop, IDLE_SECONDS)
             return
-        if found is None:
+        if active is None:
             self.record.state, self.record.run = "idle", None
             await _wait(stop, IDLE_SECONDS * random.uniform(0.8, 1.2))
             return
-        run, manifest = found
+        run, manifest = active
         if self.record.run != run.id:
             self.record.error = ""
         self.record.run = run.id
-        if self._telling is None or self._telling.run != run.id:
-            self._telling = Telling(run.id, self.record.id, self._store)
+        if self._run_events is None or self._run_events.run != run.id:
+            self._run_events = RunEvents(run.id, self.record.id, self._store)
+            self._limit = FailureLimit(self._settings.vllm_start_tries)
         with bound_contextvars(run=run.id):
-            await self._attend(run, manifest, self._telling, stop)
+            await self._attend(run, manifest, self._run_events, stop)
 
     async def _attend(
-        self, run: RunRecord, manifest: WeightManifest, telling: Telling, stop: asyncio.Event
+        self, run: RunRecord, manifest: WeightManifest, run_events: RunEvents, stop: asyncio.Event
     ) -> None:
-        """Work on the run, and deal with what ends that."""
         try:
-            await self._work(run, manifest, telling, stop)
-            self._failures = 0
+            await self._work(run, manifest, run_events, stop)
+            self._limit.failures = 0
         except VLLMFailed as error:
             await self._serving.stop()
-            worked = self._worker is not None and self._worker.tally.groups > 0
-            self._failures = 1 if worked else self._failures + 1
             self.record.restarts += 1
-            await self._broken(run, telling, str(error), certain=False)
-        except (RunBroken, UnusableEpisode, MissingDataset, ValueError) as error:
-            self._failures += 1
-            await self._broken(run, telling, str(error), certain=True)
+            self._limit.vllm_failed(str(error))
+            await self._failed(run, run_events, str(error))
+        except (RunCannotWork, ValueError) as error:
+            self._limit.run_failed(str(error))
+            await self._failed(run, run_events, str(error))
         except (RedisError, OSError) as error:
             if self.record.error != str(error):
                 log.warning("work interrupted", error=str(error))
@@ -149,8 +152,8 @@ class Supervisor:
         finally:
             self._worker = None
 
-    def _redis_answers(self, error: Exception | None) -> None:
-        """Say once that Redis has gone, and once that it is back."""
+    def _note_redis(self, error: Exception | None) -> None:
+        """Log once that Redis is away, and once that it is back."""
         if error is not None and not self._redis_away:
             log.warning("Redis is away, trying again until it is back", error=str(error))
         elif error is None and self._redis_away:
@@ -160,36 +163,39 @@ class Supervisor:
             self.record.error = f"Redis: {error}"
 
     async def _active(self) -> tuple[RunRecord, WeightManifest] | None:
-        """The pool's active run once it has published weights, if it is one that samples."""
+        """The pool's active run, if it samples and has published weights."""
         run = await self._store.runs.active(self._settings.pool)
-        if run is None or run.kind != "rl" or run.state.final or run.cancel_requested:
+        if run is None or run.kind != "rl" or run.state.ending:
             return None
         manifest = await self._store.weights.newest(run.id)
         return None if manifest is None else (run, manifest)
 
     async def _work(
-        self, run: RunRecord, manifest: WeightManifest, telling: Telling, stop: asyncio.Event
+        self, run: RunRecord, manifest: WeightManifest, run_events: RunEvents, stop: asyncio.Event
     ) -> None:
         config = parse_config(run.config)
         if not isinstance(config, RLConfig):
-            raise RunBroken(f"run {run.id} is of kind {run.kind}: there is nothing to sample")
-        await telling.state("joined", f"on {self.record.host}, process {self.record.pid}")
+            raise RunCannotWork(f"run {run.id} is of kind {run.kind}: it samples nothing")
+        await run_events.state("joined", f"on {self.record.host}, process {self.record.pid}")
         model = await fetch_model(self._volume, manifest.model)
-        # Importing transformers takes seconds, which the start of vLLM hides.
+        # Importing transformers takes seconds; vLLM starts meanwhile.
         loading = asyncio.create_task(
             asyncio.to_thread(load_tokenizer, model, config.model.trust_remote_code)
         )
         try:
-            policy, server = await self._serving.serve(config, model, telling)
+            policy, server = await self._serving.serve(config, model, run_events)
             tokenizer = await loading
         finally:
             loading.cancel()
         wake = asyncio.Event()
         mode = config.rollout.update_mode
-        follower = Follower(run.id, self._store, self._volume, policy, mode, wake.set, self._say)
+        worker = self.record.id
+        follower = Follower(
+            run.id, worker, self._store, self._volume, policy, mode, wake.set, self._heartbeat
+        )
         context = RunContext(
             run=run.id,
-            worker=self.record.id,
+            worker=worker,
             config=config,
             policy=policy,
             follower=follower,
@@ -208,7 +214,8 @@ class Supervisor:
             Rows(self._store, self._volume, config.evaluation.dataset)
             if config.evaluation
             else None,
-            telling,
+            run_events,
+            self._limit,
             wake,
             server.check,
         )
@@ -217,46 +224,53 @@ class Supervisor:
 
     # --- failures -----------------------------------------------------------------------------
 
-    async def _broken(self, run: RunRecord, telling: Telling, reason: str, certain: bool) -> None:
-        """Note a failure; fail the run where it is its own fault, or seems so."""
+    async def _failed(self, run: RunRecord, run_events: RunEvents, reason: str) -> None:
+        """Fail the run if it has reached the limit of failures; otherwise wait, to try again."""
         self.record.state, self.record.error = "unhealthy", reason
         log.error("run cannot be worked on", reason=reason)
         try:
-            hopeless = certain or self._failures >= self._settings.vllm_start_tries
-            if hopeless and await self._others_work(run):
-                # Alive is not enough where no worker may manage: that something was finished is.
-                hopeless = certain and not await self._store.prompts.any_finished(run.id)
-            if hopeless:
+            if self._limit.reason is not None and not await self._host_at_fault(run):
                 await self._store.runs.fail(run.id, reason)
-                self._failures = 0
+                self._limit.failures = 0
+                return
         except (RedisError, OSError) as error:
-            # What broke the run is there still when Redis is back, and is noted then.
-            self._redis_answers(error)
-            hopeless = False
-        if not hopeless:
-            again = f"worker {self.record.id} tries again after a failure: {brief(reason)}"
-            await telling.once("failure", again)
-            await asyncio.sleep(random.uniform(0.5, 1.0) * min(30.0, 2.0**self._failures))
+            # The failure repeats when Redis is back.
+            self._note_redis(error)
+        again = f"worker {self.record.id} tries again after a failure: {brief(reason)}"
+        await run_events.once("failure", again)
+        await asyncio.sleep(random.uniform(0.5, 1.0) * min(30.0, 2.0**self._limit.failures))
 
-    async def _others_work(self, run: RunRecord) -> bool:
-        """Whether another worker of the pool is healthy on this run."""
-        return any(
+    async def _host_at_fault(self, run: RunRecord) -> bool:
+        """Whether another worker is healthy on this run and, unless vLLM failed, any has finished a
+        group: where no worker can succeed, a living one proves nothing."""
+        others = await self._store.workers.list(self._settings.pool)
+        if not any(
             other.id != self.record.id and other.run == run.id and other.state != "unhealthy"
-            for other in await self._store.workers.list(self._settings.pool)
-        )
+            for other in others
+        ):
+            return False
+        return self._limit.host_may_be_at_fault or await self._store.prompts.any_finished(run.id)
 
     # --- heartbeat ----------------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        while True:
+        cores = vllm_cores()
+        idle = IdleCores(cores) if installed_device() == "cpu" else None
+        for beat in itertools.count():
             with contextlib.suppress(RedisError, OSError):
-                await self._say()
+                if idle is not None and beat % HOST_LOAD_EVERY == HOST_LOAD_EVERY - 1:
+                    self.record.host_load = HostLoad(
+                        cores=len(cores),
+                        idle_cores=round(idle.since_last(), 1),
+                        memory=await asyncio.to_thread(memory_of, os.getpid()),
+                        free_memory=free_memory(),
+                    )
+                await self._heartbeat()
                 if self._settings.alive_file is not None:
                     self._settings.alive_file.touch()
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
-    async def _say(self) -> None:
-        """A heartbeat now. Raises RedisError."""
+    async def _heartbeat(self) -> None:
         self._refresh()
         await self._store.workers.heartbeat(self.record)
 

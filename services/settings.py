@@ -6,6 +6,7 @@ What belongs to one run stands in its config (`services.contracts.config`), neve
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -20,8 +21,8 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from services import redis_address
-from services.redis_address import redacted
+from services.contracts import redis_address
+from services.contracts.redis_address import redacted
 
 __all__ = ["EXIT_SETTINGS", "Settings", "complaints", "from_command_line", "redacted"]
 
@@ -166,7 +167,13 @@ def complaints(error: ValidationError | SettingsError) -> list[str]:
     """What is wrong with settings: one sentence each, by flag and variable, without the value,
     which may be a secret."""
     if isinstance(error, SettingsError):
-        return [str(error)]
+        unread = re.search(r'parsing value for field "(\w+)"', str(error))
+        if unread is None:
+            return [str(error)]
+        return [
+            f"HEADRACE_{unread[1].upper()}: is not JSON. Write a list as "
+            """'["one", "two"]', and a mapping as '{"name": "value"}'"""
+        ]
     lines = []
     for detail in error.errors(include_url=False, include_input=False):
         name = ".".join(str(part) for part in detail["loc"])

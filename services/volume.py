@@ -1,9 +1,9 @@
-"""The data volume, also from hosts that do not mount it.
+"""The data volume, also for hosts that do not mount it.
 
-Names are relative paths (`runs/ID/weights/v000007-9f3a1c.safetensors`). A process that has the
-volume opens the file; one that has not fetches it from the gateway once, into a cache at the
-same relative path, and checks it before anyone sees it. Files on the volume never change after
-their rename, so a cached one is good as long as its checksum is, and fetched again where it is not.
+Names are relative paths (`runs/ID/weights/v000007-9f3a1c.safetensors`). A process with the volume
+opens the file. One without fetches it once from the gateway, checks it, and caches it under the
+same relative path. Files on the volume never change after their rename, so a cached file stays
+valid while its checksum is right.
 """
 
 import os
@@ -23,9 +23,10 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from services.api_key import authorization
-from services.logs import get_logger
-from services.redis_address import redacted
+from services.contracts.redis_address import redacted
+from services.runtime.api_key import authorization
+from services.runtime.file_lock import file_lock
+from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
@@ -37,7 +38,7 @@ CHUNK = 1 << 22
 
 
 class GatewayAway(ConnectionError):
-    """The gateway does not give a file now; asking again later may help."""
+    """The gateway cannot send a file now; trying again later may help."""
 
 
 class KeyRefused(GatewayAway):
@@ -67,33 +68,48 @@ class Volume:
 
     async def fetch(self, name: str, size: int | None = None, xxh3: str | None = None) -> Path:
         """The path of a whole file, downloaded where it is not here, checked where its size or
-        checksum is given.
+        checksum is given. One process of a host downloads a file; others wait for it.
 
-        A file that is here and not what was promised is fetched once more: on a host without the
-        volume it is a cached one, and the gateway's may be right. On a host that has the volume
-        that changes nothing, since what comes is the same file.
+        A damaged file is downloaded again: on a host without the volume it is a copy, and the
+        gateway's may be right. On a host that has the volume that changes nothing, since the same
+        file comes.
 
-        Raises FileNotFoundError where neither has it, DamagedFile where it is not what was
-        promised, GatewayAway where that cannot be found out now: after a few tries, but
+        Raises FileNotFoundError where neither has it, DamagedFile where it does not have that size
+        or checksum, GatewayAway where the gateway does not answer: after a few tries, but
         KeyRefused at once.
         """
         path = self.path(name)
-        if path.exists():
+        try:
+            return await self._here(path, size, xxh3)
+        except FileNotFoundError:
+            if self.gateway_url is None:
+                raise FileNotFoundError(f"{name} is not on the data volume {self.root}") from None
+        except DamagedFile:
+            if self.gateway_url is None:
+                raise
+        async with file_lock(path.with_name(f".{path.name}.lock")):
+            damaged: DamagedFile | None = None
             try:
-                await anyio.to_thread.run_sync(check_file, path, size, xxh3)
-                return path
-            except DamagedFile as damaged:
-                if self.gateway_url is None:
-                    raise
-                log.warning("a damaged file is fetched again", file=name, reason=str(damaged))
-                try:
-                    await self._download(name, path, size, xxh3)
-                except (GatewayAway, FileNotFoundError):
+                # Another process may have fetched it meanwhile.
+                return await self._here(path, size, xxh3)
+            except FileNotFoundError:
+                pass
+            except DamagedFile as error:
+                damaged = error
+                log.warning("a damaged file is fetched again", file=name, reason=str(error))
+            try:
+                await self._download(name, path, size, xxh3)
+            except (GatewayAway, FileNotFoundError):
+                if damaged is not None:
                     raise damaged from None
-                return path
-        if self.gateway_url is None:
-            raise FileNotFoundError(f"{name} is not on the data volume {self.root}")
-        await self._download(name, path, size, xxh3)
+                raise
+            return path
+
+    async def _here(self, path: Path, size: int | None, xxh3: str | None) -> Path:
+        """`path`, checked. Raises FileNotFoundError, DamagedFile."""
+        if not path.exists():
+            raise FileNotFoundError(path)
+        await anyio.to_thread.run_sync(check_file, path, size, xxh3)
         return path
 
     async def _download(self, name: str, path: Path, size: int | None, xxh3: str | None) -> None:
@@ -156,17 +172,17 @@ def check_file(path: Path, size: int | None, xxh3: str | None, name: str = "") -
 
 
 def opened_by_umask(path: Path) -> None:
-    """Give a file the mode that a new one gets: mkstemp and safetensors make theirs for their own
-    user alone, and a worker, or vLLM, may be another one."""
+    """Give a file the mode of a new one: mkstemp and safetensors make files for their own user
+    alone, and a worker, or vLLM, may be another user."""
     path.chmod(0o666 & ~_UMASK)
 
 
 @contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder that becomes `path` when the block ends well.
+    """A temporary path in the same folder that becomes `path` if the block succeeds.
 
-    The file and its folder are fsynced first: after the rename the whole file exists, also
-    after a power cut; before it, nothing does.
+    The file and its folder are fsynced, so after the rename the whole file exists, even after a
+    power cut.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

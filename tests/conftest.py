@@ -1,12 +1,14 @@
-"""What every tier needs before its first test."""
+"""Settings for all tiers, made before the first test."""
 
 import signal
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
-# A shell starts what it puts in the background with SIGINT ignored, nohup with SIGHUP ignored.
-# Children inherit that, and the tests that send one of them would wait for ever. A handler, which
-# children do not inherit, lets `nohup make test` go on without a terminal all the same.
+# A shell ignores SIGINT for a background job, and nohup ignores SIGHUP. Children inherit that, and
+# tests that send these signals would wait for ever. A handler is not inherited, and lets
+# `nohup make test` continue without a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
@@ -14,3 +16,19 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("headrace", deadline=None)
 settings.load_profile("headrace")
+
+SHARED = ("tests/chaos/", "tests/integration/installation/")
+"""Folders whose tests share one installation."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker of pytest-xdist whole files, and all files that share an installation."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByInstallation(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = nodeid.partition("::")[0]
+            return next((folder for folder in SHARED if file.startswith(folder)), file)
+
+    return ByInstallation(config, log)

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
 from tokenizers import Tokenizer
 
-from rollout.weight_transfer import (
+from rollout.vllm_plugin.weight_file import (
     WEIGHTS_KEPT,
-    SnapshotError,
     Tensors,
+    UnusableFile,
     check_tensors,
     read_tensors,
 )
@@ -56,6 +57,8 @@ class Script:
     """Sample no more tokens once so many were sampled; go on answering everything else."""
     update_seconds: float = 0.0
     """How long a load of weights takes."""
+    requests: str = ""
+    """A file to which prompt and seed of each request are appended, one JSON object a line."""
 
 
 @dataclass
@@ -192,6 +195,13 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(STEP_SECONDS)
 
 
+def write_down(file: Path, body: dict[str, Any]) -> None:
+    """Append what a request asks for."""
+    line = {"prompt": body["token_ids"], "seed": body["sampling_params"].get("seed")}
+    with file.open("a") as requests:
+        requests.write(json.dumps(line) + "\n")
+
+
 def error(status: int, message: str) -> JSONResponse:
     """An error in vLLM's shape."""
     return JSONResponse({"error": {"message": message, "code": status}}, status_code=status)
@@ -232,6 +242,8 @@ def build(state: State) -> FastAPI:
         await until(lambda: state.admitting)
         id, asked = "generate-tokens-" + body["request_id"], Asked()
         state.salts.append((body["cache_salt"], state.version))
+        if state.script.requests:
+            write_down(Path(state.script.requests), body)
         state.requests[id] = asked
         try:
             n = params.get("n", 1)
@@ -291,10 +303,10 @@ def build(state: State) -> FastAPI:
         try:
             tensors = read_tensors(Path(info["path"]))
             if len(tensors) != info["tensors"]:
-                raise SnapshotError(f"{len(tensors)} tensors, manifest says {info['tensors']}")
+                raise UnusableFile(f"{len(tensors)} tensors, manifest says {info['tensors']}")
             if state.loaded is not None:
                 check_tensors(Path(info["path"]), tensors, state.loaded)
-        except SnapshotError as broken:
+        except UnusableFile as broken:
             state.updating = False
             return error(500, f"{WEIGHTS_KEPT}: {broken}")
         state.loaded = tensors
@@ -316,11 +328,17 @@ def build(state: State) -> FastAPI:
     return app
 
 
+class Server(uvicorn.Server):
+    """Ends at a signal at once, as vLLM does when its client has gone."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        os._exit(0)
+
+
 def main() -> None:
     """Parse the part of vLLM's command line that matters here, and serve."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--uds", required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--enable-return-routed-experts", action="store_true")
@@ -337,13 +355,13 @@ def main() -> None:
         )
     context = known.max_model_len or derived
     layers = config["num_hidden_layers"] if known.enable_return_routed_experts else 0
-    uvicorn.run(
+    serving = uvicorn.Config(
         build(State(script, context, known.model, layers)),
-        host=known.host,
-        port=known.port,
+        uds=known.uds,
         log_level="warning",
         timeout_keep_alive=3600,
     )
+    Server(serving).run()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Reward models: each in a process of its own, which batches whatever waits.
+"""Reward models: each in a process of its own, which batches the conversations that wait.
 
-`process` is the service's end, `__main__` and `scorer` are the child. Only `scorer` imports torch
-and transformers, and only in the child: the reward service works without either.
+`process` runs in the service; `__main__` and `scorer` run in the child. Only `scorer` imports torch
+and transformers: the reward service works without them. Imports `reward.verifiers`, and no worker.
 """
 
-from services.quiet import quiet_torchao
+from services.runtime.quiet import quiet_torchao
 
 quiet_torchao()

@@ -1,7 +1,7 @@
 """One reward model as a process: `python -m reward.models FD OPTIONS`, started by `process`.
 
-Batches dynamically: a forward pass takes what has arrived by then, and never waits for more. Ends
-when its socket closes, and with the service.
+Batches dynamically: a forward pass takes the conversations that have arrived, and never waits for
+more. Ends when its socket closes, and with the service.
 """
 
 import logging
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from reward.errors import brief
 from reward.frames import Unpacker, pack
 from reward.models.batching import next_batch
 from reward.models.scorer import Encoded, LoadError, Scorer, load, scores_of
 from reward.models.wire import Failed, Loaded, Options, Question, Scored
-from reward.verifiers.base import brief
-from services.process import die_with_parent
+from services.runtime.process import die_with_parent
 
 _QUESTIONS = msgspec.msgpack.Decoder(Question)
 

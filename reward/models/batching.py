@@ -1,4 +1,4 @@
-"""Which of the waiting conversations go into the next forward pass. Pure."""
+"""Chooses the conversations of the next forward pass. Pure."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ WINDOW = 512
 
 
 def next_batch(lengths: Sequence[int], batch_tokens: int) -> list[int]:
-    """Indices of the next batch, from the lengths in tokens of what waits, oldest first.
+    """Indices of the next batch. `lengths`: tokens of each waiting conversation, oldest first.
 
     Takes the oldest, and of the others those whose length is nearest to its own, so that little is
-    padded: at most `batch_tokens` with padding, but at least one. Nothing waits for ever.
+    padded: at most `batch_tokens` with padding, but at least one. So none waits for ever.
     """
     order = sorted(range(min(len(lengths), WINDOW)), key=lambda index: lengths[index])
     first = last = order.index(0)

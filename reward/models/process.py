@@ -1,12 +1,13 @@
 """The service's end of one reward model's process: start it, ask it, start it again when it dies.
 
-What was being scored when it died is asked once more of its successor; what kills that too has no
-score. A process that stops answering is killed.
+Conversations in progress when it died are sent once more to its successor. A conversation that
+kills both has no score. A process that stops answering is killed.
 """
 
 import asyncio
 import contextlib
 import itertools
+import os
 import socket
 import subprocess
 import sys
@@ -15,9 +16,9 @@ import time
 import msgspec
 
 from reward.frames import HEADER, pack
-from reward.models.wire import Failed, Loaded, Options, Question, Reply, Scored
-from reward.verifiers.base import Message
-from services.logs import get_logger
+from reward.models.wire import Failed, Loaded, Message, Options, Question, Reply, Scored
+from reward.verifiers.model import ModelError
+from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
@@ -28,11 +29,7 @@ STUCK = 50.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a process that ended is started once more."""
 HEALTHY = 2 * LONGEST_PAUSE
-"""Seconds. One that lived longer did not end for what ended those before it."""
-
-
-class ModelError(Exception):
-    """The model has no score for this: the message says why."""
+"""Seconds. The end of a process that lived longer has nothing to do with earlier ends."""
 
 
 class ModelLoadError(Exception):
@@ -84,8 +81,8 @@ class ModelProcess:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
 
-    async def score(self, messages: list[Message]) -> Scored:
-        """Raw scores of a conversation. Raises ModelError."""
+    async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
+        """See reward.verifiers.model.RewardModel.scores. Raises ModelError."""
         for attempt in (1, 2):
             await self._up.wait()
             try:
@@ -96,7 +93,7 @@ class ModelProcess:
                 continue
             if scored.problem:
                 raise ModelError(scored.problem)
-            return scored
+            return scored.scores, scored.truncated
         raise AssertionError("unreachable")
 
     async def _ask(self, messages: list[Message]) -> Scored:
@@ -165,6 +162,7 @@ class ModelProcess:
                 stdout=2,
                 # Ctrl-C is for the service: it drains first.
                 start_new_session=True,
+                env={**os.environ, **gpu_environment(self.options.gpu)},
             )
         ours.setblocking(False)
         return ours, process
@@ -189,6 +187,12 @@ class ModelProcess:
                     answer = self._asked.get(reply.ticket)
                     if answer is not None and not answer.done():
                         answer.set_result(reply)
+
+
+def gpu_environment(gpu: str) -> dict[str, str]:
+    """The environment that shows one GPU to a process, by number or UUID; {} for no GPU."""
+    # The driver numbers GPUs in the order of the bus; CUDA by default starts with the fastest.
+    return {"CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if gpu else {}
 
 
 def next_pause(last: float, lived: float) -> float:

@@ -15,8 +15,8 @@ from transformers import (
     AutoTokenizer,
 )
 
-from reward.models.wire import Options
-from reward.verifiers.base import Message, brief
+from reward.errors import brief
+from reward.models.wire import Message, Options
 
 BATCH_TOKENS, BATCH_TOKENS_CPU = 16_384, 4_096
 """Tokens of a forward pass. On a CPU more are slower, not faster: activations leave its caches

@@ -1,8 +1,11 @@
-"""What the service and a reward model's process say to each other, in frames of msgpack."""
+"""The messages between the service and a reward model's process, in frames of msgpack."""
+
+from typing import Any
 
 import msgspec
 
-from reward.verifiers.base import Message
+Message = dict[str, Any]
+"""A chat message: `role`, `content`."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -11,7 +14,9 @@ class Options(msgspec.Struct, frozen=True):
     path: str
     """A folder in Hugging Face layout, or a hub name."""
     device: str = "auto"
-    """`auto`: the first GPU, or the CPU where there is none."""
+    """`auto`: the first GPU, or the CPU if there is none."""
+    gpu: str = ""
+    """The only GPU that its process sees, by number or UUID; empty: those that the service sees."""
     dtype: str = "auto"
     """`auto`: bfloat16 on a GPU, float32 on the CPU."""
     max_tokens: int = 4096

@@ -1,5 +1,5 @@
-"""Runs programs that nobody trusts: see docs/sandbox.md for what they can and cannot do.
+"""Runs untrusted programs; docs/sandbox.md lists what they can and cannot do.
 
-`host` is the side that asks, in a verifier's worker. The rest runs in processes of its own that see
-nothing of the host, under whatever Python the operator names: it imports only the standard library.
+`host` runs in a verifier's worker. The rest runs in isolated processes, under a Python that the
+operator may choose, and imports only the standard library.
 """

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reward.sandbox.jail import HOME
+from reward.sandbox.limits import Limits
 
 ROOT = Path(__file__).resolve().parents[2]
 _BOOT = (
@@ -46,18 +47,6 @@ class SandboxOptions(NamedTuple):
     """Off: programs see the host's files, network and processes."""
     python: str = ""
     """The interpreter that runs programs; by default the one that this one builds on."""
-
-
-class Limits(NamedTuple):
-    """What a program, with all its processes, may use."""
-
-    seconds: float
-    """CPU time of each process, and of those that it has waited for."""
-    wall_seconds: float
-    memory_bytes: int
-    processes: int = 32
-    file_bytes: int = 16 << 20
-    """The largest file, and so the most output."""
 
 
 class Task(NamedTuple):

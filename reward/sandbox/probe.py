@@ -5,7 +5,8 @@ import os
 import socket
 import tempfile
 
-from reward.sandbox.host import Limits, Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.host import Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.limits import Limits
 
 _WAY_OUT = (
     "It takes Linux 5.14 or later where this user may create user namespaces; docs/sandbox.md has "

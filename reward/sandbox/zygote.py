@@ -12,7 +12,6 @@ import atexit
 import importlib
 import json
 import os
-import resource
 import select
 import signal
 import socket
@@ -21,6 +20,7 @@ import threading
 from typing import Any, NoReturn
 
 from reward.sandbox import jail, linux
+from reward.sandbox.limits import HOME_BYTES, limit_process
 from reward.sandbox.program import run
 from reward.sandbox.seccomp import harmless
 
@@ -30,10 +30,6 @@ IMPORTED = (
     "itertools", "math", "operator", "random", "re", "statistics", "string", "time", "typing",
 )  # fmt: skip
 MAX_ORDER = 1 << 16
-FILES = 256
-"""Descriptors that a program may have open."""
-HOME_BYTES = 64 << 20
-"""All files of a program together."""
 
 
 def main() -> None:
@@ -163,28 +159,13 @@ class Zygote:
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         # The service counts this process's memory, which only a dumpable one shows to its owner.
         linux.prctl(linux.PR_SET_DUMPABLE, 1)
-        _limit(order["memory"] + self._mapped, order["file"], order["processes"], order["seconds"])
+        limit_process(
+            order["memory"] + self._mapped, order["file"], order["processes"], order["seconds"]
+        )
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if self.filter is not None:
             self.filter.load()
-
-
-def _limit(memory: int, file: int, processes: int, seconds: int) -> None:
-    """Limits of each process of a program: bytes, bytes, number, seconds of CPU time."""
-    most = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if memory > most != resource.RLIM_INFINITY:
-        raise ValueError("memory_mb is more than a worker may have; raise --worker-memory-mb")
-    for limit, soft, hard in (
-        (resource.RLIMIT_AS, memory, memory),
-        (resource.RLIMIT_FSIZE, file, file),
-        (resource.RLIMIT_NPROC, processes, processes),
-        (resource.RLIMIT_NOFILE, FILES, FILES),
-        (resource.RLIMIT_CORE, 0, 0),
-        # A signal that programs can ignore, and a second later one that they cannot.
-        (resource.RLIMIT_CPU, seconds, seconds + 1),
-    ):
-        resource.setrlimit(limit, (soft, hard))
 
 
 def _kill_children() -> None:

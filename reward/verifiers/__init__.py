@@ -1,10 +1,11 @@
 """Verifiers, one module each, and the registry that finds them by name.
 
-A verifier's module is imported in the service's main process too, for its parameters' schema:
-heavy imports belong into `Verifier.warm`, which runs in the worker processes' common parent alone.
+The service's main process imports every verifier's module for the schema of its parameters. Heavy
+imports belong in `Verifier.warm`, which runs only in the fork server. Nothing here imports the
+pool, the scheduler or the HTTP application.
 
 An own verifier is a class derived from `Verifier` or `RemoteVerifier` of `reward.verifiers.base`,
-in a package installed beside headrace that names it in its entry points:
+in a file that HEADRACE_VERIFIERS names, or in an installed package that names it as entry point:
 
     [project.entry-points."headrace.verifiers"]
     haiku = "my_package.haiku:HaikuVerifier"

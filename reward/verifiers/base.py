@@ -1,44 +1,56 @@
-"""What a verifier is: the protocols that built-in and own verifiers implement.
+"""The two protocols of verifiers, built-in and own.
 
-There are two. A `Verifier` computes; it runs inside a worker process that may be killed at any
-moment, so it needs no timeout of its own, may block, may burn memory, and must leave nothing
-outside its process. A `RemoteVerifier` asks somebody else (a judge, a reward model, a service) and
-runs as a coroutine in the service's own event loop, which it must never block. Either says what the
-*answer* deserves; what it raises counts as its own breakdown, and gets no reward at all.
+A `Verifier` computes. It runs inside a worker process that may be killed at any moment, so it needs
+no timeout of its own, may block, may use much memory, and must leave nothing outside its process. A
+`RemoteVerifier` asks a judge, a reward model or another service. It runs as a coroutine in the
+service's event loop and must never block it. Both return the reward of the *answer*. An exception
+counts as a failure of the verifier: status `error`, without reward.
 """
 
 import math
 from abc import ABC, abstractmethod
+from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
+from reward.errors import brief
 from services.contracts.scores import ScoreStatus
 
 Message = dict[str, Any]
 
 
 class Item(msgspec.Struct, array_like=True, frozen=True):
-    """One completion to score, as it travels to a worker: what a verifier may see of it."""
+    """One completion to score: all that a verifier sees, and as it is sent to a worker."""
 
     verifier: str
     prompt: str | list[Message]
     completion: str
     answer: Any
     params: dict[str, Any]
+    columns: dict[str, Any] = {}
+    """The dataset row's other columns."""
+
+
+class Step(StrEnum):
+    """The work on an item."""
+
+    SCORE = "score"
+    REFERENCE = "reference"
+    """Check the reference alone."""
 
 
 class Verdict(msgspec.Struct, array_like=True, frozen=True):
-    """What a verifier says of one item. `reward` is None for `error` alone."""
+    """A verifier's result for one item. `reward` is None only for `error`."""
 
     status: ScoreStatus
     reward: float | None
     detail: str = ""
     components: dict[str, float] = {}
     parts: list[tuple[int, float]] = []
-    """Scores of parts of the completion, for dense rewards: where each ends, in characters, in
-    order, and its score."""
+    """Scores of parts of the completion, for dense rewards: pairs of a part's end, in characters,
+    and its score, in order."""
 
 
 class BadReferenceError(ValueError):
@@ -97,8 +109,8 @@ class Verifier(ABC, Generic[P]):
     Params: type[P]
     """Its parameters; their JSON schema is published."""
     reference: ClassVar[str] = ""
-    """The parameter that stands in for the answer where it is given, if there is one. Then
-    `check_reference(None, params)` is asked about it when a run is submitted, too."""
+    """The parameter that replaces the answer when it is set. A submission checks it with
+    `check_reference`, on an item without an answer."""
     slow: ClassVar[bool] = False
     """Whether its items usually take longer than a fifth of a second: then they are kept off
     the workers that are there for quick ones."""
@@ -112,14 +124,14 @@ class Verifier(ABC, Generic[P]):
         set `available` and `notice`."""
 
     def warm(self) -> None:
-        """Import and build what scoring needs, once, before worker processes are forked."""
+        """Import and build everything for scoring, once, before worker processes are forked."""
 
-    @abstractmethod
-    def check_reference(self, answer: Any, params: P) -> None:
-        """Raise BadReferenceError unless `answer` can serve as a reference.
+    def check_reference(self, item: Item, params: P) -> None:
+        """Raise BadReferenceError unless `item.answer` (or `item.columns`) can serve as a
+        reference. Does not look at the prompt and the completion. The default accepts any.
 
-        Also run by itself, on a fresh worker, when an item did not finish twice: if this does
-        not finish either, the reference (or what `params` hold) is to blame, not the completion.
+        A submission runs it on a few rows. A fresh worker also runs it, alone, after an item did
+        not finish twice: if it does not finish either, the reference or `params` are to blame.
         """
 
     @abstractmethod
@@ -130,7 +142,7 @@ class Verifier(ABC, Generic[P]):
 class RemoteVerifier(ABC, Generic[R]):
     """Has completions scored elsewhere. Lives in the service's event loop, from `open` to `close`.
 
-    A deadline cancels `score`; how many run at once is limited by `reward.calls`.
+    A deadline cancels `score`; how many run at once is limited by `reward.remote_pool`.
     """
 
     name: str
@@ -149,12 +161,15 @@ class RemoteVerifier(ABC, Generic[R]):
         return True
 
     def deadline(self, params: R) -> float | None:
-        """Seconds that one item may take from when its turn has come; None: who is asked sees to
-        that."""
+        """Seconds that one item may take from the start of its turn; None: the service that is
+        asked has deadlines of its own."""
         return params.timeout
 
     def check(self, params: R) -> None:
         """Raise ValueError, with a sentence for the caller, if `params` cannot be served here."""
+
+    async def check_reference(self, item: Item, params: R) -> None:
+        """See Verifier.check_reference. Raises BadReferenceError."""
 
     async def open(self) -> None:
         """Called once, before the first `score`."""
@@ -191,7 +206,7 @@ def checked(name: str, verdict: Any) -> Verdict:
     if not isinstance(verdict, Verdict):
         return broken(f"verifier {name!r} returned {type(verdict).__name__}, no Verdict")
     try:
-        # What this gives is what the service will read.
+        # As the service will read it.
         read = _VERDICTS.decode(msgspec.msgpack.encode(verdict))
     except (TypeError, ValueError, OverflowError) as error:
         return broken(f"verifier {name!r} returned no valid Verdict: {brief(error)}")
@@ -208,15 +223,6 @@ def checked(name: str, verdict: Any) -> Verdict:
     if ends != sorted(ends):
         return broken(f"verifier {name!r} returned parts that do not end one after the other")
     return msgspec.structs.replace(read, detail=read.detail[:MAX_DETAIL])
-
-
-def brief(error: Exception) -> str:
-    """An exception in one line."""
-    try:
-        return f"{type(error).__name__}: {error}"[:300]
-    except Exception:
-        # SymPy's errors hold expressions whose text can itself fail to be built.
-        return type(error).__name__
 
 
 def shown(value: Any, limit: int = 80) -> str:

@@ -42,12 +42,12 @@ _LETTER = re.compile(
     re.VERBOSE,
 )
 _IN_PROSE = re.compile(r"(?:\b(?i:option|choice|answer)\s*:?\s*\(?([A-Z])(?![A-Za-z])|\(([A-Z])\))")
-# An answer is short; what is longer is prose, of which the beginning decides.
+# An answer is short; longer text is prose, whose beginning decides.
 _MAX_CHARS = 200
 
 
 class ChoiceParams(VerifierParams):
-    """Which letters there are, and where the answer may stand."""
+    """The letters, and the places where the answer may stand."""
 
     choices: int = Field(
         26, ge=2, le=26, description="How many choices there are: A is the first of so many."
@@ -70,9 +70,9 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
     )
     Params = ChoiceParams
 
-    def check_reference(self, answer: Any, params: ChoiceParams) -> None:
+    def check_reference(self, item: Item, params: ChoiceParams) -> None:
         """See Verifier.check_reference."""
-        _letters(answer, params)
+        _letters(item.answer, params)
 
     def score(self, item: Item, params: ChoiceParams) -> Verdict:
         """See Verifier.score."""

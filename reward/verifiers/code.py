@@ -9,11 +9,12 @@ import ast
 import json
 import re
 import time
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from reward.sandbox.host import Ending, Limits, Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.host import Ending, Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.limits import Limits
 from reward.sandbox.probe import probe
 from reward.verifiers.base import (
     BadReferenceError,
@@ -35,12 +36,12 @@ _FENCED = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _PYTHON = ("python", "python3", "py", "")
-# Of an item's deadline, what is left for starting a sandbox and ending a program. Seconds.
+# The part of an item's deadline for starting a sandbox and ending a program. Seconds.
 _MARGIN = 1.0
 
 
 class CodeParams(VerifierParams):
-    """How much a program may use, and what it gets for a part of the tests."""
+    """The limits of a program, and the credit for a part of the tests."""
 
     timeout: float = Field(
         60.0,
@@ -100,14 +101,14 @@ class CodeVerifier(Verifier[CodeParams]):
             self._sandbox.close()
             self._sandbox = None
 
-    def check_reference(self, answer: Any, params: CodeParams) -> None:
+    def check_reference(self, item: Item, params: CodeParams) -> None:
         """See Verifier.check_reference. Runs nothing: a test means nothing without a program."""
-        read_tests(answer)
+        read_tests(item.answer, item.columns)
 
     def score(self, item: Item, params: CodeParams) -> Verdict:
         """See Verifier.score."""
-        tests = read_tests(item.answer)
-        source = find_program(item, tests)
+        tests = _with_prompt(read_tests(item.answer, item.columns), item.prompt)
+        source = find_program(item.completion, tests)
         if not source.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion holds no program")
         deadline = time.monotonic() + max(params.timeout - _MARGIN, params.timeout / 2)
@@ -154,32 +155,37 @@ class CodeVerifier(Verifier[CodeParams]):
             raise
 
 
-def find_program(item: Item, tests: Suite) -> str:
-    """The program in a completion: its last block of Python, after what was thought; or all of it.
+def find_program(completion: str, tests: Suite) -> str:
+    """The program in a completion: its last block of Python after its thoughts, or all of it.
 
-    Continues the prompt, where that is the beginning of the function that is tested.
+    Continues the prompt of `tests`, if that is the beginning of the function under test.
     """
-    said = after_thinking(item.completion)
+    said = after_thinking(completion)
     blocks = [found for found in _FENCED.finditer(said) if found["tag"].lower() in _PYTHON]
     code = blocks[-1]["code"] if blocks else said
-    name = re.escape(tests.entry_point)
-    defines = re.compile(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{name}\b", re.MULTILINE)
-    prompt = tests.prompt or _python_in(item.prompt)
-    if not name or not defines.search(prompt) or not code.strip():
+    prompt = tests.prompt
+    if not code.strip() or not _defines(tests.entry_point, prompt):
         return code
     # The prompt's imports and helpers hold for a function that is written out, too.
-    return f"{with_body(prompt)}\n{code}" if defines.search(code) else prompt + code
+    return f"{with_body(prompt)}\n{code}" if _defines(tests.entry_point, code) else prompt + code
 
 
-def _python_in(prompt: str | list[Message]) -> str:
-    """A prompt that is Python; an empty string for one that is a text about it, or a chat."""
-    if isinstance(prompt, str):
-        try:
-            ast.parse(with_body(prompt))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return ""
-        return prompt
-    return ""
+def _defines(name: str, code: str) -> bool:
+    head = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(name)}\b"
+    return bool(name) and re.search(head, code, re.MULTILINE) is not None
+
+
+def _with_prompt(tests: Suite, prompt: str | list[Message]) -> Suite:
+    """`tests` with the policy's prompt (of a chat: the last message), if that is Python which
+    begins the function under test and the reference has no prompt of its own."""
+    text = prompt if isinstance(prompt, str) else prompt[-1].get("content") if prompt else ""
+    if tests.prompt or not isinstance(text, str) or not _defines(tests.entry_point, text):
+        return tests
+    try:
+        ast.parse(with_body(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return tests
+    return tests._replace(prompt=text)
 
 
 def _bytes(case: Case) -> bytes:

@@ -1,10 +1,10 @@
-"""What `code` is tested with: dataset rows in the forms in which they come, as one kind of list.
+"""The tests of `code`: dataset rows in all their usual forms, as one kind of list.
 
 Reads references only; runs nothing.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from reward.verifiers.base import BadReferenceError, shown
@@ -17,6 +17,12 @@ _PLAIN = """
 def plain(value):
     return [*map(plain, value)] if isinstance(value, (list, tuple)) else value
 """
+
+
+_CHECK = "def check("
+# Columns that hold tests, and columns that go with them (HumanEval, MBPP).
+_TESTS = ("test", "test_list")
+_CONTEXT = ("entry_point", "prompt", "test_setup_code", "test_imports")
 
 
 class Case(NamedTuple):
@@ -32,17 +38,34 @@ class Suite(NamedTuple):
 
     cases: list[Case]
     entry_point: str = ""
-    """The function under test, `candidate` in the tests' code; empty: they name what they use."""
+    """The function under test, `candidate` in the tests' code; empty: tests call it by name."""
     prompt: str = ""
     """Python that the completion continues, or builds on."""
     setup: str = ""
     """Python that runs before each test's code."""
 
 
-def read_tests(answer: Any) -> Suite:
-    """The tests in a reference. Raises BadReferenceError."""
+def read_tests(answer: Any, columns: Mapping[str, Any] | None = None) -> Suite:
+    """The tests in a reference. The row's other `columns` provide what the reference lacks, by
+    HumanEval's and MBPP's names. Raises BadReferenceError."""
+    there = {key: value for key, value in (columns or {}).items() if value is not None}
+    form = {key: there[key] for key in (*_TESTS, *_CONTEXT) if key in there}
     if isinstance(answer, str):
         answer = _parsed(answer)
+    if isinstance(answer, str):
+        if _asserts(answer):
+            answer = {**form, "test": answer} if _CHECK in answer else [answer]
+        elif not any(key in form for key in _TESTS):
+            raise BadReferenceError(
+                f"reference {shown(answer)} asserts nothing, so every program would pass; {FORMS}"
+            )
+        else:
+            answer = form
+    elif answer is None:
+        answer = form
+    elif isinstance(answer, dict):
+        known = any(key in answer for key in (*_TESTS, "test_cases", "inputs", "input"))
+        answer = {key: form[key] for key in (_CONTEXT if known else form) if key in form} | answer
     tests = _read(answer)
     if not tests.cases:
         raise BadReferenceError(f"reference {shown(answer)} holds no tests; {FORMS}")
@@ -50,8 +73,7 @@ def read_tests(answer: Any) -> Suite:
 
 
 def with_body(prompt: str) -> str:
-    """`prompt` as Python that runs by itself: where it ends with the head of a function, with an
-    empty body."""
+    """`prompt` as Python that runs by itself: a function's head at its end gets an empty body."""
     lines = [line for line in prompt.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     last = lines[-1] if lines else ""
     if not any(head.rstrip().endswith(":") for head in (last, last.partition("#")[0])):
@@ -61,13 +83,18 @@ def with_body(prompt: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """JSON within JSON, as some datasets have it; else the text is one test's code."""
+    """JSON within JSON, as some datasets have it; else the text itself, a test's code."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise BadReferenceError(f"reference {shown(text)} is no JSON: {error}") from None
-    return [text] if text.strip() else []
+    return text if text.strip() else []
+
+
+def _asserts(code: str) -> bool:
+    """Whether a test's code can fail at all."""
+    return any(word in code for word in ("assert", "raise", _CHECK))
 
 
 def _read(answer: Any) -> Suite:
@@ -94,7 +121,7 @@ def _function(answer: dict[str, Any]) -> Suite:
     """HumanEval's form: `test` defines check(candidate)."""
     code = _text(answer["test"])
     entry = _text(answer.get("entry_point") or "")
-    if "def check(" in code:
+    if _CHECK in code:
         if not entry:
             raise BadReferenceError(
                 "the reference has a test with check(candidate), but no 'entry_point' that names "

@@ -1,9 +1,12 @@
-"""Where in a text the final answer stands. Pure text, linear time; understands no mathematics.
+"""Finds the final answer in a text. Pure text, linear time; knows what an expression looks like,
+and understands no mathematics.
 
 The forms, strongest first: `\\boxed{…}` (the last complete one, with others joined to it), an
-`<answer>` tag, the rest of the line after `####` (GSM8K's form), what follows "the answer is" or
-"answer:". Within a form the last one counts. Without any of them the text is *unanchored*, and what
-its last number or expression is must be found by whoever can read expressions.
+`<answer>` tag, the rest of the line after `####` (GSM8K's form), the words after "the answer is" or
+"answer:". Of one form the last counts. If another form announces nothing but a value after the last
+box, that value counts: the box held an intermediate result; other sentences about an answer
+leave the box. A text without any form is unmarked: its last number or expression has to be found by
+a parser.
 """
 
 import re
@@ -14,9 +17,34 @@ MAX_CHARS = 2000
 MAX_DEPTH = 40
 
 _BRACES = re.compile(r"\\[{}]|\\(?:boxed|fbox)\s*\{|[{}]")
+# Between two boxes that are parts of one answer: `and`, `,`, `\quad \text{or} \quad`, `or x =`.
 _JOINT = re.compile(
-    r"[\s$]*(?:,|,?\s*(?:and|or)\b|\\(?:text|quad|qquad)\b(?:\{[^{}]{0,20}\})?)?[\s$,]*"
+    r"(?:[\s$,]|\\[,;!)\](\[]|\b(?:and|or)\b|\\(?:text|mbox)\{[^{}]{0,20}\}|\\q?quad\b)*"
+    r"(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?"
 )
+# Two letters are a product (`xy`), unless they are an English word.
+_WORD = re.compile(
+    r"(?<![\\A-Za-z])(?:[A-Za-z]{3,}|"
+    r"(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)(?![A-Za-z]))"
+)
+_COMMAND = re.compile(r"\\(?:text|mathrm|operatorname|mbox|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_WORDS = re.compile(r"[A-Za-z]+(?:[ '-][A-Za-z]+){0,4}\.?")
+_FUNCTIONS = frozenset(
+    re.findall(
+        r"\w+",
+        """arcsin arccos arctan sin cos tan cot sec csc log exp sqrt lim max min gcd lcm mod det
+        inf infty and""",
+    )
+)
+# `x = 1 or x = 2`: both are solutions. Of `1 or 2` nothing is said.
+_EITHER = re.compile(r"(=[^=]{1,200}?)\s+or\s+(?=[^=]{1,40}=)")
+# What a sentence may put before a value, and after it: a unit, and no clause about the value.
+_ABOUT = re.compile(r"(?:approximately|about|exactly|equal to)\s+")
+_UNIT = re.compile(
+    r"(?<![\s,;:])(?:\s+(?!(?:as|because|but|by|for|if|is|not|since|so|that|was|when|where|which|while)"
+    r"\b)[A-Za-z]+(?:/[A-Za-z]+)?){1,3}$"
+)
+_DOLLAR = re.compile(r"(?<!\\)\$")
 _SPECIAL = re.compile(r"<\|\w{1,40}\|>")
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _PHRASE = re.compile(
@@ -34,14 +62,14 @@ class FinalAnswer(NamedTuple):
 
 
 def after_thinking(text: str) -> str:
-    """What is said behind the last `</think>`; all of it where there is none. What is tried out in
-    thoughts is no answer, whichever form it has."""
+    """The text after the last `</think>`; all of it if there is none. A thought is no answer,
+    whatever form it has."""
     return text.rpartition("</think>")[2]
 
 
 def without_special_tokens(text: str) -> str:
-    """`text` with a new line for each special token, such as those around a tool's calls: what
-    stands beside one is not joined to it."""
+    """`text` with a new line for each special token, such as those around a tool's calls, so that
+    the texts on its two sides are not joined."""
     return _SPECIAL.sub("\n", text)
 
 
@@ -52,7 +80,14 @@ def find_answer(text: str) -> FinalAnswer | None:
     """
     boxed = _boxed(text) if "\\boxed" in text or "\\fbox" in text else None
     if boxed is not None:
-        return FinalAnswer(boxed, "\\boxed")
+        content, end = boxed
+        later = _announced(text[end:])
+        return later if later and _replaces(later, content) else FinalAnswer(content, "\\boxed")
+    return _announced(text)
+
+
+def _announced(text: str) -> FinalAnswer | None:
+    """The final answer in a text without a complete box."""
     content = tagged(text)
     if content is not None:
         return find_answer(content) or FinalAnswer(content, "<answer>")
@@ -66,6 +101,41 @@ def find_answer(text: str) -> FinalAnswer | None:
         if piece:
             return FinalAnswer(piece, "answer is")
     return None
+
+
+def _replaces(later: FinalAnswer, boxed: str) -> bool:
+    """Whether an announcement after a box counts in its place: all of it is a value. Of words, only
+    names are values after "the answer is", which also begins sentences about an answer."""
+    text = later.text.strip("*_ ").removesuffix(".")
+    if len(text) > MAX_CHARS:
+        return False
+    if is_words(text):
+        words = text.split()
+        return later.form != "answer is" or (
+            all(word[0].isupper() for word in words) and boxed not in words
+        )
+    text = _ABOUT.sub("", text, count=1)
+    value = _UNIT.sub("", text)
+    if not re.search(r"[\d\\]", value):
+        # Without a digit there is no unit to leave out: `C`, `x = y`, but not `a`.
+        value = text
+    balanced = len(re.findall(r"[(\[{]", value)) == len(re.findall(r"[)\]}]", value))
+    return balanced and is_expression(value) and bool(re.search(r"[\d\\A-Z=]", value))
+
+
+def is_words(text: str) -> bool:
+    """Whether `text` is a name or a few words (`Monday`, `New York`) and no expression."""
+    return bool(_WORDS.fullmatch(text)) and bool(_WORD.search(text)) and not _functions_only(text)
+
+
+def is_expression(text: str) -> bool:
+    """Whether all of `text` can be an expression: its only words are names of functions."""
+    return len(text) <= MAX_CHARS and _functions_only(_COMMAND.sub("", either_as_list(text)))
+
+
+def either_as_list(text: str) -> str:
+    """`text` with a comma for the "or" between two equations."""
+    return _EITHER.sub(r"\1, ", text)
 
 
 def last_line(text: str) -> str:
@@ -106,8 +176,9 @@ def _sentence(text: str) -> str:
     return (text[: end.start()] if end else text).strip().strip("*").strip()
 
 
-def _boxed(text: str) -> str | None:
-    """The content of the last complete box; of several joined by commas or "and", all of it."""
+def _boxed(text: str) -> tuple[str, int] | None:
+    """The content of the last complete box (of several joined by commas or "and", of all of them)
+    and where it ends."""
     spans: list[tuple[int, int, int]] = []
     stack: list[tuple[bool, int, int]] = []
     for token in _BRACES.finditer(text):
@@ -125,10 +196,15 @@ def _boxed(text: str) -> str | None:
                 spans.append((start, inside, token.start()))
     if not spans:
         return None
-    pieces = [text[spans[-1][1] : spans[-1][2]].strip()]
+    pieces = [spans[-1]]
     for before, after in zip(reversed(spans[:-1]), reversed(spans), strict=False):
         gap = text[before[2] + 1 : after[0]]
-        if len(gap) > 30 or not gap.strip(" $\n") or not _JOINT.fullmatch(gap):
+        if len(gap) > 60 or not gap.strip(" $\n") or not _JOINT.fullmatch(gap):
             break
-        pieces.append(text[before[1] : before[2]].strip())
-    return ", ".join(reversed(pieces))
+        pieces.append(before)
+    contents = [_DOLLAR.sub("", text[start:end]).strip() for _, start, end in reversed(pieces)]
+    return ", ".join(contents), spans[-1][2] + 1
+
+
+def _functions_only(text: str) -> bool:
+    return all(word.lower() in _FUNCTIONS for word in _WORD.findall(text))

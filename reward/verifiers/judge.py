@@ -37,10 +37,10 @@ _NUMBER = re.compile(r"[\s*_:=\[(]*([-+]?\d{1,9}(?:\.\d{1,9})?)")
 
 
 class JudgeParams(RemoteParams):
-    """Whom to ask, what, and how to read the reply."""
+    """The judge, the question, and how to read the reply."""
 
     judge: str | None = Field(
-        None, description="Name of the endpoint; may be left out where there is only one."
+        None, description="Name of the endpoint; not needed if there is only one."
     )
     model: str | None = Field(None, description="The model to ask for there; null: its default.")
     template: str = Field(
@@ -141,7 +141,7 @@ class JudgeVerifier(RemoteVerifier[JudgeParams]):
             raise UnreadableError(
                 f"endpoint {endpoint.name!r} answers no chat completion"
             ) from None
-        # Null where the model thought until it ran out of tokens.
+        # Null if the model thought until it ran out of tokens.
         score = read_score(text or "", params)
         if score is None:
             raise UnreadableError(

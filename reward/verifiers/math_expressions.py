@@ -14,28 +14,20 @@ from math_verify import parse, verify
 from sympy import Expr, I, Set
 from sympy.logic.boolalg import Boolean
 
-from reward.verifiers.final_answer import MAX_CHARS, too_deep
+from reward.verifiers.final_answer import (
+    MAX_CHARS,
+    either_as_list,
+    is_expression,
+    is_words,
+    too_deep,
+)
 
 # It warns once per process that its timeouts are off, and logs what it could not parse.
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 
 _ENVIRONMENT = re.compile(r"\$.*\$|\\\(|\\\[|\\boxed", re.DOTALL)
-# Two letters are a product (`xy`), unless they are an English word.
-_WORD = re.compile(
-    r"(?<![\\A-Za-z])(?:[A-Za-z]{3,}|"
-    r"(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)(?![A-Za-z]))"
-)
-_COMMAND = re.compile(r"\\(?:text|mathrm|operatorname|mbox|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
-_WORDS = re.compile(r"[A-Za-z]+(?:[ '-][A-Za-z]+){0,4}\.?")
 _FUNCTION = re.compile(
     r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|infty)(?![A-Za-z])"
-)
-_FUNCTIONS = frozenset(
-    re.findall(
-        r"\w+",
-        """arcsin arccos arctan sin cos tan cot sec csc log exp sqrt lim max min gcd lcm mod det
-        inf infty and""",
-    )
 )
 _SIGNS = str.maketrans(
     {
@@ -61,19 +53,9 @@ _SIGNS = str.maketrans(
         "\u00b0": r"^\circ",
     }
 )
-# `x = 1 or x = 2`: both are solutions. Of `1 or 2` nothing is said.
-_EITHER = re.compile(r"(=[^=]{1,200}?)\s+or\s+(?=[^=]{1,40}=)")
+# Punctuation of the sentence before the end of a formula; three of them are an ellipsis.
+_PUNCTUATED = re.compile(r"(?<![.,;])[.,;](?=\$|\\\)|\\\])")
 _ROOT = re.compile(r"\u221a\s*(\d+|[A-Za-z]|\([^()]*\))")
-
-
-def is_words(text: str) -> bool:
-    """Whether `text` is a name or a few words (`Monday`, `New York`) and no expression."""
-    return bool(_WORDS.fullmatch(text)) and bool(_WORD.search(text)) and not _functions_only(text)
-
-
-def is_expression(text: str) -> bool:
-    """Whether all of `text` can be an expression: it has no words beside names of functions."""
-    return len(text) <= MAX_CHARS and _functions_only(_COMMAND.sub("", _EITHER.sub(r"\1, ", text)))
 
 
 def has_environment(text: str) -> bool:
@@ -92,7 +74,7 @@ def read_expressions(text: str, words: bool = False) -> list[Any]:
     if not text or len(text) > MAX_CHARS or too_deep(text):
         return []
     if has_environment(text):
-        return _parse(text)
+        return _parse(_PUNCTUATED.sub("", text))
     if words and is_words(text):
         return _parse("\\boxed{\\text{" + text.rstrip(".") + "}}")
     if is_expression(text):
@@ -111,15 +93,29 @@ def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, str
     if _names(gold) | _names(given) == {"i"}:
         compared.append((_complex(gold), _complex(given)))
     return any(
+        math_verify_equals(left, right, places=places, precision=precision, strict=strict)
+        for left, right in compared
+    )
+
+
+def math_verify_reads(text: str) -> list[Any]:
+    """What the library by itself reads in a text, with its defaults."""
+    return list(parse(text, parsing_timeout=None))
+
+
+def math_verify_equals(
+    gold: list[Any], given: list[Any], *, places: int, precision: int, strict: bool
+) -> bool:
+    """The library's own verdict on what `math_verify_reads` returned for reference and answer."""
+    return bool(
         verify(
-            left,
-            right,
+            gold,
+            given,
             float_rounding=places,
             numeric_precision=precision,
             strict=strict,
             timeout_seconds=None,
         )
-        for left, right in compared
     )
 
 
@@ -140,10 +136,6 @@ def _parse(text: str) -> list[Any]:
 
 
 def _as_latex(text: str) -> str:
-    text = _EITHER.sub(r"\1, ", text)
+    text = either_as_list(text)
     text = _ROOT.sub(lambda match: "\\sqrt{" + match[1].strip("()") + "}", text.replace("**", "^"))
     return _FUNCTION.sub(r"\\\1", text.translate(_SIGNS))
-
-
-def _functions_only(text: str) -> bool:
-    return all(word.lower() in _FUNCTIONS for word in _WORD.findall(text))

@@ -1,14 +1,15 @@
 """The `math` verifier: is the completion's final answer equal to the reference?
 
-First find the answer (`final_answer`), then read it as a plain number (`plain_number`), and only
-where that does not decide it as an expression (`math_expressions`, the math-verify library). Takes
-GSM8K rows as they come: of a worked solution only the final answer counts, in the reference too.
+It finds the answer (`final_answer`), reads it as a plain number (`plain_number`), and otherwise as
+an expression (`math_expressions`, the math-verify library). GSM8K and MATH rows work as they come:
+of a worked solution only the final answer counts, in the reference too.
 """
 
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from pydantic import Field
+import msgspec
+from pydantic import Field, model_validator
 
 from reward.verifiers.base import (
     BadReferenceError,
@@ -25,17 +26,25 @@ from reward.verifiers.final_answer import (
     FinalAnswer,
     after_thinking,
     find_answer,
+    is_expression,
+    is_words,
     last_line,
     too_deep,
     without_special_tokens,
 )
-from reward.verifiers.plain_number import PlainNumber, read_number, same_number, unwrapped
+from reward.verifiers.plain_number import (
+    PlainNumber,
+    read_decimal_comma,
+    read_number,
+    same_number,
+    unwrapped,
+)
 from reward.verifiers.text import references
 from services.contracts.scores import ScoreStatus
 
 
 class MathParams(VerifierParams):
-    """Where the answer may stand, and what counts as equal."""
+    """The places where the answer may stand, and the rules of equality."""
 
     extract: Literal["any", "marked", "boxed"] = Field(
         "any",
@@ -53,12 +62,27 @@ class MathParams(VerifierParams):
         description="Names of variables matter, and a set is no tuple. Off: variables are matched "
         "by position, and (1, 2) equals {1, 2}.",
     )
+    strictness: Literal["headrace", "math_verify"] = Field(
+        "headrace",
+        description="`headrace`: as docs/rewards.md says. `math_verify`: the verdicts of the "
+        "library math-verify with its defaults, for comparison with other systems; `extract` and "
+        "`worked_out` have no meaning there.",
+    )
     float_rounding: int = Field(
-        6, ge=0, le=30, description="Decimals that must agree where a decimal point is involved."
+        6, ge=0, le=30, description="Decimals that must agree if one side has a decimal point."
     )
     numeric_precision: int = Field(
         15, ge=1, le=100, description="Significant digits for comparing expressions numerically."
     )
+
+    @model_validator(mode="after")
+    def _fits_math_verify(self) -> "MathParams":
+        if self.strictness == "math_verify" and (self.extract != "any" or self.worked_out):
+            raise ValueError(
+                "extract and worked_out do not go with strictness: math_verify, which reads the "
+                "completion by its own rules; leave them out"
+            )
+        return self
 
 
 class Reference(NamedTuple):
@@ -91,12 +115,15 @@ class MathVerifier(Verifier[MathParams]):
         ):
             self.score(Item(self.name, "", completion, answer, {}), params)
 
-    def check_reference(self, answer: Any, params: MathParams) -> None:
+    def check_reference(self, item: Item, params: MathParams) -> None:
         """See Verifier.check_reference. Also compares each expression with a number: those that
         SymPy cannot work out (`9^{9^9}`) are read without trouble, and hang only then."""
         from reward.verifiers.math_expressions import equal, read_expressions
 
-        for text in references(answer):
+        if params.strictness == "math_verify":
+            _math_verify(msgspec.structs.replace(item, completion="1"), params)
+            return
+        for text in references(item.answer):
             gold = read_reference(text)
             if gold.number is None:
                 given = read_expressions("1")
@@ -110,6 +137,8 @@ class MathVerifier(Verifier[MathParams]):
 
     def score(self, item: Item, params: MathParams) -> Verdict:
         """See Verifier.score."""
+        if params.strictness == "math_verify":
+            return _math_verify(item, params)
         golds = [read_reference(text) for text in references(item.answer)]
         found = _find(without_special_tokens(after_thinking(item.completion)), params)
         if found is None or not found.text:
@@ -133,12 +162,7 @@ def read_reference(text: str) -> Reference:
 
     Raises BadReferenceError, naming the value, if there is nothing to compare with.
     """
-    from reward.verifiers.math_expressions import (
-        has_environment,
-        is_expression,
-        is_words,
-        read_expressions,
-    )
+    from reward.verifiers.math_expressions import has_environment, read_expressions
 
     text = after_thinking(text)
     found = find_answer(text)
@@ -171,7 +195,9 @@ def _find(completion: str, params: MathParams) -> FinalAnswer | None:
 
 
 def _compare(gold: Reference, found: FinalAnswer, params: MathParams) -> ScoreStatus:
-    """CORRECT or WRONG; UNPARSABLE where the found text cannot be read."""
+    """CORRECT or WRONG; UNPARSABLE if the found text cannot be read."""
+    if _equal_by_decimal_comma(gold, found.text, params):
+        return ScoreStatus.CORRECT
     number = read_number(found.text)
     if number is None and gold.number is not None:
         # `12 + 34 = 46`, at the end of a line: a chain of equalities stands for its last member.
@@ -181,8 +207,39 @@ def _compare(gold: Reference, found: FinalAnswer, params: MathParams) -> ScoreSt
     return _compare_expressions(gold, found, params)
 
 
+def _equal_by_decimal_comma(gold: Reference, text: str, params: MathParams) -> bool:
+    """Whether a decimal comma on one side and a decimal point on the other make them equal."""
+    for comma, point in ((text, gold.text), (gold.text, text)):
+        left, right = read_decimal_comma(comma), read_number(point)
+        if left and right and same_number(left, right, params.float_rounding):
+            return True
+    return False
+
+
+def _math_verify(item: Item, params: MathParams) -> Verdict:
+    """The verdict of `strictness: math_verify`. Raises BadReferenceError."""
+    from reward.verifiers.math_expressions import math_verify_equals, math_verify_reads
+
+    found = math_verify_reads(item.completion)
+    for text in references(item.answer):
+        gold = math_verify_reads(text)
+        if not gold:
+            raise BadReferenceError(f"math-verify reads nothing in reference answer {shown(text)}")
+        if math_verify_equals(
+            gold,
+            found,
+            places=params.float_rounding,
+            precision=params.numeric_precision,
+            strict=params.strict,
+        ):
+            return correct(f"math-verify: {shown(found)} equals {shown(gold)}")
+    if not found:
+        return failed(ScoreStatus.NO_ANSWER, "math-verify reads no answer in the completion")
+    return failed(ScoreStatus.WRONG, f"math-verify: {shown(found)} against {shown(item.answer)}")
+
+
 def _compare_expressions(gold: Reference, found: FinalAnswer, params: MathParams) -> ScoreStatus:
-    from reward.verifiers.math_expressions import equal, is_expression, read_expressions
+    from reward.verifiers.math_expressions import equal, read_expressions
 
     text = found.text
     if found.form == UNMARKED:

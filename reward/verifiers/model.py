@@ -1,6 +1,6 @@
 """The `model` verifier: a reward model scores the conversation, and, if asked to, the bare answer.
 
-The model runs in a process of its own beside the service (`reward.models`), or in a vLLM server
+The model runs in a child process (`reward.models`), or in a vLLM server
 started with a sequence classification model. This process only asks.
 """
 
@@ -12,7 +12,6 @@ import httpx
 from pydantic import Field
 
 from reward.endpoints import Endpoint, EndpointError, client
-from reward.models.process import ModelError, ModelProcess
 from reward.verifiers.base import Item, Message, RemoteParams, RemoteVerifier, Verdict, broken
 from reward.verifiers.final_answer import tagged
 from reward.verifiers.judge import chosen
@@ -20,10 +19,10 @@ from services.contracts.scores import ScoreStatus
 
 
 class ModelParams(RemoteParams):
-    """Which model, and what is made of its raw score r: clip((r − bias) · scale, ±clip)."""
+    """The model, and the reward for its raw score r: clip((r − bias) · scale, ±clip)."""
 
     model: str | None = Field(
-        None, description="Name of the reward model; may be left out where there is only one."
+        None, description="Name of the reward model; not needed if there is only one."
     )
     label: int = Field(0, ge=0, description="Which of the model's outputs is the score.")
     bias: float = Field(0.0, allow_inf_nan=False, description="Taken off the raw score first.")
@@ -40,8 +39,12 @@ class ModelParams(RemoteParams):
     )
 
 
+class ModelError(Exception):
+    """The model has no score for this: the message says why."""
+
+
 class RewardModel(Protocol):
-    """Somebody who can be asked for raw scores."""
+    """A source of raw scores."""
 
     async def open(self) -> None:
         """Called once, before the first `scores`."""
@@ -52,26 +55,6 @@ class RewardModel(Protocol):
     async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
         """One score a label for the last message, and whether the beginning was cut off. Raises
         ModelError, EndpointError."""
-
-
-class LocalModel:
-    """A model in a process of its own."""
-
-    def __init__(self, process: ModelProcess) -> None:
-        self.process = process
-
-    async def open(self) -> None:
-        """See RewardModel.open."""
-        await self.process.open()
-
-    async def close(self) -> None:
-        """See RewardModel.close."""
-        await self.process.close()
-
-    async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
-        """See RewardModel.scores."""
-        scored = await self.process.score(messages)
-        return scored.scores, scored.truncated
 
 
 class RemoteModel:

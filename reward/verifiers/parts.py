@@ -12,8 +12,8 @@ _OPEN, _CLOSE = "<think>", "</think>"
 def part_of(completion: str, part: Part) -> str | None:
     """One part, without white space around it.
 
-    `thinking`: what stands before the first `</think>`; None if there is none. `answer`: the
-    `<answer>` tag's content, else what stands behind the first `</think>`, else all of it.
+    `thinking`: the text before the first `</think>`; None if there is none. `answer`: the
+    `<answer>` tag's content, else the text after the first `</think>`, else all of it.
     """
     if part == "whole":
         return completion.strip()

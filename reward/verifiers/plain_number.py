@@ -17,7 +17,8 @@ _NUMBER = re.compile(
     (?:
         \\[dt]?frac\{(?P<top>\d+)\}\{(?P<bottom>\d+)\}
       | (?:(?P<whole>\d+)\s+)?(?P<upper>\d+)\s?/\s?(?P<lower>\d+)
-      | (?P<digits>\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)|\d+|(?=\.\d))
+      | (?P<digits>[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)|\d+
+          |(?=\.\d))
         (?P<point>\.\d*)?
         (?:[eE](?P<exponent>[-+]?\d{1,3})
           | \s*(?:\\times|\\cdot|\u00d7|\*)\s*10\s*(?:\^|\*\*)\s*
@@ -27,6 +28,10 @@ _NUMBER = re.compile(
     \s*\.?""",
     re.VERBOSE | re.ASCII,
 )
+# `0,5` and `1000,99`; not `1,234`, which is more likely to group digits.
+_DECIMAL_COMMA = re.compile(r"[-+\u2212]?(?:0|\d+(?!,\d{3}$)),\d+", re.ASCII)
+# At the end of a formula; three of them are an ellipsis.
+_PUNCTUATION = re.compile(r"(?<![.,;])\s*[.,;]$")
 _TEXT = re.compile(r"\\text(?:bf|it|rm)?\{([^{}]*)\}\.?")
 _SPACES = re.compile(r"\\[,;:! ]|~")
 # Words after a number that change it, or name something that is not a unit.
@@ -81,9 +86,25 @@ def same_number(left: PlainNumber, right: PlainNumber, places: int) -> bool:
     return bool(abs(left.value - right.value) * 2 <= Fraction(1, 10**places))
 
 
+def read_decimal_comma(text: str) -> PlainNumber | None:
+    """`text` as a number with a decimal comma (`1000,99`); None if it is none. Unlike the result of
+    `read_number` this is not certain: it may be a list of two numbers."""
+    match = _DECIMAL_COMMA.fullmatch(unwrapped(text)) if len(text) <= MAX_CHARS else None
+    return read_number(match[0].replace(",", ".")) if match else None
+
+
 def unwrapped(text: str) -> str:
-    """`text` without white space, Markdown emphasis, and one pair of math delimiters or one
-    `\\text{}` around all of it."""
+    """`text` without white space, Markdown emphasis, and the math delimiters and `\\text{}` around
+    all of it, up to three layers."""
+    for _ in range(3):
+        inner = _unwrapped_once(text)
+        if inner == text:
+            break
+        text = inner
+    return text
+
+
+def _unwrapped_once(text: str) -> str:
     text = text.strip().strip("*_`").strip()
     if text.startswith("\\text"):
         whole = _TEXT.fullmatch(text)
@@ -92,8 +113,9 @@ def unwrapped(text: str) -> str:
     for opening, closing in (("$$", "$$"), ("\\(", "\\)"), ("\\[", "\\]"), ("$", "$")):
         if len(text) > len(opening) + len(closing) and text.startswith(opening):
             body = text.removesuffix(".")
-            if body.endswith(closing):
-                return body[len(opening) : -len(closing)].strip()
+            inner = body[len(opening) : -len(closing)]
+            if body.endswith(closing) and closing not in inner.replace("\\$", ""):
+                return _PUNCTUATION.sub("", inner.strip())
     return text
 
 
@@ -113,7 +135,7 @@ def _exponent(match: re.Match[str]) -> int:
 
 
 def _scale(unit: str) -> int | None:
-    """The power of ten that the words after a number stand for; None where they may change it."""
+    """The power of ten that the words after a number stand for; None if they may change it."""
     if not unit:
         return 0
     if "{" in unit:

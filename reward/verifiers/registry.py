@@ -1,19 +1,25 @@
-"""Which verifiers there are: the built-in ones, those of installed packages (entry-point group
+"""All verifiers by name: built-in ones, those of installed packages (entry-point group
 `headrace.verifiers`), and those that the operator names as `package.module:Class` or by URL.
 
-Never replaces one verifier by another of the same name: that is an error at start.
+Never replaces one verifier by another of the same name. A verifier that cannot be loaded stays in
+the registry, unavailable, with the reason: it must not keep the others from running.
 """
 
 import importlib
+import importlib.util
+import re
+import sys
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pydantic import ValidationError
-from rapidfuzz import fuzz, process
 
+from reward.errors import brief
 from reward.sandbox.host import SandboxOptions
-from reward.verifiers.base import RemoteVerifier, Verifier
+from reward.verifiers.base import Item, RemoteVerifier, Verdict, Verifier, VerifierParams, broken
 from reward.verifiers.choice import ChoiceVerifier
 from reward.verifiers.code import CodeVerifier
 from reward.verifiers.mathematics import MathVerifier
@@ -22,6 +28,7 @@ from reward.verifiers.shape import LanguageVerifier, LengthVerifier, RepetitionV
 from reward.verifiers.structured import JsonSchemaVerifier
 from reward.verifiers.tags import FormatVerifier, XmlFormatVerifier
 from reward.verifiers.text import ContainsVerifier, ExactVerifier, RegexVerifier
+from services.contracts.nearest import did_you_mean
 
 GROUP = "headrace.verifiers"
 MAX_PROBLEMS = 10
@@ -45,8 +52,30 @@ AnyVerifier = Verifier[Any] | RemoteVerifier[Any]
 Registry = Mapping[str, AnyVerifier]
 
 
-class RegistryError(Exception):
-    """An own verifier that cannot be used: the message names it and says what to do."""
+SETTING = "HEADRACE_VERIFIERS (--verifiers)"
+FORMAT = (
+    "an entry is package.module:Class, /path/file.py:Class or NAME=URL; put commas between "
+    "entries, or give a JSON list"
+)
+_CLASS = re.compile(
+    r"(?P<file>.+\.py):(?P<of_file>\w+)|(?P<module>\w+(?:\.\w+)*):(?P<of_module>\w+)"
+)
+
+
+class DisabledVerifier(Verifier[VerifierParams]):
+    """A verifier that cannot be loaded. Nothing is scored with it."""
+
+    description = "Cannot be used: see the notice."
+    Params = VerifierParams
+    available = False
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name  # type: ignore[misc]
+        self.notice = reason
+
+    def score(self, item: Item, params: VerifierParams) -> Verdict:
+        """See Verifier.score. Is never asked, since it is not available."""
+        return broken(self.notice)
 
 
 def build_registry(
@@ -54,60 +83,69 @@ def build_registry(
     remote: Iterable[RemoteVerifier[Any]] = (),
     sandbox: SandboxOptions | None = None,
 ) -> dict[str, AnyVerifier]:
-    """All verifiers by name: the built-in ones, `remote`, installed ones, and `own`, which holds
-    `package.module:Class` paths. Raises RegistryError."""
+    """All verifiers by name: the built-in ones, `remote`, installed ones, and `own`, entries of
+    the setting that are no URLs. Those that cannot be loaded are `DisabledVerifier`s."""
     registry: dict[str, AnyVerifier] = {kind.name: kind() for kind in BUILT_IN}
     remote = list(remote)
     if not any(isinstance(asked, SandboxedCodeVerifier) for asked in remote):
         registry[CodeVerifier.name] = CodeVerifier(sandbox)
-    for asked in remote:
-        if asked.name in registry:
-            raise RegistryError(
-                f"setting 'verifiers': verifier {asked.name!r} exists already; choose another "
-                "name for this URL"
-            )
-        registry[asked.name] = asked
     installed = [
         (f"entry point {point.name!r}", point.value) for point in entry_points(group=GROUP)
     ]
-    named = [("setting 'verifiers'", path) for path in own]
-    for source, path in [*installed, *named]:
-        verifier = _load(source, path)
+    loaded: list[tuple[str, str, AnyVerifier]] = [(SETTING, one.name, one) for one in remote]
+    loaded += [(source, path, _load(source, path)) for source, path in installed]
+    loaded += [(SETTING, path, _load(SETTING, path)) for path in own]
+    for source, path, verifier in loaded:
         if verifier.name in registry:
-            raise RegistryError(
-                f"{source}: verifier {verifier.name!r} ({path}) exists already; rename one of them"
-            )
+            name = path if path not in registry else f"{path} (again)"
+            reason = f"{source}: {path!r}: a verifier {verifier.name!r} exists already; rename one"
+            verifier = DisabledVerifier(name, reason)
         registry[verifier.name] = verifier
     return registry
 
 
 def _load(source: str, path: str) -> AnyVerifier:
-    module, _, attribute = path.partition(":")
+    match = _CLASS.fullmatch(path)
+    if match is None:
+        return DisabledVerifier(path, f"{source}: {path!r} has no known form: {FORMAT}")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
-        raise RegistryError(
-            f"{source}: {path!r} cannot be imported ({type(error).__name__}: {error}); "
-            "it must be 'package.module:Class', installed beside headrace"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Verifier | RemoteVerifier)):
-        raise RegistryError(
-            f"{source}: {path!r} is not a class derived from Verifier or RemoteVerifier of "
-            "reward.verifiers.base"
+        module = (
+            _import_file(match["file"])
+            if match["file"]
+            else importlib.import_module(match["module"])
         )
-    verifier: AnyVerifier = found()
-    return verifier
+        found = getattr(module, match["of_file"] or match["of_module"])
+        if not (isinstance(found, type) and issubclass(found, Verifier | RemoteVerifier)):
+            raise TypeError(
+                "it is not a class derived from Verifier or RemoteVerifier of reward.verifiers.base"
+            )
+        verifier: AnyVerifier = found()
+        verifier.Params.model_json_schema()
+        return verifier
+    except Exception as error:
+        return DisabledVerifier(
+            path, f"{source}: {path!r} cannot be loaded: {brief(error)}; {FORMAT}"
+        )
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or an empty string where nothing is near."""
-    match = process.extractOne(name[:100], list(known), scorer=fuzz.ratio, score_cutoff=60)
-    return f"; did you mean {match[0]!r}?" if match else ""
+def _import_file(path: str) -> ModuleType:
+    file = Path(path).expanduser().absolute()
+    # Verifiers may import other modules of their folder.
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    # By its place: a file `math.py` is not the standard library's module.
+    spec = importlib.util.spec_from_file_location(f"own_verifier_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 class UnusableError(ValueError):
-    """A verifier that cannot be used as asked: `problems` says what is wrong, by key (`.verifier`,
-    `.params.strict`)."""
+    """A verifier that cannot be used with these parameters: `problems` has pairs of a key
+    (`.verifier`, `.params.strict`) and a sentence."""
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(message for _, message in problems))
@@ -118,8 +156,11 @@ def usable(registry: Registry, name: str, raw: Mapping[str, Any]) -> tuple[AnyVe
     """The verifier `name`, and `raw` as its own `Params`. Raises UnusableError."""
     verifier = registry.get(name)
     if verifier is None:
-        hint = nearest(name, registry) or f"; there is {', '.join(registry)}"
-        raise UnusableError([(".verifier", f"verifier {name[:80]!r} does not exist{hint}")])
+        usable_names = [known for known, one in registry.items() if one.available]
+        hint = did_you_mean(name, usable_names) or f"; there is {', '.join(usable_names)}"
+        lost = [one.notice for one in registry.values() if isinstance(one, DisabledVerifier)]
+        why = f". Not loaded: {'; '.join(lost[:MAX_PROBLEMS])}" if lost else ""
+        raise UnusableError([(".verifier", f"verifier {name[:80]!r} does not exist{hint}{why}")])
     if not verifier.available:
         raise UnusableError([(".verifier", f"verifier {name!r}: {verifier.notice}")])
     try:
@@ -145,14 +186,14 @@ def parse_params(verifier: AnyVerifier, raw: Mapping[str, Any]) -> Any:
 
 
 def param_problems(verifier: AnyVerifier, error: ValidationError) -> list[tuple[str, str]]:
-    """(parameter, sentence) for what is wrong with an item's parameters."""
+    """(parameter, sentence) for each wrong parameter of an item."""
     fields = verifier.Params.model_fields.items()
     known = [field.alias or name for name, field in fields]
     problems = []
     for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
         name = ".".join(str(part) for part in detail["loc"])[:100]
         if detail["type"] == "extra_forbidden":
-            there = nearest(name, known) or f"; there is {', '.join(known)}"
+            there = did_you_mean(name, known) or f"; there is {', '.join(known)}"
             problems.append((name, f"verifier {verifier.name!r} has no such parameter{there}"))
         else:
             problems.append((name, detail["msg"].removeprefix("Value error, ")))

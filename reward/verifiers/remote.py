@@ -1,27 +1,41 @@
 """Own verifiers by URL: a service that answers `POST` with the contract of `/v1/score`.
 
-The verifier goes by the name that the operator gave it, here and there; all parameters but
-`timeout` and `attempts` are passed on as they are.
+Items that wait at the same moment travel in one request. The verifier has the name that the
+operator gave it, here and there. All parameters but `timeout` and `attempts` go to the service.
 """
 
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
 from pydantic import ConfigDict, Field, ValidationError
 
-from reward.endpoints import Endpoint, client
+from reward.endpoints import Endpoint, EndpointError, UnavailableError, client
+from reward.errors import brief
 from reward.verifiers.base import Item, RemoteParams, RemoteVerifier, Verdict, broken
-from services.contracts.scores import ScoreResponse
+from services.contracts.scores import ScoreResult
 
 
 class HttpParams(RemoteParams):
-    """How often to ask. What else is given goes to the service."""
+    """How often to ask. Other parameters go to the service."""
 
     model_config = ConfigDict(extra="allow")
 
     attempts: int = Field(
-        3, ge=1, le=100, description="How often to ask where nothing, or 429 or 5xx, is answered."
+        3, ge=1, le=100, description="How often to ask after no answer, after 429 and after 5xx."
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """One item that waits for its verdict."""
+
+    item: Item
+    params: HttpParams
+    verdict: asyncio.Future[Verdict]
 
 
 class HttpVerifier(RemoteVerifier[HttpParams]):
@@ -29,10 +43,14 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
 
     Params = HttpParams
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, batch: int = 32) -> None:
         self.name = endpoint.name
-        self.description = f"An own verifier, at {_shown(endpoint.url)}."
+        self.description = f"An own verifier, at {_without_password(endpoint.url)}."
         self._endpoint = endpoint
+        self._batch = batch
+        self._waiting: dict[tuple[float, int], list[_Waiting]] = {}
+        """Items without a request, by the parameters that hold for a request as a whole."""
+        self._requests: set[asyncio.Task[None]] = set()
         self._http: httpx.AsyncClient
 
     async def open(self) -> None:
@@ -41,37 +59,126 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
 
     async def close(self) -> None:
         """See RemoteVerifier.close."""
+        for request in self._requests:
+            request.cancel()
         await self._http.aclose()
 
     async def score(self, item: Item, params: HttpParams) -> Verdict:
         """See RemoteVerifier.score."""
-        body = {
-            "items": [
-                {
-                    "id": "0",
-                    "verifier": self.name,
-                    "prompt": item.prompt,
-                    "completion": item.completion,
-                    "answer": item.answer,
-                    "params": params.model_extra or {},
-                }
-            ]
-        }
-        reply: Any = await self._endpoint.ask(self._http, "", body, params.attempts)
+        loop = asyncio.get_running_loop()
+        one = _Waiting(item, params, loop.create_future())
+        key = (params.timeout, params.attempts)
+        if key not in self._waiting:
+            # Called after all items that arrive in this turn of the loop have joined.
+            loop.call_soon(self._send, key)
+        self._waiting.setdefault(key, []).append(one)
+        return await one.verdict
+
+    def _send(self, key: tuple[float, int]) -> None:
+        """Start requests for all items that wait with these parameters."""
+        waiting = [one for one in self._waiting.pop(key) if not one.verdict.done()]
+        for start in range(0, len(waiting), self._batch):
+            batch = waiting[start : start + self._batch]
+            request = asyncio.create_task(self._request(batch))
+            self._requests.add(request)
+            request.add_done_callback(self._requests.discard)
+            for one in batch:
+                one.verdict.add_done_callback(partial(_end, batch, request))
+
+    async def _request(self, batch: list[_Waiting]) -> None:
+        """Ask about a batch. If it fails as a whole, or takes half of the time that an item may
+        take, ask about each item alone, so that one item cannot fail its neighbours; but not if the
+        service is unavailable, which is no item's fault."""
+        if len(batch) > 1:
+            try:
+                async with asyncio.timeout(batch[0].params.timeout / 2) as limit:
+                    await self._ask(batch, lambda: limit.reschedule(None))
+            except UnavailableError as error:
+                for one in batch:
+                    _settle(one, broken(str(error)))
+                return
+            except Exception:
+                batch = [one for one in batch if not one.verdict.done()]
+            else:
+                return
+        await asyncio.gather(*map(self._ask_alone, batch))
+
+    async def _ask_alone(self, one: _Waiting) -> None:
         try:
-            (result,) = ScoreResponse.model_validate(reply).results
+            await self._ask([one])
+        except Exception as error:
+            said = str(error) if isinstance(error, EndpointError) else brief(error)
+            _settle(one, broken(said))
+
+    async def _ask(
+        self, batch: list[_Waiting], on_unavailable: Callable[[], None] = lambda: None
+    ) -> None:
+        """One request; gives each item its verdict. Raises EndpointError."""
+        items = [
+            {
+                "id": str(number),
+                "verifier": self.name,
+                "prompt": one.item.prompt,
+                "completion": one.item.completion,
+                "answer": one.item.answer,
+                "columns": one.item.columns,
+                "params": one.params.model_extra or {},
+            }
+            for number, one in enumerate(batch)
+        ]
+        attempts = batch[0].params.attempts
+        reply: Any = await self._endpoint.ask(
+            self._http, "", {"items": items}, attempts, on_unavailable
+        )
+        results = _results_by_id(reply)
+        if results is None:
+            raise EndpointError(f"{self._place} answers no list of results")
+        for number, one in enumerate(batch):
+            _settle(one, self._verdict(results.get(str(number))))
+
+    def _verdict(self, raw: Any) -> Verdict:
+        if raw is None:
+            return broken(f"{self._place} has no result for this item, or several")
+        try:
+            result = ScoreResult.model_validate(raw)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, problem["loc"]))
-            return broken(
-                f"{_shown(self._endpoint.url)} answers no scores: {where} {problem['msg']}"
-            )
-        except ValueError:
-            return broken(f"{_shown(self._endpoint.url)} answers for one item with more or fewer")
+            return broken(f"{self._place} answers no score: {where} {problem['msg']}")
         parts = [(part.end, part.score) for part in result.parts]
         return Verdict(result.status, result.reward, result.detail, result.components, parts)
 
+    @property
+    def _place(self) -> str:
+        return _without_password(self._endpoint.url)
 
-def _shown(url: str) -> str:
-    """The URL without a password in it."""
+
+def _results_by_id(reply: Any) -> dict[Any, Any] | None:
+    """Raw results by the id of their item, None for an id that occurs twice; None for a reply
+    without a list of results."""
+    results = reply.get("results") if isinstance(reply, dict) else None
+    if not isinstance(results, list):
+        return None
+    found: dict[Any, Any] = {}
+    for result in results:
+        key = result.get("id") if isinstance(result, dict) else None
+        if isinstance(key, str):
+            found[key] = None if key in found else result
+    return found
+
+
+def _settle(one: _Waiting, verdict: Verdict) -> None:
+    if not one.verdict.done():
+        one.verdict.set_result(verdict)
+
+
+def _end(
+    batch: list[_Waiting], request: asyncio.Task[None], _verdict: asyncio.Future[Verdict]
+) -> None:
+    """Cancel a request when no item waits for it any more."""
+    if all(one.verdict.done() for one in batch):
+        request.cancel()
+
+
+def _without_password(url: str) -> str:
     return str(httpx.URL(url).copy_with(userinfo=b""))

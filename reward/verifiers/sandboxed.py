@@ -1,4 +1,4 @@
-"""The `code` verifier where programs run in another container: a reward service of its own, without
+"""The `code` verifier for programs that run in another container: a second reward service, without
 a network, that listens on a Unix socket in a folder which both share.
 
 Same name, same parameters, same verdicts as `reward.verifiers.code`. Deadlines are the other
@@ -11,15 +11,15 @@ from typing import Any
 import httpx
 
 from reward.endpoints import Endpoint, client
-from reward.verifiers.base import Item, RemoteVerifier, Verdict
+from reward.verifiers.base import BadReferenceError, Item, RemoteVerifier, Verdict
 from reward.verifiers.code import CodeParams, CodeVerifier
-from services.contracts.scores import ScoreResponse
-from services.logs import get_logger
+from services.contracts.scores import CheckResponse, ScoreResponse
+from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
 URL = "http://sandbox"
-"""Only for the Host header: the socket says where."""
+"""Only for the Host header: the requests go to the socket."""
 ATTEMPTS = 10
 """For an item, with pauses of up to 10 s: a sandbox that is started again needs some seconds."""
 
@@ -61,6 +61,14 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
         """See RemoteVerifier.deadline: none, as the sandbox has its own."""
         return None
 
+    async def check_reference(self, item: Item, params: CodeParams) -> None:
+        """See RemoteVerifier.check_reference. Raises EndpointError."""
+        row = {"answer": item.answer, "columns": item.columns}
+        use = {"verifier": self.name, "params": item.params, "rows": [row]}
+        reply: Any = await self._endpoint.ask(self._http, "/v1/verifiers/check", {"uses": [use]}, 1)
+        for problem in CheckResponse.model_validate(reply).problems:
+            raise BadReferenceError(problem.message)
+
     async def score(self, item: Item, params: CodeParams) -> Verdict:
         """See RemoteVerifier.score. Raises EndpointError."""
         one = {
@@ -69,6 +77,7 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
             "prompt": item.prompt,
             "completion": item.completion,
             "answer": item.answer,
+            "columns": item.columns,
             "params": params.model_dump(),
         }
         reply: Any = await self._endpoint.ask(self._http, "/v1/score", {"items": [one]}, ATTEMPTS)

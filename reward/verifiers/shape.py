@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -54,12 +54,12 @@ class PartParams(VerifierParams):
     part: Part = Field(
         "whole",
         description="`thinking`: before the first </think>. `answer`: the <answer> tag's content, "
-        "or what stands behind </think>, or the whole.",
+        "or the text after </think>, or the whole.",
     )
 
 
 class LengthParams(PartParams):
-    """A range, and what a length within and outside it earns."""
+    """A range, and the rewards of lengths within and outside it."""
 
     unit: Unit = Field("characters", description="What is counted; words count punctuation too.")
     minimum: int = Field(0, ge=0, description="The shortest that is within the range.")
@@ -67,7 +67,7 @@ class LengthParams(PartParams):
     within: float = Field(0.0, allow_inf_nan=False, description="The reward within the range.")
     outside: float = Field(-1.0, allow_inf_nan=False, description="The reward outside it.")
     missing: float = Field(
-        0.0, allow_inf_nan=False, description="The reward where there is no such part."
+        0.0, allow_inf_nan=False, description="The reward if there is no such part."
     )
     slope: int = Field(
         0,
@@ -119,9 +119,6 @@ class LengthVerifier(Verifier[LengthParams]):
     description = "A reward for a length within a range, another for one outside."
     Params = LengthParams
 
-    def check_reference(self, answer: Any, params: LengthParams) -> None:
-        """Needs no reference."""
-
     def score(self, item: Item, params: LengthParams) -> Verdict:
         """See Verifier.score."""
         text = part_of(item.completion, params.part)
@@ -143,9 +140,6 @@ class RepetitionVerifier(Verifier[RepetitionParams]):
     description = "Takes off for n-grams that occur again, as minimind does."
     Params = RepetitionParams
 
-    def check_reference(self, answer: Any, params: RepetitionParams) -> None:
-        """Needs no reference."""
-
     def score(self, item: Item, params: RepetitionParams) -> Verdict:
         """See Verifier.score."""
         text = part_of(item.completion, params.part) or ""
@@ -165,9 +159,6 @@ class LanguageVerifier(Verifier[LanguageParams]):
     name = "language"
     description = "The share of letters that belong to a script (latin, chinese, cyrillic, …)."
     Params = LanguageParams
-
-    def check_reference(self, answer: Any, params: LanguageParams) -> None:
-        """Needs no reference."""
 
     def score(self, item: Item, params: LanguageParams) -> Verdict:
         """See Verifier.score."""

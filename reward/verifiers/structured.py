@@ -29,7 +29,7 @@ _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
 
 
 class JsonSchemaParams(VerifierParams):
-    """The schema, and where the JSON may stand."""
+    """The schema, and the places where the JSON may stand."""
 
     wanted: dict[str, Any] | None = Field(
         None,
@@ -56,9 +56,9 @@ class JsonSchemaVerifier(Verifier[JsonSchemaParams]):
         """Import the library, and build its own schemas."""
         _validator('{"type": "object"}')
 
-    def check_reference(self, answer: Any, params: JsonSchemaParams) -> None:
+    def check_reference(self, item: Item, params: JsonSchemaParams) -> None:
         """See Verifier.check_reference."""
-        _validator(_schema(answer, params))
+        _validator(_schema(item.answer, params))
 
     def score(self, item: Item, params: JsonSchemaParams) -> Verdict:
         """See Verifier.score."""
@@ -93,7 +93,7 @@ def _schema(answer: Any, params: JsonSchemaParams) -> str:
 
 @lru_cache(maxsize=256)
 def _validator(text: str) -> Any:
-    """The validator of a schema. Raises BadReferenceError for what is none."""
+    """The validator of a schema. Raises BadReferenceError if it is no schema."""
     from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
     from jsonschema.validators import validator_for  # type: ignore[import-untyped]
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]

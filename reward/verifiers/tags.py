@@ -1,8 +1,6 @@
 """Verifiers of form: `format` (think and answer tags, as minimind rewards them) and `xml_format`
-(any list of tags). They look at tags alone, never at what is between them. Linear time.
+(any list of tags). They look only at tags, never at the text between them. Linear time.
 """
-
-from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -34,7 +32,7 @@ class FormatParams(VerifierParams):
 
 
 class XmlFormatParams(VerifierParams):
-    """Which elements, and what the whole is worth against its parts."""
+    """The elements, and the shares of the whole form and of its parts."""
 
     tags: list[str] = Field(
         ["think", "answer"],
@@ -73,9 +71,6 @@ class FormatVerifier(Verifier[FormatParams]):
     description = "Rewards <think> and <answer> tags: 0.5 for the whole form, 0.25 for each tag."
     Params = FormatParams
 
-    def check_reference(self, answer: Any, params: FormatParams) -> None:
-        """Needs no reference."""
-
     def score(self, item: Item, params: FormatParams) -> Verdict:
         """See Verifier.score."""
         text = params.prefix + item.completion
@@ -99,9 +94,6 @@ class XmlFormatVerifier(Verifier[XmlFormatParams]):
     name = "xml_format"
     description = "Rewards a list of XML elements, in order, each once, with nothing outside them."
     Params = XmlFormatParams
-
-    def check_reference(self, answer: Any, params: XmlFormatParams) -> None:
-        """Needs no reference."""
 
     def score(self, item: Item, params: XmlFormatParams) -> Verdict:
         """See Verifier.score."""

@@ -1,7 +1,7 @@
 """Verifiers that compare text: `exact`, `contains`, `regex`. They understand no mathematics.
 
 A regular expression may take exponential time to match, and seconds to compile; that is the pool's
-business (see `reward.pool`), so neither is done where parameters are checked.
+business (see `reward.workers.pool`), so neither is done where parameters are checked.
 """
 
 import re
@@ -66,8 +66,8 @@ class ExactVerifier(Verifier[TextParams]):
     description = "Correct when the completion equals the answer (one text, or any of a list)."
     Params = TextParams
 
-    def check_reference(self, answer: Any, params: TextParams) -> None:
-        references(answer)
+    def check_reference(self, item: Item, params: TextParams) -> None:
+        references(item.answer)
 
     def score(self, item: Item, params: TextParams) -> Verdict:
         """See Verifier.score."""
@@ -86,13 +86,13 @@ class ContainsVerifier(Verifier[TextParams]):
     description = "Correct when the answer (one text, or any of a list) occurs in the completion."
     Params = TextParams
 
-    def check_reference(self, answer: Any, params: TextParams) -> None:
-        if not all(_prepared(text, params) for text in references(answer)):
+    def check_reference(self, item: Item, params: TextParams) -> None:
+        if not all(_prepared(text, params) for text in references(item.answer)):
             raise BadReferenceError("an empty reference answer occurs in every completion")
 
     def score(self, item: Item, params: TextParams) -> Verdict:
         """See Verifier.score."""
-        self.check_reference(item.answer, params)
+        self.check_reference(item, params)
         completion = _prepared(item.completion, params)
         for wanted in references(item.answer):
             if _prepared(wanted, params) in completion:
@@ -108,8 +108,8 @@ class RegexVerifier(Verifier[RegexParams]):
     Params = RegexParams
     reference = "pattern"
 
-    def check_reference(self, answer: Any, params: RegexParams) -> None:
-        _pattern(answer, params)
+    def check_reference(self, item: Item, params: RegexParams) -> None:
+        _pattern(item.answer, params)
 
     def score(self, item: Item, params: RegexParams) -> Verdict:
         """See Verifier.score."""

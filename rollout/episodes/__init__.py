@@ -1,8 +1,8 @@
-"""Episode types: from one prompt to finished completions, by whatever turns lie between.
+"""Episode types: from one prompt to finished completions, in one turn or several.
 
-An episode gets token ids and gives token ids. It never re-tokenizes what the policy sampled;
-tokens that it adds itself (tool output, forced tokens) carry loss mask 0 and log-probability 0.
-Own types are classes in the entry-point group `headrace.episodes`.
+An episode takes and returns token ids. It never tokenizes sampled text again; tokens that it adds
+(tool output, forced tokens) have loss mask 0 and log-probability 0. A package offers its own types
+through the entry-point group `headrace.episodes`. Imports `rollout.vllm`, never `rollout.work`.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from rollout.prompts import TokenizerLike
-from rollout.routing import Experts
-from rollout.samples import Sample, Span
+from rollout.vllm.expert_routing import Experts
+from rollout.vllm.model_files import TokenizerLike
+from rollout.vllm.response import Sample, Span
 from services.contracts.config.episodes import (
     GROUP,
     Calculator,
@@ -24,14 +24,14 @@ from services.contracts.config.episodes import (
     unknown_episode,
 )
 from services.contracts.dataset import Row
-from services.contracts.kept import Kept
+from services.contracts.sampling_mask import SamplingMask
 
 
 @dataclass
 class Completion:
-    """What follows the prompt in one trajectory. Arrays have one entry per token.
+    """The tokens after the prompt in one trajectory. Arrays have one entry per token.
 
-    `spans` cover the sampled tokens; tokens the episode added belong to no version.
+    `spans` cover the sampled tokens; added tokens belong to no version.
     """
 
     token_ids: npt.NDArray[np.int32]
@@ -39,49 +39,43 @@ class Completion:
     logprobs: npt.NDArray[np.float32]
     spans: list[Span]
     finish_reason: str
-    kept: Kept | None = None
-    """What each token was chosen from (`Sample.kept`), nothing for those the episode added."""
+    sampling_mask: SamplingMask | None = None
+    """The tokens that each was chosen from; none for added tokens."""
     text: str | None = None
-    """What verifiers read; default: all its tokens but special ones."""
+    """The text for verifiers; default: its tokens without special ones."""
     experts: Experts | None = None
-    """`Sample.experts`, from the first token of the prompt on (`rollout.routing.extended` joins
-    those of several turns): what `algorithm.router.replay` needs."""
+    """`Sample.experts` from the prompt's first token on, for `algorithm.router.replay`; `extended`
+    joins those of several turns."""
 
 
 class Sampler(Protocol):
-    """The policy, as an episode sees it."""
+    """The policy, for an episode."""
 
     @property
-    def tokenizer(self) -> TokenizerLike:
-        """The run's tokenizer."""
-        ...
+    def tokenizer(self) -> TokenizerLike: ...
 
     @property
     def ends(self) -> frozenset[int]:
         """Tokens that mean end of sequence."""
-        ...
 
     def room(self, prompt_tokens: Sequence[int]) -> int:
         """Most tokens that a completion of this prompt may have, added ones included."""
-        ...
 
     async def sample(
         self, token_ids: Sequence[int], n: int, stop: str = "", index: int = 0, done: int = 0
     ) -> list[Sample]:
-        """`n` continuations of `token_ids`, under the run's sampling options. They also end behind
-        the text `stop`, which stays in them; where a request was interrupted, they may go on
-        beyond it.
+        """`n` continuations of `token_ids`, under the run's sampling options. They also end after
+        the text `stop`, which stays in them; an interrupted request may go on beyond it.
 
-        With `done` > 0 this goes on with completion `index` of the prompt (`n` is 1), which has so
-        many tokens: they count to its length, and its random numbers are not those of before. Past
-        the group's deadline, and where no token is left to sample, such a sample is empty, with
-        the finish reason `deadline` or `length`.
+        With `done` > 0 this continues completion `index` of the prompt (`n` is 1), which has `done`
+        tokens: they count towards its length, and it gets new random numbers. After the group's
+        deadline, or without room for a token, the sample is empty, with the finish reason
+        `deadline` or `length`.
 
-        A finish reason `deadline` ends the trajectory. Raises rollout.policy.PastDeadline, which
-        gives the whole group up, where it comes before a first token, and RequestRefused where the
-        context has no room left.
+        A finish reason `deadline` ends the trajectory. Raises PastDeadline, which ends the whole
+        group, if the deadline comes before a first token, and RequestRefused if the context is
+        full.
         """
-        ...
 
 
 @runtime_checkable
@@ -92,12 +86,11 @@ class Episode(Protocol):
         self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
     ) -> list[Completion]:
         """`n` completions of the prompt, each on its own or sharing turns."""
-        ...
 
 
 def checked(completions: list[Completion], n: int) -> list[Completion]:
-    """`completions`, which an episode has returned where `n` were asked for. Raises ValueError for
-    what would be trained wrongly, and nobody would see."""
+    """The `completions` of an episode, which should be `n`. Raises ValueError for mistakes that
+    would be trained without anyone noticing."""
     if len(completions) != n:
         raise ValueError(f"the episode type returned {len(completions)} completions, not {n}")
     for completion in completions:
@@ -112,17 +105,17 @@ def checked(completions: list[Completion], n: int) -> list[Completion]:
         if bool((completion.loss_mask & ~sampled).any()):
             raise ValueError(
                 "the episode type returned a loss_mask that is true on tokens outside all spans: "
-                "what the policy did not sample cannot be trained"
+                "only tokens that the policy sampled can be trained"
             )
     return completions
 
 
 class UnusableEpisode(ValueError):
-    """No such episode type is installed here, or it cannot be used with the run's tokenizer."""
+    """The episode type is not installed here, or does not work with the run's tokenizer."""
 
 
 def load_episode(config: SingleTurn | Calculator | OwnEpisode, tokenizer: TokenizerLike) -> Episode:
-    """The episode, ready to run. Raises UnusableEpisode naming the way out."""
+    """The episode, ready to run. Raises UnusableEpisode."""
     match config:
         case SingleTurn():
             from rollout.episodes import single_turn

@@ -1,7 +1,7 @@
-"""What nanochat's calculator can work out, without running anything: a parsed expression is walked.
+"""The arithmetic of nanochat's calculator, by walking a parsed expression.
 
-Never `eval`: the text is the policy's. An expression has at most MAX_CHARACTERS, and no power, so
-that no number is longer than it and nothing takes longer than microseconds.
+Never `eval`: the policy wrote the text. An expression has at most MAX_CHARACTERS and no powers, so
+that it takes microseconds.
 """
 
 import ast
@@ -25,15 +25,14 @@ _UNARY: dict[type[ast.unaryop], Callable[[float], float]] = {
 
 
 class NoResult(ValueError):
-    """The text is not an expression that is known here, or has no finite value."""
+    """The text is no supported expression, or has no finite value."""
 
 
 def calculate(text: str) -> str | None:
-    """The value of `text` as Python writes it, None where there is none (nanochat's
-    `use_calculator`).
+    """The value of `text` as Python writes it; None without one (nanochat's `use_calculator`).
 
-    Known are numbers with + - * / // and parentheses, and the one method `'text'.count('t')`.
-    Commas are taken out first, as in 1,000.
+    Supports numbers with + - * / // and parentheses, and the method `'text'.count('t')`. Commas are
+    removed first, as in 1,000.
     """
     text = text.replace(",", "").strip()
     if len(text) > MAX_CHARACTERS:

@@ -1,9 +1,9 @@
 """A calculator that the policy may ask while it answers (nanochat's GSM8K task).
 
-A call is found in the text of what was sampled, so that it does not matter how the tokenizer cuts
-the markers, or where a request was interrupted. A token that ends a call and more is kept as it was
-sampled: the result comes behind it. What vLLM went on to sample behind a call, because it was
-interrupted in the middle of the marker, is dropped: it lacks the result.
+It finds calls in the text of the sampled tokens, so that neither the tokenizer's cuts nor an
+interrupted request matter. A token that holds the end of a call and more text stays as it was
+sampled, and the result comes after it. Tokens that vLLM sampled after a call whose marker an
+interruption cut in two are dropped: they lack the result.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from bisect import bisect_left
 import numpy as np
 import numpy.typing as npt
 
-from rollout.continuing import begun_by, joined, not_sampled
+from rollout.aio import end
 from rollout.episodes import Completion, Sampler, UnusableEpisode
 from rollout.episodes.arithmetic import calculate
-from rollout.prompts import TokenizerLike
-from rollout.samples import Sample
-from rollout.tasks import end
+from rollout.vllm.model_files import TokenizerLike
+from rollout.vllm.response import Sample
+from rollout.vllm.resume import begun_by, joined, not_sampled
 from services.contracts.config.episodes import Calculator
 from services.contracts.dataset import Row
 
@@ -26,21 +26,20 @@ class CalculatorEpisode:
     """Samples all completions in one request until each ends or calls; from there each is alone."""
 
     def __init__(self, config: Calculator, tokenizer: TokenizerLike) -> None:
-        """Raises UnusableEpisode where the tokenizer cannot say a marker, or say it back."""
+        """Raises UnusableEpisode if the tokenizer cannot encode and decode a marker."""
         self._config = config
         for name in ("start", "end", "output_start", "output_end"):
             text = getattr(config, name)
-            said = _text(tokenizer, _ids(tokenizer, text))
-            if text not in said:
+            decoded = _text(tokenizer, _ids(tokenizer, text))
+            if text not in decoded:
                 raise UnusableEpisode(
-                    f"rollout.episode.{name} {text!r} is {said!r} to the model's tokenizer: "
-                    "choose a text that it can say"
+                    f"rollout.episode.{name} {text!r} is {decoded!r} to the model's tokenizer: "
+                    "choose a text that it can encode"
                 )
 
     async def run(
         self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
     ) -> list[Completion]:
-        """As `Episode.run`."""
         begun = await sampler.sample(prompt_tokens, n, self._config.end)
         tasks = [
             asyncio.create_task(self._finished(prompt_tokens, index, sample, sampler))
@@ -56,8 +55,8 @@ class CalculatorEpisode:
     ) -> Completion:
         trained = np.ones(len(whole.token_ids), dtype=np.bool_)
         calls = 0
-        # What was sampled since the last result begins at token `since`, and calls were looked for
-        # in the first `read` characters of its text.
+        # The part after the last result begins at token `since`; the first `read` characters of its
+        # text have been searched for calls.
         since = read = 0
         while True:
             sampled = whole.token_ids[since:]
@@ -78,8 +77,8 @@ class CalculatorEpisode:
             elif length < len(sampled) or whole.finish_reason != "stop":
                 continue  # it ended for another reason
             done = len(whole.token_ids)
-            asked = [*prompt, *whole.token_ids.tolist()]
-            (more,) = await sampler.sample(asked, 1, self._config.end, index, done)
+            begun = [*prompt, *whole.token_ids.tolist()]
+            (more,) = await sampler.sample(begun, 1, self._config.end, index, done)
             whole = joined(whole, more)
             trained = np.append(trained, np.ones(len(more.token_ids), dtype=np.bool_))
         return Completion(
@@ -88,7 +87,7 @@ class CalculatorEpisode:
             logprobs=whole.logprobs,
             spans=whole.spans,
             finish_reason=whole.finish_reason,
-            kept=whole.kept,
+            sampling_mask=whole.sampling_mask,
             experts=whole.experts,
             text=_answer(whole, sampler),
         )
@@ -96,9 +95,9 @@ class CalculatorEpisode:
     def _next_call(
         self, tokens: npt.NDArray[np.int32], read: int, tokenizer: TokenizerLike
     ) -> tuple[str | None, int, int] | None:
-        """The first end of a call behind character `read` of the tokens' text: its expression
-        (None: no call had begun), where the marker ends in the text, and how many tokens have it
-        whole. None: there is none."""
+        """The first end of a call after character `read` of the tokens' text: its expression (None:
+        no call had begun), the end of the marker in the text, and how many tokens contain it whole.
+        None: no end of a call."""
         start, stop = self._config.start, self._config.end
         text = _text(tokenizer, tokens)
         at = text.find(stop, read)
@@ -113,8 +112,8 @@ class CalculatorEpisode:
 
 
 def _answer(whole: Sample, sampler: Sampler) -> str:
-    """What verifiers read: markers and results are a part of it, also where they are special
-    tokens; the end of sequence is not."""
+    """The text for verifiers: with markers and results, even if they are special tokens, without
+    the end of sequence."""
     ids = whole.token_ids
     if len(ids) and int(ids[-1]) in sampler.ends:
         ids = ids[:-1]

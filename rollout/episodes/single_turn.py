@@ -12,7 +12,6 @@ class SingleTurn:
     async def run(
         self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
     ) -> list[Completion]:
-        """As `Episode.run`."""
         return [
             Completion(
                 token_ids=sample.token_ids,
@@ -20,7 +19,7 @@ class SingleTurn:
                 logprobs=sample.logprobs,
                 spans=sample.spans,
                 finish_reason=sample.finish_reason,
-                kept=sample.kept,
+                sampling_mask=sample.sampling_mask,
                 experts=sample.experts,
             )
             for sample in await sampler.sample(prompt_tokens, n)

@@ -1,8 +1,11 @@
-"""The `headrace` command: what a user can do over REST, from a terminal.
+"""The `headrace` command.
 
-Talks to the gateway only; `up`, `demo`, `logs` and `chat` work on this machine. Shows one sentence
-for an error, never a traceback. Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 no
-gateway, or one whose Redis is away; 130 interrupted.
+A module for each command or family of commands; `main` lists them. Most ask the gateway over REST;
+`up`, `demo`, `logs`, `chat`, `scale`, `backup` and `restore` work on this machine. A module must
+not import at its top what takes long (see `options`), and only `bench` imports this package.
+
+Errors are one sentence, never a traceback. Exit codes: 0 done; 1 refused or failed; 2 wrong usage;
+3 no gateway, or one whose Redis is away; 130 interrupted.
 """
 
 import sys

@@ -3,29 +3,23 @@
 import typer
 from rich.markup import escape
 
-from services.cli.client import Gateway, GatewayURL
-from services.cli.output import FAILED, AsJson, out, print_json
-from services.cli.runs import Run
-
-
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command()(audit)
+from services.cli.options import AsJson, GatewayURL, Run, connect
+from services.cli.output import FAILED, out, print_json
 
 
 def audit(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Account for every draw of RUN, and of the runs that it continues, from the ledger.
+    """Account for every task of RUN, and of the runs that it continues, from the ledger.
 
-    Exit code 1 if a draw was lost, is there twice, or was trained when it was too stale.
+    Exit code 1 if a task was lost, is there twice, or was trained when it was too stale.
     """
-    found = Gateway(gateway).get(f"/v1/runs/{run}/audit")
+    found = connect(gateway).get(f"/v1/runs/{run}/audit")
     bad = ("lost", "duplicated", "too_stale")
     clean = not any(found[name] for name in bad)
     if as_json:
         print_json(found)
         raise typer.Exit(0 if clean else FAILED)
     # `why` counts what was trained since as trained, too: the two are read side by side.
-    rows = [("drawn", found["drawn"]), ("trained, in the checkpoint", found["trained"])]
+    rows = [("tasks", found["tasks"]), ("trained, in the checkpoint", found["trained"])]
     rows += [(f"dropped: {reason}", count) for reason, count in found["dropped"].items()]
     rows += [("in flight", found["in_flight"])]
     for name, count in rows:
@@ -37,8 +31,8 @@ def audit(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None
     of = "" if allowed is None else f" of {allowed} allowed"
     out.print(f"{'staleness seen, at most':<28}{found['max_staleness_seen']:>10,}{of}")
     out.print(
-        "[dim]trained is what a checkpoint covers; what was trained since is in flight until the "
-        "next one, and open draws of a run that is over wait for one that resumes it[/]"
+        "[dim]Tasks count as trained once a checkpoint covers them; until then they are in flight. "
+        "Tasks in flight of a run that is over wait for a run that resumes it.[/]"
     )
     for problem in found["problems"]:
         out.print(f"[red]{escape(problem)}[/]", soft_wrap=True)

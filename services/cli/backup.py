@@ -1,6 +1,5 @@
 """`headrace backup` and `headrace restore`: a whole installation in one file, and back."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -8,18 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from redis.exceptions import RedisError
 
-from services.cli.output import AsJson, CliError, out, print_json, size
-from services.settings import Settings
+from services.cli.options import AsJson, Data, data_folder
+from services.cli.output import CliError, out, print_json, size
 
 if TYPE_CHECKING:
-    from services.backup import Index
+    from services.backup.archive import Index
     from services.store import Store
 
-Data = Annotated[
-    Path | None, typer.Option(help="The installation's data folder. Default: HEADRACE_DATA.")
-]
 RedisURL = Annotated[
     str | None,
     typer.Option(
@@ -29,25 +24,19 @@ RedisURL = Annotated[
 ]
 
 
-def register(root: typer.Typer) -> None:
-    """Add the commands to the root."""
-    root.command()(backup)
-    root.command()(restore)
-
-
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to: a .tar file.")],
     data: Data = None,
     redis_url: RedisURL = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write everything to FILE: runs, datasets, checkpoints, and what is in the works.
+    """Write everything to FILE: runs, datasets, checkpoints, and unfinished work.
 
     Runs may go on meanwhile. The file holds all prompts and answers, and no API key that works.
     """
-    from services.backup import back_up
+    from services.backup.archive import back_up
 
-    folder = (data or Settings().data).resolve()
+    folder = data_folder(data).resolve()
     if not folder.is_dir():
         raise CliError(f"the data folder {folder} does not exist: name it with --data")
     _carry_out(folder, redis_url, as_json, lambda store, say: back_up(store, folder, file, say))
@@ -63,9 +52,9 @@ def restore(
 
     At the next `headrace up` the runs that were running go on.
     """
-    from services.backup import restore as put_back
+    from services.backup.archive import restore as put_back
 
-    folder = (data or Settings().data).resolve()
+    folder = data_folder(data).resolve()
     _carry_out(folder, redis_url, as_json, lambda store, say: put_back(store, folder, file, say))
 
 
@@ -75,11 +64,15 @@ def _carry_out(
     as_json: bool,
     work: "Callable[[Store, Callable[[str], None]], Awaitable[Index]]",
 ) -> None:
-    from services.backup import BackupError
+    import asyncio
+
+    from redis.exceptions import RedisError
+
+    from services.backup.archive import BackupError
     from services.contracts.schema import SchemaMismatch
-    from services.launch import LaunchError, given_redis_url, redis_of
+    from services.launch import LaunchError, configured_redis_url, redis_of
     from services.store import Store
-    from services.store.snapshots import NotEmpty, Unreadable
+    from services.store.dumps import NotEmpty, Unreadable
 
     say = (lambda text: None) if as_json else (lambda text: out.print(text, markup=False))
 
@@ -90,7 +83,7 @@ def _carry_out(
         finally:
             await store.close()
 
-    given = redis_url or given_redis_url()
+    given = redis_url or configured_redis_url()
     try:
         with nullcontext(given) if given else redis_of(data) as url:
             index = asyncio.run(carried_out(url))

@@ -8,12 +8,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from services.cli.output import FAILED, INTERRUPTED, AsJson, CliError, err, out
-
-
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command()(bench)
+from services.cli.options import AsJson
+from services.cli.output import FAILED, INTERRUPTED, CliError, err, out
 
 
 def bench(
@@ -33,24 +29,19 @@ def bench(
     """Measure training and generation on this machine; docs/benchmarks.md says how, and how long
     it takes.
 
-    Exit code 1 if a part could not be measured; an aim that is not met is shown, not an error.
+    Exit code 1 if a part could not be measured.
     """
-    from bench.kept import keep
-    from bench.report import show
-    from bench.run import PARTS, run, scale
+    from bench.results import keep
+    from bench.training import PARTS, run, text
 
     if unknown := sorted(set(only or ()) - set(PARTS)):
         raise CliError(f"there is no part {', '.join(unknown)}; there is {', '.join(PARTS)}")
-    results = run(
-        only or PARTS,
-        scale(quick, steps),
-        data,
-        lambda text: err.print(f"[dim]{escape(text)}[/]", soft_wrap=True),
-    )
+    say = lambda line: err.print(f"[dim]{escape(line)}[/]", soft_wrap=True)  # noqa: E731
+    results = run(only or PARTS, quick, steps, data, say)
     path = keep(results)
     # With --json, stdout is for programs alone.
     console = err if as_json else out
-    show(results, console)
+    console.print(escape(text(results)), soft_wrap=True)
     console.print(f"[dim]all figures: {escape(str(path))}[/]", soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(results, ensure_ascii=False))

@@ -5,23 +5,16 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import typer
 
-from services.api_key import BadKeyFile, authorization, key_for
 from services.cli.output import NO_GATEWAY, CliError
-from services.contracts.events import Event
-from services.contracts.records import RunState
+from services.runtime.api_key import BadKeyFile, authorization, key_for
 from services.settings import EXIT_SETTINGS, Settings, redacted
 
-GatewayURL = Annotated[
-    str | None,
-    typer.Option(
-        "--gateway", metavar="URL", help="The gateway. Default: HEADRACE_GATEWAY_URL, or this host."
-    ),
-]
+if TYPE_CHECKING:
+    from services.contracts.events import Event
 
 PATIENCE = 60.0
 """Seconds to keep trying for a gateway that went away while its events were followed."""
@@ -35,7 +28,7 @@ class Gateway:
     def __init__(
         self, url: str | None = None, still_there: Callable[[], None] = lambda: None
     ) -> None:
-        """`still_there` is called while waiting; it raises where waiting has become useless."""
+        """`still_there` is called while waiting; it raises if waiting has become useless."""
         self._still_there = still_there
         settings = Settings()
         given = (url or settings.gateway_url).rstrip("/")
@@ -47,11 +40,14 @@ class Gateway:
         timeout = httpx.Timeout(10, read=600, write=600)
         # A proxy from the environment has no business between a machine and itself.
         with self._reachable():
-            local = httpx.URL(given).host in ("127.0.0.1", "localhost", "::1")
+            parsed = httpx.URL(given)
+            local = parsed.host in ("127.0.0.1", "localhost", "::1")
             self._client = httpx.Client(
                 base_url=given,
                 timeout=timeout,
                 trust_env=not local,
+                # Reading the certificates takes 80 ms, and plain http has none.
+                verify=parsed.scheme == "https",
                 headers=authorization(_key(settings, given)),
             )
 
@@ -59,6 +55,16 @@ class Gateway:
         """GET `path`; the decoded answer."""
         given = {key: value for key, value in params.items() if value is not None}
         return self._request("GET", path, params=given)
+
+    def pages(self, path: str, items: str, cursor: str = "before", **params: Any) -> Iterator[Any]:
+        """What GET `path` lists under `items`, page after page. `cursor` names the parameter that
+        takes the `next` of the page before."""
+        while True:
+            page = self.get(path, **params)
+            yield from page[items]
+            if page["next"] is None:
+                return
+            params[cursor] = page["next"]
 
     def post(self, path: str, **request: Any) -> Any:
         """POST `path`; `request` goes to httpx (json=, files=, data=)."""
@@ -68,12 +74,14 @@ class Gateway:
         """DELETE `path`."""
         self._request("DELETE", path)
 
-    def events(self, run: str, after: str | None = None) -> Iterator[Event | str]:
+    def events(self, run: str, after: str | None = None) -> "Iterator[Event | str]":
         """Events of `run` until it is final. A string is a remark about the connection.
 
         Reconnects after the last event seen; gives up after PATIENCE seconds in which the
         gateway was not heard: neither an event nor a ping.
         """
+        from services.contracts.records import RunState
+
         lost: float | None = None
         while True:
             try:
@@ -98,7 +106,7 @@ class Gateway:
                 self._still_there()
                 time.sleep(1)
 
-    def _stream(self, path: str, after: str | None) -> Iterator[Event | None]:
+    def _stream(self, path: str, after: str | None) -> "Iterator[Event | None]":
         headers = {"Last-Event-ID": after} if after else {}
         try:
             with self._client.stream(
@@ -162,8 +170,10 @@ class _Broken(Exception):
     """The stream ended although the run has not."""
 
 
-def _parsed(lines: Iterator[str]) -> Iterator[Event | None]:
+def _parsed(lines: Iterator[str]) -> "Iterator[Event | None]":
     """Events out of `text/event-stream` lines; None for a comment, which is a ping."""
+    from services.contracts.events import Event
+
     data: list[str] = []
     for line in lines:
         if line.startswith("data:"):

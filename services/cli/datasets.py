@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from services.cli.client import Gateway, GatewayURL
-from services.cli.output import AsJson, CliError, ago, out, print_json, size, table
+from services.cli.options import AsJson, GatewayURL, connect
+from services.cli.output import CliError, ago, out, print_json, size, table
 
 commands = typer.Typer(help="Upload, list, show and remove datasets.", no_args_is_help=True)
 
@@ -20,10 +20,21 @@ def add(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl, .csv or .parquet file.")],
     name: Annotated[str | None, typer.Option(help="Default: the file's name.")] = None,
     prompt: Annotated[
-        str | None, typer.Option(metavar="COL", help="Column of the prompt. Default: guessed.")
+        str | None,
+        typer.Option(
+            metavar="COL",
+            help="Column of the prompt, or a path like extra.question. Default: guessed.",
+        ),
     ] = None,
     answer: Annotated[
-        str | None, typer.Option(metavar="COL", help="Column of the answer. Default: guessed.")
+        list[str] | None,
+        typer.Option(
+            metavar="COL", help="The same for the answer. Repeat for several. Default: guessed."
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COL", help="Other columns to keep. Repeat. Default: all of them."),
     ] = None,
     format: Annotated[
         str | None, typer.Option(help="jsonl, csv or parquet. Default: guessed.")
@@ -36,7 +47,8 @@ def add(
         kind = "is a folder" if file.is_dir() else "does not exist"
         raise CliError(f"{file} {kind}: name a .jsonl, .csv or .parquet file")
     form: dict[str, str] = {}
-    mapping = {"prompt": prompt, "answer": answer}
+    several = answer if answer is None or len(answer) > 1 else answer[0]
+    mapping = {"prompt": prompt, "answer": several, "keep": keep}
     if any(mapping.values()):
         form["mapping"] = json.dumps({key: column for key, column in mapping.items() if column})
     if name is not None:
@@ -48,7 +60,7 @@ def add(
     except OSError as error:
         raise CliError(f"{file} cannot be read: {error.strerror}") from None
     with content:
-        record = Gateway(gateway).post(
+        record = connect(gateway).post(
             "/v1/datasets", data=form, files={"file": (file.name, content)}
         )
     if as_json:
@@ -58,19 +70,31 @@ def add(
         f"[green]added[/] [bold]{escape(record['name'])}[/] ({record['rows']:,} rows, "
         f"id {record['id']})"
     )
-    used = record["mapping"]
-    columns = f"prompts are column {used['prompt']!r}, "
-    if used["answer"] is None:
-        columns += "and no column was taken for the answer: --answer COL names one"
-    else:
-        columns += f"answers are column {used['answer']!r}"
-    out.print(f"[dim]{escape(columns)}[/]")
+    out.print(f"[dim]{escape(_mapping(record['mapping']))}[/]")
+    if record["duplicates"]:
+        out.print(
+            f"[yellow]warning[/] {record['duplicates']:,} rows have the prompt and answer of an "
+            "earlier row: runs sample these prompts more often than the others"
+        )
+
+
+def _mapping(used: dict[str, Any]) -> str:
+    prompts = f"prompts are column {used['prompt']!r}"
+    match used["answer"]:
+        case None:
+            return f"{prompts}, and no column was taken for the answer: --answer COL names one"
+        case list(names):
+            return f"{prompts}, answers are columns {', '.join(map(repr, names))}"
+        case name if name == used["prompt"]:
+            return f"{prompts}; where it holds chats, the last turn of each is the answer"
+        case name:
+            return f"{prompts}, answers are column {name!r}"
 
 
 @commands.command("list")
 def list_(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     """All datasets."""
-    records = Gateway(gateway).get("/v1/datasets")["datasets"]
+    records = connect(gateway).get("/v1/datasets")["datasets"]
     if as_json:
         print_json(records)
         return
@@ -99,7 +123,7 @@ def show(
     gateway: GatewayURL = None,
 ) -> None:
     """A dataset and its first rows."""
-    api = Gateway(gateway)
+    api = connect(gateway)
     record = api.get(f"/v1/datasets/{dataset}")
     preview = api.get(f"/v1/datasets/{dataset}/preview", rows=rows)["rows"]
     if as_json:
@@ -111,7 +135,7 @@ def show(
     )
     for row in preview:
         out.print(f"\n[dim]row {row['index']}[/]")
-        for part in ("prompt", "answer", "meta"):
+        for part in ("prompt", "answer", "columns"):
             if row[part] not in (None, {}):
                 out.print(f"[cyan]{part}:[/] {escape(_text(row[part]))}")
 
@@ -119,7 +143,7 @@ def show(
 @commands.command()
 def rm(dataset: Name, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     """Delete a dataset. Refused while a run uses it."""
-    Gateway(gateway).delete(f"/v1/datasets/{dataset}")
+    connect(gateway).delete(f"/v1/datasets/{dataset}")
     if as_json:
         print_json({"deleted": dataset})
     else:

@@ -9,18 +9,13 @@ from typing import Annotated
 
 import typer
 
-from services.cli.client import Gateway, GatewayURL
-from services.cli.local import Data, checkpoint_of, run_with_checkpoint
-from services.cli.output import AsJson, CliError, out, print_json
+from services.cli.checkpoints import checkpoint_of, run_with_checkpoint
+from services.cli.options import AsJson, Data, GatewayURL, connect
+from services.cli.output import CliError, out, print_json
 from services.contracts.weights import ADAPTER_CONFIG
 
 # Of a checkpoint: what only Headrace reads.
 OURS = ("training", "manifest.json")
-
-
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command()(export)
 
 
 def export(
@@ -38,7 +33,7 @@ def export(
 ) -> None:
     """Copy the newest checkpoint of RUN to FOLDER, for transformers and vLLM; of a LoRA run the
     adapter, for peft, or with --merged the whole model."""
-    record = run_with_checkpoint(Gateway(gateway), run)
+    record = run_with_checkpoint(connect(gateway), run)
     checkpoint = checkpoint_of(record, data)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CliError(f"{folder} is there already and not an empty folder: name another one")
@@ -72,6 +67,6 @@ def export(
 
 
 def _merge(checkpoint: Path, folder: Path) -> None:
-    command = [sys.executable, "-m", "learner.export", "--", str(checkpoint), str(folder)]
+    command = [sys.executable, "-m", "learner.tools.export", "--", str(checkpoint), str(folder)]
     if (code := subprocess.run(command, check=False).returncode) != 0:
         raise CliError("the adapter was not merged; nothing was written", code=code)

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from services.cli.client import Gateway, GatewayURL
-from services.cli.output import AsJson, ago, out, print_json, table
+from services.cli.options import AsJson, GatewayURL, connect
+from services.cli.output import ago, out, print_json, table
 
 commands = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 
@@ -18,7 +18,7 @@ def add(
     gateway: GatewayURL = None,
 ) -> None:
     """Make a key. It is printed this once."""
-    made = Gateway(gateway).post("/v1/keys", json={"name": name})
+    made = connect(gateway).post("/v1/keys", json={"name": name})
     if as_json:
         print_json(made)
         return
@@ -28,7 +28,7 @@ def add(
 @commands.command("list")
 def list_all(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     """All keys but the first, oldest first."""
-    keys = Gateway(gateway).get("/v1/keys")["keys"]
+    keys = connect(gateway).get("/v1/keys")["keys"]
     if as_json:
         print_json(keys)
         return
@@ -45,5 +45,5 @@ def revoke(
     gateway: GatewayURL = None,
 ) -> None:
     """Refuse a key from now on."""
-    Gateway(gateway).delete(f"/v1/keys/{id}")
+    connect(gateway).delete(f"/v1/keys/{id}")
     out.print(f"revoked {escape(id)}")

@@ -1,29 +1,28 @@
 """The command's root: its subcommands, and the one place where an error becomes a sentence."""
 
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, NoReturn
 
 import typer
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
 
-from services.cli import (
-    audit,
-    backup,
-    bench,
-    datasets,
-    export,
-    keys,
-    local,
-    runs,
-    samples,
-    scale,
-    system,
-    track,
-    why,
-)
+from services.cli import datasets, keys
+from services.cli.audit import audit
+from services.cli.backup import backup, restore
+from services.cli.bench import bench
+from services.cli.chat import chat
+from services.cli.export import export
+from services.cli.logs import logs
 from services.cli.output import INTERRUPTED, CliError, err, show_error
-from services.settings import EXIT_SETTINGS, Settings, complaints
+from services.cli.recipes import recipes
+from services.cli.runs import cancel, rm, runs, watch
+from services.cli.samples import samples
+from services.cli.scale import scale
+from services.cli.submit import resume, submit
+from services.cli.track import track
+from services.cli.up import demo, up
+from services.cli.why import why
+from services.cli.workers import workers
 
 root = typer.Typer(
     name="headrace",
@@ -33,19 +32,15 @@ root = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-local.register(root)
-runs.register(root)
-samples.register(root)
-track.register(root)
-export.register(root)
-audit.register(root)
-why.register(root)
-scale.register(root)
+# In the order of `--help`.
+COMMANDS: list[Callable[..., None]] = [
+    *(up, demo, logs, chat, submit, runs, watch, cancel, resume, rm, samples, track, export),
+    *(audit, why, scale, backup, restore, workers, recipes, bench),
+]
+for command in COMMANDS:
+    root.command()(command)
 root.add_typer(datasets.commands, name="datasets")
 root.add_typer(keys.commands, name="keys")
-backup.register(root)
-system.register(root)
-bench.register(root)
 
 
 def main() -> None:
@@ -55,12 +50,8 @@ def main() -> None:
     except CliError as error:
         show_error(error, "--json" in sys.argv)
         sys.exit(error.code)
-    except (ValidationError, SettingsError) as error:
-        # Of HEADRACE_* and .env; what the gateway answers is checked where it is read.
-        if isinstance(error, ValidationError) and error.title != Settings.__name__:
-            raise
-        show_error(CliError("; ".join(complaints(error)), code=EXIT_SETTINGS), False)
-        sys.exit(EXIT_SETTINGS)
+    except ValueError as error:
+        _refuse_settings(error)
     except KeyboardInterrupt:
         err.print("[dim]interrupted[/]")
         sys.exit(INTERRUPTED)
@@ -68,6 +59,21 @@ def main() -> None:
         # The reader (head, less) has had enough. The interpreter would complain on flushing.
         sys.stderr.close()
         sys.exit(0)
+
+
+def _refuse_settings(error: ValueError) -> NoReturn:
+    """End the command where HEADRACE_* or .env make no sense; raise any other error again."""
+    from pydantic import ValidationError
+    from pydantic_settings import SettingsError
+
+    from services.settings import EXIT_SETTINGS, Settings, complaints
+
+    if isinstance(error, SettingsError) or (
+        isinstance(error, ValidationError) and error.title.endswith(Settings.__name__)
+    ):
+        show_error(CliError("; ".join(complaints(error)), code=EXIT_SETTINGS), False)
+        sys.exit(EXIT_SETTINGS)
+    raise error
 
 
 def _version(asked: bool) -> None:

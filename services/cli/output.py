@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -14,8 +14,6 @@ from rich.table import Table
 FAILED = 1
 NO_GATEWAY = 3
 INTERRUPTED = 130
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 # Without a terminal there is no width to fit: lines stay whole for grep and the like.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
@@ -28,6 +26,7 @@ STATE_STYLES = {
     "paused": "yellow",
     "succeeded": "green",
     "failed": "red",
+    "cancelling": "magenta",
     "cancelled": "magenta",
 }
 
@@ -86,7 +85,7 @@ def state(value: str) -> str:
 
 
 def worker_state(value: str) -> str:
-    """A worker's state, in red where it is of no use."""
+    """A worker's state, in red if it is of no use."""
     return f"[red]{escape(value)}[/]" if value in ("unhealthy", "silent") else escape(value)
 
 

@@ -7,14 +7,8 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from services.cli.client import Gateway, GatewayURL
-from services.cli.output import AsJson, out, print_json
-from services.cli.runs import Run
-
-
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command()(samples)
+from services.cli.options import AsJson, GatewayURL, Run, connect
+from services.cli.output import out, print_json
 
 
 def samples(
@@ -26,7 +20,7 @@ def samples(
 ) -> None:
     """Show some of the answers RUN was trained on, with their rewards: the newest ones, the last
     step at the end (with --json first)."""
-    found = Gateway(gateway).get(f"/v1/runs/{run}/samples", step=step, limit=limit)
+    found = connect(gateway).get(f"/v1/runs/{run}/samples", step=step, limit=limit)
     if as_json:
         print_json(found)
         return
@@ -34,11 +28,7 @@ def samples(
         show(one)
     if not found["samples"]:
         of = f" of step {step}" if step else ""
-        out.print(
-            f"[dim]no answers{of}: they are written down after each step, where "
-            "training.log_samples is not 0[/]",
-            soft_wrap=True,
-        )
+        out.print(f"[dim]no answers{of}: they are written down after each step[/]")
 
 
 def show(one: dict[str, Any]) -> None:
@@ -46,7 +36,7 @@ def show(one: dict[str, Any]) -> None:
     facts = [
         f"advantage {number(one['advantage'])}",
         f"{one['tokens']} tokens, {one['finish_reason']}",
-        f"row {one['row']}, draw {one['draw']}",
+        f"row {one['row']}, task {one['task']}",
         f"version {', '.join(map(str, one['versions'])) or '–'}",
     ]
     reward = f"reward {number(one['reward'])} {one['status']}"
@@ -62,7 +52,7 @@ def show(one: dict[str, Any]) -> None:
 
 
 def number(value: float | None) -> str:
-    """Three decimals; – where there is none."""
+    """Three decimals; – if there is none."""
     return "–" if value is None else f"{value:.3f}"
 
 

@@ -1,27 +1,18 @@
 """`headrace scale`: more or fewer rollout workers of the `headrace up` on this machine."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from services.cli.output import AsJson, CliError, out, print_json
-from services.settings import Settings
+from services.cli.options import AsJson, Data, data_folder
+from services.cli.output import CliError, out, print_json
 
 SCALABLE = "rollout"
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command()(scale)
-
-
 def scale(
     what: Annotated[str, typer.Argument(metavar="rollout=N", help="How many there shall be.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="The data folder of the `headrace up`. Default: HEADRACE_DATA."),
-    ] = None,
+    data: Data = None,
     as_json: AsJson = False,
 ) -> None:
     """Change the number of rollout workers, while runs go on; returns once it is done.
@@ -34,7 +25,7 @@ def scale(
     wanted = wanted_of(what)
     say = (lambda text: None) if as_json else (lambda text: out.print(text, markup=False))
     try:
-        done = ask((data or Settings().data).resolve(), {"scale": {SCALABLE: wanted}}, say)
+        done = ask(data_folder(data).resolve(), {"scale": {SCALABLE: wanted}}, say)
     except LaunchError as error:
         raise CliError(str(error)) from None
     if as_json:

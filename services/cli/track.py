@@ -5,33 +5,14 @@ goes wrong with it is no concern of training, and a run that is over can be trac
 """
 
 import contextlib
-import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from services.cli.client import PATIENCE, Away, Gateway, GatewayURL
-from services.cli.output import INTERRUPTED, AsJson, CliError, err, out, print_json
-from services.cli.runs import Run
-from services.cli.trackers import TensorBoard, Tracker, WeightsAndBiases, place_of
-from services.contracts.records import RunState
-
-EVERY = 5.0
-"""Seconds between two looks."""
-LATE = 200
-"""Rows of an evaluation come after those of steps that were trained meanwhile: so far back is
-looked again each time, and at the end from the beginning."""
-PAGE = 10_000
-
-Row = dict[str, Any]
-
-
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command()(track)
+from services.cli.options import AsJson, GatewayURL, Run, connect
+from services.cli.output import INTERRUPTED, CliError, err, out, print_json
 
 
 def track(
@@ -54,9 +35,11 @@ def track(
 
     Ctrl-C leaves the run running; the same command goes on.
     """
+    from services.cli.trackers import TensorBoard, Tracker, WeightsAndBiases, carry
+
     if tensorboard is None and wandb is None:
         raise CliError("say where to: --tensorboard FOLDER, --wandb PROJECT, or both")
-    api = Gateway(gateway)
+    api = connect(gateway)
     record = api.get(f"/v1/runs/{run}")
     trackers: list[Tracker] = []
     state = ""
@@ -82,39 +65,3 @@ def track(
         print_json({"run": record["id"], "state": state, "rows": rows, **places})
     else:
         out.print(f"[green]tracked[/] {rows:,} rows; the run is over: {state}")
-
-
-def carry(api: Gateway, run: str, trackers: Sequence[Tracker]) -> tuple[int, RunState]:
-    """Log each row of `run` once to each tracker, until the run is over. Returns the number of rows
-    and the run's state. Raises CliError where the gateway stays away."""
-    seen: set[tuple[str, int]] = set()
-    newest, heard = -1, time.monotonic()
-    while True:
-        try:
-            state = RunState(api.get(f"/v1/runs/{run}")["state"])
-            after = -1 if state.final else newest - LATE
-            for row in _rows(api, run, after):
-                if (place := place_of(row)) not in seen:
-                    seen.add(place)
-                    newest = max(newest, place[1])
-                    for tracker in trackers:
-                        tracker.log(row)
-            heard = time.monotonic()
-            if state.final:
-                return len(seen), state
-        except Away:
-            if time.monotonic() - heard > PATIENCE:
-                raise
-        time.sleep(EVERY)
-
-
-def _rows(api: Gateway, run: str, after: int) -> list[Row]:
-    """Rows of steps after `after`, some twice."""
-    rows: list[Row] = []
-    while True:
-        found = api.get(f"/v1/runs/{run}/metrics", after=max(after, -1), limit=PAGE)["metrics"]
-        rows += found
-        if len(found) < PAGE:
-            return rows
-        # Evaluations of steps that are on this page may be on the next one.
-        after = place_of(found[-1])[1] - LATE

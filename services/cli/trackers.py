@@ -7,13 +7,23 @@ later steps have been logged.
 
 import importlib
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+from services.cli.client import PATIENCE, Away, Gateway
 from services.cli.output import CliError
+from services.contracts.records import RunState
+
+EVERY = 5.0
+"""Seconds between two looks."""
+LATE = 200
+"""Rows of an evaluation come after those of steps that were trained meanwhile: so far back is
+looked again each time, and at the end from the beginning."""
+Row = dict[str, Any]
 
 PLACES = ("step", "evaluation/step")
 """What says which step a row is of: the first is a row of training."""
@@ -36,7 +46,7 @@ class Tracker(Protocol):
         """Add a row."""
 
     def close(self, state: str) -> None:
-        """Write what is left of a run that is over, in this state; empty where it may go on."""
+        """Write what is left of a run that is over, in this state; empty if it may go on."""
 
 
 class TensorBoard:
@@ -45,7 +55,7 @@ class TensorBoard:
     name = "tensorboard"
 
     def __init__(self, root: Path, record: dict[str, Any]) -> None:
-        """Raises CliError where tensorboard is not installed, or the folder cannot be written."""
+        """Raises CliError if tensorboard is not installed, or the folder cannot be written."""
         summary = _imported("tensorboard.summary", "tensorboard")
         # File systems take 255 bytes, and a character has up to four.
         folder = root / f"{record['name'][:60].replace('/', '-')}-{record['id']}"
@@ -85,7 +95,7 @@ class WeightsAndBiases:
     name = "wandb"
 
     def __init__(self, project: str, record: dict[str, Any]) -> None:
-        """Raises CliError where wandb is not installed, or refuses."""
+        """Raises CliError if wandb is not installed, or refuses."""
         wandb = _imported("wandb", "wandb")
         # This process is not the one that trains: its output, code and load say nothing of the run.
         settings = wandb.Settings(
@@ -137,3 +147,28 @@ def _imported(module: str, package: str) -> ModuleType:
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
+
+
+def carry(api: Gateway, run: str, trackers: Sequence[Tracker]) -> tuple[int, RunState]:
+    """Log each row of `run` once to each tracker, until the run is over. Returns the number of rows
+    and the run's state. Raises CliError if the gateway stays away."""
+    seen: set[tuple[str, int]] = set()
+    newest, heard = -1, time.monotonic()
+    while True:
+        try:
+            state = RunState(api.get(f"/v1/runs/{run}")["state"])
+            after = -1 if state.final else newest - LATE
+            path = f"/v1/runs/{run}/metrics"
+            for row in api.pages(path, "metrics", "start", after=max(after, -1)):
+                if (place := place_of(row)) not in seen:
+                    seen.add(place)
+                    newest = max(newest, place[1])
+                    for tracker in trackers:
+                        tracker.log(row)
+            heard = time.monotonic()
+            if state.final:
+                return len(seen), state
+        except Away:
+            if time.monotonic() - heard > PATIENCE:
+                raise
+        time.sleep(EVERY)

@@ -33,7 +33,7 @@ class RunView:
     metrics: dict[str, Any] = field(default_factory=dict)
     rewards: list[float] = field(default_factory=list)
     evaluations: list[tuple[int, float]] = field(default_factory=list)
-    """(step, accuracy)."""
+    """(step, accuracy), or (step, mean reward) where the verifiers only rate answers."""
     step_times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=20))
     """(Unix seconds, step) of the newest steps, for the time that is left."""
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=6))
@@ -62,7 +62,7 @@ class RunView:
                 self.max_steps = int(data.get("total", 0)) or self.max_steps
                 self.step_times.append((event.time, self.step))
         elif event.kind == "evaluation":
-            self.evaluations.append((int(data["step"]), float(data["accuracy"])))
+            self.evaluations.append((int(data["step"]), _measured(data)[1]))
         line = said(event, self.max_steps)
         # Steps and the state have a place of their own.
         if event.kind not in ("step", "progress", "state"):
@@ -71,7 +71,7 @@ class RunView:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the pace of the newest steps; None where that is not known."""
+        """At the pace of the newest steps; None if that is not known."""
         if self.max_steps is None or len(self.step_times) < 2:
             return None
         (begin, first), (end, last) = self.step_times[0], self.step_times[-1]
@@ -89,15 +89,19 @@ def said(event: Event, max_steps: int | None) -> str:
         done, unit = data.get("done", data.get("step")), data.get("unit", "steps")
         return f"{done}/{data.get('total')} {unit}  " + "  ".join(figures(data))
     if event.kind == "evaluation":
-        return (
-            f"evaluation at step {data['step']}: accuracy {float(data['accuracy']):.3f} on "
-            f"{data.get('rows', '?')} rows"
-        )
+        name, value = _measured(data)
+        return f"evaluation at step {data['step']}: {name} {value:.3f} on {data['rows']} rows"
     if event.kind == "checkpoint":
         return f"checkpoint at step {data.get('step')}: {data.get('directory')}"
     if event.kind == "worker":
         return f"worker {data['worker']} {data['state']}: {data['detail']}"
     return f"warning: {data.get('message')}"
+
+
+def _measured(evaluation: dict[str, Any]) -> tuple[str, float]:
+    """What an evaluation is judged by: accuracy, where its verifiers say what is correct."""
+    name = "accuracy" if "accuracy" in evaluation else "reward"
+    return name, float(evaluation[name])
 
 
 def figures(metrics: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Following a run on a terminal: a live display, or plain lines where there is no terminal."""
+"""Following a run on a terminal: a live display, or plain lines without a terminal."""
 
 import os
 

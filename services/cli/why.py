@@ -2,24 +2,17 @@
 
 from typing import Any
 
-import typer
 from rich.markup import escape
 
-from services.cli.client import Gateway, GatewayURL
-from services.cli.output import AsJson, duration, out, print_json, state, table, worker_state
-from services.cli.runs import Run
+from services.cli.options import AsJson, GatewayURL, Run, connect
+from services.cli.output import duration, out, print_json, state, table, worker_state
 
 FINE = ("none", "over")
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command()(why)
-
-
 def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     """Say why RUN is slow or stuck: the bottleneck, the oldest prompt in flight, the workers."""
-    found = Gateway(gateway).get(f"/v1/runs/{run}/why")
+    found = connect(gateway).get(f"/v1/runs/{run}/why")
     if as_json:
         print_json(found)
         return
@@ -40,13 +33,13 @@ def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
 
 
 def _progress(found: dict[str, Any]) -> None:
-    left_out = found["flow"].pop("left_out")
+    filtered = found["flow"].pop("filtered")
     flow = ", ".join(f"{count} {place}" for place, count in found["flow"].items() if count)
-    out.print(f"draws in flight: {flow or 'none'}")
-    if left_out:
-        out.print(f"left out for want of a signal, of the present batch: {left_out} groups")
+    out.print(f"tasks in flight: {flow or 'none'}")
+    if filtered:
+        out.print(f"left out for want of a signal, of the present batch: {filtered} groups")
     if oldest := found["oldest"]:
-        out.print(f"oldest in flight: {escape(_told(oldest))}", soft_wrap=True)
+        out.print(f"oldest in flight: {escape(_described(oldest))}", soft_wrap=True)
     if evaluation := found["evaluation"]:
         out.print(
             f"evaluation after step {evaluation['step']}: {evaluation['answered']} of "
@@ -82,19 +75,13 @@ def _progress(found: dict[str, Any]) -> None:
     )
 
 
-def _told(oldest: dict[str, Any]) -> str:
-    """The draw that has been in flight longest, and what happened to it."""
+def _described(oldest: dict[str, Any]) -> str:
+    """The task that has been in flight longest."""
     where = oldest["place"] + (f" by {oldest['worker']}" if oldest["worker"] else "")
     if oldest["step"] is not None:
         where += f", step {oldest['step']}"
-    past = [
-        f"{one['what']} {duration(one['seconds_ago'])} ago"
-        for one in oldest["timeline"]
-        if one["seconds_ago"] is not None
-    ]
-    text = f"draw {oldest['draw']}, {where}"
-    if past:
-        text += f" ({', '.join(past)})"
+    since = f", for {duration(oldest['seconds'])}" if oldest["seconds"] is not None else ""
+    text = f"task {oldest['task']}, {where}{since}"
     if oldest["failures"]:
         failures = ", ".join(f"{cause} {n}×" for cause, n in oldest["failures"].items())
         text += f"; failed before: {failures}"

@@ -1,5 +1,5 @@
-"""What the processes say to each other: types only, no I/O, no torch.
+"""Types that the processes exchange: records, messages, files and the run config.
 
-A contract changes here and nowhere else. Each carries a schema version where it crosses a
-process boundary; a reader that meets a newer one refuses by name instead of guessing.
+No I/O and no torch, and no import of another package of Headrace. What crosses a process boundary
+carries a schema version; a reader refuses other versions instead of guessing.
 """

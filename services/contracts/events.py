@@ -3,11 +3,11 @@
 Kinds and their data:
 - `state`: {"state", "reason"}
 - `step`: the step's metrics, flat, by the names of docs/metrics.md
-- `evaluation`: {"step", "version", "name", "accuracy", "reward", "rows"}, with several
-  samples a row "pass_at_K", too
+- `evaluation`: {"step", "version", "name", "reward", "rows"}, and "accuracy" where a verifier says
+  what is correct; with several samples a row "pass_at_K", too
 - `progress`: {"done", "total", "unit", ...}: midtraining and other long stretches
 - `worker`: {"worker", "state", "detail"}: a rollout worker has `joined` the run, is `starting` its
-  vLLM, is `ready`, or has `left` because it was told to; each at most once a run
+  vLLM, is `ready`, or has `left` on request; each at most once a run
 - `warning`: {"message"}
 - `checkpoint`: {"step", "directory"}
 """
@@ -29,5 +29,5 @@ class Event(BaseModel):
 
     @property
     def taken(self) -> float:
-        """When Redis took it, in Unix seconds by its clock; `time` is its teller's."""
+        """When Redis received it, in Unix seconds by its clock; `time` is the sender's."""
         return int(self.id.partition("-")[0]) / 1000

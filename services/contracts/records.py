@@ -1,6 +1,7 @@
 """Records kept in Redis and shown by the API: runs, datasets, workers."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -14,31 +15,32 @@ class RunState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     PAUSED = "paused"
+    CANCELLING = "cancelling"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
 
     @property
     def final(self) -> bool:
-        """True where nothing will change any more."""
+        """Whether nothing will change any more."""
         return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
 
+    @property
+    def ending(self) -> bool:
+        """Whether no more work is leased: the state is final, or becomes final next."""
+        return self.final or self is RunState.CANCELLING
 
-class RunRecord(BaseModel):
-    """One run as the store knows it."""
+
+class RunSummary(BaseModel):
+    """One run as lists show it: everything but its config and its metrics."""
 
     id: str = Field(description="8 hex digits.")
     name: str = Field(description="For people; several runs may share one.")
-    pool: str = Field(description="Whose learner and workers work on it.")
+    pool: str = Field(description="The pool whose learner and workers work on it.")
     kind: str = Field(description="`rl` or `midtrain`.")
-    state: RunState = Field(description="Where it is in its life.")
+    state: RunState = Field(description="Its state.")
     reason: str = Field("", description="Why it is in this state, in words.")
     priority: int = Field(0, description="Higher goes first in its pool's queue.")
-    config: dict[str, Any] = Field(description="The validated run config, defaults filled in.")
-    warnings: list[str] = Field(
-        default_factory=list,
-        description="What the config allows and is probably not meant, each with its key.",
-    )
     resume_from: str | None = Field(
         None, description="The run whose checkpoint this one continues."
     )
@@ -46,23 +48,48 @@ class RunRecord(BaseModel):
     started: float | None = Field(None, description="When it first ran, in Unix seconds.")
     finished: float | None = Field(None, description="When it was over, in Unix seconds.")
     step: int = Field(0, description="Batches trained.")
-    max_steps: int | None = Field(None, description="Batches it is to train.")
+    max_steps: int | None = Field(None, description="Batches to train.")
     version: int = Field(0, description="Newest published policy version.")
-    lineage: str = Field("", description="What its learner's present start publishes under.")
+    lineage: str = Field("", description="Lineage of the versions that its learner publishes now.")
     committed_step: int = Field(0, description="Step of the current checkpoint.")
     checkpoint: str | None = Field(
         None, description="Current checkpoint, relative to the data volume."
     )
-    cancel_requested: bool = Field(False, description="It is to end at its next step.")
-    summary: dict[str, float] = Field(
+    disk_bytes: int | None = Field(
+        None,
+        description="Size of its files on the data volume, at most half a minute old; null: not "
+        "measured.",
+    )
+
+
+class RunRecord(RunSummary):
+    """One run as the store knows it."""
+
+    config: dict[str, Any] = Field(description="The validated run config, defaults filled in.")
+    warnings: list[str] = Field(
+        default_factory=list,
+        description="Settings that are allowed but probably a mistake, and what was not checked, "
+        "each with its key.",
+    )
+    metrics: dict[str, float] = Field(
         default_factory=dict, description="Newest value of each metric."
     )
 
 
+@dataclass(frozen=True)
+class Queue:
+    """What the queued runs of one pool wait for."""
+
+    active: RunSummary | None
+    waiting: list[str]
+    """Ids in the order in which they start."""
+    learner: bool
+    """Whether a learner serves the pool."""
+
+
 def several_called(reference: str, id: str, runs: Iterable[tuple[str, str]]) -> str | None:
-    """Why `reference`, which was taken for the run `id`, is no name for what cannot be undone and
-    may be asked for twice: of `runs`, (id, name) newest first, several have it. None where it
-    means one run."""
+    """Why `reference`, which was resolved to the run `id`, may not name a run to delete or change:
+    several of `runs`, pairs of (id, name) newest first, have this name. None if one run has it."""
     same = [one for one, name in runs if name == reference]
     if id == reference or len(same) < 2:
         return None
@@ -89,11 +116,11 @@ class DatasetRecord(BaseModel):
     source: str = Field("", description="Where the first rows came from, e.g. the file name.")
 
 
-class HeldDraw(BaseModel):
-    """A draw that a worker holds. Durations, not times: hosts need not agree on the clock."""
+class HeldTask(BaseModel):
+    """A task that a worker holds. Durations, not times: hosts need not agree on the clock."""
 
-    draw: int = Field(description="Its position in the run's order.")
-    stage: Literal["generating", "scoring"] = Field(description="What is being done with it.")
+    task: int = Field(description="Its position in the run's order.")
+    stage: Literal["generating", "scoring"] = Field(description="What happens with it.")
     leased_seconds: float = Field(description="How long the worker has held it.")
     stage_seconds: float = Field(description="How long it has been in this stage.")
 
@@ -107,7 +134,7 @@ class ApiKeyRecord(BaseModel):
 
 
 class PoolLoad(BaseModel):
-    """How much a pool's workers have to do; what decides how many there should be."""
+    """The work of a pool's workers, by which an autoscaler decides how many there should be."""
 
     pool: str = Field(description="Its name.")
     run: str | None = Field(description="The id of the run that it works on.")
@@ -115,15 +142,24 @@ class PoolLoad(BaseModel):
     workers: int = Field(description="Rollout workers with a heartbeat in the last 30 s.")
     groups_in_flight: int = Field(description="Groups that workers hold now.")
     groups_wanted: int = Field(
-        description="Groups that workers may hold now, by admission: those that they hold and "
-        "those that nobody has taken; 0 without a run. Divided by the groups that one worker "
-        "holds, this is how many workers are of use. At least 1 while an evaluation is open."
+        description="Groups that admission allows workers to hold now; 0 without a run, at least 1 "
+        "while an evaluation is open. Divided by the groups of one worker: the number of workers "
+        "that are of use."
     )
 
 
 ALIVE_SECONDS = 5.0
-"""A worker that was heard of since counts as alive; heartbeats come every second."""
+"""A worker with a heartbeat this recent is alive; heartbeats come every second."""
 SILENT = "silent"
+
+
+class HostLoad(BaseModel):
+    """How busy the cores are that a worker's vLLM computes on, and its host's memory."""
+
+    cores: int = Field(description="Cores that its vLLM computes on.")
+    idle_cores: float = Field(description="Of these, how many were idle in the last 10 s.")
+    memory: int = Field(description="Bytes that the worker and its vLLM have in memory.")
+    free_memory: int = Field(description="Bytes that are free on its host.")
 
 
 class WorkerRecord(BaseModel):
@@ -135,27 +171,30 @@ class WorkerRecord(BaseModel):
     pid: int = Field(description="Its process id there.")
     state: str = Field(
         description="`starting`, `idle`, `generating`, `waiting_admission`, `updating`, "
-        "`evaluating`, `unhealthy`, `stopping`; `silent` where it has not been heard of for 5 s."
+        "`evaluating`, `unhealthy`, `stopping`; `silent` after 5 s without a heartbeat."
     )
     episodes: list[str] = Field(
-        default_factory=list, description="Episode types beside the built-in ones, by name."
+        default_factory=list, description="Episode types in addition to the built-in ones, by name."
+    )
+    gpus: int | None = Field(
+        None, description="GPUs that its vLLM may use; null if the driver cannot be asked."
     )
     run: str | None = Field(None, description="The run it works on.")
     version: int | None = Field(None, description="Policy version that is live in its vLLM.")
     lineage: str | None = Field(None, description="The lineage of that version.")
     files: list[str] = Field(
         default_factory=list,
-        description="Weight files that it needs: of the version that it loads, and of the one that "
-        "it goes back to where that fails.",
+        description="Weight files that it needs: of the version that it loads, and of the one "
+        "before, in case loading fails.",
     )
     groups_in_flight: int = Field(0, description="Leases it holds.")
     scoring: int = Field(0, description="Of these, groups that the reward service works on.")
     evaluation_rows: int = Field(0, description="Rows of an evaluation that it holds.")
-    oldest: HeldDraw | None = Field(
-        None, description="Of the draws that it holds, the first in the run's order."
+    oldest: HeldTask | None = Field(
+        None, description="The first in the run's order of the tasks that it holds."
     )
-    tokens_per_second: float = Field(0.0, description="What its vLLM samples now.")
-    tokens_total: int = Field(0, description="What its vLLM has sampled since it started.")
+    tokens_per_second: float = Field(0.0, description="Tokens that its vLLM samples now.")
+    tokens_total: int = Field(0, description="Tokens that its vLLM has sampled since it started.")
     admission_wait_seconds: float = Field(
         0.0, description="Time with a free slot and no admission, in its present run."
     )
@@ -165,16 +204,17 @@ class WorkerRecord(BaseModel):
     pause_seconds: float | None = Field(
         None, description="How long the last weight update paused generation."
     )
-    restarts: int = Field(
-        0, description="How often it was started again by `headrace up`, or its vLLM by it."
+    restarts: int = Field(0, description="Restarts of it by `headrace up`, and of its vLLM by it.")
+    host_load: HostLoad | None = Field(
+        None, description="How busy its host is; null where its vLLM computes on a GPU."
     )
-    error: str = Field("", description="The last thing that went wrong.")
+    error: str = Field("", description="The last error.")
     started: float = Field(0.0, description="When the process started, in Unix seconds.")
-    heartbeat: float = Field(0.0, description="When this was said, in Unix seconds.")
+    heartbeat: float = Field(0.0, description="Time of this heartbeat, in Unix seconds.")
 
     def at(self, now: float, heartbeat: float) -> "WorkerRecord":
-        """This, said at `heartbeat`, as it stands `now` by the same clock: one that is not heard of
-        any more is silent, and samples nothing that is known of."""
+        """The record `now`, with the last heartbeat at `heartbeat` by the same clock: without a
+        recent one the worker is silent, and its token rate 0."""
         if now - heartbeat < ALIVE_SECONDS:
             return self.model_copy(update={"heartbeat": heartbeat})
         silent = {"heartbeat": heartbeat, "state": SILENT, "tokens_per_second": 0.0}

@@ -1,7 +1,7 @@
-"""From a dataset row to the policy's prompt, in token ids. Pure but for the tokenizer handed in.
+"""From a dataset row to the policy's prompt, in token ids. Pure, except for the tokenizer.
 
-Rollout workers, midtraining and `headrace chat` all render here: what midtraining teaches is what
-sampling asks, token by token.
+Rollout workers, midtraining and `headrace chat` all render here, so the policy sees the same tokens
+in each.
 """
 
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ Chat = list[dict[str, Any]]
 
 
 class PromptTokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is used here."""
+    """The part of a Hugging Face tokenizer that rendering uses."""
 
     chat_template: Any
 
@@ -23,8 +23,8 @@ class PromptTokenizer(Protocol):
 
 
 def compose(row: Row, options: PromptOptions) -> str | Chat:
-    """What the policy is asked, before any tokenizer: text, or messages where the row or the
-    system prompt makes it a chat."""
+    """The prompt before any tokenizer: text, or messages if the row is a chat or there is a system
+    message."""
     if not isinstance(row.prompt, str):
         return row.prompt
     # Not str.format: prompts and templates may hold braces of their own.
@@ -37,8 +37,8 @@ def compose(row: Row, options: PromptOptions) -> str | Chat:
 def render(asked: str | Chat, options: PromptOptions, tokenizer: PromptTokenizer) -> list[int]:
     """The prompt's token ids.
 
-    Without a chat template (or with `chat_template: none`) the messages' contents are joined by
-    blank lines. Raises ValueError for a chat that the template refuses.
+    Without a chat template, or with `chat_template: none`, blank lines join the messages' contents.
+    Raises ValueError for a chat that the template refuses.
     """
     if options.chat_template == "auto" and tokenizer.chat_template:
         chat = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
@@ -53,5 +53,5 @@ def render(asked: str | Chat, options: PromptOptions, tokenizer: PromptTokenizer
 
 
 def plain_text(asked: str | Chat) -> str:
-    """What is asked without any chat template: the messages' contents, joined by blank lines."""
+    """The prompt without a chat template: the messages' contents, joined by blank lines."""
     return asked if isinstance(asked, str) else "\n\n".join(str(m["content"]) for m in asked)

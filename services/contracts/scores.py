@@ -23,6 +23,19 @@ class ScoreStatus(StrEnum):
     ERROR = "error"
 
 
+VERDICTS = frozenset(
+    {
+        ScoreStatus.CORRECT,
+        ScoreStatus.WRONG,
+        ScoreStatus.PARTIAL,
+        ScoreStatus.NO_ANSWER,
+        ScoreStatus.UNPARSABLE,
+    }
+)
+"""What a verifier says that compares answers. One that only rates them says `scored`, and then
+there is no accuracy."""
+
+
 class ScoreItem(BaseModel):
     """One completion to score by one verifier."""
 
@@ -37,6 +50,11 @@ class ScoreItem(BaseModel):
     answer: Any = Field(None, description="The reference from the dataset row, as it stands there.")
     params: dict[str, Any] = Field(
         default_factory=dict, description="The verifier's parameters; see its JSON schema."
+    )
+    columns: dict[str, Any] = Field(
+        default_factory=dict,
+        description="The dataset row's other columns by name, for verifiers that need more than "
+        "the answer.",
     )
     row: int | None = Field(
         None, ge=0, description="Index of the dataset row; an `error` names it in its detail."
@@ -66,7 +84,7 @@ class ScoreRequest(BaseModel):
 
 
 class PartScore(BaseModel):
-    """What one part of a completion is worth."""
+    """The score of one part of a completion."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -74,8 +92,8 @@ class PartScore(BaseModel):
         ge=0, description="Where it ends: characters (Unicode code points) of the completion."
     )
     score: float = Field(
-        description="What it earned, or the score of all up to there: `dense` of the run's reward "
-        "says which."
+        description="What it earned, or the score of the completion up to there, depending on "
+        "`dense` of the run's reward."
     )
 
 
@@ -108,6 +126,17 @@ class ScoreResponse(BaseModel):
     results: list[ScoreResult] = Field(description="One for each item.")
 
 
+class ReferenceRow(BaseModel):
+    """The part of a dataset row that a verifier compares with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    answer: Any = Field(None, description="The reference, as an item's `answer` holds it.")
+    columns: dict[str, Any] = Field(
+        default_factory=dict, description="The row's other columns, as an item's `columns`."
+    )
+
+
 class Use(BaseModel):
     """A verifier as a run names it."""
 
@@ -115,10 +144,15 @@ class Use(BaseModel):
 
     verifier: str = Field(description="A name that `GET /v1/verifiers` lists.")
     params: dict[str, Any] = Field(default_factory=dict, description="The verifier's parameters.")
+    rows: list[ReferenceRow] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Rows of the dataset whose references are checked with this verifier.",
+    )
 
 
 class CheckRequest(BaseModel):
-    """Uses of verifiers, to be checked before anything is scored."""
+    """Uses of verifiers, and references that they will score with, to be checked first."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -132,7 +166,10 @@ class UseProblem(BaseModel):
     """One thing that is wrong."""
 
     use: int = Field(description="Index of the use.")
-    path: str = Field(description="What is wrong in it: `verifier`, `params.strict`.")
+    path: str = Field(description="What is wrong in it: `verifier`, `params.strict`, `rows.2`.")
+    row: int | None = Field(
+        None, description="Index into the use's `rows`; null if the use itself is wrong."
+    )
     message: str = Field(description="A sentence that says why, and the way out.")
 
 

@@ -4,10 +4,9 @@ Layout: 4 bytes little-endian length of the header, the header (msgpack), then o
 blob. No pickle, no JSON numbers per token. A prompt is stored once for its group.
 
 Per sampled token: 2 or 4 bytes of token id (2 where the vocabulary allows), 4 bytes of sampler
-log-probability, 1 bit of loss mask, 4 bytes of reward where that is dense, and where
-`sampling.top_k` cuts what it was chosen from, that (see `kept`); plus about 1 kB per group. Where
-expert routing is recorded, layers × experts per token bytes more (twice that beyond 256 experts),
-for the prompt once.
+log-probability, 1 bit of loss mask, 4 bytes of reward if that is dense, and its sampling mask with
+`sampling.top_k`; plus about 1 kB per group. Recorded expert routing takes layers × experts per
+token bytes more (twice that beyond 256 experts), for the prompt once.
 """
 
 import struct
@@ -20,24 +19,23 @@ import numpy.typing as npt
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from services.contracts.kept import Kept
+from services.contracts.sampling_mask import SamplingMask
 from services.contracts.schema import require_schema
 
 SCHEMA = 1
 
-CUT_SHORT = frozenset({"length", "deadline"})
-"""Finish reasons of completions that did not end by themselves: at `sampling.max_tokens`, or
-because their group was past `rollout.straggler_deadline`."""
+TRUNCATED = frozenset({"length", "deadline"})
+"""Finish reasons of truncated completions: `sampling.max_tokens`, `rollout.straggler_deadline`."""
 
 IntArray = npt.NDArray[np.integer]
 FloatArray = npt.NDArray[np.float32]
 
 
 class GroupHeader(msgspec.Struct, kw_only=True):
-    """What is said once per group or once per sample."""
+    """What a group has once, or once per sample."""
 
     run: str
-    draw: int
+    task: int
     attempt: str
     worker: str
     row: int
@@ -51,11 +49,10 @@ class GroupHeader(msgspec.Struct, kw_only=True):
     rewards: list[float | None]
     """Weighted sum over the run's verifiers; None: a verifier broke, mask this sample."""
     components: dict[str, list[float | None]] = {}
-    """What each component of the reward counted before its weight, by name, and the parts that its
-    verifier names, as `component/part`. None: the sample was not scored for it."""
+    """The reward's components before their weights, by name, and the parts that a verifier names,
+    as `component/part`. None: the sample was not scored for it."""
     sampled_reward: float | None = None
-    """Mean reward of all completions of the prompt, where `algorithm.best_of` chose from more than
-    there are here."""
+    """Mean reward of all completions of the prompt, if `algorithm.best_of` chose some of them."""
     leased_at: float = 0.0
     generated_at: float = 0.0
     scored_at: float = 0.0
@@ -71,7 +68,7 @@ class TrajectoryGroup:
     tokens. `loss_mask` is False on tokens the policy did not sample (tool output, forced ones);
     their `logprobs` are 0.
 
-    Where a mixture of experts is to be replayed: `experts` [p + sum(routed), layers, experts per
+    With expert routing: `experts` [p + sum(routed), layers, experts per
     token] uint8 or uint16, the prompt's first, then of the first `routed` [samples] tokens of each
     completion. (The last token sampled went through no layer.) Layers without experts hold 0.
     """
@@ -84,10 +81,10 @@ class TrajectoryGroup:
     logprobs: FloatArray
     spans: IntArray
     token_rewards: FloatArray | None = None
-    """[sum(lengths)] what each token earned of its sample's reward, where that is dense; the rest
-    is the answer's."""
-    kept: Kept | None = None
-    """What each token was chosen from; None: the whole vocabulary."""
+    """[sum(lengths)] the part of a dense reward that each token earned; the last token gets the
+    rest."""
+    sampling_mask: SamplingMask | None = None
+    """The tokens that each token was sampled from; None: the whole vocabulary."""
     experts: IntArray | None = None
     routed: IntArray | None = None
 
@@ -99,57 +96,46 @@ class TrajectoryGroup:
     def check(self) -> None:
         """Raise ValueError naming the first array that does not fit the others."""
         total = int(self.lengths.sum())
-        for name in ("tokens", "loss_mask", "logprobs"):
-            if len(getattr(self, name)) != total:
-                raise ValueError(
-                    f"group of draw {self.header.draw}: {name} has {len(getattr(self, name))} "
-                    f"entries, lengths add up to {total}"
-                )
-        dense = self.token_rewards
-        if dense is not None and len(dense) != total:
-            raise ValueError(
-                f"group of draw {self.header.draw}: token_rewards has {len(dense)} entries, "
-                f"lengths add up to {total}"
-            )
+        for name in ("tokens", "loss_mask", "logprobs", "token_rewards"):
+            array = getattr(self, name)
+            if array is not None and len(array) != total:
+                raise self._unfit(f"{name} has {len(array)} entries, lengths add up to {total}")
         for name in ("finish_reasons", "statuses", "rewards"):
-            if len(getattr(self.header, name)) != self.samples:
-                raise ValueError(
-                    f"group of draw {self.header.draw}: {name} has "
-                    f"{len(getattr(self.header, name))} entries for {self.samples} samples"
-                )
+            count = len(getattr(self.header, name))
+            if count != self.samples:
+                raise self._unfit(f"{name} has {count} entries for {self.samples} samples")
         if self.spans.ndim != 2 or self.spans.shape[1] != 4:
-            raise ValueError(f"group of draw {self.header.draw}: spans is not [k, 4]")
-        if self.kept is not None and not (
-            len(self.kept.counts) == total and self.kept.has(self.tokens)[self.loss_mask].all()
+            raise self._unfit("spans is not [k, 4]")
+        mask = self.sampling_mask
+        if mask is not None and not (
+            len(mask.counts) == total and mask.has(self.tokens)[self.loss_mask].all()
         ):
-            raise ValueError(
-                f"group of draw {self.header.draw}: kept lacks tokens that were sampled"
-            )
+            raise self._unfit("sampling_mask lacks tokens that were sampled")
         self._check_experts()
 
     def _check_experts(self) -> None:
         if self.experts is None and self.routed is None:
             return
         if self.experts is None or self.routed is None or self.experts.ndim != 3:
-            raise ValueError(
-                f"group of draw {self.header.draw}: experts [tokens, layers, experts per token] "
-                "and routed [samples] go together"
+            raise self._unfit(
+                "experts [tokens, layers, experts per token] and routed [samples] go together"
             )
         if len(self.routed) != self.samples or bool((self.routed > self.lengths).any()):
-            raise ValueError(
-                f"group of draw {self.header.draw}: routed {self.routed.tolist()} does not fit "
-                f"lengths {self.lengths.tolist()}"
+            raise self._unfit(
+                f"routed {self.routed.tolist()} does not fit lengths {self.lengths.tolist()}"
             )
         tokens = len(self.prompt_tokens) + int(self.routed.sum())
         if len(self.experts) != tokens:
-            raise ValueError(
-                f"group of draw {self.header.draw}: experts has {len(self.experts)} entries, "
-                f"prompt and routed add up to {tokens}"
+            raise self._unfit(
+                f"experts has {len(self.experts)} entries, prompt and routed add up to {tokens}"
             )
+
+    def _unfit(self, reason: str) -> ValueError:
+        return ValueError(f"group of task {self.header.task}: {reason}")
 
 
 def encode(group: TrajectoryGroup) -> bytes:
-    """The group as bytes. Raises ValueError where its arrays do not fit each other."""
+    """The group as bytes. Raises ValueError if its arrays do not fit each other."""
     group.check()
     header = msgspec.msgpack.encode(group.header)
     highest = max(int(group.tokens.max(initial=0)), int(group.prompt_tokens.max(initial=0)))
@@ -164,8 +150,8 @@ def encode(group: TrajectoryGroup) -> bytes:
     }
     if group.token_rewards is not None:
         arrays["token_rewards"] = group.token_rewards.astype(np.float32)
-    if group.kept is not None:
-        arrays["kept"] = np.frombuffer(group.kept.pack(), dtype=np.uint8)
+    if group.sampling_mask is not None:
+        arrays["sampling_mask"] = np.frombuffer(group.sampling_mask.pack(), dtype=np.uint8)
     if group.experts is not None and group.routed is not None:
         expert_type = np.uint8 if int(group.experts.max(initial=0)) < 256 else np.uint16
         arrays["experts"] = np.ascontiguousarray(group.experts, expert_type)
@@ -197,12 +183,14 @@ def decode(blob: bytes) -> TrajectoryGroup:
             logprobs=arrays["logprobs"],
             spans=arrays["spans"].astype(np.int64),
             token_rewards=arrays.get("token_rewards"),
-            kept=Kept.unpack(total, arrays["kept"].tobytes()) if "kept" in arrays else None,
+            sampling_mask=SamplingMask.unpack(total, arrays["sampling_mask"].tobytes())
+            if "sampling_mask" in arrays
+            else None,
             experts=arrays.get("experts"),
             routed=arrays["routed"].astype(np.int64) if "routed" in arrays else None,
         )
     except Exception as error:  # safetensors raises its own type, not a ValueError
-        raise ValueError(f"trajectory group of draw {header.draw} is damaged: {error}") from error
+        raise ValueError(f"trajectory group of task {header.task} is damaged: {error}") from error
     group.check()
     return group
 

@@ -1,8 +1,8 @@
-"""The weight manifest: what the learner registers when a version exists.
+"""The weight manifest, which the learner registers for each policy version.
 
-A version exists when its manifest does, never before its files are durable. Versions form a
-tree: `lineage` changes with every start of a learner, so that what a dead learner published
-beyond the checkpoint that its successor went back to is recognised everywhere.
+A version exists when its manifest does, never before its files are durable. Versions form a tree:
+each start of a learner has a `lineage` of its own, so that every process recognises versions that a
+dead learner published beyond the checkpoint at which its successor starts.
 """
 
 from typing import Literal
@@ -14,16 +14,16 @@ from services.contracts.schema import require_schema
 SCHEMA = 1
 
 MODEL_FILES = "files.json"
-"""In a run's model folder: a list of WeightFile, relative to it, by which hosts without the data
-volume fetch the others."""
+"""In a run's model folder: a list of WeightFile, relative to it. Hosts without the data volume
+fetch these files."""
 ADAPTER = "adapter"
-"""In the model folder of a run that trains LoRA adapters: a folder as peft writes it, with an
-adapter that does nothing. The weights that it stands beside are in the model folder, too."""
+"""In the model folder of a LoRA run, together with the base weights: a folder in peft's layout with
+an adapter that does nothing."""
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 class WeightFile(msgspec.Struct, frozen=True):
-    """One file, named relative to the data volume, with what proves it whole."""
+    """One file relative to the data volume, with its size and checksum."""
 
     name: str
     bytes: int
@@ -37,7 +37,7 @@ class WeightManifest(msgspec.Struct, frozen=True):
     version: int
     lineage: str
     kind: Literal["full", "delta", "adapter"]
-    """`adapter`: only what is added to the weights in the folder `model`."""
+    """`adapter`: a LoRA adapter for the weights in the folder `model`."""
     files: list[WeightFile]
     tensors: int
     model: str
@@ -45,7 +45,7 @@ class WeightManifest(msgspec.Struct, frozen=True):
     base: int | None = None
     """For a delta: the version it applies to."""
     created: float = 0.0
-    """Unix seconds when the optimizer step that made it ended; what `live` is measured from."""
+    """Unix seconds when the optimizer step that made it ended."""
     schema: int = SCHEMA
 
     @property
@@ -55,8 +55,8 @@ class WeightManifest(msgspec.Struct, frozen=True):
 
 
 def decode_manifest(text: bytes) -> WeightManifest:
-    """A manifest from its JSON. Raises schema.SchemaMismatch for another version's, ValueError for
-    anything else that is none."""
+    """A manifest from its JSON. Raises schema.SchemaMismatch for another schema version, ValueError
+    for anything else that is no manifest."""
     try:
         require_schema(
             "weight manifest", msgspec.json.decode(text, type=_SchemaOnly).schema, SCHEMA
@@ -71,7 +71,7 @@ class _SchemaOnly(msgspec.Struct):
 
 
 def version_tag(lineage: str, version: int) -> str:
-    """`9f3a1c:7`, the name of a version wherever one is written down."""
+    """`9f3a1c:7`: a version as text."""
     return f"{lineage}:{version}"
 
 

@@ -1,18 +1,19 @@
 """Why a run is slow or stuck: the answer of `GET /v1/runs/{id}/why` and `headrace why`."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
 from services.contracts.events import Event
-from services.contracts.records import RunRecord, RunState, WorkerRecord
+from services.contracts.records import SILENT, RunRecord, RunState, WorkerRecord
 
 ALL_ZERO = (
     "is 0: check the verifier and its reference answers, or start from a model that solves some "
     "prompts"
 )
-"""What is said of a batch without any reward, once when it begins, and while it lasts by `why`."""
+"""The warning about batches without any reward, and the sentence of `why` while they last."""
 
 Cause = Literal[
     "none",
@@ -33,21 +34,12 @@ Cause = Literal[
 Place = Literal["returned", "generating", "scoring", "waiting", "planned", "trained"]
 
 
-class Moment(BaseModel):
-    """Something that happened to a draw."""
+class OldestTask(BaseModel):
+    """The task that has been in flight longest, by its position in the run's order."""
 
-    what: str = Field(
-        description="`leased`, `generating`, `scoring`, `completed`, `planned`, `trained`."
-    )
-    seconds_ago: float | None = Field(description="How long ago it began; null: not known.")
-
-
-class OldestDraw(BaseModel):
-    """The draw that has been in flight longest, by its position in the run's order."""
-
-    draw: int = Field(description="Its position in the run's order.")
+    task: int = Field(description="Its position in the run's order.")
     place: Place = Field(
-        description="Where it is: given back and not handed out again (`returned`), with a worker "
+        description="Where it is: released and not leased again (`returned`), with a worker "
         "(`generating`, `scoring`), finished and `waiting` for a batch, `planned` for one, or "
         "`trained` and waiting for the checkpoint."
     )
@@ -59,22 +51,24 @@ class OldestDraw(BaseModel):
     failures: dict[str, int] = Field(
         default_factory=dict, description="Attempts at it that failed, by cause."
     )
-    timeline: list[Moment] = Field(description="What happened to it, oldest first.")
+    seconds: float | None = Field(
+        None, description="Since it was leased, or, once finished, since its group arrived."
+    )
 
 
 class Flow(BaseModel):
-    """How many draws are where, now."""
+    """How many tasks are where, now."""
 
-    returned: int = Field(0, description="Given back, not handed out again yet.")
+    returned: int = Field(0, description="Released, not leased again yet.")
     held: int = Field(0, description="With workers.")
     lapsed: int = Field(0, description="Of these, those whose lease has lapsed.")
     waiting: int = Field(0, description="Finished groups that no batch has taken.")
     planned: int = Field(0, description="Groups of batches that are not trained yet.")
     trained: int = Field(0, description="Trained groups that no checkpoint covers yet.")
-    left_out: int = Field(
+    filtered: int = Field(
         0,
-        description="Groups that had no signal while those of the present batch were finished. "
-        "Their draws have ended.",
+        description="Groups that were filtered while those of the present batch were finished. "
+        "Their tasks have ended.",
     )
 
 
@@ -100,11 +94,11 @@ class OpenEvaluation(BaseModel):
 
 
 class Remark(BaseModel):
-    """A warning or an error, as it was said."""
+    """A warning or an error."""
 
     seconds_ago: float = Field(description="How long ago.")
-    source: str = Field(description="`run`, or the worker that said it.")
-    text: str = Field(description="What was said.")
+    source: str = Field(description="`run`, or the worker that reported it.")
+    text: str = Field(description="Its text.")
 
 
 class Why(BaseModel):
@@ -123,13 +117,13 @@ class Why(BaseModel):
     last_step_seconds_ago: float | None = Field(
         description="When a step was last finished; null: none since it started."
     )
-    flow: Flow = Field(description="How many draws are where.")
-    oldest: OldestDraw | None = Field(description="The draw that has been in flight longest.")
+    flow: Flow = Field(description="How many tasks are where.")
+    oldest: OldestTask | None = Field(description="The task that has been in flight longest.")
     evaluation: OpenEvaluation | None = Field(description="The open evaluation, if there is one.")
     learner: LearnerHold | None = Field(description="The pool's learner; null: none is alive.")
-    workers: list[WorkerRecord] = Field(description="The pool's workers, as they last said.")
+    workers: list[WorkerRecord] = Field(description="The pool's workers by their last heartbeats.")
     heard: dict[str, float] = Field(
-        description="Seconds since each worker was heard of; after 5 it does not count as alive."
+        description="Seconds since each worker's heartbeat; after 5 it does not count as alive."
     )
     remarks: list[Remark] = Field(description="The newest warnings and errors, newest first.")
 
@@ -138,7 +132,7 @@ class Why(BaseModel):
 class Situation:
     """Everything that a diagnosis needs, as plain values."""
 
-    now: float
+    time: float
     """Unix seconds, by Redis' clock."""
     run: RunRecord
     active: RunRecord | None = None
@@ -153,5 +147,22 @@ class Situation:
     flow: Flow = field(default_factory=Flow)
     planned_step: int | None = None
     """The first step that has a plan and is not trained."""
-    oldest: OldestDraw | None = None
+    oldest: OldestTask | None = None
     evaluation: OpenEvaluation | None = None
+
+    @cached_property
+    def alive(self) -> list[WorkerRecord]:
+        """Workers with a recent heartbeat."""
+        return [worker for worker in self.workers if worker.state != SILENT]
+
+    def heard(self, worker: WorkerRecord) -> float:
+        """Seconds since the worker's heartbeat."""
+        return self.time - worker.heartbeat
+
+    def last(self, *kinds: str) -> Event | None:
+        """The newest event of these kinds."""
+        return next((event for event in reversed(self.events) if event.kind in kinds), None)
+
+    def age(self, event: Event | None) -> float | None:
+        """Seconds since the event."""
+        return self.time - event.taken if event else None

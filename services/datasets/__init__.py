@@ -1,8 +1,8 @@
 """Datasets: from an uploaded file to immutable Arrow segments, and back to rows by index.
 
-`columns` decides which column is the prompt, `sources` reads the formats, `segments` writes and
-names the files, `importing` puts the three together, `reader` is what rollout workers and the
-learner use. No Redis and no HTTP in here: records are handed in and handed back.
+`columns` maps columns to prompt and answer, `sources` reads the formats, `segments` writes and
+names the files, `importing` combines the three; rollout workers and the learner use `reader`.
+Imports neither Redis nor HTTP: callers pass records in and get records back.
 """
 
 from services.datasets.columns import ColumnMapping, DatasetError

@@ -1,98 +1,153 @@
-"""From a source's columns to a canonical `Row`: which column is the prompt, which the answer.
+"""From a source's columns to a `Row`: which column is the prompt, which the answer.
 
-Pure: dictionaries in, rows out. Every refusal says where, what, and the way out.
+Pure: dictionaries in, rows out. Every refusal names the place, the problem and the way out.
 """
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from rapidfuzz import fuzz, process
+import msgspec
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
 from services.contracts.dataset import Row
+from services.contracts.nearest import did_you_mean
 
 PROMPT_NAMES = ("prompt", "question", "problem", "instruction", "messages")
 ANSWER_NAMES = ("answer", "solution", "gold", "target")
+Columns = str | tuple[str, ...]
+"""A column's name, a dotted path into nested columns, or several of these."""
+Source = Mapping[str, Any]
+"""One row of a source: its columns by name."""
+ANSWER_LAYOUTS: tuple[Columns, ...] = (
+    "reward_model.ground_truth",  # verl
+    ("test", "entry_point", "prompt"),  # HumanEval
+)
+MAX_OTHER_BYTES = 64 * 1024
+"""Bytes of JSON that a row's unmapped columns may take: each scored completion carries them."""
+_MISSING = object()
 
 
 class DatasetError(ValueError):
-    """What was handed in cannot become a dataset; the message names the place and the way out."""
+    """The input cannot become a dataset; the message names the place and the way out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))
 class ColumnMapping:
-    """Names of the source's columns. None: the first well-known name that is there."""
+    """The source's columns by their role. None: guessed from well-known names."""
 
     prompt: str | None = None
-    answer: str | None = None
+    """The column that is the prompt, or a path like `extra.question`."""
+    answer: Columns | None = None
+    """The column that is the answer, or a path like `reward_model.ground_truth`; of several the
+    answer is an object of them. The prompt's own column, if that holds chats: the last turn of
+    each chat."""
+    keep: tuple[str, ...] | None = None
+    """Other columns that rows keep for verifiers; null: all of them."""
 
-    def resolved(self, columns: Iterable[str], place: str | None = None) -> "ColumnMapping":
-        """This mapping with the guesses made, for a source that has `columns`; `place`: where each
-        row has its own, the first row, whose they are.
+    def resolved(self, first: Source, place: str | None = None) -> "ColumnMapping":
+        """This mapping with the guesses made, by the `first` row of the source. `place` is that
+        row's, if each row has columns of its own.
 
         `answer` stays None where nothing looks like one. Raises DatasetError for a column that
         is not there, or where no column can be taken for the prompt.
         """
-        there = list(columns)
-        for role, name in (("prompt", self.prompt), ("answer", self.answer)):
-            if name is not None and name not in there:
-                where = f"{place} has" if place else "there is"
-                listed = "it has" if place else "columns"
-                raise DatasetError(
-                    f"{where} no column {name!r} to take the {role} from{_nearest(name, there)}; "
-                    f"{listed}: {_listed(there)}"
-                )
-        prompt = self.prompt or _known(PROMPT_NAMES, there)
+        for role, names in (("prompt", self.prompt), ("answer", self.answer), ("rest", self.keep)):
+            for name in _tuple(names):
+                if not _has(first, name):
+                    where = f"{place} has" if place else "there is"
+                    listed = "it has" if place else "columns"
+                    raise DatasetError(
+                        f"{where} no column {name!r} to take the {role} from"
+                        f"{_nearest(name, first)}; {listed}: {_listed(first)}"
+                    )
+        leaves = [_leaf(name) for name in _tuple(self.answer)]
+        if twice := {name for name in leaves if leaves.count(name) > 1}:
+            raise DatasetError(
+                f"several of the answer's columns are called {', '.join(sorted(twice))}: choose one"
+            )
+        prompt = self.prompt or _known(PROMPT_NAMES, first)
         if prompt is None:
             raise DatasetError(
                 "no column looks like the prompt (looked for "
-                f"{', '.join(PROMPT_NAMES)}); columns: {_listed(there)}. Name it in the mapping: "
+                f"{', '.join(PROMPT_NAMES)}); columns: {_listed(first)}. Name it in the mapping: "
                 '{"prompt": "COLUMN"}, or --prompt COLUMN on the command line'
             )
-        candidates = [name for name in there if name != prompt]
-        return ColumnMapping(prompt, self.answer or _known(ANSWER_NAMES, candidates))
+        answer = self.answer or guessed_answer(first, prompt)
+        if answer is None and _ends_with_answer(_value(first, prompt)):
+            answer = prompt
+        return ColumnMapping(prompt, answer, self.keep)
 
 
-def check_unanswered(place: str, source: Mapping[str, Any], first: str) -> None:
-    """Raise DatasetError where a row has an answer and `first`, the place of the row that tells the
-    columns, has none: the others' answers would be lost among the meta."""
-    if (name := _known(ANSWER_NAMES, list(source))) is not None:
+def guessed_answer(source: Source, prompt: str) -> Columns | None:
+    """The columns of `source` that look like the answer to the column `prompt`, if any do."""
+    rest = {name: value for name, value in source.items() if name != prompt}
+    layouts = (c for c in ANSWER_LAYOUTS if all(_has(source, name) for name in _tuple(c)))
+    return _known(ANSWER_NAMES, rest) or next(layouts, None)
+
+
+def row_from(place: str, source: Source, mapping: ColumnMapping) -> Row:
+    """One canonical row with the unmapped columns in `columns`.
+
+    `place` (e.g. `line 3`) stands in errors. `mapping` is a resolved one. An object in an
+    unmapped column `columns` is taken as the columns themselves, so that exported rows come back
+    as they were. Raises DatasetError.
+    """
+    assert mapping.prompt is not None
+    used = (mapping.prompt, *_tuple(mapping.answer))
+    for name in used:
+        if not _has(source, name):
+            raise DatasetError(
+                f"{place} has no column {name!r}{_nearest(name, source)}; it has: {_listed(source)}"
+            )
+    rest = {key: value for key, value in source.items() if key not in used}
+    inner = rest.get("columns")
+    if isinstance(inner, dict):
+        del rest["columns"]
+        rest = {**inner, **rest}
+    if mapping.keep is not None:
+        rest = {key: value for key, value in rest.items() if key in mapping.keep}
+    check_columns(place, rest)
+    prompt = _value(source, mapping.prompt)
+    if mapping.answer == mapping.prompt and isinstance(prompt, list):
+        if not _ends_with_answer(prompt):
+            raise DatasetError(
+                f"{place}: the chat (column {mapping.prompt!r}) does not end with an assistant's "
+                "turn, and the last turn is the answer: give every chat one, or remove the row"
+            )
+        *prompt, last = prompt
+        answer = last.get("content")
+        if not answer:
+            raise DatasetError(
+                f"{place}: the last turn of the chat (column {mapping.prompt!r}), which is the "
+                "answer, has no content: fill it in or remove the row"
+            )
+    elif isinstance(mapping.answer, tuple):
+        answer = {_leaf(name): _value(source, name) for name in mapping.answer}
+    else:
+        answer = None if mapping.answer is None else _value(source, mapping.answer)
+    check_prompt(place, prompt, mapping.prompt)
+    return Row(prompt=prompt, answer=answer, columns=rest)
+
+
+def check_columns(place: str, columns: dict[str, Any]) -> None:
+    """Raise DatasetError for unmapped columns that are too large."""
+    size = len(msgspec.json.encode(columns))
+    if size > MAX_OTHER_BYTES:
+        largest = max(columns, key=lambda name: len(msgspec.json.encode(columns[name])))
         raise DatasetError(
-            f"{first} has no answer, and {place} has one (column {name!r}): give every row one, "
-            "null where there is none"
+            f"{place}: its unmapped columns take {size:,} bytes, {largest!r} most of them, and a "
+            f"row keeps {MAX_OTHER_BYTES:,} for verifiers. Of a file, name those to keep in the "
+            'mapping: {"keep": ["COLUMN"]} ([]: none), or --keep COLUMN on the command line'
         )
 
 
-def row_from(place: str, source: Mapping[str, Any], mapping: ColumnMapping) -> Row:
-    """One canonical row; columns that are not mapped go to `meta`.
-
-    `place` (e.g. `line 3`) stands in errors. `mapping` is a resolved one. An object in an
-    unmapped column `meta` is taken as the meta itself, so that exported rows come back as they
-    were. Raises DatasetError.
-    """
-    assert mapping.prompt is not None
-    for name in (mapping.prompt, mapping.answer):
-        if name is not None and name not in source:
-            raise DatasetError(
-                f"{place} has no column {name!r}{_nearest(name, list(source))}; it has: "
-                f"{_listed(list(source))}"
-            )
-    rest = {
-        key: value for key, value in source.items() if key not in (mapping.prompt, mapping.answer)
-    }
-    inner = rest.get("meta")
-    if isinstance(inner, dict):
-        del rest["meta"]
-        rest = {**inner, **rest}
-    prompt = source[mapping.prompt]
-    check_prompt(place, prompt, mapping.prompt)
-    answer = None if mapping.answer is None else source[mapping.answer]
-    return Row(prompt=prompt, answer=answer, meta=rest)
-
-
 def check_prompt(place: str, prompt: Any, column: str = "prompt") -> None:
-    """Raise DatasetError where `prompt` is neither text nor a chat, or says nothing."""
+    """Raise DatasetError unless `prompt` is text or a chat, not empty, and not ended by the
+    assistant."""
     where = f"{place}: the prompt" + (f" (column {column!r})" if column != "prompt" else "")
+    quoted = json.dumps(column)
     if isinstance(prompt, str):
         if not prompt.strip():
             raise DatasetError(f"{where} is empty: fill it in or remove the row")
@@ -115,19 +170,57 @@ def check_prompt(place: str, prompt: Any, column: str = "prompt") -> None:
             raise DatasetError(f"{where}: message {number} has no content")
     if not any(message["content"] for message in prompt):
         raise DatasetError(f"{where} is empty: fill it in or remove the row")
+    if _ends_with_answer(prompt):
+        raise DatasetError(
+            f"{where} ends with an assistant's turn, which the policy would be shown: remove that "
+            f'turn, or take it for the answer (of a file, with the mapping {{"prompt": {quoted}, '
+            f'"answer": {quoted}}})'
+        )
 
 
-def _known(names: tuple[str, ...], there: list[str]) -> str | None:
-    folded = {name.strip().lower(): name for name in reversed(there)}
+def _ends_with_answer(prompt: Any) -> bool:
+    last = prompt[-1] if isinstance(prompt, list) and prompt else None
+    return isinstance(last, dict) and last.get("role") == "assistant"
+
+
+def _tuple(names: Columns | None) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names or ()
+
+
+def _has(source: Source, path: str) -> bool:
+    return _value(source, path) is not _MISSING
+
+
+def _value(source: Source, path: str) -> Any:
+    """The column `path`, else what the dotted path leads to, else _MISSING."""
+    if path in source:
+        return source[path]
+    value: Any = source
+    for part in path.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return _MISSING
+        value = value[part]
+    return value
+
+
+def _leaf(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _known(names: tuple[str, ...], there: Iterable[str]) -> str | None:
+    folded = {name.strip().lower(): name for name in reversed(list(there))}
     return next((folded[name] for name in names if name in folded), None)
 
 
-def _nearest(name: str, there: list[str]) -> str:
-    near = process.extractOne(name, there, scorer=fuzz.ratio, score_cutoff=60)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+def _nearest(name: str, source: Source) -> str:
+    inner = (
+        f"{key}.{k}" for key, value in source.items() if isinstance(value, dict) for k in value
+    )
+    return did_you_mean(name, [*source, *inner])
 
 
-def _listed(columns: list[str], most: int = 20) -> str:
+def _listed(source: Source, most: int = 20) -> str:
+    columns = list(source)
     if not columns:
         return "none"
     more = f" and {len(columns) - most} more" if len(columns) > most else ""

@@ -1,15 +1,18 @@
-"""One uploaded file, or a handful of prompts, to one segment.
+"""From an uploaded file, or a list of prompts, to one segment.
 
-Nothing is visible on the data volume until every row has been accepted.
+Nothing is visible on the data volume until every row is accepted.
 """
 
 import json
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import msgspec
+import numpy as np
 import xxhash
 from msgspec.structs import asdict
 
@@ -18,8 +21,9 @@ from services.contracts.records import DatasetSegment
 from services.datasets.columns import (
     ColumnMapping,
     DatasetError,
+    check_columns,
     check_prompt,
-    check_unanswered,
+    guessed_answer,
     row_from,
 )
 from services.datasets.segments import write_segment
@@ -28,13 +32,15 @@ from services.datasets.sources import Format, check_encoding, guess_format, read
 
 @dataclass(frozen=True)
 class Imported:
-    """What became of a file."""
+    """An imported file."""
 
     id: str
     """The same for the same name, rows and mapping, wherever and whenever it is imported."""
     segment: DatasetSegment
     mapping: ColumnMapping
     """The columns that were used, guesses made."""
+    duplicates: int
+    """Rows whose prompt and answer an earlier row of the file has."""
 
 
 def import_file(
@@ -47,8 +53,8 @@ def import_file(
 ) -> Imported:
     """Convert `file` (seekable) into the first segment of the dataset `name` under `root`.
 
-    `format` None: by the file's first bytes and name. Raises DatasetError (UnsupportedFormat
-    where the format is the problem) and leaves nothing behind then.
+    `format` None: by the file's first bytes and name. Raises DatasetError (UnsupportedFormat for
+    an unknown format) and then leaves no file.
     """
     file.seek(0)
     head = file.read(16)
@@ -62,27 +68,45 @@ def import_file(
         raise DatasetError(f"{filename} has no rows")
     own_columns = format == "jsonl"
     resolved = (mapping or ColumnMapping()).resolved(first[1], first[0] if own_columns else None)
+    hashes = array("Q")
 
     def checked() -> Iterator[Row]:
         for place, source in chain([first], pairs):
             if own_columns and resolved.answer is None:
-                rest = {key: value for key, value in source.items() if key != resolved.prompt}
-                check_unanswered(place, rest, first[0])
-            yield row_from(place, source, resolved)
+                _check_unanswered(place, source, resolved, first[0])
+            row = row_from(place, source, resolved)
+            hashes.append(xxhash.xxh3_64_intdigest(msgspec.json.encode([row.prompt, row.answer])))
+            yield row
 
     with write_segment(checked(), root) as written:
         dataset = dataset_id(name, written.xxh3)
-        return Imported(dataset, written.publish(root, dataset), resolved)
+        segment = written.publish(root, dataset)
+    duplicates = len(hashes) - len(np.unique(np.frombuffer(hashes, np.uint64)))
+    return Imported(dataset, segment, resolved, duplicates)
+
+
+def _check_unanswered(
+    place: str, source: dict[str, Any], mapping: ColumnMapping, first: str
+) -> None:
+    """Raise DatasetError if a row has an answer but the first row, which decides the mapping, has
+    none: the answer would end up in the unmapped columns."""
+    assert mapping.prompt is not None
+    if name := guessed_answer(source, mapping.prompt):
+        raise DatasetError(
+            f"{first} has no answer, and {place} has one (column {name!r}): give every row one, "
+            "null where there is none"
+        )
 
 
 def append_rows(root: Path, dataset: str, rows: Iterable[Row]) -> DatasetSegment:
-    """Write `rows` as a further segment of `dataset`. Raises DatasetError for an unusable prompt
-    or where there are no rows."""
+    """Write `rows` as a new segment of `dataset`. Raises DatasetError for an unusable prompt or no
+    rows."""
 
     def checked() -> Iterator[Row]:
         for number, row in enumerate(rows, 1):
             check_prompt(f"prompt {number}", row.prompt)
             _check_text(f"prompt {number}", row)
+            check_columns(f"prompt {number}", row.columns)
             yield row
 
     with write_segment(checked(), root) as written:
@@ -92,7 +116,7 @@ def append_rows(root: Path, dataset: str, rows: Iterable[Row]) -> DatasetSegment
 
 
 def _check_text(place: str, row: Row) -> None:
-    """What Python's JSON takes and JSON does not. An uploaded file's own reader refuses it."""
+    """Raise DatasetError for text and numbers that Python's JSON accepts and JSON does not."""
     try:
         json.dumps(asdict(row), allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -102,8 +126,6 @@ def _check_text(place: str, row: Row) -> None:
 
 
 def dataset_id(name: str, xxh3: str) -> str:
-    """16 hex digits from the dataset's name and the checksum of its first segment.
-
-    The name belongs to it: two datasets may start with the same rows and grow apart.
-    """
+    """16 hex digits from the dataset's name and the checksum of its first segment. Two datasets may
+    start with the same rows."""
     return xxhash.xxh3_64_hexdigest(f"{name}\0{xxh3}".encode())

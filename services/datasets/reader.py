@@ -13,8 +13,7 @@ from services.volume import Volume
 class DatasetReader:
     """Random access to the rows of `record`. A dataset only grows: `extend` takes a newer record.
 
-    On a host without the data volume call `fetch` first; it brings the segments here. On one that
-    has it, `rows` alone will do.
+    A host without the data volume must `fetch` the segments before it reads rows.
     """
 
     def __init__(self, volume: Volume, record: DatasetRecord) -> None:
@@ -27,13 +26,13 @@ class DatasetReader:
         return self._ends[-1] if self._ends else 0
 
     def extend(self, record: DatasetRecord) -> None:
-        """Take in the segments that `record` has beyond those known here."""
+        """Add the segments that `record` has in addition."""
         self.record = record
         self._ends = list(accumulate(segment.rows for segment in record.segments))
         self._segments += [None] * (len(record.segments) - len(self._segments))
 
     async def fetch(self) -> None:
-        """Have every segment here, whole. Raises as `Volume.fetch` does."""
+        """Fetch every segment that is not here. Raises as `Volume.fetch` does."""
         for position, segment in enumerate(self.record.segments):
             if self._segments[position] is None:
                 await self._volume.fetch(segment.file, segment.bytes, segment.xxh3)
@@ -41,7 +40,8 @@ class DatasetReader:
     def rows(self, indices: Iterable[int]) -> list[Row]:
         """The rows at `indices`, in their order.
 
-        Raises IndexError beyond the end, FileNotFoundError for a segment that is not here.
+        Raises IndexError beyond the end, FileNotFoundError for a segment that was not fetched, and
+        DatasetError for one of another schema version.
         """
         return [self.row(index) for index in indices]
 

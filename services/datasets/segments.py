@@ -1,8 +1,8 @@
-"""Arrow IPC segments: the form in which rows lie on the data volume.
+"""Arrow IPC segments: the files that hold rows on the data volume.
 
 A segment never changes after its rename and is named by its checksum. Three string columns hold
-JSON (`prompt`, `answer`, `meta`), so that any row fits one schema. Every record batch but the last
-has BATCH rows: the place of a row is arithmetic, and reading one touches one batch.
+JSON (`prompt`, `answer`, `columns`), so that any row fits one schema. Every record batch but the
+last has BATCH rows: the place of a row is arithmetic, and reading one touches one batch.
 """
 
 import os
@@ -17,20 +17,21 @@ import pyarrow as pa
 
 from services.contracts.dataset import Row
 from services.contracts.records import DatasetSegment
+from services.datasets.columns import DatasetError
 from services.volume import checksum, fsync, opened_by_umask
 
 BATCH = 1024
 """Rows per record batch."""
 SCHEMA = pa.schema(
-    [(name, pa.large_utf8()) for name in ("prompt", "answer", "meta")],
-    metadata={b"headrace.segment": b"1"},
+    [(name, pa.large_utf8()) for name in ("prompt", "answer", "columns")],
+    metadata={b"headrace.segment": b"2"},
 )
 COLUMNS = tuple(SCHEMA.names)
 
 
 class UnpublishedSegment:
-    """A written segment that has no final place yet. Use as a context manager: what was not
-    moved is removed."""
+    """A written segment without its final place. As a context manager it removes the file unless it
+    was published."""
 
     def __init__(self, path: Path, rows: int) -> None:
         self.path = path
@@ -45,7 +46,7 @@ class UnpublishedSegment:
         self.path.unlink(missing_ok=True)
 
     def publish(self, root: Path, dataset: str) -> DatasetSegment:
-        """Move it to its place under the data volume's `root`; whole and durable from then on."""
+        """Move it to its place under the data volume's `root`, durably."""
         name = f"datasets/{dataset}/segment-{self.xxh3}.arrow"
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,7 @@ class UnpublishedSegment:
 def write_segment(rows: Iterable[Row], root: Path) -> UnpublishedSegment:
     """Write `rows` to a temporary file on the data volume, fsynced. May hold no rows at all.
 
-    Whatever `rows` raises goes through, and nothing is left behind.
+    Raises whatever `rows` raises, and then leaves no file.
     """
     folder = root / "datasets"
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,18 +91,24 @@ def _json(value: Any) -> str:
 
 
 class Segment:
-    """A memory-mapped segment: rows by index within it, without reading the rest."""
+    """A memory-mapped segment: rows by index within it, without reading the rest. Raises
+    DatasetError for a file of another schema version."""
 
     def __init__(self, path: Path) -> None:
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        if self._reader.schema.metadata != SCHEMA.metadata:
+            raise DatasetError(
+                f"{path} was written by another version of Headrace: delete its dataset and "
+                "upload the file again"
+            )
 
     def row(self, index: int) -> Row:
         """The row at `index` (from 0). Raises IndexError beyond the end."""
         if index < 0:
             raise IndexError(f"row {index} of a segment")
         batch = self._reader.get_batch(index // BATCH)
-        prompt, answer, meta = (
+        prompt, answer, columns = (
             msgspec.json.decode(batch.column(position)[index % BATCH].as_py())
             for position in range(len(COLUMNS))
         )
-        return Row(prompt=prompt, answer=answer, meta=meta)
+        return Row(prompt=prompt, answer=answer, columns=columns)

@@ -1,7 +1,7 @@
 """Reading JSONL, CSV and Parquet as (place, columns) pairs, one row at a time.
 
-Never holds a file in memory. CSV values stay text as they stand: a guessed number would turn
-the reference answer `007` into 7. Python's csv module reads them, since it knows the line.
+Never holds a file in memory. CSV values stay text: a guessed number would turn the answer
+`007` into 7. Python's csv module reads them, since it knows the line.
 """
 
 import csv
@@ -32,11 +32,11 @@ PARQUET_BATCH = 1024
 
 
 class UnsupportedFormat(DatasetError):
-    """Neither the file's name nor its first bytes tell a format that can be read."""
+    """Neither the file's name nor its first bytes are those of a known format."""
 
 
 def check_encoding(filename: str, head: bytes) -> None:
-    """Raise DatasetError where a file's first bytes say that it is UTF-16."""
+    """Raise DatasetError for a file that begins as UTF-16 does."""
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DatasetError(
             f"{filename} is UTF-16: save it as UTF-8, e.g. with iconv -f utf-16 -t utf-8"

@@ -1,7 +1,6 @@
 """The REST API and the page: the only public port of an installation.
 
-Routers in `routes/` parse, call one function and return a model; `submission` holds what a run is
-checked for before it is queued; `problems` turns every error into an RFC 9457 document. State is
-in Redis and on the data volume, none is here: the gateway may die and come back at any time.
-Trains nothing, samples nothing, imports no torch.
+Routers in `routes/` parse, call one function and return a model; `submission` checks a run before
+it is queued; `problems` turns every error into an RFC 9457 document. The gateway keeps no state
+(Redis and the data volume do), so it may restart at any time. It imports no torch.
 """

@@ -1,5 +1,5 @@
-"""`python -m services.gateway`: the REST API on one port. Exit code 0 after a signal, 1 where it
-cannot listen, 2 for settings that make no sense or a Redis that may lose work."""
+"""`python -m services.gateway`: the REST API on one port. Exit codes: 0 after a signal, 1 if it
+cannot listen, 2 for invalid settings or a Redis that may lose work."""
 
 import asyncio
 import signal
@@ -9,15 +9,15 @@ import sys
 import uvicorn
 from redis.exceptions import RedisError
 
-from services import logs
-from services.api_key import BadKeyFile, first_key, key_file, key_made
 from services.contracts.schema import SchemaMismatch
-from services.durability import cannot_use, require_durable
 from services.gateway.app import create_app
 from services.gateway.settings import GatewaySettings
-from services.process import die_with_parent
+from services.runtime import logs
+from services.runtime.api_key import BadKeyFile, first_key, key_file, key_made
+from services.runtime.process import die_with_parent
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
 from services.store import Store, UnsafeRedis
+from services.store.durability import cannot_use, require_durable
 
 
 def main() -> int:
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def _key(settings: GatewaySettings) -> str:
-    """The first key; where it was made just now, it is said, this once."""
+    """The first key; a new one is printed, this once."""
     key, made = first_key(settings)
     if made:
         print(key_made(key, key_file(settings)), flush=True)

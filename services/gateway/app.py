@@ -1,5 +1,6 @@
-"""The application: routers, limits, problem documents, and what lives as long as it does."""
+"""The application: routers, limits, problem documents, and its lifespan."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -12,9 +13,10 @@ from fastapi_offline import FastAPIOffline
 from starlette.types import Scope
 
 from services.gateway import problems
-from services.gateway.access import Access
+from services.gateway.authentication import Authentication, Keyring
 from services.gateway.deletion import remove_deleted
-from services.gateway.guard import Guard, Keyring
+from services.gateway.dependencies import Dependencies
+from services.gateway.retention import Sizes, keep_pruning
 from services.gateway.routes import (
     audit,
     datasets,
@@ -58,7 +60,7 @@ TAGS = [
 
 
 def with_key(schema: dict[str, Any]) -> dict[str, Any]:
-    """An OpenAPI document that says where keys go; its page then has a button for one."""
+    """Add the API key's place to an OpenAPI document; its page then has a button for the key."""
     bearer = {"type": "http", "scheme": "bearer", "description": "An API key, where one is needed."}
     schema.setdefault("components", {})["securitySchemes"] = {"key": bearer}
     schema["security"] = [{"key": []}, {}]
@@ -66,9 +68,9 @@ def with_key(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def create_app(settings: GatewaySettings, first_key: str | None = None) -> FastAPI:
-    """The gateway. Starts without Redis, too: it answers 503 until Redis is there.
+    """The gateway. It also starts without Redis, and answers 503 until Redis is there.
 
-    `first_key`: where given, requests need it or a key made later.
+    `first_key`: if set, requests need it or a key made later.
     """
 
     @asynccontextmanager
@@ -76,11 +78,17 @@ def create_app(settings: GatewaySettings, first_key: str | None = None) -> FastA
         store = Store.from_url(settings.redis_url.get_secret_value())
         async with httpx.AsyncClient() as http:
             keyring = Keyring(first_key, store.api_keys) if first_key else None
-            app.state.access = Access(settings, store, Volume(settings.data), http, keyring)
+            sizes = Sizes(settings.data)
+            app.state.deps = Dependencies(
+                settings, store, Volume(settings.data), http, keyring, sizes
+            )
+            await anyio.to_thread.run_sync(remove_deleted, settings.data)
+            pruning = asyncio.create_task(keep_pruning(store, settings))
             try:
-                await anyio.to_thread.run_sync(remove_deleted, settings.data)
                 yield
             finally:
+                pruning.cancel()
+                await asyncio.wait([pruning])
                 await store.close()
 
     app = FastAPIOffline(
@@ -105,7 +113,7 @@ def create_app(settings: GatewaySettings, first_key: str | None = None) -> FastA
         return Limit(settings.body_limit, "split it, or raise the gateway's HEADRACE_BODY_LIMIT")
 
     app.add_middleware(BodyLimit, limit_of=limit_of)
-    app.add_middleware(Guard, keyring_of=lambda: app.state.access.keyring)
+    app.add_middleware(Authentication, keyring_of=lambda: app.state.deps.keyring)
     for module in (
         datasets,
         prompts,

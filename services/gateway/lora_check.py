@@ -9,7 +9,7 @@ from pathlib import Path
 
 from services.contracts.config import RLConfig
 from services.gateway.model_check import Problems
-from services.model_path import base_of
+from services.runtime.model_path import base_of
 
 LONGEST_HEADER = 100_000_000
 """What safetensors itself takes."""

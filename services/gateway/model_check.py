@@ -1,4 +1,4 @@
-"""Whether the models that a submission names are there, and fit what is asked of them."""
+"""Whether the models that a submission names exist, and fit its config."""
 
 import json
 import os
@@ -9,63 +9,63 @@ from services.contracts.config import RLConfig
 from services.contracts.config.lora import BESIDE_EXPERTS
 from services.contracts.experts import expert_count
 from services.contracts.weights import ADAPTER_CONFIG
-from services.gateway.access import Access, find_run
+from services.gateway.dependencies import Dependencies, find_run
 from services.http import Problem
-from services.model_path import PREFIX, base_of, made_by, run_named
+from services.runtime.model_path import PREFIX, base_of, checkpoint_of, run_named
 
 Problems = list[tuple[str, str]]
 
 
-async def check_model(
-    given: Access, raw: dict[str, Any], problems: Problems
+async def check_models(
+    deps: Dependencies, raw: dict[str, Any], problems: Problems
 ) -> tuple[dict[str, Any], Path | None]:
-    """`raw` with the model named so that it means the same on every host and for ever, and its
-    folder, where it has one here. What is wrong goes to `problems`."""
-    section = raw.get("model")
-    path = section.get("path") if isinstance(section, dict) else None
-    if not isinstance(section, dict) or not isinstance(path, str) or not path:
-        return raw, None
-    try:
-        settled, folder = await _settled(given, path)
-        if folder is not None:
+    """`raw` with the models of policy and critic named so that they mean the same on every host and
+    for ever; and the policy's folder, if it has one here. Adds what is wrong to `problems`."""
+    model, folder = await _checked(deps, raw.get("model"), "model.path", problems)
+    if folder is not None:
+        try:
             base_of(folder)
-    except (Problem, ValueError) as error:
-        problems.append(("model.path", str(error)))
-        return raw, None
-    return {**raw, "model": {**section, "path": settled}}, folder
-
-
-async def check_critic(given: Access, raw: dict[str, Any], problems: Problems) -> dict[str, Any]:
-    """`raw` with the critic's model named as `check_model` does the policy's."""
+        except ValueError as error:
+            problems.append(("model.path", str(error)))
+            folder = None
+    raw = raw if model is None else {**raw, "model": model}
     algorithm = raw.get("algorithm")
-    critic = algorithm.get("critic") if isinstance(algorithm, dict) else None
-    if not isinstance(algorithm, dict) or not isinstance(critic, dict):
-        return raw
-    path = critic.get("path")
+    if isinstance(algorithm, dict):
+        critic = algorithm.get("critic")
+        critic, _ = await _checked(deps, critic, "algorithm.critic.path", problems)
+        raw = raw if critic is None else {**raw, "algorithm": {**algorithm, "critic": critic}}
+    return raw, folder
+
+
+async def _checked(
+    deps: Dependencies, section: Any, key: str, problems: Problems
+) -> tuple[dict[str, Any] | None, Path | None]:
+    """`section` with its `path` resolved, and the path's folder; None where there is no path."""
+    path = section.get("path") if isinstance(section, dict) else None
     if not isinstance(path, str) or not path:
-        return raw
+        return None, None
     try:
-        settled, _ = await _settled(given, path)
+        resolved, folder = await _resolved(deps, path)
     except (Problem, ValueError) as error:
-        problems.append(("algorithm.critic.path", str(error)))
-        return raw
-    return {**raw, "algorithm": {**algorithm, "critic": {**critic, "path": settled}}}
+        problems.append((key, str(error)))
+        return None, None
+    return {**section, "path": resolved}, folder
 
 
-async def _settled(given: Access, path: str) -> tuple[str, Path | None]:
-    """What `path` means, and its folder. Raises Problem or ValueError where it means nothing."""
+async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
+    """What `path` means, and its folder if it is here. Raises Problem or ValueError for none."""
     if (name := run_named(path)) is not None:
-        run = await find_run(given, name)
-        folder = made_by(run, given.volume)
+        run = await find_run(deps, name)
+        folder = deps.volume.path(checkpoint_of(run))
         if not run.state.final:
-            # Its checkpoints come and go; what this run starts from has to stay.
+            # Its checkpoints are deleted while it goes on.
             raise ValueError(
                 f"run {run.name} ({run.id}) is {run.state}: its checkpoint is not its last one; "
                 "wait for its end, or cancel it"
             )
         return PREFIX + run.id, folder
-    # os.path: what no file can be called, or no user, is no folder, and no reason to raise.
-    for folder in (Path(os.path.expanduser(path)), given.volume.root / path):
+    # os.path does not raise for names that no file or user can have.
+    for folder in (Path(os.path.expanduser(path)), deps.volume.root / path):
         if os.path.isdir(folder):
             if not (folder / "config.json").is_file() and not (folder / ADAPTER_CONFIG).is_file():
                 raise ValueError(
@@ -82,8 +82,7 @@ async def _settled(given: Access, path: str) -> tuple[str, Path | None]:
 
 
 def check_context(folder: Path, config: RLConfig) -> Problems:
-    """vLLM refuses a context longer than the positions that the model was made for; better said
-    now than by its log."""
+    """A problem for a context longer than the model's positions, which vLLM would refuse."""
     wanted = config.rollout.vllm.max_model_len
     positions = _positions(Path(base_of(folder) or folder))
     if wanted is None or positions is None or wanted <= positions:
@@ -98,13 +97,13 @@ def check_context(folder: Path, config: RLConfig) -> Problems:
 
 
 def check_experts(folder: Path, config: RLConfig) -> Problems:
-    """Only a mixture of experts has routers, and it takes no adapters."""
+    """A problem for adapters on a mixture of experts, or routers on any other model."""
     described = _described(Path(base_of(folder) or folder))
     if not described:
         return []
     if expert_count(described):
         return [("model.lora", BESIDE_EXPERTS)] if config.model.lora else []
-    if not config.algorithm.router.wanted:
+    if not config.algorithm.router.needs_experts:
         return []
     return [
         (
@@ -115,7 +114,7 @@ def check_experts(folder: Path, config: RLConfig) -> Problems:
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    """A model's config.json; nothing where it cannot be read."""
+    """A model's config.json; empty if it cannot be read."""
     try:
         described = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
@@ -124,7 +123,7 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def _positions(folder: Path) -> int | None:
-    """Longest sequence by a model's config; None where that does not say it plainly."""
+    """Longest sequence by a model's config; None if the config leaves it open."""
     described = _described(folder)
     # Scaled rotary positions go further than the number says.
     scaling = described.get("rope_scaling") or described.get("rope_parameters") or {}

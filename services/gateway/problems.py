@@ -1,4 +1,4 @@
-"""What the gateway's own errors are answered with: datasets, Redis, the data volume."""
+"""Answers to the gateway's own errors: datasets, Redis, the data volume."""
 
 import errno
 from http import HTTPStatus
@@ -12,7 +12,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from services.datasets import DatasetError, UnsupportedFormat
 from services.http import answer, unexpected
 from services.http import install as install_shared
-from services.logs import get_logger
+from services.runtime.logs import get_logger
 
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO}
 RETRY_AFTER = 2

@@ -1,10 +1,10 @@
-"""Which runs can be resumed, and what a run that goes on cannot change."""
+"""Which runs can be resumed, and which keys of the config a resumed run cannot change."""
 
 from http import HTTPStatus
 from typing import Any
 
 from services.contracts.records import RunRecord
-from services.gateway.access import Access, find_run
+from services.gateway.dependencies import Dependencies, find_run
 from services.gateway.model_check import Problems
 from services.http import Problem
 
@@ -18,7 +18,7 @@ KEPT_BY_RESUME = (
     ("algorithm", "critic", "path"),
     ("algorithm", "critic", "optimizer", "type"),
 )
-"""What a checkpoint holds, and what a draw and a step mean: a run that goes on cannot change it."""
+"""What a checkpoint holds, and what a task and a step mean: a run that goes on cannot change it."""
 
 
 def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Problems:
@@ -31,7 +31,7 @@ def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Probl
                 (
                     ".".join(path),
                     f"is {new}, but the run that is resumed has {old}, which its checkpoint "
-                    "and its open draws depend on: leave it, or start a new run with model.path "
+                    "and its open tasks depend on: leave it, or start a new run with model.path "
                     "run:RUN",
                 )
             )
@@ -45,11 +45,11 @@ def _at(config: dict[str, Any], path: tuple[str, ...]) -> Any:
     return found
 
 
-async def resumable(given: Access, reference: str | None) -> RunRecord | None:
-    """The run to go on from; None where there is to be none. Raises Problem (404, 409)."""
+async def resumable(deps: Dependencies, reference: str | None) -> RunRecord | None:
+    """The run to resume; None without a reference. Raises Problem (404, 409)."""
     if reference is None:
         return None
-    run = await find_run(given, reference)
+    run = await find_run(deps, reference)
     if not run.state.final:
         raise Problem(
             HTTPStatus.CONFLICT,
@@ -64,7 +64,7 @@ async def resumable(given: Access, reference: str | None) -> RunRecord | None:
     if run.kind == "midtrain":
         raise Problem(
             HTTPStatus.CONFLICT,
-            f"run {run.name} ({run.id}) is a midtraining, which has no open draws to go on with: "
+            f"run {run.name} ({run.id}) is a midtraining, which has no open tasks to go on with: "
             f"start from what it made, with model.path run:{run.id}",
         )
     return run

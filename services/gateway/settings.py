@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.api_key import is_loopback
+from services.runtime.api_key import is_loopback
 from services.settings import Settings
 
 GIB = 1 << 30
@@ -29,6 +29,21 @@ class GatewaySettings(Settings):
     upload_limit: int = Field(GIB, ge=1, description="Largest upload, in bytes.")
     body_limit: int = Field(
         64 << 20, ge=1, description="Largest body of any other request, in bytes."
+    )
+    keep_finished_weights: int = Field(
+        0,
+        ge=0,
+        description="Weight versions that a finished run keeps on the data volume, the newest. "
+        "Nothing reads them: resuming, exporting and chatting take checkpoints.",
+    )
+    keep_finished_checkpoints: int | None = Field(
+        None,
+        ge=1,
+        description="Checkpoints that a finished run keeps, its current one included. Default: all "
+        "that `training.keep_checkpoints` of the run has kept.",
+    )
+    keep_finished_seconds: int = Field(
+        60, ge=1, description="How long after its end a finished run keeps everything."
     )
 
     @property

@@ -1,9 +1,10 @@
-"""What every HTTP service of an installation answers errors with, and how much of a body it reads.
+"""Problem documents, body limits and ETags, shared by the gateway and the reward service.
 
-The gateway and the reward service share it, so that a client needs to know one shape. Knows no
-route and no domain: a service says itself which of its errors mean what (`install`'s `more`).
+A client sees one shape of error. This package knows no route: each service passes its own errors to
+`install`.
 """
 
+from services.http.etag import unless_unchanged
 from services.http.limits import BodyLimit, Limit, discard
 from services.http.problems import (
     MEDIA_TYPE,
@@ -30,4 +31,5 @@ __all__ = [
     "responses",
     "summary",
     "unexpected",
+    "unless_unchanged",
 ]

@@ -1,7 +1,7 @@
-"""The largest body that a service reads, as ASGI middleware, whatever the headers say of it.
+"""The largest body that a service reads, as ASGI middleware, whatever the headers say.
 
-Never buffers what it refuses. Reads on for a while and throws away, so that a client that sends
-its whole body before it looks at the answer gets to see why.
+It never buffers a refused body, but reads and discards it for a while: many clients send the whole
+body before they read the answer.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,15 @@
 """`headrace up`: all processes of an installation on one machine, without Docker.
 
-Here live the choice of ports and cores, the local Redis, the process tree and its display. Nothing
-here knows what a process does: parts are command lines, an environment and a readiness address.
+Here live the choice of ports, cores and GPUs, the local Redis, the process tree and its display.
+Nothing here knows what a process does: parts are command lines, an environment and a readiness
+address. Imports neither the processes (`learner`, `rollout`, `reward`) nor `services.cli`.
 """
 
 from services.launch.options import ALL_PARTS, LaunchError, UpOptions, parts_named
 from services.launch.part import Status
-from services.launch.plan import given_redis_url
-from services.launch.stack import Stack, redis_of, run
+from services.launch.plan import configured_redis_url
+from services.launch.stack import Stack, redis_of
+from services.launch.up import run
 
 __all__ = [
     "ALL_PARTS",
@@ -15,7 +17,7 @@ __all__ = [
     "Stack",
     "Status",
     "UpOptions",
-    "given_redis_url",
+    "configured_redis_url",
     "parts_named",
     "redis_of",
     "run",

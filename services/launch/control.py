@@ -1,12 +1,13 @@
-"""What a running `headrace up` can be asked from another process on its machine.
+"""Requests from other processes of this machine to a running `headrace up`.
 
-A Unix socket in the kernel's abstract namespace, named by the instance (`up.json` has it): no
-file that could be left behind, no path that could be too long. Only the same user, or root, is
-answered. One line of JSON asks; lines of {"say"} follow, and one of {"done"} or {"error"}. What
-was begun is finished even if whoever asked goes away.
+They use a Unix socket in the kernel's abstract namespace, named by the instance (in `up.json`): it
+leaves no file behind, and its path cannot be too long. Only the same user, or root, gets answers. A
+request is a line of JSON; lines of {"say"} follow, and one of {"done"} or {"error"}. A request that
+has begun is finished even if the client goes away.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -16,9 +17,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from services.launch.folder import holder_of
+from services.launch.data_folder import holder_of
 from services.launch.options import LaunchError
-from services.logs import get_logger
+from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
@@ -35,20 +36,20 @@ def _address(instance: str) -> str:
 
 @asynccontextmanager
 async def control(instance: str, answer: Answer) -> AsyncIterator[None]:
-    """Have `answer` answer what is asked of `instance`, one request at a time, as long as the
-    context lasts. What is still being done at its end is cancelled."""
+    """Have `answer` answer requests to `instance`, one at a time, as long as the context lasts.
+    What is still being done at its end is cancelled."""
     busy = asyncio.Lock()
-    asked: set[asyncio.Task[None]] = set()
+    requests: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        asked.add(task)
+        requests.add(task)
         try:
             if _ours(writer):
                 await _serve(reader, writer, busy, answer)
         finally:
-            asked.discard(task)
+            requests.discard(task)
             writer.close()
 
     server = await asyncio.start_unix_server(connected, path=_address(instance), limit=LONGEST_LINE)
@@ -56,9 +57,9 @@ async def control(instance: str, answer: Answer) -> AsyncIterator[None]:
         yield
     finally:
         server.close()
-        for task in asked:
+        for task in requests:
             task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*requests, return_exceptions=True)
 
 
 def _ours(writer: asyncio.StreamWriter) -> bool:
@@ -73,60 +74,56 @@ def _ours(writer: asyncio.StreamWriter) -> bool:
 async def _serve(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, busy: asyncio.Lock, answer: Answer
 ) -> None:
-    def tell(said: dict[str, Any]) -> None:
+    def send(**line: Any) -> None:
         if not writer.is_closing():
-            writer.write(json.dumps(said).encode() + b"\n")
+            writer.write(json.dumps(line).encode() + b"\n")
 
     try:
         request = json.loads(await reader.readline())
         if busy.locked():
             raise LaunchError("another request to this `headrace up` is being carried out: wait")
         async with busy:
-            tell({"done": await answer(request, lambda text: tell({"say": text}))})
+            send(done=await answer(request, lambda text: send(say=text)))
     except LaunchError as error:
-        tell({"error": str(error)})
-    except ValueError as error:
-        tell({"error": f"this request cannot be read: {error}"})
+        send(error=str(error))
     except asyncio.CancelledError:
-        tell({"error": "`headrace up` was stopped meanwhile"})
+        send(error="`headrace up` was stopped meanwhile")
         raise
     except Exception as error:
         log.exception("a request to headrace up failed")
-        tell({"error": f"it failed: {error!r}"})
+        send(error=f"it failed: {error!r}")
     finally:
-        try:
+        with contextlib.suppress(ConnectionError):
             await writer.drain()
-        except ConnectionError:
-            log.info("whoever asked has gone")
 
 
 def ask(data: Path, request: dict[str, Any], say: Say) -> dict[str, Any]:
-    """Ask the `headrace up` that holds the folder `data`; `say` is told how it goes on. Blocks
-    until it is done. Raises LaunchError where none runs there, or it refuses or fails."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+    """Ask the `headrace up` that holds the folder `data`; `say` is called with its progress. Blocks
+    until it is done. Raises LaunchError if none runs there, or if it refuses or fails."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             instance = json.loads((data / "up.json").read_text())["instance"]
-            link.connect(_address(instance))
+            connection.connect(_address(instance))
         except (OSError, ValueError, KeyError):
             raise LaunchError(_nobody_answers(data)) from None
         try:
-            link.sendall(json.dumps(request).encode() + b"\n")
-            with link.makefile("rb") as lines:
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            with connection.makefile("rb") as lines:
                 for line in lines:
-                    said = json.loads(line)
-                    if "done" in said:
-                        done: dict[str, Any] = said["done"]
-                        return done
-                    if "error" in said:
-                        raise LaunchError(said["error"])
-                    say(said["say"])
+                    reply: dict[str, Any] = json.loads(line)
+                    if "error" in reply:
+                        raise LaunchError(reply["error"])
+                    if "say" in reply:
+                        say(reply["say"])
+                    else:
+                        return dict(reply["done"])
         except ConnectionError:
             raise LaunchError(ENDED) from None
     raise LaunchError(ENDED)
 
 
 def _nobody_answers(data: Path) -> str:
-    """Why, and what to do: requests are answered from when everything is ready until the stop."""
+    """Why, and what to do. Requests are answered while everything is ready."""
     if holder := holder_of(data):
         return (
             f"{holder} on the data folder {data} is still starting, or is stopping: try again when "

@@ -1,118 +1,83 @@
 """Which CPU cores generate and which train, on a machine without a GPU.
 
-`plan_cores` is pure: ids in, ids out. Left to themselves, vLLM servers each bind to the same cores,
-and torch starts a thread for every core there is, those of vLLM's pinned threads included. How much
-the division gains is not measured yet.
+`plan_cores` is pure: ids in, ids out. Without a plan each vLLM server binds itself to the same
+cores, and torch starts a thread for every core there is.
 """
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
-
-def bound_to(cores: Sequence[int]) -> dict[str, str]:
-    """The environment that has vLLM's engine pin its threads to `cores`."""
-    return {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
+Cores = tuple[int, ...]
+"""Logical core ids."""
 
 
 @dataclass(frozen=True)
 class CorePlan:
-    """Logical core ids: one tuple for each vLLM engine, one for each learner rank."""
+    """The cores of vLLM engines and of learner ranks."""
 
-    rollouts: tuple[tuple[int, ...], ...]
-    ranks: tuple[tuple[int, ...], ...]
-
-    def rollout_environment(self, index: int) -> dict[str, str]:
-        """For rollout worker `index`. vLLM's engine pins its threads to these cores; its API server
-        and the worker loop stay free to run wherever there is room."""
-        return bound_to(self.rollouts[index])
-
-    @property
-    def generating(self) -> tuple[int, ...]:
-        """The cores that vLLM engines have, or, where none was planned for, all there are."""
-        shares = self.rollouts or self.ranks
-        return tuple(dict.fromkeys(core for share in shares for core in share))
+    generating: Cores
+    """All cores that engines may have."""
+    rollouts: tuple[Cores, ...]
+    ranks: tuple[Cores, ...]
 
     def learner_environment(self) -> dict[str, str]:
         """For all ranks together: torchrun passes one environment to each of them."""
-        threads = min((len(cores) for cores in self.ranks), default=1)
-        return {"OMP_NUM_THREADS": str(threads)}
+        return {"OMP_NUM_THREADS": str(min((len(cores) for cores in self.ranks), default=1))}
+
+    def joining(self, held: Sequence[Cores], engines: int) -> Cores:
+        """Cores for one more engine, when there will be `engines`: an even share of the generating
+        cores, those first that the fewest engines have. `held`: the cores of those that run, which
+        keep them: an engine cannot move its threads."""
+        load = Counter(core for cores in held for core in cores)
+        fewest = sorted(self.generating, key=lambda core: (load[core], core))
+        return tuple(sorted(fewest[: max(1, len(fewest) // engines)]))
 
 
-def plan_cores(cores: Sequence[Sequence[int]], rollouts: int, ranks: int) -> CorePlan:
-    """Divide `cores` (each the logical ids of one physical core) between vLLM engines and ranks.
+def bound_to(cores: Sequence[int]) -> dict[str, str]:
+    """The environment that makes vLLM's engine pin its threads to `cores`. Its API server and the
+    worker loop run on any core."""
+    return {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
 
-    With a physical core for each of them, no two share one, hyper-threads stay idle (as vLLM itself
-    prefers), and one core, if any is left, belongs to nobody: Redis, the gateway, the API servers
-    and the worker loops run there. The odd core goes to generation. With fewer, logical ids are
-    dealt out; the two sides share a core only if there is just one. Where only one side runs, it
-    gets everything.
+
+def plan_cores(cores: Sequence[int], rollouts: int, ranks: int) -> CorePlan:
+    """Divide `cores` between vLLM engines and ranks, half and half, the odd one to the engines.
+
+    If there are more cores than engines and ranks, the last one stays free for Redis, the gateway
+    and the API servers. If there are fewer, engines share cores among themselves, and so do ranks;
+    engines and ranks share only a single core. If one of the two is missing, the other gets all.
     """
     if not cores:
         raise ValueError("plan_cores needs at least one core")
-    parts = rollouts + ranks
-    whole = len(cores) >= parts
-    ids = [core[0] for core in cores] if whole else [id_ for core in cores for id_ in core]
-    if rollouts and ranks and len(ids) > parts:
-        ids = ids[:-1]
-    if not rollouts or not ranks or len(ids) == 1:
-        generating, training = ids, ids
-    elif len(ids) >= parts:
-        # At least one for each on both sides, else half and half.
-        count = max(rollouts, min(len(ids) - ranks, (len(ids) + 1) // 2))
-        generating, training = ids[:count], ids[count:]
-    else:
-        count = max(1, len(ids) * rollouts // parts)
-        generating, training = ids[:count], ids[count:]
-    return CorePlan(_deal(generating, rollouts), _deal(training, ranks))
+    generating = training = tuple(cores)
+    if rollouts and ranks and len(cores) > 1:
+        usable = tuple(cores[:-1] if len(cores) > rollouts + ranks else cores)
+        half = min((len(usable) + 1) // 2, len(usable) - ranks)
+        count = min(max(half, rollouts), len(usable) - 1)
+        generating, training = usable[:count], usable[count:]
+    return CorePlan(generating, _dealt(generating, rollouts), _dealt(training, ranks))
 
 
-def join_cores(
-    generating: Sequence[int], held: Sequence[Sequence[int]], engines: int
-) -> tuple[int, ...]:
-    """Cores for one more vLLM engine, when there will be `engines` of them.
-
-    An even share of the `generating` cores, those first that the fewest others hold. What runs
-    keeps the cores that it `held`: an engine that has pinned its threads cannot be moved, so they
-    are divided evenly again only at the next start.
-    """
-    load = Counter(core for cores in held for core in cores)
-    fewest = sorted(generating, key=lambda core: (load[core], generating.index(core)))
-    return tuple(sorted(fewest[: max(1, len(generating) // engines)]))
+def _dealt(cores: Cores, parts: int) -> tuple[Cores, ...]:
+    """`cores` in `parts` contiguous shares, as even as can be; one core each if there are fewer."""
+    if len(cores) < parts:
+        return tuple((cores[i % len(cores)],) for i in range(parts))
+    return tuple(
+        cores[len(cores) * i // parts : len(cores) * (i + 1) // parts] for i in range(parts)
+    )
 
 
-def _deal(ids: Sequence[int], parts: int) -> tuple[tuple[int, ...], ...]:
-    """`ids` in `parts` contiguous shares, as even as can be; single ids in turn if too few."""
-    if len(ids) < parts:
-        return tuple((ids[i % len(ids)],) for i in range(parts))
-    bounds = [len(ids) * i // parts for i in range(parts + 1)] if parts else [0]
-    return tuple(tuple(ids[a:b]) for a, b in pairwise(bounds))
-
-
-def physical_cores(allowed: Sequence[int], siblings: Mapping[int, str]) -> list[tuple[int, ...]]:
-    """Group `allowed` logical ids into physical cores.
-
-    `siblings` maps an id to the kernel's list of the ids on its core ("0,4" or "0-1"); an id
-    without one is a core of its own.
-    """
-    groups: dict[str, list[int]] = {}
-    for id_ in sorted(allowed):
-        groups.setdefault(siblings.get(id_, f"only {id_}"), []).append(id_)
-    return sorted(tuple(group) for group in groups.values())
-
-
-def cores_here() -> list[tuple[int, ...]]:
-    """The physical cores this process may use (its affinity mask, which cgroup cpusets narrow)."""
+def cores_here(parts: int) -> list[int]:
+    """The cores that this process may use (its affinity mask, which cgroup cpusets narrow): one
+    logical id for each physical core, as vLLM prefers it, or all ids if `parts` need more."""
     allowed = sorted(os.sched_getaffinity(0))
-    siblings = {}
-    for id_ in allowed:
-        path = Path(f"/sys/devices/system/cpu/cpu{id_}/topology/thread_siblings_list")
-        if path.exists():
-            siblings[id_] = path.read_text().strip()
-    return physical_cores(allowed, siblings)
+    first: dict[str, int] = {}
+    for core in allowed:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        first.setdefault(siblings.read_text() if siblings.exists() else str(core), core)
+    return list(first.values()) if len(first) >= parts else allowed
 
 
 def has_accelerator() -> bool:
@@ -124,4 +89,6 @@ def has_accelerator() -> bool:
 
 def place_here(rollouts: int, ranks: int) -> CorePlan | None:
     """The plan for this machine; None if it has an accelerator."""
-    return None if has_accelerator() else plan_cores(cores_here(), rollouts, ranks)
+    if has_accelerator():
+        return None
+    return plan_cores(cores_here(rollouts + ranks), rollouts, ranks)

@@ -1,11 +1,10 @@
-"""What can be asked of `headrace up`, and the one error it answers with."""
+"""The options of `headrace up`, its ports, and its one error."""
 
 import errno
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 ALL_PARTS = frozenset({"redis", "gateway", "reward", "rollout", "learner"})
 DEFAULT_REDIS_PORT = 6379
@@ -29,9 +28,7 @@ class UpOptions:
     redis_url: str | None = None
     """A Redis that runs already: it is used, and neither started nor stopped."""
     allow_unsafe_redis: bool = False
-    """Take `redis_url` also where it may lose acknowledged work."""
-    redis_fsync: Literal["always", "everysec"] = "always"
-    """`everysec` may lose the last second's acknowledged writes on a power cut."""
+    """Take `redis_url` even if it may lose acknowledged work."""
     rollouts: int = 1
     ranks: int = 1
     pool: str = "default"
@@ -40,16 +37,11 @@ class UpOptions:
     """Added to every child's environment, over this process's own."""
     grace: float = 20.0
     """Seconds each stage of an orderly stop may take before SIGKILL."""
-    restart_limit: int = 5
-    """Deaths in a row, none after a minute of life, before everything stops."""
+    start_tries: int = 5
+    """Deaths in a row of a part that was never ready, before everything stops."""
 
     def __post_init__(self) -> None:
-        unknown = self.parts - ALL_PARTS
-        if unknown:
-            raise LaunchError(
-                f"unknown part {', '.join(sorted(unknown))}: the parts are "
-                f"{', '.join(sorted(ALL_PARTS))}"
-            )
+        _require_known(self.parts)
         for name, value, least in (("rollouts", self.rollouts, 0), ("ranks", self.ranks, 1)):
             if value < least:
                 raise LaunchError(f"--{name} {value}: at least {least} is needed")
@@ -62,19 +54,22 @@ class UpOptions:
 
 
 def parts_named(text: str) -> frozenset[str]:
-    """`gateway, reward` as names of parts. Raises LaunchError for one that there is not."""
+    """`gateway, reward` as names of parts. Raises LaunchError for an unknown one."""
     parts = frozenset(name for part in text.split(",") if (name := part.strip()))
+    _require_known(parts)
+    return parts
+
+
+def _require_known(parts: frozenset[str]) -> None:
     if unknown := parts - ALL_PARTS:
         raise LaunchError(
             f"unknown part {', '.join(sorted(unknown))}: the parts are "
             f"{', '.join(sorted(ALL_PARTS))}"
         )
-    return parts
 
 
 def cannot_listen(host: str, port: int) -> OSError | None:
-    """Why no server could listen there now; None where one could. TIME_WAIT does not count as
-    taken."""
+    """Why no server could listen there now; None if one could. A port in TIME_WAIT is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

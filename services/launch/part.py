@@ -76,8 +76,9 @@ class LogFile:
         self._mark = os.fstat(descriptor).st_size
         return descriptor
 
-    def tail(self, lines: int = 15) -> str:
-        """The last lines that the current process wrote, indented; at most 16 KiB of them."""
+    def tail(self, lines: int = 40) -> str:
+        """The last lines that the current process wrote, indented; at most 16 KiB of them. Enough
+        for an error above the traceback of a torchrun that is ended."""
         try:
             size = self.path.stat().st_size
             with self.path.open("rb") as file:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.gpus import GPU, GPUSettings
 from services.launch import redis
-from services.launch.cores import CorePlan, bound_to, join_cores, place_here
-from services.launch.gpus import GPUPlan, gpus_here, plan_gpus
+from services.launch.cores import CorePlan, Cores, bound_to, place_here
+from services.launch.gpus import GPUPlan, UpGPUSettings, gpus_here, plan_gpus
 from services.launch.options import (
     DEFAULT_REDIS_PORT,
     LaunchError,
@@ -19,51 +18,47 @@ from services.launch.options import (
     require_port,
 )
 from services.launch.part import Part, http_not_ready
+from services.runtime.gpus import GPU
 from services.settings import Settings
 
 Place = Callable[[int, int], CorePlan | None]
 Devices = Callable[[Mapping[str, str]], Sequence[GPU]]
 
 LOOPBACK = "127.0.0.1"
-TORCHRUN_RESTARTS = 3
-"""How often torchrun restarts its ranks by itself; beyond that the supervisor restarts torchrun."""
+TORCHRUN_RESTARTS = 1_000_000
+"""Without end: only the learner's crash limit decides that a run has crashed too often."""
 
 
 @dataclass(frozen=True)
-class Crew:
-    """What all rollout workers of an installation share."""
+class RolloutWorkers:
+    """How the rollout workers of an installation are started."""
 
     environment: Mapping[str, str]
     cores: CorePlan | None
-    """As divided at the start; None where a GPU does the work."""
+    """As divided at the start; None if GPUs do the work."""
     gpus: GPUPlan | None = None
-    """None where there are none, or nothing can be known of them."""
-
-    def first(self, index: int, engines: int) -> Part:
-        """Worker `index` of the `engines` that were asked for at the start."""
-        return self._part(index, self.cores.rollouts[index] if self.cores else None, engines)
+    """None if there are none, or if they are not known."""
 
     def refuse(self, engines: int) -> None:
-        """Raise LaunchError where this machine has no GPUs for so many workers."""
+        """Raise LaunchError if this machine has no GPUs for so many workers."""
         if self.gpus is not None:
             self.gpus.refuse(engines)
 
-    def joining(self, index: int, running: Sequence[Part], engines: int) -> Part:
-        """Worker `index`, which joins those that run; there will be `engines` in all."""
-        if self.cores is None:
-            return self._part(index, None, engines)
-        held = [part.cores for part in running]
-        return self._part(index, join_cores(self.cores.generating, held, engines), engines)
-
-    def _part(self, index: int, cores: Sequence[int] | None, engines: int) -> Part:
-        placed = bound_to(cores) if cores else {}
+    def part(self, index: int, engines: int, running: Sequence[Part] | None = None) -> Part:
+        """Worker `index` of `engines`. `running`: those that it joins; None at the start."""
+        cores: Cores = ()
+        if self.cores is not None and running is None:
+            cores = self.cores.rollouts[index]
+        elif self.cores is not None and running is not None:
+            cores = self.cores.joining([part.cores for part in running], engines)
+        placed = _unless_set(bound_to(cores)) if cores else {}
         shared = self.gpus.rollout_environment(engines) if self.gpus else {}
         return Part(
             name=f"rollout-{index}",
             argv=(sys.executable, "-m", "rollout"),
             stage=2,
-            environment={**_unless_set(placed), **shared, **self.environment},
-            cores=tuple(cores or ()),
+            environment={**placed, **shared, **self.environment},
+            cores=cores,
         )
 
 
@@ -75,11 +70,11 @@ class Plan:
     redis_url: str
     gateway_url: str
     reward_url: str
-    crew: Crew | None = None
-    """How further rollout workers are started; None where this installation has none."""
+    workers: RolloutWorkers | None = None
+    """None if this installation has no rollout workers."""
 
 
-def given_redis_url() -> str | None:
+def configured_redis_url() -> str | None:
     """HEADRACE_REDIS_URL, if the user set it in the environment or in .env."""
     settings = Settings()
     if "redis_url" not in settings.model_fields_set:
@@ -93,7 +88,7 @@ def make_plan(
     """The parts to start in `data` (absolute). LaunchError for a port in use, a missing Redis or
     too few GPUs.
 
-    `place` divides the cores between so many rollout workers and ranks; None where a GPU does the
+    `place` divides the cores between so many rollout workers and ranks; None if a GPU does the
     work. `devices`: the GPUs that a process with this environment sees.
     """
     redis_port, port, reward_port = choose_ports(options)
@@ -116,48 +111,34 @@ def make_plan(
         "HEADRACE_REWARD_URL": reward_url,
         "HEADRACE_POOL": options.pool,
     }
-    if options.allow_unsafe_redis or options.redis_fsync != "always":
+    if options.allow_unsafe_redis:
         shared["HEADRACE_ALLOW_UNSAFE_REDIS"] = "true"
-    parts: list[Part] = []
-    if options.runs("redis"):
-        parts.append(_redis_part(options, data, redis_port, redis_url))
-    if options.runs("gateway"):
-        listen = ("--host", options.host, "--port", str(port))
-        parts.append(
-            Part(
-                name="gateway",
-                argv=(sys.executable, "-m", "services.gateway", *listen),
-                stage=1,
-                environment=shared | dict(options.environment),
-                not_ready=http_not_ready(f"{gateway_url}/readyz"),
-            )
-        )
-    if options.runs("reward"):
-        listen = ("--host", LOOPBACK, "--port", str(reward_port))
-        parts.append(
-            Part(
-                name="reward",
-                argv=(sys.executable, "-m", "reward", *listen),
-                stage=1,
-                environment=shared | dict(options.environment),
-                not_ready=http_not_ready(f"{reward_url}/readyz"),
-            )
-        )
+    environment = shared | dict(options.environment)
     cores = place(
         options.rollouts if options.runs("rollout") else 0,
         options.ranks if options.runs("learner") else 0,
     )
     gpus = None if cores else _divided(options, data, devices)
-    crew = Crew(shared | dict(options.environment), cores, gpus)
+    workers = RolloutWorkers(environment, cores, gpus)
+    parts: list[Part] = []
+    if options.runs("redis"):
+        parts.append(_redis_part(options, data, redis_port, redis_url))
+    if options.runs("gateway"):
+        listen = ("services.gateway", "--host", options.host, "--port", str(port))
+        parts.append(_service("gateway", listen, gateway_url, environment))
+    if options.runs("reward"):
+        listen = ("reward", "--host", LOOPBACK, "--port", str(reward_port))
+        placed = gpus.reward_environment() if gpus else {}
+        parts.append(_service("reward", listen, reward_url, {**placed, **environment}))
     if options.runs("rollout"):
-        crew.refuse(options.rollouts)
-        parts += [crew.first(index, options.rollouts) for index in range(options.rollouts)]
+        workers.refuse(options.rollouts)
+        parts += [workers.part(index, options.rollouts) for index in range(options.rollouts)]
     if options.runs("learner"):
         parts.append(_learner_part(options, shared, cores, gpus))
     if not parts:
         raise LaunchError("nothing to start: every part is excluded")
-    crewed = crew if "rollout" in options.parts else None
-    return Plan(tuple(parts), redis_url, gateway_url, reward_url, crewed)
+    scalable = workers if "rollout" in options.parts else None
+    return Plan(tuple(parts), redis_url, gateway_url, reward_url, scalable)
 
 
 def exports(plan: Plan, data: Path, options: UpOptions) -> dict[str, str]:
@@ -200,9 +181,19 @@ def choose_ports(options: UpOptions) -> tuple[int, int, int]:
     return chosen[0], chosen[1], chosen[2]
 
 
+def _service(name: str, command: Sequence[str], url: str, environment: Mapping[str, str]) -> Part:
+    return Part(
+        name=name,
+        argv=(sys.executable, "-m", *command),
+        stage=1,
+        environment=environment,
+        not_ready=http_not_ready(f"{url}/readyz"),
+    )
+
+
 def _redis_part(options: UpOptions, data: Path, port: int, url: str) -> Part:
     server = redis.find_server(redis.servers_here())
-    file = redis.write_config(data / "redis", port, options.redis_fsync)
+    file = redis.write_config(data / "redis", port)
 
     async def not_ready() -> str | None:
         return await redis.not_ready(url)
@@ -220,19 +211,21 @@ def _redis_part(options: UpOptions, data: Path, port: int, url: str) -> Part:
 
 def _divided(options: UpOptions, data: Path, devices: Devices) -> GPUPlan | None:
     """The GPUs, where workers may be started here: a learner by itself has all of them."""
-    settings = GPUSettings()
     if "rollout" not in options.parts:
         return None
+    settings = UpGPUSettings()
+    if not options.runs("reward"):
+        settings.reward_models = []
     visible = devices({**os.environ, **options.environment})
     ranks = options.ranks if options.runs("learner") else 0
-    return plan_gpus(visible, ranks, settings, data / "gpu-locks")
+    return plan_gpus(visible, ranks, options.rollouts, settings, data / "gpu-locks")
 
 
 def _learner_part(
     options: UpOptions, shared: dict[str, str], cores: CorePlan | None, gpus: GPUPlan | None
 ) -> Part:
     placed = cores.learner_environment() if cores else {}
-    given = gpus.learner_environment() if gpus else {}
+    visible = gpus.learner_environment() if gpus else {}
     torchrun = (
         *(sys.executable, "-m", "torch.distributed.run"),
         # --standalone picks a free port for the rendezvous; --local-addr because a machine's
@@ -244,7 +237,12 @@ def _learner_part(
         name="learner",
         argv=(*torchrun, "-m", "learner"),
         stage=2,
-        environment=shared | _unless_set(placed) | dict(options.environment) | given,
+        # The variable: ranks that survive a restart would read the addresses of ranks that died.
+        environment=shared
+        | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        | _unless_set(placed)
+        | dict(options.environment)
+        | visible,
     )
 
 

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import redis.asyncio
 import redis.exceptions
@@ -72,11 +71,11 @@ def _version_of(binary: Path) -> tuple[int, int] | None:
     return parse_version(shown.stdout)
 
 
-def config(folder: Path, port: int, fsync: Literal["always", "everysec"] = "always") -> str:
+def config(folder: Path, port: int) -> str:
     """The text of a redis.conf for one installation.
 
     No RDB snapshots beside the AOF: they would fork a large process for nothing. The title stays as
-    started, since `set-proc-title` overwrites the environment that `services.process` looks for.
+    started, since `set-proc-title` overwrites the environment that `runtime.process` looks for.
     """
     quoted = str(folder).replace("\\", "\\\\").replace('"', '\\"')
     return f"""\
@@ -87,7 +86,7 @@ daemonize no
 set-proc-title no
 dir "{quoted}"
 appendonly yes
-appendfsync {fsync}
+appendfsync always
 aof-use-rdb-preamble yes
 aof-load-truncated yes
 save ""
@@ -97,21 +96,21 @@ user default on nopass ~* &* +@all -config +config|get -module -debug -replicaof
 """
 
 
-def write_config(folder: Path, port: int, fsync: Literal["always", "everysec"] = "always") -> Path:
+def write_config(folder: Path, port: int) -> Path:
     """Write `folder`/redis.conf, closed to other users as its folder is; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     path = folder / "redis.conf"
     temporary = folder / "redis.conf.new"
-    temporary.write_text(config(folder, port, fsync))
+    temporary.write_text(config(folder, port))
     temporary.chmod(0o600)
     os.replace(temporary, path)
     return path
 
 
 def no_room(data: Path, room: int = ROOM) -> str | None:
-    """Why Redis would only end again: it does where it cannot append to its file. None where the
-    volume of the folder `data` has `room` bytes."""
+    """Why Redis would end at once: it cannot append to its file. None if the volume of the folder
+    `data` has `room` free bytes."""
     if shutil.disk_usage(data).free >= room:
         return None
     return f"until {room >> 20} MiB are free on the volume of {data}: make room there"

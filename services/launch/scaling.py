@@ -1,12 +1,13 @@
 """More or fewer rollout workers of a running installation.
 
-The one that joined last leaves first: SIGTERM, upon which it hands its leases back. One that
+The one that joined last leaves first: SIGTERM, upon which it releases its leases. One that
 joins counts as there when its vLLM serves the newest weights of the pool's active run, or, where
 there is none, when it has been heard of. Nothing else is started again or moved.
 """
 
 import asyncio
 import socket
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -14,13 +15,16 @@ from redis.exceptions import RedisError
 from services.contracts.records import RunRecord, WorkerRecord
 from services.launch.control import Say
 from services.launch.options import LaunchError, UpOptions
+from services.launch.part import Part
 from services.launch.plan import Plan
 from services.launch.supervisor import Supervisor
-from services.logs import get_logger
+from services.runtime.host_load import free_memory, memory_of
+from services.runtime.logs import get_logger
 from services.store import Store
 
 log = get_logger(__name__)
 
+GIB = 1 << 30
 MOST = 256
 """Workers on one machine: beyond that it is a slip of the finger."""
 LOOK_EVERY = 0.2
@@ -28,20 +32,49 @@ HEARD_WITHIN = 60.0
 """Seconds until a worker that has no vLLM to start must have been heard of."""
 
 
-def number_of_workers(request: dict[str, Any], plan: Plan, options: UpOptions) -> int:
-    """How many workers `request` asks for. Raises LaunchError where it cannot be granted."""
+def number_of_workers(request: dict[str, Any], plan: Plan) -> int:
+    """How many workers `request` asks for. Raises LaunchError if it cannot be granted."""
     wanted = request.get("scale", {}).get("rollout")
     if not isinstance(wanted, int) or isinstance(wanted, bool) or not 0 <= wanted <= MOST:
         raise LaunchError(
             f"rollout={wanted}: the number of workers on this machine is from 0 to {MOST}"
         )
-    if plan.crew is None:
+    if plan.workers is None:
         raise LaunchError(
             "this `headrace up` was started without rollout workers (--only, --without): start "
             "one by itself with `python -m rollout`"
         )
-    plan.crew.refuse(wanted)
+    plan.workers.refuse(wanted)
     return wanted
+
+
+def require_memory(joining: int, workers: Mapping[str, int], free: int) -> None:
+    """Raise LaunchError if `joining` more workers that use as much memory as the largest of the
+    `workers` (bytes, by name) need more than the `free` bytes. Without workers nothing is known."""
+    if not joining or not workers:
+        return
+    largest = max(workers, key=lambda name: workers[name])
+    needed = joining * workers[largest]
+    if needed > free:
+        raise LaunchError(
+            f"{joining} more worker{'s' if joining > 1 else ''} would need about "
+            f"{needed / GIB:.1f} GiB ({largest} uses {workers[largest] / GIB:.1f}), and "
+            f"{free / GIB:.1f} GiB of memory are free here: ask for fewer, lower "
+            "HEADRACE_VLLM_KV_CACHE_GIB, or start workers on another machine"
+        )
+
+
+def shared_cores(part: Part, running: Sequence[Part]) -> str:
+    """A warning if the worker `part` computes on cores that others have; else empty."""
+    others = [one.name for one in running if set(one.cores) & set(part.cores)]
+    if not others:
+        return ""
+    cores = ", ".join(map(str, part.cores))
+    return (
+        f"warning: {part.name} shares core{'s' if len(part.cores) > 1 else ''} {cores} with "
+        f"{', '.join(others)}: together they generate faster only if those leave them idle. "
+        "`headrace up --rollouts N` divides the cores"
+    )
 
 
 class Scaling:
@@ -54,15 +87,18 @@ class Scaling:
 
     async def answer(self, request: dict[str, Any], say: Say) -> dict[str, Any]:
         """Carry out {"scale": {"rollout": N}}; returns once the workers have joined or left."""
-        wanted = number_of_workers(request, self._plan, self._options)
+        wanted = number_of_workers(request, self._plan)
         now = self._indices()
         leaving = [f"rollout-{index}" for index in sorted(now)[wanted:]]
         free = (index for index in range(MOST) if index not in now)
         joining = [next(free) for _ in range(wanted - len(now))]
+        pids = {n: pid for n, pid in self._supervisor.pids.items() if n.startswith("rollout-")}
+        used = {name: await asyncio.to_thread(memory_of, pid) for name, pid in pids.items()}
+        require_memory(len(joining), used, free_memory())
         if leaving:
-            say(f"{', '.join(leaving)}: told to leave, leases are handed back")
+            say(f"{', '.join(leaving)}: told to leave, leases are released")
             await asyncio.gather(*(self._supervisor.remove(name) for name in leaving))
-        names = [self._start(index, wanted) for index in joining]
+        names = [self._start(index, wanted, say) for index in joining]
         if names:
             say(f"{', '.join(names)}: starting")
             await self._joined(names, say)
@@ -72,18 +108,23 @@ class Scaling:
         names = (name.partition("rollout-") for name in self._supervisor.parts)
         return {int(index) for _, found, index in names if found}
 
-    def _start(self, index: int, engines: int) -> str:
-        assert self._plan.crew is not None
+    def _start(self, index: int, engines: int, say: Say) -> str:
+        assert self._plan.workers is not None
         parts = self._supervisor.parts
         running = [parts[f"rollout-{one}"] for one in sorted(self._indices())]
-        part = self._plan.crew.joining(index, running, engines)
+        part = self._plan.workers.part(index, engines, running)
+        if warning := shared_cores(part, running):
+            say(warning)
         self._supervisor.add(part)
         return part.name
 
     async def _joined(self, names: list[str], say: Say) -> None:
-        """Wait until all of them work. Raises LaunchError where one cannot, or takes too long."""
+        """Wait until all of them work. Raises LaunchError if one cannot, or takes too long."""
         clock = asyncio.get_running_loop().time
         began, store = clock(), Store.from_url(self._plan.redis_url)
+        gpus = self._plan.workers.gpus if self._plan.workers else None
+        # On one GPU they start their vLLMs one after another.
+        starts_in_turn = len(names) if gpus is not None and gpus.shared else 1
         waiting = list(names)
         try:
             while waiting:
@@ -94,12 +135,13 @@ class Scaling:
                     log.warning("scaling waits for Redis", error=str(error))
                     run, heard = None, []
                 for name in list(waiting):
-                    if self._there(name, heard, run):
+                    if await self._there(name, heard, run):
                         waiting.remove(name)
                         say(f"{name}: joined")
-                if waiting and clock() - began > _patience(run):
+                limit = patience(run, starts_in_turn)
+                if waiting and clock() - began > limit:
                     raise LaunchError(
-                        f"{', '.join(waiting)} did not join within {_patience(run):.0f} s and "
+                        f"{', '.join(waiting)} did not join within {limit:.0f} s and "
                         f"goes on trying: `headrace logs {waiting[0]}` says why"
                     )
                 await asyncio.sleep(LOOK_EVERY)
@@ -109,13 +151,16 @@ class Scaling:
     async def _sampled(self, store: Store) -> RunRecord | None:
         """The pool's active run, once there are weights to serve."""
         run = await store.runs.active(self._options.pool)
-        if run is None or run.kind != "rl" or run.state.final or run.cancel_requested:
+        if run is None or run.kind != "rl" or run.state.ending:
             return None
         return run if await store.weights.newest(run.id) is not None else None
 
-    def _there(self, name: str, heard: list[WorkerRecord], run: RunRecord | None) -> bool:
+    async def _there(self, name: str, heard: list[WorkerRecord], run: RunRecord | None) -> bool:
         pid, host = self._supervisor.pids.get(name), socket.gethostname()
         mine = next((one for one in heard if (one.host, one.pid) == (host, pid)), None)
+        if (failure := self._supervisor.failures.get(name)) is not None:
+            await self._supervisor.remove(name)
+            raise LaunchError(failure)
         if mine is None:
             return False
         if mine.state == "unhealthy":
@@ -125,8 +170,9 @@ class Scaling:
         return run is None or mine.version is not None
 
 
-def _patience(run: RunRecord | None) -> float:
-    """Seconds that a worker may take until it is there."""
+def patience(run: RunRecord | None, starts_in_turn: int) -> float:
+    """Seconds that workers may take to join, if the last waits for the others' starts."""
     if run is None:
         return HEARD_WITHIN
-    return HEARD_WITHIN + float(run.config["rollout"]["vllm"]["startup_seconds"])
+    startup = float(run.config["rollout"]["vllm"]["startup_seconds"])
+    return HEARD_WITHIN + starts_in_turn * startup

@@ -7,15 +7,15 @@ is killed. Everything is forked by the event loop's thread, because the death si
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from services.launch.kept import KeptPart, Rules
 from services.launch.options import LaunchError
 from services.launch.part import LogFile, Part, Status
-from services.logs import get_logger
-from services.process import kill_marked
+from services.launch.supervised_part import Rules, SupervisedPart
+from services.runtime.logs import get_logger
+from services.runtime.process import kill_marked
 
 log = get_logger(__name__)
 
@@ -28,28 +28,15 @@ class Supervisor:
     def __init__(
         self,
         parts: Sequence[Part],
-        marker: Mapping[str, str],
         logs: Path,
-        *,
-        grace: float = 20.0,
-        restart_limit: int = 5,
-        record: Callable[[Mapping[str, int]], None] = lambda pids: None,
-        watch: Callable[[Status], None] = lambda status: None,
+        rules: Rules,
     ) -> None:
-        """`marker`: environment that names this instance. `record` is told the pids after each
-        start, `watch` each change of a part."""
         self._logs = logs
-        self._marker = dict(marker)
-        self._record = record
-        self._rules = Rules(
-            marker=self._marker,
-            grace=grace,
-            restart_limit=restart_limit,
-            started=lambda: record(self.pids),
-            watch=watch,
-            given_up=self._fail,
-        )
-        self._kept = {part.name: self._keeper(part) for part in parts}
+        self._rules = rules
+        self._parts = {part.name: self._supervised(part) for part in parts}
+        self._added: set[str] = set()
+        self.failures: dict[str, str] = {}
+        """Why parts were given up, by name."""
         self._stopping = False
         self._failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._rotation: asyncio.Task[None] | None = None
@@ -57,109 +44,115 @@ class Supervisor:
     @property
     def parts(self) -> dict[str, Part]:
         """The parts that are to run, by name."""
-        return {name: kept.part for name, kept in self._kept.items()}
+        return {name: one.part for name, one in self._parts.items()}
 
     @property
     def status(self) -> dict[str, Status]:
         """Each part as of now."""
-        return {name: kept.status for name, kept in self._kept.items()}
+        return {name: one.status for name, one in self._parts.items()}
 
     @property
     def pids(self) -> dict[str, int]:
         """The processes started here that run now, by part."""
-        pids = ((name, kept.pid) for name, kept in self._kept.items())
+        pids = ((name, one.pid) for name, one in self._parts.items())
         return {name: pid for name, pid in pids if pid is not None}
 
     async def start(self) -> None:
         """Start all parts, stage 0 first; return when all are ready. LaunchError if one fails."""
         self._rotation = asyncio.create_task(self._rotate())
-        kept = list(self._kept.values())
-        first = [one for one in kept if one.part.stage == 0]
-        rest = [one for one in kept if one.part.stage != 0]
+        parts = list(self._parts.values())
+        first = [one for one in parts if one.part.stage == 0]
+        rest = [one for one in parts if one.part.stage != 0]
         for stage in (first, rest):
             for one in stage:
                 self._begin(one)
             await self._until_ready(stage)
 
     def add(self, part: Part) -> None:
-        """Start one more part, of the last stage, and keep it running; returns at once. Raises
-        LaunchError where everything is being stopped."""
+        """Start one more part, of the last stage, and keep it running; returns at once. If it has
+        to be given up, the others go on, and `failures` says why. Raises LaunchError while
+        everything is being stopped."""
         if self._stopping:
             raise LaunchError("everything is being stopped: nothing new is started")
-        self._kept[part.name] = self._keeper(part)
-        self._begin(self._kept[part.name])
+        self._added.add(part.name)
+        self.failures.pop(part.name, None)
+        self._parts[part.name] = self._supervised(part)
+        self._begin(self._parts[part.name])
 
     async def remove(self, name: str) -> None:
         """End one part for good: SIGTERM, SIGKILL after the grace period."""
-        kept = self._kept[name]
-        kept.leaving.set()
-        await kept.end()
-        self._kept.pop(name, None)
-        self._record(self.pids)
+        part = self._parts[name]
+        part.leaving.set()
+        await part.end()
+        self._parts.pop(name, None)
 
-    async def failed(self) -> str:
-        """Wait until a part has been given up, and say which and why."""
-        return await asyncio.shield(self._failure)
+    @property
+    def failure(self) -> str | None:
+        """Which part was given up, and why; None if none was."""
+        done = self._failure.done() and self._failure.exception() is None
+        return self._failure.result() if done else None
+
+    async def failed(self) -> None:
+        """Wait until a part has been given up; raise LaunchError with which and why."""
+        raise LaunchError(await asyncio.shield(self._failure))
 
     async def stop(self) -> None:
         """End everything: workers first, Redis last; SIGTERM, SIGKILL after the grace period."""
         self._stop_restarting()
-        for stage in sorted({one.part.stage for one in self._kept.values()}, reverse=True):
-            ending = [one for one in self._kept.values() if one.part.stage == stage]
+        for stage in sorted({one.part.stage for one in self._parts.values()}, reverse=True):
+            ending = [one for one in self._parts.values() if one.part.stage == stage]
             await asyncio.gather(*(one.end() for one in ending))
         if self._rotation is not None:
             self._rotation.cancel()
         await self.kill()
-        self._record({})
 
     async def kill(self) -> None:
         """SIGKILL to everything of this instance, at once, and start nothing again."""
         self._stop_restarting()
-        _, alive = await asyncio.to_thread(kill_marked, self._marker)
+        _, alive = await asyncio.to_thread(kill_marked, self._rules.marker)
         if alive:
             log.error("processes survived SIGKILL", pids=alive)
 
-    def _keeper(self, part: Part) -> KeptPart:
-        return KeptPart(part, LogFile(self._logs / f"{part.name}.log"), self._rules)
+    def _supervised(self, part: Part) -> SupervisedPart:
+        return SupervisedPart(part, LogFile(self._logs / f"{part.name}.log"), self._rules)
 
-    def _begin(self, kept: KeptPart) -> None:
-        kept.begin().add_done_callback(self._kept_until)
+    def _begin(self, part: SupervisedPart) -> None:
+        name = part.part.name
+        part.begin().add_done_callback(lambda task: self._ended(name, task))
 
-    async def _until_ready(self, kept: Sequence[KeptPart]) -> None:
-        ready: asyncio.Future[Any] = asyncio.ensure_future(self._all_ready(kept))
-        failure: asyncio.Future[Any] = asyncio.ensure_future(self.failed())
+    async def _until_ready(self, parts: Sequence[SupervisedPart]) -> None:
+        failure = asyncio.ensure_future(self.failed())
         try:
-            await asyncio.wait({ready, failure}, return_when=asyncio.FIRST_COMPLETED)
+            for one in parts:
+                ready = asyncio.ensure_future(one.ready.wait())
+                await asyncio.wait({ready, failure}, return_when=asyncio.FIRST_COMPLETED)
+                ready.cancel()
+                if failure.done():
+                    failure.result()
         finally:
-            ready.cancel()
             failure.cancel()
-        if self._failure.done():
-            raise LaunchError(self._failure.result())
-
-    async def _all_ready(self, kept: Sequence[KeptPart]) -> None:
-        # Not gather: one that is cancelled and never awaited is reported as a lost exception.
-        for one in kept:
-            await one.ready.wait()
 
     def _stop_restarting(self) -> None:
         self._stopping = True
-        for kept in self._kept.values():
-            kept.leaving.set()
+        for part in self._parts.values():
+            part.leaving.set()
 
-    def _fail(self, why: str) -> None:
-        if not self._failure.done():
-            self._failure.set_result(why)
-
-    def _kept_until(self, task: asyncio.Task[None]) -> None:
-        """A defect here must not look like a part that runs on unwatched."""
-        if not task.cancelled() and (error := task.exception()) and not self._failure.done():
+    def _ended(self, name: str, task: asyncio.Task[str | None]) -> None:
+        if task.cancelled() or self._failure.done():
+            return
+        # A defect in the supervision must not look like a part that runs on.
+        if (error := task.exception()) is not None:
             self._failure.set_exception(error)
+        elif (why := task.result()) is not None:
+            self.failures[name] = why
+            if name in self._added:
+                log.error("a part that was added is given up", part=name, reason=why)
+            else:
+                self._failure.set_result(why)
 
     async def _rotate(self) -> None:
         while True:
             await asyncio.sleep(ROTATE_EVERY)
-            for kept in list(self._kept.values()):
-                try:
-                    await asyncio.to_thread(kept.file.rotate)
-                except OSError as error:
-                    log.warning("a log is not rotated", part=kept.part.name, reason=str(error))
+            for part in list(self._parts.values()):
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(part.file.rotate)

@@ -1,16 +1,12 @@
 """API keys besides the installation's first: their names, and hashes of them, never the keys."""
 
-from typing import Any
-
 from services.contracts.records import ApiKeyRecord
 from services.store.keys import API_KEYS
+from services.store.scripts import Noun
 
 
-class ApiKeys:
+class ApiKeys(Noun):
     """One hash: what a key's digest belongs to. A request with such a key costs one HGET."""
-
-    def __init__(self, redis: Any) -> None:
-        self._redis = redis
 
     async def add(self, digest: str, record: ApiKeyRecord) -> None:
         """Accept the key of this digest from now on."""
@@ -18,16 +14,16 @@ class ApiKeys:
 
     async def find(self, digest: str) -> ApiKeyRecord | None:
         """Whose key this is."""
-        said = await self._redis.hget(API_KEYS, digest)
-        return ApiKeyRecord.model_validate_json(said) if said else None
+        found = await self._redis.hget(API_KEYS, digest)
+        return ApiKeyRecord.model_validate_json(found) if found else None
 
     async def list(self) -> list[ApiKeyRecord]:
         """All, oldest first."""
-        said = await self._redis.hvals(API_KEYS)
-        return sorted(map(ApiKeyRecord.model_validate_json, said), key=lambda r: (r.created, r.id))
+        found = await self._redis.hvals(API_KEYS)
+        return sorted(map(ApiKeyRecord.model_validate_json, found), key=lambda r: (r.created, r.id))
 
     async def revoke(self, id: str) -> bool:
         """Accept a key no more. False where there is none of this id."""
-        said = await self._redis.hgetall(API_KEYS)
-        digests = [d for d, r in said.items() if ApiKeyRecord.model_validate_json(r).id == id]
+        found = await self._redis.hgetall(API_KEYS)
+        digests = [d for d, r in found.items() if ApiKeyRecord.model_validate_json(r).id == id]
         return bool(digests and await self._redis.hdel(API_KEYS, *digests))

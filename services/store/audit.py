@@ -1,8 +1,8 @@
-"""What became of every draw of a run: lost, duplicated and stale ones, found from the ledger. Pure.
+"""What became of every task of a run: lost, duplicated and stale ones, found from the ledger. Pure.
 
 A run and the runs that it continues are one lineage: positions go on from one to the next, what
-was open at the end of one is taken over by the next. Nothing here trusts a counter: each draw is
-looked for in the ledger's rows and in the places where an open draw can be.
+was open at the end of one is taken over by the next. Nothing here trusts a counter: each task is
+looked for in the ledger's rows and in the places where an open task can be.
 """
 
 from collections import Counter, defaultdict
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel, Field
 
+from services.contracts.task import TaskPosition
 from services.contracts.weights import parse_version_tag
 
 SHOWN = 20
@@ -18,18 +19,18 @@ SHOWN = 20
 
 
 class Audit(BaseModel):
-    """Every draw is in exactly one of `trained`, `dropped` and `in_flight`, or it is lost."""
+    """Every task is in exactly one of `trained`, `dropped` and `in_flight`, or it is lost."""
 
     run: str = Field(description="The run's id.")
-    drawn: int = Field(description="Draws handed out so far, by this run and those it continues.")
-    trained: int = Field(description="Draws that the current checkpoint was trained on.")
-    dropped: dict[str, int] = Field(description="Draws that ended untrained, by reason.")
+    tasks: int = Field(description="Tasks leased so far, by this run and those it continues.")
+    trained: int = Field(description="Tasks that the current checkpoint was trained on.")
+    dropped: dict[str, int] = Field(description="Tasks that ended untrained, by reason.")
     in_flight: int = Field(
-        description="Draws that have not ended: waiting to go out again, held by a worker, or "
+        description="Tasks that have not ended: waiting to go out again, held by a worker, or "
         "finished and not yet in a checkpoint."
     )
-    lost: int = Field(description="Draws that neither ended nor can be trained any more. 0.")
-    duplicated: int = Field(description="Times a draw is somewhere it was before or also is. 0.")
+    lost: int = Field(description="Tasks that neither ended nor can be trained any more. 0.")
+    duplicated: int = Field(description="Times a task is somewhere it was before or also is. 0.")
     max_staleness_seen: int = Field(
         description="Most versions between a trained group's oldest token and the version that "
         "trained on it, as of when its batch was planned."
@@ -39,7 +40,7 @@ class Audit(BaseModel):
     )
     too_stale: int = Field(description="Trained groups that were older than their run allows. 0.")
     problems: list[str] = Field(
-        description="The first lost and duplicated draws, and stale batches, in words."
+        description="The first lost and duplicated tasks, and stale batches, in words."
     )
 
     @property
@@ -52,12 +53,12 @@ class Audit(BaseModel):
 class Ending:
     """One row of the ledger."""
 
-    draws: list[str]
+    tasks: list[str]
     reason: str = ""
-    """Why they were dropped; '' for draws that were trained."""
+    """Why they were dropped; '' for tasks that were trained."""
     step: int = 0
     oldest: list[str] = field(default_factory=list)
-    """Per trained draw, the version tag of its oldest token; '' where its group was gone."""
+    """Per trained task, the version tag of its oldest token; '' where its group was gone."""
     planned: str = ""
     """The lineage under which the batch was planned."""
 
@@ -70,18 +71,18 @@ class Generation:
     base_step: int
     """The step it began at."""
     position: int
-    """The cursor: positions below it were drawn."""
+    """The cursor: positions below it were leased."""
     endings: list[Ending]
     lineages: list[tuple[str, int]]
     """(lineage, version it began at), oldest first, those of the runs before it included."""
     returned: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
     groups: list[tuple[str, str]] = field(default_factory=list)
-    """(entry, draw) in the stream."""
+    """(entry, task) in the stream."""
     payloads: frozenset[str] = frozenset()
     """Positions that have a payload."""
     plans: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
-    """(entry, draw) of each batch that no checkpoint covers yet."""
+    """(entry, task) of each batch that no checkpoint covers yet."""
     max_staleness: int | None = None
     """What its config allows."""
 
@@ -103,8 +104,8 @@ def audit(generations: Sequence[Generation]) -> Audit:
             if not ending.reason and until is not None and ending.step > until:
                 continue
             where = f"dropped as {ending.reason}" if ending.reason else f"trained at {ending.step}"
-            for draw in ending.draws:
-                seen = places[position(draw)]
+            for task in ending.tasks:
+                seen = places[position(task)]
                 if not seen:
                     dropped[ending.reason] += bool(ending.reason)
                     trained += not ending.reason
@@ -122,18 +123,18 @@ def audit(generations: Sequence[Generation]) -> Audit:
                         f"{max(beyond)} versions behind, of {one.max_staleness} allowed"
                     )
     ended = set(places)
-    for where, draws in (
+    for where, tasks in (
         ("returned", last.returned),
         ("held", last.held),
-        ("in the stream", [draw for _, draw in last.groups]),
+        ("in the stream", [task for _, task in last.groups]),
     ):
-        for draw in draws:
-            places[position(draw)].append(where)
+        for task in tasks:
+            places[position(task)].append(where)
     lost = _lost(last, places)
     twice = _duplicated(last, places)
     return Audit(
         run=last.run,
-        drawn=last.position,
+        tasks=last.position,
         trained=trained,
         dropped={reason: count for reason, count in sorted(dropped.items()) if count},
         in_flight=len(places.keys() - ended - lost.keys()),
@@ -146,28 +147,28 @@ def audit(generations: Sequence[Generation]) -> Audit:
     )
 
 
-def position(draw: str) -> int:
-    """The place in the run's order that names a draw."""
-    return int(draw.partition(":")[0])
+def position(task: str) -> int:
+    """The place in the run's order that names a task."""
+    return TaskPosition.parse(task).position
 
 
 def _lost(run: Generation, places: dict[int, list[str]]) -> dict[int, str]:
-    """What happened to each lost draw. One whose group cannot be trained is lost wherever it is."""
+    """What happened to each lost task. One whose group cannot be trained is lost wherever it is."""
     entries = {entry for entry, _ in run.groups}
     nowhere = {
-        number: f"draw {number} was drawn, has not ended and is nowhere"
+        number: f"task {number} was leased, has not ended and is nowhere"
         for number in range(run.position)
         if number not in places
     }
     unreadable = {
-        position(draw): f"draw {position(draw)} is in the stream without its payload"
-        for _, draw in run.groups
-        if str(position(draw)) not in run.payloads
+        position(task): f"task {position(task)} is in the stream without its payload"
+        for _, task in run.groups
+        if str(position(task)) not in run.payloads
     }
     gone = {
-        position(draw): f"draw {position(draw)} is planned for step {step}, not in the stream"
+        position(task): f"task {position(task)} is planned for step {step}, not in the stream"
         for step, pairs in run.plans.items()
-        for entry, draw in pairs
+        for entry, task in pairs
         if entry not in entries
     }
     return dict(sorted((nowhere | unreadable | gone).items()))
@@ -175,22 +176,22 @@ def _lost(run: Generation, places: dict[int, list[str]]) -> dict[int, str]:
 
 def _duplicated(run: Generation, places: dict[int, list[str]]) -> list[tuple[int, str]]:
     twice = [
-        (len(where) - 1, f"draw {number} is in several places: {', '.join(where)}")
+        (len(where) - 1, f"task {number} is in several places: {', '.join(where)}")
         for number, where in sorted(places.items())
         if len(where) > 1
     ]
     planned: dict[int, list[int]] = defaultdict(list)
     for step, pairs in sorted(run.plans.items()):
-        for _, draw in pairs:
-            planned[position(draw)].append(step)
+        for _, task in pairs:
+            planned[position(task)].append(step)
     again = [
-        (len(steps) - 1, f"draw {number} is planned for steps {', '.join(map(str, steps))}")
+        (len(steps) - 1, f"task {number} is planned for steps {', '.join(map(str, steps))}")
         for number, steps in planned.items()
         if len(steps) > 1
     ]
-    # Whatever stands at a position that was never handed out will be handed out a second time.
+    # A task at a position that the cursor has not reached would be leased a second time.
     ahead = [
-        (1, f"draw {number} is {where[0]}, and its position has not been handed out yet")
+        (1, f"task {number} is {where[0]}, and the cursor has not reached its position")
         for number, where in sorted(places.items())
         if number >= run.position
     ]

@@ -9,15 +9,16 @@ from services.contracts.schema import require_schema
 from services.store.api_keys import ApiKeys
 from services.store.connection import connect
 from services.store.datasets import Datasets
+from services.store.dumps import Dumps
 from services.store.evaluations import Evaluations
 from services.store.events import Events
 from services.store.insight import Insight
 from services.store.keys import SCHEMA
 from services.store.ledger import Ledger
+from services.store.pools import Pools
 from services.store.prompts import Prompts
 from services.store.runs import Runs
 from services.store.scripts import Scripts
-from services.store.snapshots import Snapshots
 from services.store.trajectories import Trajectories
 from services.store.weights import Weights
 from services.store.workers import Workers
@@ -40,15 +41,16 @@ class Store:
         self._redis = redis
         self._beside = beside
         scripts = Scripts(redis)
-        self.api_keys = ApiKeys(redis)
+        self.api_keys = ApiKeys(redis, scripts)
         self.datasets = Datasets(redis, scripts)
-        self.events = Events(redis)
+        self.events = Events(redis, scripts)
         self.evaluations = Evaluations(redis, scripts, self.datasets)
-        self.ledger = Ledger(redis)
+        self.ledger = Ledger(redis, scripts)
         self.runs = Runs(redis, scripts, self.datasets)
+        self.pools = Pools(redis, scripts, self.runs)
         self.prompts = Prompts(redis, scripts, self.runs.fail)
         self.trajectories = Trajectories(redis, scripts)
-        self.snapshots = Snapshots(redis, scripts)
+        self.dumps = Dumps(redis, scripts)
         self.weights = Weights(redis, scripts)
         self.workers = Workers(redis, scripts)
         self.insight = Insight(redis, self.runs, self.workers)

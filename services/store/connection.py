@@ -21,7 +21,7 @@ from redis.exceptions import (
     RedisClusterException,
 )
 
-from services import redis_address
+from services.contracts import redis_address
 
 SILENCE_SECONDS = 10.0
 """A Redis that has not answered for this long counts as away (its host may have gone without a

@@ -1,19 +1,14 @@
 """Datasets by id, with a second hash from name to id."""
 
 import secrets
-from typing import Any
 
 from services.contracts.records import DatasetRecord, DatasetSegment, RunState
 from services.store.keys import DATASET_NAMES, DATASETS, RUNS, run_key
-from services.store.scripts import Scripts
+from services.store.scripts import Noun
 
 
-class Datasets:
+class Datasets(Noun):
     """Records only: rows lie on the data volume."""
-
-    def __init__(self, redis: Any, scripts: Scripts) -> None:
-        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
-        self._scripts = scripts
 
     async def add(self, record: DatasetRecord) -> DatasetRecord:
         """Register a dataset. Returns the one that holds the name: an older one stays as it is."""
@@ -42,7 +37,7 @@ class Datasets:
             await self._scripts.run("delete_dataset", [DATASETS, DATASET_NAMES], [id, name])
 
     async def append(self, id: str, segment: DatasetSegment) -> DatasetRecord:
-        """Grow a dataset by a durable segment; runs on it draw the new rows in their next epoch.
+        """Grow a dataset by a durable segment; runs on it task the new rows in their next epoch.
         Raises KeyError where there is no such dataset."""
         while True:
             text = await self._redis.hget(DATASETS, id)
@@ -55,17 +50,17 @@ class Datasets:
             keys = [DATASETS, f"{DATASETS}:{secrets.token_hex(8)}"]
             if await self._scripts.run("compare_set", keys, given):
                 break
-        await self._tell_runs(grown)
+        await self._grow_runs(grown)
         return grown
 
-    async def _tell_runs(self, record: DatasetRecord) -> None:
+    async def _grow_runs(self, record: DatasetRecord) -> None:
         for run in await self._redis.zrange(RUNS, 0, -1):
             name = run.decode()
             state, dataset = await self._redis.hmget(run_key(name, "run"), ["state", "dataset"])
             live = state is not None and not RunState(state.decode()).final
             if live and dataset is not None and dataset.decode() in (record.id, record.name):
-                await self.tell(name, record)
+                await self.grow_run(name, record)
 
-    async def tell(self, run: str, record: DatasetRecord) -> None:
-        """Have a run's next epoch draw from all rows there are now."""
+    async def grow_run(self, run: str, record: DatasetRecord) -> None:
+        """Have a run's next epoch task from all rows there are now."""
         await self._scripts.run("grow", [run_key(run, "order")], [record.rows])

@@ -1,4 +1,4 @@
-"""The open evaluation of a run: rows handed out apart from training, one version for all."""
+"""The open evaluation of a run: rows leased apart from training, one version for all."""
 
 import json
 import secrets
@@ -8,11 +8,12 @@ from typing import Any
 
 from services.contracts.config.training import Evaluation
 from services.contracts.pass_at import ks, pass_at
+from services.contracts.scores import VERDICTS, ScoreStatus
 from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
 from services.store.errors import Fenced
 from services.store.keys import run_key
-from services.store.scripts import Scripts
+from services.store.scripts import Noun, Scripts
 
 PARTS = ("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_results")
 
@@ -25,12 +26,11 @@ class EvaluationLeases:
     rows: list[tuple[str, int]]
 
 
-class Evaluations:
+class Evaluations(Noun):
     """The learner asks, workers answer, the learner reads the outcome."""
 
     def __init__(self, redis: Any, scripts: Scripts, datasets: Datasets) -> None:
-        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
-        self._scripts = scripts
+        super().__init__(redis, scripts)
         self._datasets = datasets
 
     async def ask(
@@ -49,6 +49,7 @@ class Evaluations:
             "next": "0",
             "step": str(step),
             "name": record.name,
+            "samples": str(evaluation.samples),
         }
         keys = [run_key(run, "run"), run_key(run, "evaluation"), *self._keys(run)]
         if await self._scripts.run("evaluation_ask", keys, [epoch, id, json.dumps(fields)]) == -1:
@@ -83,9 +84,9 @@ class Evaluations:
         arguments = [id, attempt, json.dumps(outcome)]
         return bool(await self._scripts.run("evaluation_complete", keys, arguments))
 
-    async def give_back(self, run: str, attempts: list[str]) -> None:
+    async def release(self, run: str, attempts: list[str]) -> None:
         """Return rows unanswered."""
-        await self._scripts.run("give_back_evaluation", self._keys(run)[:3], attempts)
+        await self._scripts.run("evaluation_release", self._keys(run)[:3], attempts)
 
     async def left(self, run: str) -> tuple[str, int] | None:
         """Id and step of an evaluation that nobody has reported yet, finished or not."""
@@ -99,8 +100,9 @@ class Evaluations:
 
     async def outcome(self, run: str, id: str) -> dict[str, Any] | None:
         """Accuracy, pass@k and mean reward once every row is answered, else None. Samples that a
-        broken verifier could not score are left out of the mean reward, and are not correct.
-        Raises KeyError where that evaluation is no longer there."""
+        broken verifier could not score are not correct, and do not count for the mean reward.
+        Without accuracy and pass@k where the verifiers only rate answers. Raises KeyError where
+        that evaluation is no longer there."""
         found = await self._redis.hgetall(run_key(run, "evaluation"))
         if found.get(b"id") != id.encode():
             raise KeyError(f"evaluation {id} of run {run} was closed, or replaced by another one")
@@ -110,21 +112,26 @@ class Evaluations:
             json.loads(text)
             for text in (await self._redis.hgetall(run_key(run, "evaluation_results"))).values()
         ]
-        statuses = [status for answer in answers for status in answer["statuses"]]
         rewards = [r for answer in answers for r in answer["rewards"] if r is not None]
         correct = [answer["statuses"].count("correct") for answer in answers]
-        # Fewer than others have those that could not be answered at all.
-        n = max(len(answer["statuses"]) for answer in answers)
+        statuses = {status for answer in answers for status in answer["statuses"]}
+        rated = ScoreStatus.SCORED in statuses and VERDICTS.isdisjoint(statuses)
+        # A row that failed has fewer statuses than samples, and counts as that many wrong answers.
+        n = int(found[b"samples"])
         _, version = parse_version_tag(found[b"pinned"].decode())
         return {
             "step": int(found[b"step"]),
             "version": version,
             "name": found[b"name"].decode(),
-            "accuracy": statuses.count("correct") / max(1, len(statuses)),
             "reward": sum(rewards) / len(rewards) if rewards else 0.0,
             "rows": len(answers),
+            **({} if rated else {"accuracy": sum(correct) / (n * len(answers))}),
             # With k = 1 it is the accuracy.
-            **{f"pass_at_{k}": fmean(pass_at(k, n, c) for c in correct) for k in ks(n) if k > 1},
+            **{
+                f"pass_at_{k}": fmean(pass_at(k, n, c) for c in correct)
+                for k in ks(n)
+                if k > 1 and not rated
+            },
         }
 
     def _keys(self, run: str) -> list[str]:

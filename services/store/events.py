@@ -6,15 +6,13 @@ from typing import Any
 
 from services.contracts.events import Event, EventKind
 from services.store.keys import run_key
+from services.store.scripts import Noun
 
 KEPT = 20_000
 
 
-class Events:
-    """Appended by whoever knows something; read by whoever watches."""
-
-    def __init__(self, redis: Any) -> None:
-        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
+class Events(Noun):
+    """Workers, learner and gateway append; the page and the command line read."""
 
     async def add(self, run: str, kind: EventKind, data: dict[str, Any]) -> None:
         """Append an event."""
@@ -29,10 +27,15 @@ class Events:
         if block is not None:
             await self._redis.xread({key: after}, count=1, block=block)
         found: Any = await self._redis.xrange(key, min=f"({after}", count=1000)
-        return [said_by(entry, fields) for entry, fields in found]
+        return [parsed_event(entry, fields) for entry, fields in found]
+
+    async def before_newest(self, run: str, count: int) -> str:
+        """The id after which `read` begins with the newest `count` events."""
+        found: Any = await self._redis.xrevrange(run_key(run, "events"), count=count + 1)
+        return found[-1][0].decode() if len(found) > count else "0"
 
 
-def said_by(entry: bytes, fields: dict[bytes, bytes]) -> Event:
+def parsed_event(entry: bytes, fields: dict[bytes, bytes]) -> Event:
     """The event that an entry of the stream holds."""
     return Event.model_validate(
         {

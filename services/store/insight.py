@@ -1,29 +1,26 @@
-"""What is going on in a run, gathered for `services.diagnosis`. Only reads.
+"""The state of a run and its pool, gathered for `services.diagnosis.diagnose`. Only reads.
 
-Ages are by Redis' clock: stream entries and leases carry it. Only what happened inside a worker
-or a learner before they told anyone is by their host's.
+Ages are by Redis' clock, which stream entries and leases carry.
 """
 
 import json
 import secrets
 from typing import Any
 
-from services.contracts.events import Event
 from services.contracts.records import PoolLoad, RunRecord, WorkerRecord
-from services.contracts.trajectory import decode_header
 from services.contracts.why import (
     Flow,
     LearnerHold,
-    Moment,
-    OldestDraw,
+    OldestTask,
     OpenEvaluation,
     Place,
     Situation,
 )
 from services.store.audit import position
-from services.store.events import said_by
+from services.store.events import parsed_event
 from services.store.keys import pool_key, run_key
-from services.store.runs import LOCK_SECONDS, Runs
+from services.store.pools import LOCK_SECONDS
+from services.store.runs import Runs
 from services.store.workers import Workers
 
 EVENTS = 200
@@ -31,7 +28,7 @@ EVENTS = 200
 
 
 def lock_token(host: str, pid: int, since: float) -> str:
-    """What a learner writes into its pool's lock: who it is, and since when, with a random part."""
+    """A learner's value of its pool's lock: host, process, start, and a random part."""
     return f"{host}:{pid}:{since:.0f}:{secrets.token_hex(8)}"
 
 
@@ -56,7 +53,7 @@ class Insight:
         self._workers = workers
 
     async def situation(self, run: RunRecord) -> Situation:
-        """How `run` stands now. O(draws in flight)."""
+        """How `run` stands now. O(tasks in flight)."""
         now, workers = await self._workers.seen(run.pool)
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.zrange(pool_key(run.pool, "queue"), 0, -1)
@@ -66,21 +63,18 @@ class Insight:
         waiting = [id.decode() for id in queue]
         queued = run.id in waiting
         events = await self._redis.xrevrange(run_key(run.id, "events"), count=EVENTS)
-        told = [said_by(entry, fields) for entry, fields in reversed(events)]
-        draws = await self._draws(run, now, workers)
-        if draws["oldest"] is not None:
-            _add_training(draws["oldest"], told, now)
+        tasks = await self._tasks(run, now, workers)
         return Situation(
-            now=now,
+            time=now,
             run=run,
             active=await self._runs.active(run.pool),
             ahead=waiting[: waiting.index(run.id)] if queued else [],
             queued=queued,
             learner=parse_hold(token.decode(), left / 1000, now) if token else None,
             workers=workers,
-            events=told,
+            events=[parsed_event(entry, fields) for entry, fields in reversed(events)],
             evaluation=await self._evaluation(run.id),
-            **draws,
+            **tasks,
         )
 
     async def load(self, pool: str) -> PoolLoad:
@@ -90,7 +84,7 @@ class Insight:
             pipe.zcard(pool_key(pool, "queue"))
             active, queued = await pipe.execute()
         _, workers = await self._workers.seen(pool)
-        given = PoolLoad(
+        load = PoolLoad(
             pool=pool,
             run=active.decode() if active else None,
             queued=queued,
@@ -98,22 +92,22 @@ class Insight:
             groups_in_flight=0,
             groups_wanted=0,
         )
-        if given.run is None:
-            return given
+        if load.run is None:
+            return load
         fields = ("state", "batch", "max_staleness", "max_steps", "committed_step", "version")
         async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.hmget(run_key(given.run, "run"), *fields)
-            pipe.xlen(run_key(given.run, "groups"))
-            pipe.zcard(run_key(given.run, "attempts"))
-            pipe.hget(run_key(given.run, "evaluation"), "state")
+            pipe.hmget(run_key(load.run, "run"), *fields)
+            pipe.xlen(run_key(load.run, "groups"))
+            pipe.zcard(run_key(load.run, "attempts"))
+            pipe.hget(run_key(load.run, "evaluation"), "state")
             (state, *numbers), finished, held, evaluation = await pipe.execute()
         batch, eta, steps, committed, version = (int(text or 0) for text in numbers)
         # As `lease.lua` admits them.
         admitted = (min(version + eta + 1, steps) - committed) * batch - finished
         wanted = max(admitted, held) if state == b"running" else held
-        given.groups_in_flight = held
-        given.groups_wanted = max(wanted, int(evaluation == b"open"))
-        return given
+        load.groups_in_flight = held
+        load.groups_wanted = max(wanted, int(evaluation == b"open"))
+        return load
 
     async def _evaluation(self, run: str) -> OpenEvaluation | None:
         async with self._redis.pipeline(transaction=True) as pipe:
@@ -132,7 +126,7 @@ class Insight:
             held=held,
         )
 
-    async def _draws(
+    async def _tasks(
         self, run: RunRecord, now: float, workers: list[WorkerRecord]
     ) -> dict[str, Any]:
         async with self._redis.pipeline(transaction=True) as pipe:
@@ -141,9 +135,9 @@ class Insight:
             pipe.hgetall(run_key(run.id, "held"))
             pipe.xrange(run_key(run.id, "groups"))
             pipe.hgetall(run_key(run.id, "plans"))
-            pipe.hget(run_key(run.id, "order"), "left_out")
+            pipe.hget(run_key(run.id, "order"), "filtered")
             found: list[Any] = await pipe.execute()
-        returned, attempts, held, groups, plans, left_out = found
+        returned, attempts, held, groups, plans, filtered = found
         planned = {
             entry: int(step)
             for step, plan in plans.items()
@@ -158,98 +152,53 @@ class Insight:
             waiting=sum(step is None for step in steps),
             planned=sum(step is not None and step > run.step for step in steps),
             trained=sum(step is not None and step <= run.step for step in steps),
-            left_out=int(left_out or 0),
+            filtered=int(filtered or 0),
         )
         deadlines = {attempt: deadline / 1000 - now for attempt, deadline in attempts}
-        choice = [_returned(draw) for draw in returned]
-        choice += [
+        tasks = [OldestTask(task=position(task.decode()), place="returned") for task in returned]
+        tasks += [
             _held(record.decode(), deadlines.get(attempt), now, workers)
             for attempt, record in held.items()
         ]
-        choice += [
-            _finished(entry.decode(), said[b"draw"].decode(), step, run.step, now)
-            for (entry, said), step in zip(groups, steps, strict=True)
+        tasks += [
+            _finished(entry.decode(), fields[b"task"].decode(), step, run.step, now)
+            for (entry, fields), step in zip(groups, steps, strict=True)
         ]
-        oldest = min(choice, key=lambda one: (one.place == "trained", one.draw), default=None)
-        if oldest is not None and not run.state.final:
-            await self._complete(run.id, oldest, now)
-        return {
-            "flow": flow,
-            "planned_step": ahead[0] if ahead else None,
-            "oldest": None if run.state.final else oldest,
-        }
-
-    async def _complete(self, run: str, oldest: OldestDraw, now: float) -> None:
-        """Fill in what only its payload and its failures say."""
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.hget(run_key(run, "blobs"), str(oldest.draw))
-            pipe.hget(run_key(run, "tries"), str(oldest.draw))
-            blob, tries = await pipe.execute()
-        if tries:
-            oldest.failures = json.loads(tries)
-        if blob and oldest.place in ("waiting", "planned", "trained"):
-            header = decode_header(blob)
-            oldest.worker = header.worker
-            before = (
-                ("leased", header.leased_at),
-                ("generating", header.leased_at),
-                ("scoring", header.generated_at),
-            )
-            oldest.timeline[:0] = [
-                Moment(what=what, seconds_ago=_ago(now - at)) for what, at in before if at
-            ]
+        oldest = None
+        if tasks and not run.state.final:
+            oldest = min(tasks, key=lambda one: (one.place == "trained", one.task))
+            tries = await self._redis.hget(run_key(run.id, "tries"), str(oldest.task))
+            oldest.failures = json.loads(tries or "{}")
+        return {"flow": flow, "planned_step": ahead[0] if ahead else None, "oldest": oldest}
 
 
-def _returned(draw: bytes) -> OldestDraw:
-    return OldestDraw(draw=position(draw.decode()), place="returned", timeline=[])
-
-
-def _held(record: str, left: float | None, now: float, workers: list[WorkerRecord]) -> OldestDraw:
-    """`record`: what the hash `held` says: draw, worker, when it was leased (ms), and for which
-    version."""
-    draw, worker, leased, _ = record.split(" ")
-    number, age = position(draw), _ago(now - int(leased) / 1000)
-    timeline = [
-        Moment(what="leased", seconds_ago=age),
-        Moment(what="generating", seconds_ago=age),
-    ]
-    place: Place = "generating"
-    holder = next((one for one in workers if one.id == worker), None)
-    said = holder.oldest if holder else None
-    if holder and said and said.draw == number and said.stage == "scoring":
-        place = "scoring"
-        ago = _ago(said.stage_seconds + now - holder.heartbeat)
-        timeline.append(Moment(what="scoring", seconds_ago=ago))
-    return OldestDraw(
-        draw=number,
-        place=place,
-        worker=worker,
+def _held(record: str, left: float | None, now: float, workers: list[WorkerRecord]) -> OldestTask:
+    """`record`: an entry of the hash `held`: task, worker, when it was leased (ms), and for which
+    version. `left`: seconds until the lease lapses."""
+    task, holder, leased, _ = record.split(" ")
+    number = position(task)
+    scoring = any(
+        one.id == holder
+        and one.oldest
+        and (one.oldest.task, one.oldest.stage) == (number, "scoring")
+        for one in workers
+    )
+    return OldestTask(
+        task=number,
+        place="scoring" if scoring else "generating",
+        worker=holder,
+        seconds=_ago(now - int(leased) / 1000),
         lease_seconds_left=None if left is None else round(left, 1),
-        timeline=timeline,
     )
 
 
-def _finished(entry: str, draw: str, planned: int | None, trained: int, now: float) -> OldestDraw:
-    timeline = [Moment(what="completed", seconds_ago=_ago(now - _entered(entry)))]
+def _finished(entry: str, task: str, planned: int | None, trained: int, now: float) -> OldestTask:
+    """`entry`: its id in the stream of groups, which begins with the time (ms) that it came."""
     place: Place = "waiting"
     if planned is not None:
         place = "planned" if planned > trained else "trained"
-        timeline.append(Moment(what="planned", seconds_ago=None))
-    return OldestDraw(draw=position(draw), place=place, step=planned, timeline=timeline)
-
-
-def _add_training(oldest: OldestDraw, events: list[Event], now: float) -> None:
-    """When its batch was trained; not known where that event is gone."""
-    if oldest.place == "trained":
-        steps = {event.data.get("step"): event.taken for event in events if event.kind == "step"}
-        at = steps.get(oldest.step)
-        ago = None if at is None else _ago(now - at)
-        oldest.timeline.append(Moment(what="trained", seconds_ago=ago))
-
-
-def _entered(entry: str) -> float:
-    """When a stream took an entry, in Unix seconds: its id begins with it."""
-    return int(entry.partition("-")[0]) / 1000
+    age = _ago(now - int(entry.partition("-")[0]) / 1000)
+    return OldestTask(task=position(task), place=place, step=planned, seconds=age)
 
 
 def _ago(seconds: float) -> float:

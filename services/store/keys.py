@@ -12,7 +12,7 @@ RESTORING = "headrace:restoring"
 RUN_PARTS = (
     *("run", "order", "returned", "attempts", "held", "tries", "groups", "blobs", "bytes", "plans"),
     *("lineages", "ledger", "weights", "events", "evaluation", "evaluation_returned"),
-    *("evaluation_attempts", "evaluation_held", "evaluation_results", "judged"),
+    *("evaluation_attempts", "evaluation_held", "evaluation_results", "prompt_filter"),
 )
 """All keys that a run may have: a backup takes these."""
 POOL_PARTS = ("queue", "active", "learner", "workers", "heartbeats")

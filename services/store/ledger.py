@@ -1,5 +1,5 @@
-"""The ledger: one row for every draw's end, written by `commit`, `drop`, `give_back`,
-`leave_out` and `take_out`, never changed. This module only reads, and audits."""
+"""The ledger: one row for every task's end, written by `commit`, `drop`, `release`,
+`filter_group` and `requeue`, never changed. This module only reads, and audits."""
 
 import json
 from typing import Any
@@ -9,20 +9,18 @@ import anyio.to_thread
 from services.contracts.weights import parse_version_tag
 from services.store.audit import Audit, Ending, Generation, audit
 from services.store.keys import run_key
+from services.store.scripts import Noun
 
 PAGE = 1000
-"""Rows per read: a row is one batch or one dropped draw."""
+"""Rows per read: a row is one batch or one dropped task."""
 
 
-class Ledger:
-    """What became of a run's draws."""
-
-    def __init__(self, redis: Any) -> None:
-        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
+class Ledger(Noun):
+    """What became of a run's tasks."""
 
     async def audit(self, run: str) -> Audit:
-        """Every draw of a run and of those that it continues, looked for wherever it can be.
-        O(draws). Raises KeyError where there is no such run."""
+        """Every task of a run and of the runs that it continues, looked up in every place.
+        O(tasks). Raises KeyError for an unknown run."""
         generations = [await self._generation(run)]
         seen = {run}
         while (before := await self._continued(generations[0].run)) and before not in seen:
@@ -57,12 +55,12 @@ class Ledger:
             position=int(order[0] or 0),
             endings=await self._endings(run, newest[0][0].decode()) if newest else [],
             lineages=[parse_version_tag(text.decode()) for text in lineages],
-            returned=[draw.decode() for draw in returned],
+            returned=[task.decode() for task in returned],
             held=[record.decode().partition(" ")[0] for record in held],
-            groups=[(entry.decode(), said[b"draw"].decode()) for entry, said in groups],
+            groups=[(entry.decode(), fields[b"task"].decode()) for entry, fields in groups],
             payloads=frozenset(name.decode() for name in payloads),
             plans={
-                int(step): [(entry, draw) for entry, draw in json.loads(plan)["pairs"]]
+                int(step): [(entry, task) for entry, task in json.loads(plan)["pairs"]]
                 for step, plan in plans.items()
             },
             max_staleness=None if staleness is None else int(staleness),
@@ -75,19 +73,19 @@ class Ledger:
             rows: Any = await self._redis.xrange(
                 run_key(run, "ledger"), min=start, max=newest, count=PAGE
             )
-            endings += [_ending(said) for _, said in rows]
+            endings += [_ending(fields) for _, fields in rows]
             if len(rows) < PAGE:
                 return endings
             start = f"({rows[-1][0].decode()}"
 
 
-def _ending(said: dict[bytes, bytes]) -> Ending:
-    draws = json.loads(said[b"draws"])
-    if said[b"end"] == b"dropped":
-        return Ending(draws, reason=said[b"reason"].decode())
+def _ending(fields: dict[bytes, bytes]) -> Ending:
+    tasks = json.loads(fields[b"tasks"])
+    if fields[b"end"] == b"dropped":
+        return Ending(tasks, reason=fields[b"reason"].decode())
     return Ending(
-        draws,
-        step=int(said[b"step"]),
-        oldest=json.loads(said[b"oldest"]),
-        planned=said[b"planned"].decode(),
+        tasks,
+        step=int(fields[b"step"]),
+        oldest=json.loads(fields[b"oldest"]),
+        planned=fields[b"planned"].decode(),
     )

@@ -1,4 +1,4 @@
-"""Leases of draws. Each call is one script, one round trip, whatever the number of draws.
+"""Leases of tasks. Each call is one script, one round trip, whatever the number of tasks.
 
 Every call may be made twice: the client repeats one whose reply was lost.
 """
@@ -8,50 +8,53 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from services.contracts.dataset import Position
+from services.contracts.task import TaskPosition
 from services.store.keys import run_key
-from services.store.scripts import Scripts
+from services.store.scripts import Noun, Scripts
 
 EXHAUSTED = (
-    "the data has nothing left to give: since a group was last finished every row was drawn again "
+    "no row of the dataset is of use: since a group was last finished every row was sampled again "
     "and dropped, the last one as {last}. `headrace audit` counts the reasons; repair the rows, or "
     "append others, and resume the run"
 )
-NO_SIGNAL = (
-    "too little to learn from: {left_out} groups were left out while {finished} of the {batch} "
+FILTERED = (
+    "too little to learn from: {filtered} groups were filtered while {finished} of the {batch} "
     "groups of a batch were finished, the last one as {last}. Look at the verifier, its reference "
     "answers, and whether the prompts are much too hard or too easy for the model; or raise "
-    "algorithm.dynamic_sampling.max_left_out, and resume the run"
+    "algorithm.dynamic_sampling.max_filtered, and resume the run"
 )
 
 
 @dataclass(frozen=True)
 class Lease:
-    """One attempt at a draw."""
+    """One attempt at a task."""
 
     attempt: str
-    draw: int
-    position: Position
+    position: TaskPosition
+
+    @property
+    def task(self) -> int:
+        """The position that names the task."""
+        return self.position.position
 
 
 @dataclass(frozen=True)
 class Granted:
     """Leases, or why there are none: `state`, `lineage`, `admission`, `bytes`, `exhausted`,
-    `no_signal`."""
+    `filtered_group`."""
 
     refusal: str
     leases: list[Lease]
 
 
-class Prompts:
-    """What workers do with draws."""
+class Prompts(Noun):
+    """What workers do with tasks."""
 
     def __init__(
         self, redis: Any, scripts: Scripts, fail: Callable[[str, str], Awaitable[object]]
     ) -> None:
         """`fail`: end a run as failed, with a reason."""
-        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
-        self._scripts = scripts
+        super().__init__(redis, scripts)
         self._fail = fail
 
     async def lease(
@@ -65,10 +68,10 @@ class Prompts:
         ttl: float,
         reserve_bytes: int,
     ) -> Granted:
-        """Up to `count` draws for `ttl` seconds, as admission for a worker that serves `version`
+        """Up to `count` tasks for `ttl` seconds, as admission for a worker that serves `version`
         allows. `reserve_bytes`: the most that one finished group may weigh, the same for all
-        workers of a run. Data that has nothing left to give fails the run, and so does a batch for
-        which too many groups had no signal."""
+        workers of a run. A dataset without usable rows fails the run, and so does a batch for
+        which too many groups were filtered."""
         if count <= 0:
             return Granted("", [])
         parts = ("run", "order", "returned", "attempts", "held", "groups", "bytes", "plans")
@@ -81,12 +84,12 @@ class Prompts:
         refusal, *pairs = [part.decode() for part in reply]
         if refusal == "exhausted":
             await self._fail(run, EXHAUSTED.format(last=await self._last_dropped(run)))
-        if refusal == "no_signal":
-            await self._fail(run, await self._without_signal(run))
-        leases = []
-        for attempt, draw in zip(pairs[::2], pairs[1::2], strict=True):
-            position, epoch, rows, index = map(int, draw.split(":"))
-            leases.append(Lease(attempt, position, Position(epoch, rows, index)))
+        if refusal == "filtered_group":
+            await self._fail(run, await self._why_filtered(run))
+        leases = [
+            Lease(attempt, TaskPosition.parse(task))
+            for attempt, task in zip(pairs[::2], pairs[1::2], strict=True)
+        ]
         return Granted(refusal, leases)
 
     async def any_finished(self, run: str) -> bool:
@@ -99,15 +102,15 @@ class Prompts:
         """Why: `too_long: dataset row 3: ...`."""
         # Only the few batches that were waiting can have been committed after the last drop.
         rows: Any = await self._redis.xrevrange(run_key(run, "ledger"), count=64)
-        dropped = (said for _, said in rows if said[b"end"] == b"dropped")
-        said = next(dropped, {b"reason": b"the ledger says", b"detail": b""})
-        return ": ".join(text.decode() for text in (said[b"reason"], said[b"detail"]) if text)
+        dropped = (fields for _, fields in rows if fields[b"end"] == b"dropped")
+        last = next(dropped, {b"reason": b"the ledger says", b"detail": b""})
+        return ": ".join(text.decode() for text in (last[b"reason"], last[b"detail"]) if text)
 
-    async def _without_signal(self, run: str) -> str:
-        names = ("left_out", "finished", "batch")
+    async def _why_filtered(self, run: str) -> str:
+        names = ("filtered", "finished", "batch")
         found: Any = await self._redis.hmget(run_key(run, "order"), names)
         counts = {name: int(count or 0) for name, count in zip(names, found, strict=True)}
-        return NO_SIGNAL.format(**counts, last=await self._last_dropped(run))
+        return FILTERED.format(**counts, last=await self._last_dropped(run))
 
     async def renew(self, run: str, attempts: list[str], ttl: float) -> list[str]:
         """Move deadlines to `ttl` seconds from now. Returns the attempts that are lost."""
@@ -128,37 +131,38 @@ class Prompts:
         )
 
     async def drop(self, run: str, attempt: str, reason: str, detail: str) -> bool:
-        """End the held draw without training it. False: it was no longer held."""
+        """End the held task without training it. False: it was no longer held."""
         keys = [run_key(run, part) for part in ("attempts", "held", "ledger", "tries")]
         return bool(await self._scripts.run("drop", keys, [attempt, reason, detail]))
 
-    async def leave_out(self, run: str, attempt: str, detail: str, reward: float) -> bool:
-        """End the held draw because its group has no signal; `reward`: the mean of what was
+    async def filter_group(self, run: str, attempt: str, detail: str, reward: float) -> bool:
+        """End the held task because its group is filtered; `reward`: the mean of what was
         sampled. False: it was no longer held."""
         parts = ("attempts", "held", "ledger", "tries", "order")
         keys = [run_key(run, part) for part in parts]
-        return bool(await self._scripts.run("leave_out", keys, [attempt, detail, reward]))
+        return bool(await self._scripts.run("filter_group", keys, [attempt, detail, reward]))
 
-    async def judge(
+    async def filter_prompt(
         self, run: str, attempt: str, row: int, *, outside: bool, passes: int, max_share: float
     ) -> bool:
-        """Say, before the held draw of dataset row `row` ends, whether it lay outside what the
-        run's filter wants. Whether the row is retired: so did `passes` of its draws, this one the
-        last, and less than `max_share` of all rows are."""
-        keys = [run_key(run, part) for part in ("attempts", "held", "order", "judged")]
+        """Note, before the held task of dataset row `row` ends, whether it lay outside the bounds
+        of the run's filter. Returns whether the row is filtered: `passes` tasks of it in a row lay
+        outside, and less than `max_share` of all rows are filtered."""
+        keys = [run_key(run, part) for part in ("attempts", "held", "order", "prompt_filter")]
         arguments = [attempt, row, int(outside), passes, max_share]
-        return bool(await self._scripts.run("judge", keys, arguments))
+        return bool(await self._scripts.run("filter_prompt", keys, arguments))
 
-    async def retired(self, run: str, row: int) -> bool:
-        """Whether a row is not to be sampled any more."""
-        said = await self._redis.hget(run_key(run, "judged"), str(row))
-        return said is not None and said.endswith(b":1")
+    async def prompt_filtered(self, run: str, row: int) -> bool:
+        """Whether the run's filter has filtered a row."""
+        note = await self._redis.hget(run_key(run, "prompt_filter"), str(row))
+        return note is not None and note.endswith(b":1")
 
-    async def give_back(
+    async def release(
         self, run: str, attempts: list[str], *, cause: str = "", detail: str = "", limit: int = 3
     ) -> int:
-        """Return draws: they go out again first. With a `cause`, a draw that failed so `limit`
-        times is dropped instead, with the `detail` of the last failure; returns how many were."""
+        """Return tasks, which are leased again first. With a `cause`, a task that failed so `limit`
+        times is dropped instead, with the `detail` of the last failure; returns how many were
+        dropped."""
         parts = ("attempts", "held", "returned", "tries", "ledger")
         keys = [run_key(run, part) for part in parts]
-        return int(await self._scripts.run("give_back", keys, [cause, detail, limit, *attempts]))
+        return int(await self._scripts.run("release", keys, [cause, detail, limit, *attempts]))

@@ -1,25 +1,27 @@
-"""Run records, the pools' queues, and who may train."""
+"""Run records, their states, and the learner that holds a run."""
 
 import json
+import math
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from services.contracts.records import DatasetRecord, RunRecord, RunState
+from services.contracts.records import DatasetRecord, RunRecord, RunState, RunSummary
 from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
 from services.store.errors import Fenced, Gone, StillRunning
 from services.store.evaluations import PARTS as EVALUATION_PARTS
 from services.store.keys import POOLS, RUN_PARTS, RUNS, pool_key, run_key
-from services.store.scripts import Scripts
+from services.store.scripts import Noun, Scripts
+from services.store.submission import ORDER, EndedRun, submission, text_of
 
 OLDEST_FIRST = 1e10
 """Queue score: a step of priority outweighs any difference of age (Unix seconds)."""
-LOCK_SECONDS = 10.0
-"""How long a pool's learner keeps its lock without prolonging it."""
 
-SETTLED = (
+PAGE = 200
+"""Runs read in one round trip."""
+
+CLOSED_PARTS = (
     *("run", "order", "returned", "attempts", "held", "groups", "blobs", "bytes", "plans"),
     *("tries", "lineages", "evaluation", *EVALUATION_PARTS),
 )
@@ -30,32 +32,18 @@ def queue_score(created: float, priority: int) -> float:
     return created - priority * OLDEST_FIRST
 
 
-@dataclass(frozen=True)
-class _Ended:
-    """What a run that continues another one takes over."""
-
-    run: str
-    step: int
-    checkpoint: str | None
-    order: dict[str, int]
-    """Position, epoch, rows, index; empty where the run never sampled."""
-    lineages: list[str]
-    open: list[str]
-
-
-class Runs:
+class Runs(Noun):
     """One hash per run; its fields are those of RunRecord and what the scripts read."""
 
     def __init__(self, redis: Any, scripts: Scripts, datasets: Datasets) -> None:
-        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
-        self._scripts = scripts
+        super().__init__(redis, scripts)
         self._datasets = datasets
 
     async def submit(self, record: RunRecord, starts_from: Collection[str] = ()) -> None:
         """Write a run and queue it. With `resume_from`, it continues at that run's checkpoint,
-        with that run's open draws first. Raises Gone where that run, or one of `starts_from`, is
+        with that run's open tasks first. Raises Gone where that run, or one of `starts_from`, is
         gone or being deleted, StillRunning where it has not ended."""
-        ended = await self._settle(record.resume_from) if record.resume_from else None
+        ended = await self._close(record.resume_from) if record.resume_from else None
         if ended is not None:
             record = record.model_copy(
                 update={
@@ -65,60 +53,17 @@ class Runs:
                     "version": ended.step,
                 }
             )
-        fields = {
-            name: _written(value)
-            for name, value in record.model_dump(mode="json").items()
-            if value is not None
-        }
-        name = record.config["data"]["dataset"]
-        dataset = await self._datasets.find(name)
-        fields["dataset"] = name
-        order, returned, cancelled, lineages, judged = {}, [], [], [], {}
-        if record.kind == "rl":
-            fields["batch"] = record.config["algorithm"]["prompts_per_step"]
-            fields["max_staleness"] = record.config["rollout"]["max_staleness"]
-            fields["stream_bytes"] = record.config["rollout"]["stream_bytes"]
-            rows = dataset.rows if dataset else 0
-            order = {"position": 0, "epoch": 0, "rows": rows, "index": 0}
-            if ended is not None and ended.order:
-                order["position"] = ended.order["position"]
-                lineages = ended.lineages
-                if await self._same_dataset(ended.run, dataset):
-                    order, returned = dict(ended.order), ended.open
-                    judged = await self._judged(ended.run)
-                else:
-                    # Positions go on, so that a draw of the lineage has one name; what was open
-                    # points into rows that this run does not draw from.
-                    cancelled = ended.open
-            order |= {
-                "dataset_rows": rows,
-                "batch": fields["batch"],
-                "base_position": order["position"],
-                "base_step": record.committed_step,
-                "last_finished": order["position"],
-                "retired": sum(said.endswith(":1") for said in judged.values()),
-            }
-            if dynamic := record.config["algorithm"].get("dynamic_sampling"):
-                order["left_out_limit"] = dynamic["max_left_out"] * fields["batch"]
-        await self._scripts.run(
-            "submit",
-            [
-                run_key(record.id, part)
-                for part in ("run", "order", "returned", "ledger", "lineages", "judged")
-            ],
-            [
-                json.dumps({key: str(value) for key, value in fields.items()}),
-                json.dumps({key: str(value) for key, value in order.items()}),
-                json.dumps(returned),
-                json.dumps(cancelled),
-                f"run {record.resume_from} drew from another dataset",
-                json.dumps(lineages),
-                json.dumps(judged),
-            ],
-        )
+        dataset = await self._datasets.find(record.config["data"]["dataset"])
+        filters = None
+        if ended is not None and await self._same_dataset(ended.run, dataset):
+            filters = await self._redis.hgetall(run_key(ended.run, "prompt_filter"))
+        parts = ("run", "order", "returned", "ledger", "lineages", "prompt_filter")
+        keys = [run_key(record.id, part) for part in parts]
+        rows = dataset.rows if dataset else 0
+        await self._scripts.run("submit", keys, submission(record, rows, ended, filters))
         await self._redis.sadd(POOLS, record.pool)
         await self._redis.zadd(RUNS, {record.id: record.created})
-        # Only now that a deletion can see it: see doom_run.lua.
+        # Only now that a deletion can see it: see mark_deleting.lua.
         needed = {*starts_from, *([record.resume_from] if record.resume_from else [])}
         if going := [run for run in sorted(needed) if not await self._stays(run)]:
             problem = f"run {going[0]} is being deleted; if that broke off, delete it again"
@@ -127,7 +72,7 @@ class Runs:
             raise Gone(problem)
         # Rows that came while the run was not listed yet.
         if dataset is not None and (now := await self._datasets.find(dataset.id)) is not None:
-            await self._datasets.tell(record.id, now)
+            await self._datasets.grow_run(record.id, now)
         score = queue_score(record.created, record.priority)
         await self._redis.zadd(pool_key(record.pool, "queue"), {record.id: score})
 
@@ -140,30 +85,24 @@ class Runs:
         before = await self._datasets.find(named.decode()) if named else None
         return before is not None and dataset is not None and before.id == dataset.id
 
-    async def _judged(self, run: str) -> dict[str, str]:
-        """What a run that has ended knows of its rows (see `judge.lua`)."""
-        found = await self._redis.hgetall(run_key(run, "judged"))
-        return {row.decode(): said.decode() for row, said in found.items()}
-
-    async def _settle(self, run: str) -> _Ended:
+    async def _close(self, run: str) -> EndedRun:
         """Close a run that has ended, and say where it stopped."""
-        reply = await self._scripts.run("settle", [run_key(run, part) for part in SETTLED], [])
+        reply = await self._scripts.run(
+            "close_run", [run_key(run, part) for part in CLOSED_PARTS], []
+        )
         if not reply:
             record = await self.get(run)
             if record is None:
                 raise Gone(f"there is no run {run} any more")
             raise StillRunning(run, record.state)
-        (step, checkpoint), order, lineages, draws = reply
-        drawn = order[0] is not None
-        return _Ended(
+        (step, checkpoint), order, lineages, tasks = reply
+        return EndedRun(
             run,
             int(step or 0),
             checkpoint.decode() if checkpoint else None,
-            dict(zip(("position", "epoch", "rows", "index"), map(int, order), strict=True))
-            if drawn
-            else {},
+            dict(zip(ORDER, map(int, order), strict=True)) if order[0] is not None else {},
             [lineage.decode() for lineage in lineages],
-            [draw.decode() for draw in draws],
+            [task.decode() for task in tasks],
         )
 
     async def get(self, run: str) -> RunRecord | None:
@@ -172,7 +111,7 @@ class Runs:
         if not found:
             return None
         fields: dict[str, Any] = {key.decode(): value.decode() for key, value in found.items()}
-        for name in ("config", "warnings", "summary"):
+        for name in ("config", "warnings", "metrics"):
             if name in fields:
                 fields[name] = json.loads(fields[name])
         return RunRecord.model_validate(
@@ -180,16 +119,64 @@ class Runs:
         )
 
     async def standing(self, run: str) -> tuple[bool, int]:
-        """Whether a run is over, is to be, or is gone; and the epoch of its learner. Three fields,
-        for who asks again and again."""
-        fields = ("state", "cancel_requested", "epoch")
-        state, cancel, epoch = await self._redis.hmget(run_key(run, "run"), *fields)
-        ends = state is None or cancel == b"1" or RunState(state.decode()).final
-        return ends, int(epoch or 0)
+        """Whether a run is over, is being cancelled, or is gone; and the epoch of its learner. Two
+        fields, for callers that ask again and again."""
+        state, epoch = await self._redis.hmget(run_key(run, "run"), "state", "epoch")
+        return state is None or RunState(state.decode()).ending, int(epoch or 0)
 
-    async def list(self) -> list[RunRecord]:
-        """All runs, newest first."""
-        ids = [id.decode() for id in await self._redis.zrevrange(RUNS, 0, -1)]
+    async def all(self) -> list[RunSummary]:
+        """All runs, newest first. O(runs)."""
+        return (await self.page(None))[0]
+
+    async def page(
+        self,
+        limit: int | None,
+        before: str | None = None,
+        wanted: Callable[[RunSummary], bool] = lambda run: True,
+    ) -> tuple[list[RunSummary], str | None]:
+        """Up to `limit` runs for which `wanted` is true, newest first, and the `before` of the
+        page that follows; None where there is none. Raises ValueError for a `before` that no page
+        has given. O(runs looked at); a page is not shifted by runs that come or go meanwhile."""
+        created, last = _parsed_cursor(before)
+        found: list[RunSummary] = []
+        offset, cursor = 0, ""
+        while True:
+            listed = await self._redis.zrevrangebyscore(
+                RUNS, created, "-inf", start=offset, num=PAGE, withscores=True
+            )
+            offset += len(listed)
+            # Runs of one moment are listed by descending id.
+            ids = [(id.decode(), at) for id, at in listed if at != created or id.decode() < last]
+            summaries = await self.summaries([id for id, _ in ids])
+            for (id, at), run in zip(ids, summaries, strict=True):
+                if run is None or not wanted(run):
+                    continue
+                if len(found) == limit:
+                    return found, cursor
+                found.append(run)
+                cursor = f"{at!r}-{id}"
+            if len(listed) < PAGE:
+                return found, None
+
+    async def summaries(self, ids: Sequence[str]) -> Sequence[RunSummary | None]:
+        """The runs with these ids; None for one that is gone."""
+        names = list(RunSummary.model_fields)
+        pipe = self._redis.pipeline(transaction=False)
+        for id in ids:
+            pipe.hmget(run_key(id, "run"), names)
+        rows = await pipe.execute() if ids else []
+        return [
+            RunSummary.model_validate(
+                {name: v.decode() for name, v in zip(names, row, strict=True) if v is not None}
+            )
+            if row[0] is not None
+            else None
+            for row in rows
+        ]
+
+    async def live(self) -> list[RunRecord]:
+        """All runs that are not over, whole, newest first."""
+        ids = [run.id for run in await self.all() if not run.state.final]
         return [record for id in ids if (record := await self.get(id)) is not None]
 
     async def active(self, pool: str) -> RunRecord | None:
@@ -203,14 +190,15 @@ class Runs:
         record = await self.get(run)
         if record is None:
             raise KeyError(f"there is no run {run}")
-        await self._redis.hset(run_key(run, "run"), "cancel_requested", "1")
-        queued = await self._redis.zrem(pool_key(record.pool, "queue"), run)
-        # One that its gateway died over is neither in the queue nor with a learner.
+        reason = "cancelled before it started"
+        if await self._redis.zrem(pool_key(record.pool, "queue"), run):
+            await self.set_state(run, RunState.CANCELLED, reason)
+            return
+        await self.set_state(run, RunState.CANCELLING, "it ends after its present step")
+        # A run is neither in the queue nor with a learner where a gateway died between the two.
         active = await self._redis.get(pool_key(record.pool, "active"))
-        if queued or active is None or active.decode() != run:
-            await self.set_state(
-                run, RunState.CANCELLED, "cancelled before it started", leaving=RunState.QUEUED
-            )
+        if active is None or active.decode() != run:
+            await self.set_state(run, RunState.CANCELLED, reason, leaving=RunState.CANCELLING)
 
     async def set_state(
         self,
@@ -236,22 +224,22 @@ class Runs:
         """End a run as failed. Its learner notices and goes on to the next."""
         return await self.set_state(run, RunState.FAILED, reason)
 
-    async def doom(self, run: str) -> None:
-        """Have no other run begin with one that is over, until it is deleted or spared."""
-        await self._scripts.run("doom_run", [run_key(run, "run")], [])
+    async def mark_deleting(self, run: str) -> None:
+        """Mark a run that is over, so that no other run starts from it or continues it."""
+        await self._scripts.run("mark_deleting", [run_key(run, "run")], [])
 
-    async def spare(self, run: str) -> None:
-        """A run is not deleted after all."""
+    async def unmark_deleting(self, run: str) -> None:
+        """Remove the mark: the run is not deleted."""
         await self._redis.hdel(run_key(run, "run"), "deleting")
 
-    async def free(self, record: RunRecord) -> bool:
-        """Take a run that is over out of its pool's queue; whether no learner holds it either."""
+    async def free(self, record: RunSummary) -> bool:
+        """Remove a run that is over from its pool's queue. Returns whether no learner holds it."""
         await self._redis.zrem(pool_key(record.pool, "queue"), record.id)
         active = await self._redis.get(pool_key(record.pool, "active"))
         return active is None or active.decode() != record.id
 
     async def delete(self, run: str) -> None:
-        """Forget a run that is over and that nobody holds. Raises StillRunning."""
+        """Delete the keys of a run that is over and that no learner holds. Raises StillRunning."""
         keys = [run_key(run, part) for part in RUN_PARTS]
         if not await self._scripts.run("delete_run", keys, []):
             raise StillRunning(run, "not over")
@@ -282,7 +270,7 @@ class Runs:
 
     async def update(self, run: str, epoch: int, fields: dict[str, Any]) -> None:
         """Set fields of the record. Raises Fenced."""
-        arguments = [part for name, value in fields.items() for part in (name, _written(value))]
+        arguments = [part for name, value in fields.items() for part in (name, text_of(value))]
         keys = [run_key(run, "run")]
         if await self._scripts.run("update_run", keys, [epoch, *arguments]) == -1:
             raise Fenced(run)
@@ -290,38 +278,16 @@ class Runs:
     async def finish(
         self, run: str, pool: str, state: str, reason: str, *, epoch: int | None = None
     ) -> None:
-        """End a run, let go of all it holds, and make room for the pool's next one. Raises Fenced
+        """End a run, free all that it holds, and make room for the pool's next one. Raises Fenced
         where `epoch` is an old learner's."""
         await self.set_state(run, state, reason, epoch=epoch)
-        await self._settle(run)
+        await self._close(run)
         await self._scripts.run("compare_delete", [pool_key(pool, "active")], [run])
 
-    async def lock_pool(self, pool: str, token: str, seconds: float) -> str:
-        """Become a pool's learner: '' where that worked, else the holder's token."""
-        key = pool_key(pool, "learner")
-        if await self._redis.set(key, token, nx=True, px=int(seconds * 1000)):
-            return ""
-        holder = await self._redis.get(key)
-        if holder is None:
-            return await self.lock_pool(pool, token, seconds)
-        # Ours already: the reply that said so was lost, and the client asked again.
-        return "" if holder.decode() == token else str(holder.decode())
 
-    async def pool_lock_seconds(self, pool: str) -> float:
-        """How long the lock lasts unless it is prolonged."""
-        return float(await self._redis.pttl(pool_key(pool, "learner"))) / 1000
-
-    async def prolong_pool(self, pool: str, token: str, seconds: float) -> bool:
-        """Keep the lock. False: it is someone else's, or lapsed."""
-        keys = [pool_key(pool, "learner")]
-        return bool(await self._scripts.run("compare_expire", keys, [token, int(seconds * 1000)]))
-
-    async def release_pool(self, pool: str, token: str) -> None:
-        """Give the lock up."""
-        await self._scripts.run("compare_delete", [pool_key(pool, "learner")], [token])
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    return json.dumps(value) if isinstance(value, dict | list) else value
+def _parsed_cursor(before: str | None) -> tuple[float, str]:
+    """(created, id) of the run after which a page begins."""
+    if before is None:
+        return math.inf, ""
+    created, _, id = before.rpartition("-")
+    return float(created), id

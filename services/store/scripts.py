@@ -32,3 +32,11 @@ class Scripts:
     async def run(self, name: str, keys: list[str], args: list[Any]) -> Any:
         """Run `lua/NAME.lua`."""
         return await self._loaded[name](keys=keys, args=args)
+
+
+class Noun:
+    """What each noun of the store calls Redis with."""
+
+    def __init__(self, redis: Any, scripts: Scripts) -> None:
+        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
+        self._scripts = scripts

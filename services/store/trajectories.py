@@ -10,7 +10,7 @@ from typing import Any
 
 from services.store.errors import Fenced, PlanStands, Unplanned
 from services.store.keys import run_key
-from services.store.scripts import Scripts
+from services.store.scripts import Noun
 
 READ = 1000
 """Groups per read."""
@@ -18,35 +18,30 @@ READ = 1000
 
 @dataclass(frozen=True)
 class Group:
-    """What the stream says of a group. `draw` is "position:epoch:rows:index"."""
+    """What the stream says of a group. `task` is "position:epoch:rows:index"."""
 
     entry: str
-    draw: str
+    task: str
     min_version: int
     lineage: str
     bytes: int
 
 
-class Trajectories:
+class Trajectories(Noun):
     """What the learner does with groups."""
 
-    def __init__(self, redis: Any, scripts: Scripts) -> None:
-        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
-        self._scripts = scripts
-
     async def pending(self, run: str) -> list[Group]:
-        """All groups that were read, by whomever, and are not acknowledged."""
+        """All groups that any learner has read and no commit has acknowledged."""
         found: list[Group] = []
         while more := await self._read(run, found[-1].entry if found else "0", None):
             found += more
         return found
 
     async def read(self, run: str, wait: float) -> list[Group]:
-        """Groups that nobody has read, waiting up to `wait` seconds for the first. Where none
-        comes: all that are pending, so that the caller sees again what it has already; but
-        nothing where `wait` is 0.
+        """New groups, waiting up to `wait` seconds for the first. If none comes, all pending ones,
+        which the caller may know already; nothing if `wait` is 0.
 
-        Redis counts a group as read when it has sent it. Where that reply was lost, or went to a
+        Redis counts a group as read once it has sent it. If that reply was lost, or went to a
         learner that was replaced and does not know it yet, the group never comes as new.
         """
         if wait == 0:
@@ -58,38 +53,36 @@ class Trajectories:
         reply: Any = await self._redis.xreadgroup(
             "learner", "rank0", streams, count=READ, block=block
         )
-        entries = reply.values() if isinstance(reply, dict) else [item[1] for item in reply or []]
-        groups: list[Group] = []
-        for entry, fields in (pair for batch in entries for pair in _flat(batch)):
-            if fields:
-                said = {key.decode(): value.decode() for key, value in fields.items()}
-                groups.append(
-                    Group(
-                        entry.decode(),
-                        said["draw"],
-                        int(said["min_version"]),
-                        said["lineage"],
-                        int(said["bytes"]),
-                    )
-                )
-        return groups
+        batches = reply.values() if isinstance(reply, dict) else [item[1] for item in reply or []]
+        return [
+            Group(
+                entry.decode(),
+                fields[b"task"].decode(),
+                int(fields[b"min_version"]),
+                fields[b"lineage"].decode(),
+                int(fields[b"bytes"]),
+            )
+            for batch in batches
+            for entry, fields in _flat(batch)
+            if fields
+        ]
 
-    async def awaited(self, run: str, lineage: str) -> dict[int, int]:
+    async def in_flight(self, run: str, lineage: str) -> dict[int, int]:
         """How many groups are being sampled and scored, by the version of `lineage` that their
         leases were granted for."""
         keys = [run_key(run, part) for part in ("attempts", "held")]
-        reply = [int(part) for part in await self._scripts.run("awaited", keys, [lineage])]
+        reply = [int(part) for part in await self._scripts.run("in_flight", keys, [lineage])]
         return dict(zip(reply[::2], reply[1::2], strict=True))
 
-    async def left_out(self, run: str) -> tuple[int, float]:
-        """How many groups were left out for want of a signal since the run was submitted, and the
-        sum of their mean rewards."""
-        names = ["left_out_total", "left_out_reward"]
+    async def filtered(self, run: str) -> tuple[int, float]:
+        """How many groups without a signal were filtered since the run was submitted, and the sum
+        of their mean rewards."""
+        names = ["filtered_total", "filtered_reward"]
         total, reward = await self._redis.hmget(run_key(run, "order"), names)
         return int(total or 0), float(reward or 0)
 
     async def plan(self, run: str, epoch: int, step: int, pairs: list[tuple[str, str]]) -> None:
-        """Record batch `step` as (entry, draw) pairs. Raises Fenced, and PlanStands where the
+        """Record batch `step` as (entry, task) pairs. Raises Fenced, and PlanStands where the
         step has another plan or is covered by a checkpoint."""
         keys = [run_key(run, "run"), run_key(run, "plans")]
         recorded = await self._scripts.run("plan", keys, [epoch, step, json.dumps(pairs)])
@@ -102,26 +95,26 @@ class Trajectories:
         """Recorded plans that no commit covers."""
         found = await self._redis.hgetall(run_key(run, "plans"))
         return {
-            int(step): [(entry, draw) for entry, draw in json.loads(plan)["pairs"]]
+            int(step): [(entry, task) for entry, task in json.loads(plan)["pairs"]]
             for step, plan in found.items()
         }
 
     async def payloads(self, run: str, positions: list[int]) -> list[bytes]:
-        """The groups of these draws. Raises KeyError naming one that is gone."""
+        """The groups of these tasks. Raises KeyError naming one that is gone."""
         if not positions:
             return []
         found = await self._redis.hmget(run_key(run, "blobs"), [str(p) for p in positions])
         for position, blob in zip(positions, found, strict=True):
             if blob is None:
-                raise KeyError(f"the group of draw {position} is not in run {run}'s stream")
+                raise KeyError(f"the group of task {position} is not in run {run}'s stream")
         return [blob for blob in found if blob is not None]
 
-    async def send_back(self, run: str, epoch: int, entries: list[str], *, limit: int) -> int:
-        """Have stale groups sampled again; a draw that was stale `limit` times is dropped as
+    async def requeue(self, run: str, epoch: int, entries: list[str], *, limit: int) -> int:
+        """Have stale groups sampled again; a task that was stale `limit` times is dropped as
         `too_slow`. Returns how many were. Raises Fenced."""
         parts = ("run", "groups", "blobs", "bytes", "returned", "tries", "ledger")
         keys = [run_key(run, part) for part in parts]
-        dropped = await self._scripts.run("take_out", keys, [epoch, limit, *entries])
+        dropped = await self._scripts.run("requeue", keys, [epoch, limit, *entries])
         if dropped == -1:
             raise Fenced(run)
         return int(dropped)

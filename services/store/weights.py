@@ -7,15 +7,11 @@ import msgspec
 from services.contracts.weights import WeightManifest, decode_manifest
 from services.store.errors import Fenced
 from services.store.keys import run_key
-from services.store.scripts import Scripts
+from services.store.scripts import Noun
 
 
-class Weights:
+class Weights(Noun):
     """One writer (the learner that holds the run), any number of followers."""
-
-    def __init__(self, redis: Any, scripts: Scripts) -> None:
-        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
-        self._scripts = scripts
 
     async def publish(self, epoch: int, manifest: WeightManifest, *, keep: int) -> None:
         """Register a version whose files are durable; about `keep` manifests stay listed.

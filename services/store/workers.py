@@ -1,41 +1,35 @@
 """Rollout workers by their last heartbeat, in Redis' own time: hosts need not agree on it."""
 
-from typing import Any
-
 from services.contracts.records import WorkerRecord
 from services.store.keys import POOLS, pool_key
-from services.store.scripts import Scripts
+from services.store.scripts import Noun
 
 GONE_SECONDS = 30.0
 """A worker that has not been heard of for this long is not listed."""
 
 
-class Workers:
-    """Two keys per pool: what each worker said, and when."""
-
-    def __init__(self, redis: Any, scripts: Scripts) -> None:
-        self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
-        self._scripts = scripts
+class Workers(Noun):
+    """Two keys per pool: each worker's record, and when its heartbeat came."""
 
     async def heartbeat(self, record: WorkerRecord) -> None:
-        """Say that a worker lives, and how it is."""
+        """Record that a worker is alive, and its state."""
         await self._redis.sadd(POOLS, record.pool)
-        said = record.model_dump_json(exclude={"heartbeat"})
-        await self._scripts.run("heartbeat", self._keys(record.pool), [record.id, said])
+        text = record.model_dump_json(exclude={"heartbeat"})
+        await self._scripts.run("heartbeat", self._keys(record.pool), [record.id, text])
 
     async def seen(self, pool: str) -> tuple[float, list[WorkerRecord]]:
         """Redis' clock (Unix seconds), and the workers of a pool that were heard of lately."""
         keys, silence = self._keys(pool), int(GONE_SECONDS * 1000)
-        clock, *said = await self._scripts.run("workers", keys, [silence])
+        clock, *reply = await self._scripts.run("workers", keys, [silence])
         now = int(clock) / 1000
         records = [
             WorkerRecord.model_validate_json(text).at(now, float(beat) / 1000)
-            for text, beat in zip(said[::2], said[1::2], strict=True)
+            for text, beat in zip(reply[::2], reply[1::2], strict=True)
         ]
         return now, sorted(records, key=lambda record: record.id)
 
     async def remove(self, pool: str, id: str) -> None:
-        """A worker says goodbye."""
+        """Remove a worker that stops."""
         await self._scripts.run("worker_leaves", self._keys(pool), [id])
 
     def _keys(self, pool: str) -> list[str]:

@@ -6,14 +6,19 @@ from collections.abc import Iterator
 import pytest
 
 from services.cli.client import Gateway
-from services.launch import Stack
+from services.launch import Stack, supervised_part
 from tests.chaos.killing import REAL, SEED, Chaos, options
 
 
 @pytest.fixture(scope="package")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
     data = tmp_path_factory.mktemp("chaos")
-    with Stack(options(data, rollouts=1 if REAL else 2)) as stack:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Stack(options(data, rollouts=1 if REAL else 2)) as stack,
+    ):
+        # The pause before a restart doubles with each kill of a part within a minute.
+        patch.setattr(supervised_part, "LONGEST_PAUSE", 0.5)
         one = Chaos(stack, Gateway(stack.gateway_url, still_there=stack.check))
         one.prepare()
         yield one
@@ -27,6 +32,6 @@ def chaos(installed: Chaos) -> Chaos:
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
-    """The same for the same seed and test, whatever else is run."""
+    """Random numbers that depend only on the seed and the test."""
     print(f"HEADRACE_CHAOS_SEED={SEED}")
     return random.Random(f"{SEED}/{request.node.name}")

@@ -32,7 +32,7 @@ RIGHT = [6, 4, 2]
 STAND_IN = {
     "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m tests.scripted_vllm",
     "HEADRACE_SCRIPTED_VLLM": json.dumps(
-        {"replies": [RIGHT], "tokens_per_second": 10, "update_seconds": 0.05}
+        {"replies": [RIGHT], "tokens_per_second": 10, "update_seconds": 0.1}
     ),
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     # Nothing here needs a GPU, and no number of them limits how many parts there may be.
@@ -52,7 +52,7 @@ def options(data: Path, rollouts: int) -> UpOptions:
         ranks=2,
         environment={} if REAL else STAND_IN,
         grace=10,
-        restart_limit=1000,
+        start_tries=1000,
     )
 
 
@@ -149,10 +149,10 @@ class Chaos:
         audit: dict[str, Any] = self.get(f"/v1/runs/{run}/audit")
         story = f"HEADRACE_CHAOS_SEED={SEED}; killed: {'; '.join(self.done)}; {audit}"
         assert (audit["lost"], audit["duplicated"]) == (0, 0), story
-        # A draw that kills have made stale three times may end so; nothing else ends untrained.
+        # A task that kills have made stale three times may end so; nothing else ends untrained.
         assert audit["dropped"].keys() <= {"too_slow"}, story
         dropped = sum(audit["dropped"].values())
-        assert audit["drawn"] == audit["trained"] + dropped + audit["in_flight"], story
+        assert audit["tasks"] == audit["trained"] + dropped + audit["in_flight"], story
         assert audit["max_staleness_seen"] <= ETA, story
         assert also.items() <= audit.items(), story
         return audit

@@ -20,10 +20,10 @@ from typing import Any
 
 import redis
 
-from bench.machine import describe
+from bench.results import machine
 from services.cli.client import Gateway
 from services.launch import Stack
-from services.process import PART, marked
+from services.runtime.process import PART, marked
 from services.store.keys import run_key
 from tests.chaos.killing import ETA, FINAL, GROUPS, SEED, Chaos, options
 from tests.chaos.victims import VICTIMS, kill
@@ -119,7 +119,7 @@ class Soak:
         return {
             "seed": SEED,
             "minutes": MINUTES,
-            "machine": describe(),
+            "machine": machine(),
             "killed": dict(sorted(self.killed.items())),
             "recovery_seconds": {
                 victim: {"median": statistics.median(seconds), "longest": max(seconds)}

@@ -13,38 +13,36 @@ from tests.integration.launch.conditions import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900 if REAL else 240)]
 
-STEPS = 20
-# A learner that was killed, or lost its Redis, costs seconds, to import torch and until its lock
-# has lapsed. While the gateway is away, nobody here sees how far the run is.
-KILLS = dict.fromkeys(VICTIMS, 2) | {"learner rank": 1, "torchrun": 1, "gateway": 1, "Redis": 1}
+STEPS = 12
+# More than a run trains until a worker notices that its vLLM hangs, or until a killed gateway says
+# again how far the run is.
+LONG = 60
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_run_survives_the_death_of(chaos: Chaos, chance: random.Random, victim: str) -> None:
     run = chaos.submit(STEPS)
 
-    for step in sorted(chance.sample(range(STEPS - 4), 1 if REAL else KILLS[victim])):
-        chaos.reaches(run, step)
-        threading.Event().wait(chance.uniform(0, 0.5))
-        chaos.kill(run, [victim], chance)
+    chaos.reaches(run, chance.randrange(STEPS - 4))
+    threading.Event().wait(chance.uniform(0, 0.5))
+    chaos.kill(run, [victim], chance)
 
     chaos.unharmed(run, STEPS)
 
 
 def test_a_run_survives_the_death_of_several_at_once(chaos: Chaos, chance: random.Random) -> None:
-    run = chaos.submit(2 * STEPS)
+    run = chaos.submit(LONG)
 
-    for step in sorted(chance.sample(range(STEPS), 2)):
-        chaos.reaches(run, step)
-        threading.Event().wait(chance.uniform(0, 0.5))
-        others = [victim for victim in VICTIMS if victim != "vLLM in a weight update"]
-        chaos.kill(run, chance.sample(others, 3), chance)
+    chaos.reaches(run, chance.randrange(STEPS - 4))
+    threading.Event().wait(chance.uniform(0, 0.5))
+    others = [victim for victim in VICTIMS if victim != "vLLM in a weight update"]
+    chaos.kill(run, chance.sample(others, 3), chance)
 
-    chaos.unharmed(run, 2 * STEPS)
+    chaos.unharmed(run, LONG)
 
 
 def test_a_run_survives_a_vllm_that_hangs(chaos: Chaos, chance: random.Random) -> None:
-    run = chaos.submit(4 * STEPS)
+    run = chaos.submit(LONG)
     chaos.reaches(run, chance.randrange(2, STEPS))
     hung = chance.choice(that_can_hang(chaos.stack))
 
@@ -53,4 +51,4 @@ def test_a_run_survives_a_vllm_that_hangs(chaos: Chaos, chance: random.Random) -
 
     # Its worker notices, by the leases' time, and ends it: a hung server holds a GPU.
     eventually(lambda: hung not in VICTIMS["vLLM"](chaos.stack), within=300 if REAL else 60)
-    chaos.unharmed(run, 4 * STEPS)
+    chaos.unharmed(run, LONG)

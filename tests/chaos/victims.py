@@ -68,9 +68,10 @@ def updating(stack: Stack) -> list[int]:
         for server in children(worker):
             try:
                 command = Path(f"/proc/{server}/cmdline").read_text().split("\0")
-                port = command[command.index("--port") + 1]
-                asked = httpx.get(f"http://127.0.0.1:{port}/is_paused", timeout=5, trust_env=False)
-                if asked.json()["is_paused"]:
+                socket = command[command.index("--uds") + 1]
+                with httpx.Client(transport=httpx.HTTPTransport(uds=socket), timeout=5) as http:
+                    paused = http.get("http://vllm/is_paused").json()["is_paused"]
+                if paused:
                     return [server, *descendants(server)]
             except (OSError, ValueError, httpx.HTTPError):
                 continue

@@ -1,6 +1,6 @@
-"""One installation for all tests here: images built, the CPU profile started, all of it gone again.
+"""One installation for all tests here: builds images, starts the CPU profile, removes everything.
 
-HEADRACE_COMPOSE_BUILD=no takes images that are there already.
+HEADRACE_COMPOSE_BUILD=no uses existing images.
 """
 
 import os
@@ -14,7 +14,7 @@ from tests.compose.installation import Installation, build
 
 @pytest.fixture(scope="session")
 def installation() -> Iterator[Installation]:
-    """Images, and nothing started yet."""
+    """The installation with its images, not started."""
     assert shutil.which("docker"), "these tests need Docker with Compose"
     installation = Installation()
     if os.environ.get("HEADRACE_COMPOSE_BUILD") != "no":
@@ -28,6 +28,6 @@ def installation() -> Iterator[Installation]:
 
 @pytest.fixture(scope="session")
 def running(installation: Installation) -> Installation:
-    """All of it started and healthy."""
+    """The installation, started and healthy."""
     installation.up()
     return installation

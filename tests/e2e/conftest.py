@@ -1,7 +1,7 @@
-"""One real vLLM server for all end-to-end tests of a session, and the small model it serves.
+"""One real vLLM server for the tests of one file, and the small model it serves.
 
-Starting vLLM takes half a minute; tests share one server and leave it on `full_a`'s weights or
-say otherwise. The server starts with random weights, as it does for a run.
+Starting vLLM takes half a minute, so tests share one server. A test leaves it with the weights
+`full_a`, unless its docstring says otherwise. The server starts with random weights, as for a run.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from rollout.policy import PolicyClient, Snapshot
-from rollout.vllm_server import VLLMServer
+from rollout.vllm.client import PolicyClient, WeightUpdate
+from rollout.vllm.server import VLLMServer
 from services.cli.client import Gateway
+from services.cli.demo import upload_sums
 from services.contracts.config.vllm import VLLM
-from services.demo import upload_sums
-from services.gpus import installed_device
 from services.launch import Stack, UpOptions
+from services.runtime.gpus import installed_device
 
 VOCABULARY = 32
 CONTEXT = 512
@@ -37,7 +37,7 @@ class TinyModel:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
-    """Made from nothing, seeded."""
+    """A model with seeded random weights."""
     import torch
     from safetensors import safe_open
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -84,7 +84,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     return TinyModel(folder, snapshots[0], snapshots[1], tensors)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def vllm_server(
     tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[VLLMServer]:
@@ -102,19 +102,19 @@ async def vllm_server(
     await server.stop()
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture(loop_scope="module")
 async def policy(vllm_server: VLLMServer, tiny_model: TinyModel) -> AsyncIterator[PolicyClient]:
     """A client whose server has the weights `full_a` under the tag `aaaaaa:1`."""
-    client = PolicyClient(vllm_server.url)
+    client = PolicyClient(vllm_server.socket)
     async with asyncio.timeout(60):
         await client.load(snapshot(tiny_model, tiny_model.full_a, "aaaaaa:1"))
     yield client
     await client.close()
 
 
-def snapshot(model: TinyModel, path: Path, tag: str) -> Snapshot:
+def snapshot(model: TinyModel, path: Path, tag: str) -> WeightUpdate:
     """`path` as a full snapshot of version `tag`."""
-    return Snapshot(str(path), tag, model.tensors)
+    return WeightUpdate(str(path), tag, model.tensors)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.process import INSTANCE, marked
+from services.runtime.process import INSTANCE, marked
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
 
@@ -27,10 +27,16 @@ def test_the_demo_learns_sums_that_carry(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "killing it" not in done.stdout + done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
+    assert told.keys() == {
+        *("accuracy_before", "accuracy_after", "steps", "seconds"),
+        *("run", "trained_samples_per_second", "checkpoint", "plot"),
+    }
     assert told["accuracy_before"] <= 0.5
     assert told["accuracy_after"] >= 0.9
     assert told["steps"] == 70
-    assert told["seconds"] <= 480
+    assert 0 < told["seconds"] <= 480
+    assert told["trained_samples_per_second"] > 0
+    assert Path(told["plot"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert (Path(told["checkpoint"]) / "model.safetensors").is_file()
     instance = json.loads((tmp_path / "data" / "up.json").read_text())["instance"]
     assert marked({INSTANCE: instance}) == []

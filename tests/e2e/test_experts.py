@@ -10,18 +10,18 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from learner.logprobs import TokenLogprobs, packed_row
-from learner.models import make_model, save_description
-from learner.publish import snapshot
-from rollout.policy import PolicyClient, Snapshot
-from rollout.samples import sampling_params
-from rollout.vllm_server import VLLMServer
+from learner.model.loading import make_model, save_description
+from learner.model.logprobs import TokenLogprobs, packed_row
+from learner.persist.publisher import host_weights
+from rollout.vllm.client import PolicyClient, WeightUpdate
+from rollout.vllm.response import sampling_params
+from rollout.vllm.server import VLLMServer
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
-from services.gpus import installed_device
+from services.runtime.gpus import installed_device
 
-pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 MODEL = ScratchModel(
     source="scratch",
@@ -65,11 +65,13 @@ async def test_published_experts_are_those_that_vllm_serves(tmp_path: Path) -> N
         client = await server.start()
         gaps = []
         for number, loaded in enumerate(versions, 1):
-            published = snapshot(loaded, number, 0.0)
+            published = host_weights(loaded, number, 0.0)
             path = tmp_path / f"{number}.safetensors"
             save_file(published.tensors, path, metadata={"format": "pt"})
             async with asyncio.timeout(120):
-                await client.load(Snapshot(str(path), f"aaaaaa:{number}", len(published.tensors)))
+                await client.load(
+                    WeightUpdate(str(path), f"aaaaaa:{number}", len(published.tensors))
+                )
                 params = sampling_params(Sampling(max_tokens=32, ignore_eos=True), [2], 100)
                 samples = await client.generate(PROMPT, 4, params)
             gaps += [

@@ -11,19 +11,19 @@ import pytest_asyncio
 import torch
 from safetensors.torch import load_file, save_file
 
-from learner.adapters import add_adapters
-from learner.lead import export_description
-from learner.logprobs import TokenLogprobs, packed_row
-from learner.models import LoadedModel, make_model
-from learner.publish import snapshot
-from rollout.policy import LoadRefused, PolicyClient, Snapshot
-from rollout.samples import Sample, sampling_params
-from rollout.vllm_server import VLLMServer
+from learner.model.loading import LoadedModel, make_model
+from learner.model.logprobs import TokenLogprobs, packed_row
+from learner.model.lora import add_adapters
+from learner.persist.export_model import export_description
+from learner.persist.publisher import host_weights
+from rollout.vllm.client import LoadRefused, PolicyClient, WeightUpdate
+from rollout.vllm.response import Sample, sampling_params
+from rollout.vllm.server import VLLMServer
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
-from services.gpus import installed_device
+from services.runtime.gpus import installed_device
 from tests.served import is_paused, live_version
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
@@ -44,7 +44,9 @@ class Served:
 
     async def load(self, version: str) -> None:
         path = self.versions[version]
-        await self.policy.load(Snapshot(str(path), f"a:{version}", len(load_file(path)), "adapter"))
+        await self.policy.load(
+            WeightUpdate(str(path), f"a:{version}", len(load_file(path)), "adapter")
+        )
 
     def logprobs(self, version: str, sample: Sample, temperature: float) -> torch.Tensor:
         """What the learner makes of the sample's tokens with that version's adapters."""
@@ -71,7 +73,7 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
     versions = {}
     for version in ("1", "2"):
         torch.manual_seed(int(version))
-        tensors = snapshot(loaded, int(version), 0.0).tensors
+        tensors = host_weights(loaded, int(version), 0.0).tensors
         versions[version] = root / f"v{version}.safetensors"
         save_file({n: 0.3 * torch.randn_like(t) for n, t in tensors.items()}, versions[version])
     server = VLLMServer(
@@ -150,10 +152,10 @@ async def test_what_is_no_adapter_of_the_run_leaves_the_old_one_serving(
         else:
             save_file(what, path)
         with pytest.raises(LoadRefused, match="weights kept"):
-            await served.policy.load(Snapshot(str(path), "a:9", len(good), "adapter"))
+            await served.policy.load(WeightUpdate(str(path), "a:9", len(good), "adapter"))
     with pytest.raises(LoadRefused, match="kind 'full'"):
-        await served.policy.load(Snapshot(str(served.versions["2"]), "a:9", len(good)))
+        await served.policy.load(WeightUpdate(str(served.versions["2"]), "a:9", len(good)))
 
-    assert await live_version(served.policy.url) == "a:1"
-    assert not await is_paused(served.policy.url)
+    assert await live_version(served.policy.socket) == "a:1"
+    assert not await is_paused(served.policy.socket)
     await sampled_by(served, "1")

@@ -11,23 +11,23 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rollout.policy import JSON_BODY, LoadRefused, PolicyClient, RequestRefused, UpdateMode
-from rollout.prompts import load_tokenizer, vocabulary
-from rollout.samples import (
+from rollout.vllm.client import JSON_BODY, LoadRefused, PolicyClient, RequestRefused, UpdateMode
+from rollout.vllm.model_files import load_tokenizer, vocabulary
+from rollout.vllm.response import (
     Sample,
     parse_answer,
     request_body,
     sampling_params,
-    stopping_behind,
+    stopping_after,
 )
-from rollout.vllm_server import VLLMFailed, VLLMServer
+from rollout.vllm.server import VLLMFailed, VLLMServer
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
-from services.gpus import installed_device
+from services.runtime.gpus import installed_device
 from tests.e2e.conftest import CONTEXT, TinyModel, snapshot
 from tests.served import is_paused, live_version
 
-pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 PROMPT = [0, 4, 13, 5, 17]
 SAMPLING = Sampling(temperature=0.8, max_tokens=48)
@@ -90,8 +90,10 @@ async def test_tokens_that_top_k_and_top_p_leave_are_told_and_share_all_probabil
         expected = [
             sorted(row[:5][inside].tolist()) for row, inside in zip(ids, before < 0.6, strict=True)
         ]
-        assert sample.kept is not None
-        found = [sample.kept.cut(i, i + 1).ids.tolist() for i in range(len(sample.token_ids))]
+        assert sample.sampling_mask is not None
+        found = [
+            sample.sampling_mask.cut(i, i + 1).ids.tolist() for i in range(len(sample.token_ids))
+        ]
         # Where rounding cannot decide.
         clear = ((before - 0.6).abs() > 1e-3).all(-1) & (best[:, 4] - best[:, 5] > 1e-3)
         assert clear.sum() > 0.8 * len(found)
@@ -110,7 +112,7 @@ async def test_a_completion_ends_behind_the_text_that_it_is_to_stop_at(
 ) -> None:
     tokenizer = load_tokenizer(tiny_model.folder)
     params = sampling_params(Sampling(temperature=2.0, max_tokens=400, ignore_eos=True), [1], 400)
-    samples = await policy.generate(PROMPT, 16, stopping_behind(params, "+", {}))
+    samples = await policy.generate(PROMPT, 16, stopping_after(params, "+", {}))
 
     texts = tokenizer.batch_decode([sample.token_ids for sample in samples])
     assert {sample.finish_reason for sample in samples} >= {"stop"}
@@ -144,7 +146,7 @@ async def test_weights_that_change_in_flight_show_as_version_spans(
         assert sample.spans[0].end == sample.spans[1].start
         assert sample.spans[1].end == len(sample.token_ids) == 450
     assert paused < 5
-    assert await live_version(policy.url) == "aaaaaa:2"
+    assert await live_version(policy.socket) == "aaaaaa:2"
 
 
 async def test_new_requests_after_an_update_are_sampled_by_the_new_weights_alone(
@@ -310,8 +312,8 @@ async def test_a_broken_snapshot_leaves_the_old_weights_serving(
         await policy.load(snapshot(tiny_model, path, "aaaaaa:9"))
 
     assert says in str(refused.value)
-    assert await live_version(policy.url) == "aaaaaa:1"
-    assert not await is_paused(policy.url)
+    assert await live_version(policy.socket) == "aaaaaa:1"
+    assert not await is_paused(policy.socket)
     (sample,) = await assert_serves(policy, tiny_model, tiny_model.full_a, n=1)
     assert [span.version for span in sample.spans] == ["aaaaaa:1"]
 
@@ -326,7 +328,7 @@ async def test_an_update_after_a_refused_one_works(
 
     await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
 
-    assert await live_version(policy.url) == "aaaaaa:2"
+    assert await live_version(policy.socket) == "aaaaaa:2"
     await assert_serves(policy, tiny_model, tiny_model.full_b)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rollout.weight_transfer import WEIGHTS_KEPT, WEIGHTS_MIXED
-from rollout.weight_transfer_engine import SafetensorsEngine, UpdateInfo, WeightTransferError
+from rollout.vllm_plugin.engine import SafetensorsEngine, UpdateInfo, WeightTransferError
+from rollout.vllm_plugin.weight_file import WEIGHTS_KEPT, WEIGHTS_MIXED
 
 pytestmark = pytest.mark.vllm
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.api_key import BadKeyFile, first_key, is_loopback, key_for, read_key
+from services.runtime.api_key import BadKeyFile, first_key, is_loopback, key_for, read_key
 from services.settings import Settings
 
 
@@ -64,10 +64,10 @@ def test_the_key_of_the_data_folder_goes_to_its_own_gateway_only(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]"])
-def test_only_this_machine_reaches_loopback(host: str) -> None:
+def test_a_listener_on_loopback_is_reached_by_this_machine_only(host: str) -> None:
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "box", "localhost.com"])
-def test_others_reach_everything_else(host: str) -> None:
+def test_a_listener_on_other_addresses_is_reached_by_others(host: str) -> None:
     assert not is_loopback(host)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BASE = ("services", "reward", "recipes")
 ALL = (*BASE, "rollout", "learner", "bench", "deploy", "tests")
 # The demo, and the process of a reward model: they run only where everything is installed.
-NOT_THERE = ("services/demo.py", "reward/models/scorer.py")
+NOT_THERE = ("services/cli/demo.py", "reward/models/scorer.py")
 FOUND = packages_distributions()
 
 

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pytest
+
 from services.contracts.events import Event
-from services.contracts.records import HeldDraw, RunRecord, RunState, WorkerRecord
-from services.contracts.why import Flow, LearnerHold, OldestDraw, OpenEvaluation, Situation
-from services.diagnosis import diagnose
+from services.contracts.records import HeldTask, HostLoad, RunRecord, RunState, WorkerRecord
+from services.contracts.why import Flow, LearnerHold, OldestTask, OpenEvaluation, Situation
+from services.diagnosis.diagnose import GIB, diagnose
 from services.store.insight import lock_token, parse_hold
 
 NOW = 1_000.0
@@ -13,7 +15,7 @@ LEARNER = LearnerHold(host="box", pid=7, held_seconds=60, prolonged_seconds_ago=
 
 
 def run(**fields: Any) -> RunRecord:
-    config = {"algorithm": {"prompts_per_step": 4}, "rollout": {"late_groups": "wait"}}
+    config = {"algorithm": {"prompts_per_step": 4}, "rollout": {"stragglers": "wait"}}
     given: dict[str, Any] = {
         "id": "r1", "name": "mine", "pool": "default", "kind": "rl", "state": RunState.RUNNING,
         "config": config, "created": 0.0, "step": 7, "max_steps": 20, "version": 7,
@@ -38,7 +40,7 @@ def step(ago: float, **data: Any) -> Event:
 
 
 def said(**fields: Any) -> tuple[str, str]:
-    given: dict[str, Any] = {"now": NOW, "run": run(), "learner": LEARNER, "workers": [worker()]}
+    given: dict[str, Any] = {"time": NOW, "run": run(), "learner": LEARNER, "workers": [worker()]}
     why = diagnose(Situation(**given | fields))
     return why.cause, why.words
 
@@ -91,7 +93,7 @@ def test_a_paused_run_has_a_reason() -> None:
     )
 
 
-def test_a_run_that_is_over_has_one_too() -> None:
+def test_a_run_that_is_over_says_why() -> None:
     failed = run(state=RunState.FAILED, reason="there is no dataset 'd'")
     assert said(run=failed, learner=None, workers=[]) == (
         "over",
@@ -107,7 +109,7 @@ def test_a_running_run_without_a_learner_goes_on_when_there_is_one() -> None:
 
 
 def test_a_run_that_was_asked_to_end_ends_after_its_step() -> None:
-    assert said(run=run(cancel_requested=True))[0] == "cancelling"
+    assert said(run=run(state=RunState.CANCELLING))[0] == "cancelling"
 
 
 # --- while steps go on: what the last one measured ------------------------------------------------
@@ -128,19 +130,60 @@ def test_the_last_step_names_the_side_that_waited() -> None:
     )
 
 
+def load(idle_cores: float, free_gib: float, worker_gib: float = 7) -> HostLoad:
+    return HostLoad(
+        cores=4,
+        idle_cores=idle_cores,
+        free_memory=int(free_gib * GIB),
+        memory=int(worker_gib * GIB),
+    )
+
+
+@pytest.mark.parametrize(
+    ("hosts", "advice"),
+    [
+        (
+            {"a": load(0.1, 40)},
+            "No host has room for another worker (a: 0.1 of 4 cores idle, 40.0 GiB free, and a "
+            "worker uses 7.0): a worker on another machine helps, or a higher "
+            "rollout.max_staleness",
+        ),
+        (
+            {"a": load(3, 4)},
+            "No host has room for another worker (a: 3.0 of 4 cores idle, 4.0 GiB free, and a "
+            "worker uses 7.0): a worker on another machine helps, or a higher "
+            "rollout.max_staleness",
+        ),
+        (
+            {"a": load(0, 1), "b": load(2, 8)},
+            "Another worker helps, there is room for it (b: 2.0 of 4 cores idle, 8.0 GiB free, and "
+            "a worker uses 7.0); or a higher rollout.max_staleness",
+        ),
+        ({"a": None}, "More workers help, or a higher rollout.max_staleness"),
+    ],
+    ids=["no idle core", "no memory", "room on one of two hosts", "GPUs"],
+)
+def test_more_workers_are_recommended_only_where_cores_and_memory_are_free(
+    hosts: dict[str, HostLoad | None], advice: str
+) -> None:
+    workers = [worker(host, host=host, host_load=load) for host, load in hosts.items()]
+    _, words = said(workers=workers, events=[step(2, bottleneck="rollout")])
+    assert words.endswith(f"without enough of them. {advice}")
+
+
 def test_a_long_step_is_not_a_standstill_before_three_of_its_like() -> None:
     assert said(events=[step(59, **{"time/step": 20.0})])[0] == "none"
     assert said(events=[step(61, **{"time/step": 20.0})])[0] == "rollout"
 
 
-def test_groups_that_were_left_out_are_named_where_the_learner_waits() -> None:
+def test_groups_that_were_filtered_are_named_where_the_learner_waits() -> None:
     waiting = {"bottleneck": "rollout", "time/waiting_for_groups": 3.0}
-    words = said(events=[step(2, **waiting, **{"reward/groups_left_out": 0.625})])[1]
-    assert "3.0 s of it without enough of them, 62% of all groups were left out. More" in words
-    words = said(workers=[worker(state="generating")], events=[step(40)], flow=Flow(left_out=9))[1]
+    words = said(events=[step(2, **waiting, **{"reward/groups_filtered": 0.625})])[1]
+    assert "3.0 s of it without enough of them, 62% of all groups were filtered. More" in words
+    words = said(workers=[worker(state="generating")], events=[step(40)], flow=Flow(filtered=9))[1]
     assert words.startswith(
-        "the learner waits for groups (0 of 4 are there, 9 were left out for want of a signal), "
-        "for 40 s now: "
+        "the learner waits for groups (0 of 4 are there, 9 were filtered for equal "
+        "rewards), for 40 s now: "
     )
 
 
@@ -220,33 +263,31 @@ def test_groups_that_are_being_sampled_are_what_it_waits_for() -> None:
     assert words.endswith("3 groups are being sampled, at 1,250 tokens/s in all")
 
 
-def test_a_draw_of_a_silent_worker_goes_out_again_when_its_lease_lapses() -> None:
-    oldest = OldestDraw(
-        draw=28, place="generating", worker="dead", lease_seconds_left=21.4, timeline=[]
-    )
+def test_a_task_of_a_silent_worker_goes_out_again_when_its_lease_lapses() -> None:
+    oldest = OldestTask(task=28, place="generating", worker="dead", lease_seconds_left=21.4)
     _, words = said(
         workers=[worker(), worker("dead", heard=9)],
         flow=Flow(held=2), oldest=oldest, events=[step(40)],
     )  # fmt: skip
-    assert words.endswith("draw 28 is held by dead, which is silent; its lease lapses in 21 s")
+    assert words.endswith("task 28 is held by dead, which is silent; its lease lapses in 21 s")
     assert said(
         workers=[worker()],
         flow=Flow(held=2), oldest=oldest, events=[step(40)],
     )[1] == words  # fmt: skip
 
 
-def test_a_batch_that_has_a_plan_is_the_learners() -> None:
+def test_a_planned_batch_waits_for_the_learner() -> None:
     cause, words = said(flow=Flow(planned=4), planned_step=8, events=[step(40)])
     assert (cause, words) == ("learner", "the learner trains step 8, for 40 s now")
 
 
-def test_groups_enough_for_a_batch_are_the_learners_too() -> None:
+def test_enough_groups_for_a_batch_wait_for_the_learner() -> None:
     cause, words = said(flow=Flow(waiting=4), events=[step(40)])
     assert cause == "learner"
     assert words.startswith("4 groups wait, enough for step 8")
 
 
-def test_late_groups_are_what_a_learner_with_enough_groups_waits_for() -> None:
+def test_a_learner_with_enough_groups_waits_for_stragglers() -> None:
     flow = Flow(waiting=5, held=2)
     cause, words = said(flow=flow, events=[step(40)])
     assert cause == "rollout"
@@ -257,7 +298,7 @@ def test_late_groups_are_what_a_learner_with_enough_groups_waits_for() -> None:
     cause, words = said(flow=flow, events=[step(40)], workers=[])
     assert cause == "no_worker"
     resampling = run(
-        config={"algorithm": {"prompts_per_step": 4}, "rollout": {"late_groups": "resample"}}
+        config={"algorithm": {"prompts_per_step": 4}, "rollout": {"stragglers": "resample"}}
     )
     assert said(run=resampling, flow=flow, events=[step(40)])[0] == "learner"
 
@@ -278,6 +319,11 @@ def test_an_open_evaluation_comes_before_training() -> None:
         "on; training goes on after it",
     )
     assert said(evaluation=one, workers=[], events=[step(40)])[0] == "no_worker"
+    assert said(evaluation=one, workers=[worker(state="starting")], events=[step(40)]) == (
+        "vllm",
+        "an evaluation is open: 10 of 64 rows are answered, and no worker has its vLLM ready yet "
+        "(w is starting)",
+    )
 
 
 def test_midtraining_has_no_workers_to_wait_for() -> None:
@@ -293,8 +339,8 @@ def test_midtraining_has_no_workers_to_wait_for() -> None:
 
 
 def test_remarks_are_the_newest_warnings_and_errors_of_run_and_workers() -> None:
-    troubled = worker(error="scoring waits", oldest=HeldDraw(
-        draw=1, stage="scoring", leased_seconds=9, stage_seconds=4
+    troubled = worker(error="scoring waits", oldest=HeldTask(
+        task=1, stage="scoring", leased_seconds=9, stage_seconds=4
     ))  # fmt: skip
     why = diagnose(
         Situation(
@@ -327,6 +373,14 @@ def test_a_batch_without_any_reward_is_remarked_on_as_long_as_it_lasts() -> None
     (text,) = remarks(1.0)
     assert text.startswith("every reward of step 7 is 0: check the verifier")
     assert remarks(0.0) == []
+
+
+def test_the_warning_of_a_step_without_any_reward_is_shown_once() -> None:
+    events = [step(2, **{"reward/all_zero": 1.0})]
+    (remark,) = diagnose(Situation(NOW, run(), events=events)).remarks
+    events.append(event("warning", 1, message=remark.text))
+
+    assert diagnose(Situation(NOW, run(), events=events)).remarks == [remark]
 
 
 def test_a_lock_names_its_holder_and_since_when() -> None:

@@ -1,16 +1,18 @@
-"""What docs/ says against what the code has: metric names and dependencies."""
+"""Names in the documents exist in the code: metrics, dependencies, files, headings."""
 
 import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from reward.metrics import Metrics
 from services.contracts.records import PoolLoad, RunRecord, RunState, WorkerRecord
-from services.gateway.routes.metrics import Snapshot
+from services.gateway.routes.metrics import Scrape
+from services.store.keys import POOL_PARTS, RUN_PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 # A metric's name: a group and a name, either of which may have a part that varies.
@@ -65,7 +67,7 @@ def test_every_metric_of_the_learner_is_documented_and_no_other_is() -> None:
         f"evaluation/{key}" for key in returned_keys("services/store/evaluations.py", "outcome")
     }
     emitted |= {
-        key for key in returned_keys("learner/conductor.py", "after_step") if "/" not in key
+        key for key in returned_keys("learner/coordinate/coordinator.py", "_row") if "/" not in key
     } - {"message"}
 
     listed = {name for name in documented() if not name.startswith("headrace_")}
@@ -77,11 +79,11 @@ def test_every_metric_of_the_learner_is_documented_and_no_other_is() -> None:
 def test_every_prometheus_metric_is_documented_and_no_other_is() -> None:
     run = RunRecord(
         id="9f3a", name="a", pool="p", kind="rl", state=RunState.RUNNING, config={}, created=0.0,
-        summary={"reward/pass_at_8": 0.5},
+        metrics={"reward/pass_at_8": 0.5},
     )  # fmt: skip
     worker = WorkerRecord(id="w", pool="p", host="h", pid=1, state="idle")
     pool = PoolLoad(pool="p", run="9f3a", queued=0, workers=1, groups_in_flight=0, groups_wanted=0)
-    gateway = {family.name for family in Snapshot(True, [run], [worker], [pool]).collect()}
+    gateway = {family.name for family in Scrape(True, [run], [run], [worker], [pool]).collect()}
     reward = {family.name for family in Metrics().registry.collect()} | watched()
 
     listed = {stem(name) for name in documented() if name.startswith("headrace_")}
@@ -119,18 +121,74 @@ def test_every_direct_dependency_has_a_reason_and_nothing_else_has_one() -> None
     assert [name for name, reason in named.items() if not reason.strip()] == []
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "docs").glob("*.md")), ids=lambda file: file.name)
-def test_links_and_paths_in_the_text_exist(file: Path) -> None:
-    """Relative links, and names of files in backticks that begin with a folder of the tree."""
-    text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S)
-    links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text) if "://" not in link]
-    folders = "services|rollout|reward|learner|recipes|deploy|tests|docs|bench"
-    files = re.findall(rf"`((?:{folders})/[\w./-]+\.(?:py|lua|md|sh|yaml|txt))`", text)
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PACKAGES = "services|rollout|reward|learner|recipes|deploy|tests|docs|bench"
+# Made by a benchmark, and not part of the tree.
+MADE = {"bench/results/recipes.jsonl"}
 
-    broken = [link for link in links if not (file.parent / link).exists()]
-    broken += [name for name in files if not (ROOT / name).exists()]
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
+def test_links_paths_and_scripts_in_the_text_exist(file: Path) -> None:
+    """Relative links with their headings; in backticks, paths that begin with a folder of the tree,
+    modules of `services`, and Lua scripts by their bare name."""
+    text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S)
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    paths = set(re.findall(rf"`((?:{PACKAGES})/(?:[\w./-]*/|[\w./-]+\.\w+|))`", text)) - MADE
+    modules = re.findall(r"`(services(?:\.\w+)+)`", text)
+    paths |= {f"services/store/lua/{name}" for name in re.findall(r"`(\w+\.lua)`", text)}
+
+    broken = [link for link in links if not leads_somewhere(file, link)]
+    broken += [name for name in sorted(paths) if not (ROOT / name).exists()]
+    broken += [name for name in modules if find_spec(name) is None]
 
     assert broken == []
+
+
+def leads_somewhere(file: Path, link: str) -> bool:
+    """Whether the file that `link` in `file` names exists, and has the heading that it names."""
+    path, _, heading = link.partition("#")
+    target = file.parent / path if path else file
+    if not target.exists() or not heading:
+        return target.exists()
+    titles = re.findall(r"^#+ (.*)$", target.read_text(), re.M)
+    return heading in {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in titles}
+
+
+def test_each_message_in_the_table_of_problems_is_one_that_the_code_prints() -> None:
+    """A quoted message has `…` where the code fills something in."""
+    section = (ROOT / "docs" / "operate.md").read_text().split("## When something goes wrong\n")[1]
+    cells = re.findall(r"^\| (.*?) \|", section.partition("\n## ")[0], re.M)
+    quoted = [phrase for cell in cells for phrase in re.findall(r"`([^`]+)`", cell)]
+    sources = [file for name in PRINTING for file in sorted((ROOT / name).rglob("*.py"))]
+    texts = [text for file in sources for text in printed_texts(ast.parse(file.read_text()))]
+    texts += (ROOT / "deploy" / "setup.sh").read_text().splitlines()
+    # One text on each line: what stands for `…` ends with its text.
+    printed = "\n".join(text.replace("\n", " ") for text in texts)
+
+    gone = [
+        phrase
+        for phrase in quoted
+        if not re.search(".*?".join(map(re.escape, phrase.split("…"))), printed)
+    ]
+
+    assert len(quoted) > 50
+    assert gone == []
+
+
+PRINTING = ("services", "rollout", "reward", "learner")
+
+
+def printed_texts(tree: ast.AST) -> Iterator[str]:
+    """The texts in a module without its docstrings; `*` stands for what is filled in."""
+    described = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = (pattern(node) for node in ast.walk(tree) if id(node) not in described)
+    yield from filter(None, found)
+
+
+def test_every_redis_key_of_a_run_and_a_pool_is_documented_and_no_other_is() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    listed = re.findall(r"`headrace:\{(?:RUN|pool:P)\}:(\w+)`", text)
+    assert sorted(listed) == sorted((*RUN_PARTS, *POOL_PARTS))
 
 
 def test_the_readme_leads_to_every_document() -> None:

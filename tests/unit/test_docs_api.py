@@ -7,10 +7,10 @@ import pytest
 
 from reward.app import Service
 from reward.app import create_app as create_reward
-from reward.calls import Calls
 from reward.metrics import Metrics
-from reward.pool import Pool
+from reward.remote_pool import Calls
 from reward.verifiers.registry import build_registry
+from reward.workers.pool import Pool
 from services.gateway.app import create_app as create_gateway
 from services.gateway.settings import GatewaySettings
 

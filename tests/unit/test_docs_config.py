@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from recipes.reference import reference
+from deploy.config_reference import reference
 from services.contracts.config import MidtrainConfig, RLConfig
 from services.contracts.config.tags import fields_of, models_of
 
@@ -15,7 +15,7 @@ FILE = Path(__file__).resolve().parents[2] / "docs" / "config.md"
 def test_the_file_is_what_the_generator_prints() -> None:
     assert FILE.read_text() == reference(), (
         "a config model or a setting has changed; run: "
-        ".venv/bin/python -m recipes.reference > docs/config.md"
+        ".venv/bin/python -m deploy.config_reference > docs/config.md"
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services import first_start
+from services.launch import first_start
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -14,7 +14,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return first_start.main()
 
 
-def test_the_key_is_made_and_said_at_the_first_start_alone(
+def test_the_api_key_is_made_and_printed_at_the_first_start_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, monkeypatch) == 0
@@ -48,7 +48,7 @@ def test_a_folder_that_is_not_there_is_named(
     assert f"{tmp_path / 'none'} cannot be used for secrets" in capsys.readouterr().err
 
 
-def test_a_file_that_holds_nothing_is_no_secret(
+def test_an_empty_secret_file_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("api-key", "redis-password"):

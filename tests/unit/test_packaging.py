@@ -106,23 +106,6 @@ def test_the_reward_service_imports_neither_torch_nor_vllm() -> None:
     assert not {"torch", "vllm", "transformers"} & loaded_by("reward.app")
 
 
-def test_the_packages_import_each_other_one_way_only() -> None:
-    forbidden = {
-        "services": ("rollout", "reward", "learner"),
-        "rollout": ("reward", "learner"),
-        "reward": ("rollout", "learner"),
-        "learner": ("rollout", "reward"),
-    }
-    found = []
-    for package, others in forbidden.items():
-        imports = re.compile(rf"^\s*(?:from|import)\s+({'|'.join(others)})\b", re.MULTILINE)
-        for path in (ROOT / package).rglob("*.py"):
-            found += [
-                f"{path.relative_to(ROOT)}: {m[1]}" for m in imports.finditer(path.read_text())
-            ]
-    assert found == []
-
-
 def test_vllm_finds_the_weight_transfer_plugin() -> None:
     (plugin,) = entry_points(group="vllm.general_plugins", name="headrace_safetensors")
     assert callable(plugin.load())

@@ -58,3 +58,18 @@ def test_a_secret_that_cannot_be_read_is_named_by_its_variable(
     assert complaints(error.value) == [
         f"HEADRACE_API_KEY_FILE: {path} cannot be read: No such file or directory"
     ]
+
+
+def test_a_list_that_is_not_json_is_named_with_its_variable_and_the_format(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Lists(Settings):
+        verifiers: list[str] = []
+
+    monkeypatch.setenv("HEADRACE_VERIFIERS", "mine.py")
+    with pytest.raises(SettingsError) as raised:
+        Lists()
+    assert complaints(raised.value) == [
+        "HEADRACE_VERIFIERS: is not JSON. Write a list as "
+        """'["one", "two"]', and a mapping as '{"name": "value"}'"""
+    ]

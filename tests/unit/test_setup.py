@@ -4,6 +4,7 @@ import fcntl
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ esac
 shift 3
 echo "$@" >>"$ASKED"
 if [ -n "$PIP_FAILS" ] && echo "$@" | grep -q locks; then echo "$PIP_FAILS"; exit 1; fi
+case "$*" in *"-e .") echo "#!$PWD/.venv/bin/python" >.venv/bin/headrace ;; esac
 """
 
 
@@ -97,7 +99,7 @@ def test_the_profile_is_the_machines_unless_it_is_named(
     assert project.installs() == installed
 
 
-def test_a_second_time_does_nothing_until_something_has_changed(tmp_path: Path) -> None:
+def test_set_up_does_nothing_again_until_something_has_changed(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.setup()
     project.installs()
@@ -113,7 +115,44 @@ def test_a_second_time_does_nothing_until_something_has_changed(tmp_path: Path) 
     assert project.installs() == FROM_GPU
 
 
-def test_nothing_is_left_but_the_environment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bring", [shutil.copytree, shutil.move])
+def test_a_copied_or_moved_checkout_gets_an_environment_of_its_own(
+    tmp_path: Path, bring: Callable[[Path, Path], object]
+) -> None:
+    project = Project(tmp_path)
+    project.setup()
+    project.installs()
+    elsewhere = tmp_path / "elsewhere"
+    bring(project.root, elsewhere)
+    project.root = elsewhere
+
+    code, said = project.setup()
+
+    assert code == 0, said
+    assert "setup: .venv was made for another folder, so it is made again" in said
+    assert project.installs() == FROM_CPU
+    assert (elsewhere / ".venv/bin/headrace").read_text() == f"#!{elsewhere}/.venv/bin/python\n"
+    assert project.setup() == (0, "")
+
+
+def test_the_environment_of_another_checkout_is_left_alone_where_it_is_linked(
+    tmp_path: Path,
+) -> None:
+    project = Project(tmp_path)
+    project.setup()
+    other, worktree = project.root / ".venv", tmp_path / "worktree"
+    shutil.copytree(project.root, worktree, ignore=shutil.ignore_patterns(".venv"))
+    (worktree / ".venv").symlink_to(other)
+    before = sorted(other.rglob("*"))
+    project.root = worktree
+
+    assert project.setup()[0] == 0
+
+    assert not (worktree / ".venv").is_symlink()
+    assert sorted(other.rglob("*")) == before
+
+
+def test_set_up_leaves_nothing_but_the_environment(tmp_path: Path) -> None:
     project = Project(tmp_path)
     before = sorted(project.root.rglob("*"))
 
@@ -125,7 +164,7 @@ def test_nothing_is_left_but_the_environment(tmp_path: Path) -> None:
     assert list(project.tmp.iterdir()) == []
 
 
-def test_a_second_one_at_the_same_time_waits_and_then_has_nothing_to_do(tmp_path: Path) -> None:
+def test_a_second_set_up_at_the_same_time_waits_for_the_first(tmp_path: Path) -> None:
     project = Project(tmp_path)
     with (project.root / "pyproject.toml").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -173,7 +212,7 @@ def test_without_a_cpu_build_of_torch_the_cuda_build_is_taken_and_said(tmp_path:
     assert (project.root / ".venv/without-torch.txt").read_text() == "rich==14.0\n"
 
 
-def test_what_cannot_be_used_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_an_unusable_profile_or_interpreter_is_named_with_the_way_out(tmp_path: Path) -> None:
     project = Project(tmp_path)
     old = project.install("python-old", "#!/bin/sh\nexit 1\n")
 

@@ -1,4 +1,4 @@
-"""What every config section shares: no unknown keys, no silent changes after validation."""
+"""The base of every config section: no unknown keys, no changes after validation."""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,3 +14,9 @@ class Section(BaseModel):
         # A key that is a word of Python's (`lambda`) has an alias, and is written by that.
         serialize_by_alias=True,
     )
+
+
+def refuse_if(wrong: bool, reason: str) -> None:
+    """Raise ValueError with `reason`, which names the values and the way out, if `wrong`."""
+    if wrong:
+        raise ValueError(reason)

@@ -1,7 +1,4 @@
-"""Copies of the policy that the objective compares with: how they follow it.
-
-Where such a copy lies is `placement`'s business.
-"""
+"""Copies of the policy that the objective compares with, and how they follow the policy."""
 
 from typing import Annotated, Literal
 
@@ -11,16 +8,16 @@ from services.contracts.config.base import Section
 
 
 class LaggedProximal(Section):
-    """π_prox = a copy of the policy that is taken anew every `every` steps, and is the one the run
-    started from before (minimind). Without w: it corrects for nothing that the sampler did."""
+    """π_prox = a copy of the policy, refreshed every `every` steps (minimind). Has no w: it does
+    not correct for the sampler."""
 
     type: Literal["lagged"]
     every: int = Field(4, ge=1)
-    """Steps between two copies."""
+    """Steps between refreshes."""
 
 
 class FrozenReference(Section):
-    """The model that the run started from, all along."""
+    """The model that the run started from."""
 
     type: Literal["frozen"] = "frozen"
 
@@ -30,16 +27,15 @@ class EMAReference(Section):
 
     type: Literal["ema"]
     rate: float = Field(gt=0, le=1)
-    """Share of the way to the policy that the reference goes. AReaL calls it `ref_ema_eta`."""
+    """Share of the difference that is added. AReaL calls it `ref_ema_eta`."""
 
 
 class RefreshReference(Section):
-    """The policy as it was after the last step that `every` divides; before, what the run started
-    from."""
+    """A copy of the policy, refreshed every `every` steps."""
 
     type: Literal["refresh"]
     every: int = Field(ge=1)
-    """Steps between two references."""
+    """Steps between refreshes."""
 
 
 Reference = Annotated[

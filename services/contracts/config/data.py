@@ -1,4 +1,4 @@
-"""What the policy is asked, and what a supervised run imitates."""
+"""The rows of a run: prompts for the policy, answers for a supervised run."""
 
 from typing import Annotated, Literal, Self
 
@@ -8,40 +8,38 @@ from services.contracts.config.base import Section
 
 
 class PromptOptions(Section):
-    """How a row's prompt becomes what the policy reads (`services.contracts.rendering`)."""
+    """How a row's prompt becomes the policy's input (`services.contracts.rendering`)."""
 
     system: str | None = None
-    """System message put before each prompt that is not already a chat."""
+    """System message before each prompt that is not a chat already."""
     template: str = "{prompt}"
-    """What a text prompt is put into, e.g. to ask for an answer format."""
+    """Text around a text prompt, e.g. to ask for an answer format."""
     chat_template: Literal["auto", "none"] = "auto"
-    """auto: the tokenizer's chat template where it has one; none: prompts go in as plain text."""
+    """auto: the tokenizer's chat template, if it has one; none: prompts stay plain text."""
 
     @model_validator(mode="after")
     def _placeholder(self) -> Self:
-        """A template without `{prompt}`."""
         if "{prompt}" not in self.template:
             raise ValueError(f"template {self.template!r} lacks the placeholder {{prompt}}")
         return self
 
 
 class DatasetFilter(Section):
-    """Prompts that stay too hard or too easy are not drawn again (AReaL)."""
+    """Filters prompts that stay too hard or too easy out of later epochs (AReaL)."""
 
     low: float | None = None
-    """Too hard: the mean reward of what was sampled, before shaping, is below."""
+    """A prompt is too hard if the mean reward of its samples, before shaping, is below."""
     high: float | None = None
-    """Too easy: it is above."""
+    """It is too easy if that mean is above."""
     passes: int = Field(2, ge=1)
-    """Draws in a row that a prompt has to be so."""
+    """Times in a row that a prompt must be so."""
     max_share: float = Field(0.1, gt=0, le=0.9)
-    """Most of the dataset's rows that are retired, those first that are so first."""
+    """At most this share of the dataset is filtered, first come, first served."""
 
     @model_validator(mode="after")
     def _range(self) -> Self:
-        """Neither `low` nor `high`, or a `low` that is not below `high`."""
         if self.low is None and self.high is None:
-            raise ValueError("filter retires nothing without low or high: set one, or leave it out")
+            raise ValueError("filter needs low or high: set one, or leave filter out")
         if self.low is not None and self.high is not None and self.low >= self.high:
             raise ValueError(
                 f"low {self.low:g} is not below high {self.high:g}: every prompt would be outside"
@@ -49,7 +47,7 @@ class DatasetFilter(Section):
         return self
 
     def outside(self, reward: float) -> str | None:
-        """What is wrong with a prompt of this mean reward; None: nothing."""
+        """Which bound a prompt of this mean reward violates, if any."""
         if self.low is not None and reward < self.low:
             return f"below data.filter.low {self.low:g}"
         if self.high is not None and reward > self.high:
@@ -58,13 +56,13 @@ class DatasetFilter(Section):
 
 
 class Data(PromptOptions):
-    """What the policy is asked."""
+    """The prompts."""
 
     dataset: str = Field(min_length=1)
     """Name or id of an uploaded dataset."""
     filter: DatasetFilter | None = None
-    """Retire prompts that stay too hard or too easy. A retired row's draws in later passes end at
-    once, as `retired`, and others are drawn in their place."""
+    """Filter prompts that stay too hard or too easy: their later tasks end at once, as
+    `filtered_prompt`, and other prompts take their place."""
 
 
 class MidtrainData(PromptOptions):
@@ -73,7 +71,6 @@ class MidtrainData(PromptOptions):
     dataset: str = Field(min_length=1)
     """Name or id of an uploaded dataset whose rows have answers."""
     mix: list[Annotated[str, Field(min_length=1)]] = []
-    """Further datasets like it, whose rows are mixed in. One that is named twice, here or with
-    `dataset`, counts twice in each epoch."""
+    """More such datasets, to mix in. A dataset named twice counts twice in each epoch."""
     train_on: Literal["answer", "all"] = "answer"
-    """Which tokens the loss counts: the answer and the end of sequence, or all."""
+    """Tokens in the loss: the answer with its end of sequence, or all."""

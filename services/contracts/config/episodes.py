@@ -1,4 +1,4 @@
-"""How a completion comes about: in one go, with a tool, or by a class of the user's own."""
+"""How a completion is made: in one request, with a tool, or by a class of the user's own."""
 
 from collections.abc import Iterable
 from importlib.metadata import entry_points
@@ -13,44 +13,41 @@ GROUP = "headrace.episodes"
 
 
 class SingleTurn(Section):
-    """The answer is sampled in one go."""
+    """The answer is sampled in one request."""
 
     type: Literal["single_turn"] = "single_turn"
 
 
 class Calculator(Section):
-    """The policy may ask a calculator (nanochat): where it writes `start`, an expression and `end`,
-    the result between `output_start` and `output_end` is put behind them, and it goes on. The
-    result counts to the answer's length, is read by verifiers, and is not trained. The calculator
-    knows numbers, + - * / // ( ) and 'text'.count('t'); where it cannot say anything, nothing is
-    put in."""
+    """The policy may call a calculator (nanochat): after `start`, an expression and `end` the
+    result is inserted, between `output_start` and `output_end`, and sampling goes on. The result
+    counts towards the answer's length, verifiers read it, and it is not trained. The calculator
+    knows numbers, + - * / // ( ) and 'text'.count('t'); for anything else nothing is inserted."""
 
     type: Literal["calculator"]
     start: str = Field("<|python_start|>", min_length=1)
     """Text that begins a call."""
     end: str = Field("<|python_end|>", min_length=1)
-    """Text that ends it. Sampling stops there each time, also where no call has begun."""
+    """Text that ends a call. Sampling stops at each one, even outside a call."""
     output_start: str = "<|output_start|>"
-    """What is put before the result."""
+    """Text before the result."""
     output_end: str = "<|output_end|>"
-    """What is put behind it."""
+    """Text after the result."""
     max_calls: int = Field(16, ge=1)
-    """Calls of one answer that get a result."""
+    """Calls per answer that get a result."""
 
     @model_validator(mode="after")
     def _apart(self) -> Self:
-        """A `start` that has `end` in it: no call would ever begin."""
         if self.end in self.start:
             raise ValueError(
-                f"start {self.start!r} has end {self.end!r} in it, so no call would ever begin: "
-                "choose texts that differ"
+                f"start {self.start!r} contains end {self.end!r}, so no call would ever begin: "
+                "choose other texts"
             )
         return self
 
 
 class OwnEpisode(Section):
-    """A class that an installed package offers as an entry point of the group
-    `headrace.episodes`."""
+    """A class that an installed package has as an entry point of the group `headrace.episodes`."""
 
     type: Literal["own"]
     name: str = Field(min_length=1)

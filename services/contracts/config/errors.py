@@ -1,28 +1,33 @@
 """From raw values to a run config, with errors that say which key, why, and the way out."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
-from rapidfuzz import fuzz, process
 
+from services.contracts.config.other_names import OTHER_NAMES
 from services.contracts.config.run import MidtrainConfig, RLConfig, RunConfig
 from services.contracts.config.tags import (
     Models,
     fields_of,
+    key_paths,
     models_of,
     tag_name,
     tags_of,
     with_default_tags,
 )
+from services.contracts.nearest import did_you_mean, nearest
 
+Problem = tuple[str, str]
+"""A key path and what is wrong with its value."""
 _ADAPTER: TypeAdapter[RLConfig | MidtrainConfig] = TypeAdapter(RunConfig)
 
 
 class ConfigError(ValueError):
     """A run config that cannot be used. `problems` has (key path, sentence) pairs."""
 
-    def __init__(self, problems: list[tuple[str, str]]) -> None:
+    def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
         super().__init__("; ".join(f"{path}: {text}" if path else text for path, text in problems))
 
@@ -36,35 +41,71 @@ def parse_config(raw: Any) -> RLConfig | MidtrainConfig:
     try:
         return _ADAPTER.validate_python(with_default_tags(root, {"type": "rl", **raw}))
     except ValidationError as error:
-        raise ConfigError([_problem(detail) for detail in error.errors()]) from None
+        details = error.errors()
+        raise ConfigError([p for detail in details for p in _problems(detail)]) from None
 
 
-def _problem(detail: ErrorDetails) -> tuple[str, str]:
+def _problems(detail: ErrorDetails) -> list[Problem]:
     # The first element of a location is the union's tag (`rl`), which no user wrote.
     location = [str(part) for part in detail["loc"]]
     root: type[BaseModel] = MidtrainConfig if location[:1] == ["midtrain"] else RLConfig
     location = location[1:] if location[:1] in (["rl"], ["midtrain"]) else location
     path, models, others = _walk(root, location)
-    shown = ".".join(path)
-    message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         owners = [tag for model in others if path[-1] in fields_of(model) for tag in tags_of(model)]
         if owners:
             key = f"{'.'.join(path[:-1])}.{tag_name(others[0])}"
-            return shown, (
-                f"is a key of {', '.join(owners)}, and {key} is {location[-2]}: set that, too, or "
-                "leave this out"
-            )
-        known = sorted({name for model in models for name in fields_of(model)})
-        near = process.extractOne(path[-1], known, scorer=fuzz.ratio, score_cutoff=60)
-        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
-        return shown, f"unknown key; {hint}"
+            message = f"is a key of {', '.join(owners)}, and {key} is {location[-2]}: set that, too"
+            return [(".".join(path), f"{message}, or leave this out")]
+        return _unknown(root, path, models, detail["input"])
+    return [_problem(detail, ".".join(path), models)]
+
+
+def _unknown(root: type[BaseModel], path: list[str], models: Models, value: Any) -> list[Problem]:
+    """A problem for the unknown key `path`, or, for a section of another system, for each key in
+    it that has a name here."""
+    here = ".".join(path)
+    if len(path) == 1 and isinstance(value, dict):
+        inner = ((key, _elsewhere(root, key.rpartition(".")[2])) for key in _leaves(value, here))
+        if found := [(key, f"unknown key; {_meant(known)}") for key, known in inner if known]:
+            return found
+    section = here.removesuffix(path[-1])
+    names = sorted({name for model in models for name in fields_of(model)})
+    # A name that is much like one here is a typing error, whatever else it means elsewhere.
+    typed, near = (nearest(path[-1], names, cutoff) for cutoff in (80, 60))
+    keys = [section + typed] if typed else _elsewhere(root, path[-1])
+    keys = keys or ([section + near] if near else [])
+    hint = _meant(keys) if keys else f"known here: {', '.join(names)}"
+    return [(here, f"unknown key; {hint}")]
+
+
+def _leaves(value: dict[str, Any], path: str) -> Iterator[str]:
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _leaves(inner, f"{path}.{key}")
+        else:
+            yield f"{path}.{key}"
+
+
+def _elsewhere(root: type[BaseModel], name: str) -> list[str]:
+    """The keys that other systems call `name`, or that are called so in another section."""
+    keys = dict.fromkeys(key_paths(root))
+    if (key := OTHER_NAMES.get(name.lower())) in keys:
+        return [key]
+    return [key for key in keys if key.rpartition(".")[2] == name][:3]
+
+
+def _meant(keys: list[str]) -> str:
+    return f"did you mean {' or '.join(map(repr, keys))}?"
+
+
+def _problem(detail: ErrorDetails, shown: str, models: Models) -> Problem:
+    message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
         context = detail.get("ctx", {})
         tag, expected = str(context.get("tag", "")), str(context.get("expected_tags", ""))
         names = [name.strip(" '") for name in expected.split(",")]
-        near = process.extractOne(tag, names, scorer=fuzz.ratio, score_cutoff=60)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        hint = did_you_mean(tag, names)
         key = str(context.get("discriminator", "'type'")).strip("'")
         if not tag:
             there = [name for model in models for name in tags_of(model)]

@@ -1,32 +1,31 @@
-"""LoRA: a frozen model, and small matrices beside its linear layers, which alone are trained."""
+"""LoRA: the model is frozen, and small matrices added to its linear layers are trained."""
 
 from pydantic import Field, field_validator
 
 from services.contracts.config.base import Section
 
 BESIDE_EXPERTS = (
-    "this model is a mixture of experts, which are no linear layers, so that they would have no "
-    "adapters: leave model.lora out, or start from a dense model"
+    "this model is a mixture of experts, and adapters exist for linear layers only, not for "
+    "experts: leave model.lora out, or start from a dense model"
 )
-"""Why some models take none."""
+"""Why a mixture of experts is refused."""
 
 
 class LoRA(Section):
-    """Adapters (Hu et al. 2021): where a layer has made W·x, it makes W·x + alpha / rank · B·A·x,
-    and only A and B are trained, published and kept in checkpoints."""
+    """Adapters (Hu et al. 2021): a layer W·x becomes W·x + alpha / rank · B·A·x. Only A and B are
+    trained, published and saved in checkpoints."""
 
     rank: int = Field(16, ge=1, le=512)
-    """Rows of A and columns of B. vLLM serves no more than 512."""
+    """Rows of A and columns of B. vLLM serves at most 512."""
     alpha: float = Field(32.0, gt=0)
-    """Scale of the adapters, before it is divided by `rank`."""
+    """Scale of the adapters, before division by `rank`."""
     targets: list[str] | None = Field(None, min_length=1)
-    """Linear layers that get one, by the ends of their names, like [q_proj, v_proj]; default: all
-    but the output head."""
+    """Linear layers with adapters, by the ends of their names, e.g. [q_proj, v_proj]; default: all
+    except the output head."""
 
     @field_validator("targets")
     @classmethod
     def _distinct(cls, targets: list[str] | None) -> list[str] | None:
-        """`targets` that name a layer twice."""
         if targets is not None and len(set(targets)) != len(targets):
             raise ValueError("targets names a layer twice")
         return targets

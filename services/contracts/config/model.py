@@ -1,13 +1,13 @@
-"""Which model a run trains: one that exists, or one made from nothing."""
+"""The model that a run trains: an existing one, or one with random weights."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from services.contracts.config.base import Section
+from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.lora import LoRA
 
-DType = Literal["float32", "bfloat16"]
+DType = Literal["auto", "float32", "bfloat16"]
 
 
 def _no_float16(dtype: Any) -> Any:
@@ -28,12 +28,13 @@ class PretrainedModel(Section):
     source: Literal["pretrained"] = "pretrained"
     path: str = Field(min_length=1)
     """A folder, a hub name (`org/name`), or `run:RUN` for the checkpoint of another run."""
-    dtype: TrainedDType = "float32"
-    """Type of the forward pass and of published weights; optimizers work on float32."""
+    dtype: TrainedDType = "auto"
+    """Type of the forward pass and of published weights; optimizers work on float32. auto: on a GPU
+    the model's own (bfloat16 for float16), on a CPU float32; a run that resumes keeps its type."""
     trust_remote_code: bool = False
     """Run Python code that the model's folder ships. Off unless you have read that code."""
     lora: LoRA | None = None
-    """Train adapters beside the model's layers, and not the model; default: train all of it."""
+    """Train adapters instead of the model's own weights; default: train all weights."""
 
 
 class CharacterTokenizer(Section):
@@ -41,11 +42,10 @@ class CharacterTokenizer(Section):
 
     type: Literal["character"] = "character"
     alphabet: str = Field("0123456789+-*/=() ", min_length=1)
-    """Every character that prompts and answers may hold."""
+    """All characters that prompts and answers may have."""
 
     @model_validator(mode="after")
     def _distinct(self) -> "CharacterTokenizer":
-        """An alphabet that names a character twice."""
         if len(set(self.alphabet)) != len(self.alphabet):
             raise ValueError("alphabet names a character twice")
         return self
@@ -64,35 +64,31 @@ class ScratchModel(Section):
     intermediate_size: int = Field(512, ge=16)
     """Width of the feed-forward layers, or of each expert."""
     experts: int = Field(0, ge=0)
-    """Experts in each layer; 0: none, all tokens go the same way."""
+    """Experts in each layer; 0: a dense model."""
     experts_per_token: int = Field(2, ge=1)
-    """Experts that each token goes to, where there are any."""
+    """Experts of each token, if there are any."""
     max_length: int = Field(256, ge=16)
-    """Positions the model is made for, in tokens."""
+    """The model's positions, in tokens."""
     tokenizer: CharacterTokenizer = CharacterTokenizer()
     """How text becomes tokens."""
-    dtype: TrainedDType = "float32"
-    """Type of the forward pass; optimizers work on float32."""
+    dtype: TrainedDType = "auto"
+    """Type of the forward pass; optimizers work on float32. auto: bfloat16 on a GPU, float32 on a
+    CPU."""
 
     @model_validator(mode="after")
-    def _enough_experts(self) -> "ScratchModel":
-        """`experts` that are no more than `experts_per_token`."""
-        if 0 < self.experts <= self.experts_per_token:
-            raise ValueError(
-                f"experts {self.experts} leaves nothing to choose with experts_per_token "
-                f"{self.experts_per_token}: raise experts, or set it to 0 for a Llama"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> "ScratchModel":
-        """A `hidden_size` that is not `heads` times an even number."""
-        if self.hidden_size % self.heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}"
-            )
-        if (self.hidden_size // self.heads) % 2:
-            raise ValueError("hidden_size / heads must be even: rotary embeddings work on pairs")
+    def _sizes(self) -> "ScratchModel":
+        refuse_if(
+            0 < self.experts <= self.experts_per_token,
+            f"experts {self.experts} leaves nothing to choose with experts_per_token "
+            f"{self.experts_per_token}: raise experts, or set it to 0 for a Llama",
+        )
+        width, rest = divmod(self.hidden_size, self.heads)
+        refuse_if(
+            rest > 0, f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}"
+        )
+        refuse_if(
+            width % 2 == 1, "hidden_size / heads must be even: rotary embeddings work on pairs"
+        )
         return self
 
 

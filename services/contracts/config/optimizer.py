@@ -1,40 +1,41 @@
-"""What turns gradients into updates: of the policy, and of the critic."""
+"""Optimizers of the policy and of the critic."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from services.contracts.config.base import Section
 
 
-def _whole_norm(section: "AdamWOptions | MuonAdamW") -> "AdamWOptions | MuonAdamW":
-    """`in_backward` with `max_grad_norm`."""
-    if section.in_backward and section.max_grad_norm is not None:
-        raise ValueError(
-            f"max_grad_norm {section.max_grad_norm:g} is of all gradients together, which "
-            "in_backward never has: set max_grad_norm to null, or leave in_backward out"
-        )
-    return section
+class _Options(Section):
+    eps: float = Field(1e-8, gt=0)
+    """Added to Adam's denominator."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay."""
+    max_grad_norm: float | None = Field(1.0, gt=0)
+    """Gradients are scaled down to this global norm; null: never."""
+    in_backward: bool = False
+    """Update each weight in the backward pass, as soon as its gradient is there, and free the
+    gradient. For one rank, and minibatches of one micro-batch."""
+
+    @model_validator(mode="after")
+    def _norm(self) -> Self:
+        if self.in_backward and self.max_grad_norm is not None:
+            raise ValueError(
+                f"max_grad_norm {self.max_grad_norm:g} needs all gradients at once, and "
+                "in_backward frees them one by one: set max_grad_norm to null, or in_backward to "
+                "false"
+            )
+        return self
 
 
-class AdamWOptions(Section):
+class AdamWOptions(_Options):
     """What the kinds of AdamW share."""
 
     lr: float = Field(1e-6, gt=0)
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay of the first and second moments."""
-    eps: float = Field(1e-8, gt=0)
-    """Added to the denominator."""
-    weight_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay."""
-    max_grad_norm: float | None = Field(1.0, gt=0)
-    """Gradients are scaled down to this global norm; null: never."""
-    in_backward: bool = False
-    """Update each weight as soon as the backward pass has its gradient, and drop that: no more than
-    one weight's gradient is there at a time. For one rank, and minibatches of one micro-batch."""
-
-    _norm = model_validator(mode="after")(_whole_norm)
 
 
 class AdamW(AdamWOptions):
@@ -44,13 +45,13 @@ class AdamW(AdamWOptions):
 
 
 class AdamW8bit(AdamWOptions):
-    """AdamW whose moments take 8 bits an entry, each 256 with a scale (Dettmers et al. 2022, as in
+    """AdamW with moments of 8 bits, one scale per block of 256 (Dettmers et al. 2022, as in
     torchao): 2 bytes a weight instead of 8. Weights of fewer than 4,096 entries keep 32 bits."""
 
     type: Literal["adamw_8bit"]
 
 
-class MuonAdamW(Section):
+class MuonAdamW(_Options):
     """Muon for the matrices inside the blocks, AdamW for embeddings, head and vectors."""
 
     type: Literal["muon"]
@@ -62,16 +63,6 @@ class MuonAdamW(Section):
     """Peak learning rate of everything else."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's betas."""
-    eps: float = Field(1e-8, gt=0)
-    """AdamW's epsilon."""
-    weight_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay of both."""
-    max_grad_norm: float | None = Field(1.0, gt=0)
-    """Gradients are scaled down to this global norm; null: never."""
-    in_backward: bool = False
-    """As of the other kinds."""
-
-    _norm = model_validator(mode="after")(_whole_norm)
 
 
 Optimizer = Annotated[AdamW | AdamW8bit | MuonAdamW, Field(discriminator="type")]

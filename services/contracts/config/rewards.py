@@ -9,39 +9,38 @@ from services.contracts.config.base import Section
 
 
 class Gate(Section):
-    """What another component of the reward must have reached."""
+    """A condition on another component of the reward."""
 
     component: str
-    """Name of a reward that stands before this one."""
+    """Name of an earlier reward."""
     at_least: float
-    """Its verifier's reward, before clip and weight. A sample with less is not scored here."""
+    """Its verifier's reward, before clip and weight, must be at least this."""
 
 
 class Reward(Section):
-    """One component of the reward: a verifier and its share."""
+    """One component of the reward: a verifier and its weight."""
 
     verifier: str
-    """A name that the reward service knows."""
+    """Name of a verifier of the reward service."""
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.#-]{1,64}$")
-    """What gates and metrics call it; default: the verifier's name, numbered where it is used more
-    than once (`math`, `math#2`)."""
+    """Name for gates and metrics; default: the verifier's name, numbered if it is used more than
+    once (`math`, `math#2`)."""
     weight: float = 1.0
     """The reward is the weighted sum over components."""
     clip: tuple[float, float] | None = None
-    """Least and most that counts of what the verifier says, before the weight."""
+    """Clip the verifier's reward to [least, most], before the weight."""
     only_if: Gate | None = None
-    """Score it only where another component was high enough; elsewhere it counts 0."""
+    """Score only samples for which another component was high enough; others get 0."""
     dense: Literal["values", "cumulative"] | None = None
-    """Where the verifier scores parts of the answer: reward each where it ends, and only the rest
-    at the answer's end. values: a part's score is what it earned; cumulative: it is the score of
-    the answer up to there, of which the part earned what that adds to the one before. Default:
-    the whole reward at the end. Needs an advantage that sums rewards per token
-    (`global_whiten`, `gae`)."""
+    """For verifiers that score parts of an answer: reward each part at its end, and only the rest
+    at the answer's end. values: a part earns its score. cumulative: a score is that of the answer
+    up to there, and a part earns the difference to the score before. Default: the whole reward at
+    the end. Needs an advantage with rewards per token (`global_whiten`, `gae`)."""
     params: dict[str, Any] = {}
     """The verifier's parameters."""
 
     def clipped(self, value: float) -> float:
-        """What counts of `value`, which the verifier said."""
+        """The verifier's reward `value` after `clip`."""
         if self.clip is None:
             return value
         low, high = self.clip
@@ -50,7 +49,6 @@ class Reward(Section):
     @field_validator("params")
     @classmethod
     def _params(cls, params: dict[str, Any]) -> dict[str, Any]:
-        """`params` with NaN or Infinity in them."""
         try:
             json.dumps(params, allow_nan=False)
         except ValueError:
@@ -59,7 +57,6 @@ class Reward(Section):
 
     @model_validator(mode="after")
     def _clip(self) -> "Reward":
-        """`clip` whose first number exceeds its second."""
         if self.clip is not None and self.clip[0] > self.clip[1]:
             raise ValueError(f"clip {list(self.clip)} is not [least, most]")
         return self

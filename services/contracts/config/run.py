@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.base import Section
+from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.copies import FrozenReference, LaggedProximal
 from services.contracts.config.data import Data, MidtrainData
 from services.contracts.config.episodes import Calculator
@@ -35,10 +35,10 @@ class RLConfig(Section):
     model: PretrainedModel
     """The policy to start from."""
     data: Data
-    """Prompts."""
+    """The prompts."""
     rewards: list[Reward] = Field(min_length=1)
-    """Components of the reward, which is their weighted sum. The first one says whether an answer
-    counts as correct."""
+    """Components of the reward, which is their weighted sum. The first one decides whether an
+    answer counts as correct."""
     sampling: Sampling = Sampling()
     """Sampling options."""
     rollout: Rollout = Rollout()
@@ -50,16 +50,16 @@ class RLConfig(Section):
     schedule: Schedule = Schedule()
     """Learning rate schedule."""
     training: Training = Training()
-    """Length, micro-batches, checkpoints."""
+    """Length, micro-batches and checkpoints."""
     placement: Placement = Placement()
-    """Where reference and critic lie."""
+    """Devices of reference and critic."""
     evaluation: Evaluation | None = None
     """Held-out evaluation."""
 
     @property
     def served(self) -> VLLM:
-        """The options that vLLM is started with: those of `rollout.vllm`, and what other sections
-        need of it."""
+        """The options to start vLLM with: those of `rollout.vllm`, and those that other sections
+        need."""
         options = self.rollout.vllm
         if not self.algorithm.router.replay:
             return options
@@ -71,7 +71,7 @@ class RLConfig(Section):
         return named(self.rewards)
 
     def warnings(self) -> list[str]:
-        """What is allowed and probably not meant: keys, and what is the matter."""
+        """Settings that are allowed but probably a mistake, each with its key."""
         found = {"algorithm": self.algorithm.warnings(), "sampling": self.sampling.warnings()}
         return [
             f"{section}.{key}: {sentence}"
@@ -81,185 +81,155 @@ class RLConfig(Section):
 
     @model_validator(mode="after")
     def _adapters(self) -> "RLConfig":
-        """With `model.lora`: `optimizer.type` muon; `algorithm.proximal.type` lagged; a
-        `kl.reference` that moves, or that `placement.reference` puts somewhere else."""
         if self.model.lora is None:
             return self
-        if isinstance(self.optimizer, MuonAdamW):
-            raise ValueError(
-                "optimizer.type muon is made for whole matrices, and model.lora trains two thin "
-                "factors of each: use adamw, with about ten times its usual lr"
-            )
-        if isinstance(self.algorithm.proximal, LaggedProximal):
-            raise ValueError(
-                "algorithm.proximal.type lagged is a second copy of the whole model, of which "
-                "model.lora has one: use sampler or recompute, or leave model.lora out"
-            )
+        refuse_if(
+            isinstance(self.optimizer, MuonAdamW),
+            "optimizer.type muon is made for whole matrices, and model.lora trains two thin "
+            "factors of each: use adamw, with about ten times its usual lr",
+        )
+        refuse_if(
+            isinstance(self.algorithm.proximal, LaggedProximal),
+            "algorithm.proximal.type lagged needs a second copy of the whole model, and model.lora "
+            "has one: use sampler or recompute, or leave model.lora out",
+        )
         kl = self.algorithm.kl
-        if not isinstance(kl, NoKL) and not isinstance(kl.reference, FrozenReference):
-            raise ValueError(
-                f"algorithm.kl.reference.type {kl.reference.type} moves a second copy of the whole "
-                "model; with model.lora the reference is the model without its adapters: leave it "
-                "at frozen, or leave model.lora out"
-            )
-        if self.placement.reference != "same":
-            raise ValueError(
-                f"placement.reference {self.placement.reference}: with model.lora the reference "
-                "is the policy without its adapters, and lies where that does: leave it out"
-            )
+        reference = FrozenReference() if isinstance(kl, NoKL) else kl.reference
+        refuse_if(
+            not isinstance(reference, FrozenReference),
+            f"algorithm.kl.reference.type {reference.type} needs a second copy of the whole model; "
+            "with model.lora the reference is the model without its adapters: leave it at frozen, "
+            "or leave model.lora out",
+        )
+        refuse_if(
+            self.placement.reference != "same",
+            f"placement.reference {self.placement.reference}: with model.lora the reference is the "
+            "policy without its adapters, on the policy's device: leave it out",
+        )
         return self
 
     @model_validator(mode="after")
-    def _gates(self) -> "RLConfig":
-        """Two `rewards` of one name, or an `only_if` that names none that stands before it."""
-        before: list[str] = []
-        for name, reward in self.components.items():
-            gate = reward.only_if
-            if gate is not None and gate.component not in before:
-                there = f"there is {', '.join(before)}" if before else "it is the first"
-                raise ValueError(
-                    f"reward {name!r} has only_if.component {gate.component!r}, which is no reward "
-                    f"that stands before it; {there}"
-                )
-            before.append(name)
-        return self
-
-    @model_validator(mode="after")
-    def _dense(self) -> "RLConfig":
-        """A `dense` reward with an advantage other than `global_whiten` and `gae`, or with
-        `rollout.episode` calculator."""
+    def _rewards(self) -> "RLConfig":
+        earlier: list[str] = []
         advantage = self.algorithm.advantage
         for name, reward in self.components.items():
-            if reward.dense and not isinstance(advantage, GlobalWhiten | GAE):
-                raise ValueError(
-                    f"reward {name!r} is dense, and advantage {advantage.type} knows one reward a "
-                    "sample: set algorithm.advantage.type to gae or global_whiten, or leave dense "
-                    "out"
-                )
-            if reward.dense and isinstance(self.rollout.episode, Calculator):
-                raise ValueError(
-                    f"reward {name!r} is dense, and what verifiers read with rollout.episode "
-                    "calculator has markers and results in it, so that parts of it cannot be given "
-                    "to tokens: leave dense out, or the calculator"
-                )
+            component = reward.only_if.component if reward.only_if else None
+            there = f"there is {', '.join(earlier)}" if earlier else "it is the first"
+            refuse_if(
+                component is not None and component not in earlier,
+                f"reward {name!r} has only_if.component {component!r}, which is no earlier reward; "
+                f"{there}",
+            )
+            earlier.append(name)
+            refuse_if(
+                reward.dense is not None and not isinstance(advantage, GlobalWhiten | GAE),
+                f"reward {name!r} is dense, and advantage {advantage.type} takes one reward per "
+                "sample: set algorithm.advantage.type to gae or global_whiten, or leave dense out",
+            )
+            refuse_if(
+                reward.dense is not None and isinstance(self.rollout.episode, Calculator),
+                f"reward {name!r} is dense, and with rollout.episode calculator verifiers read "
+                "markers and results, whose parts have no tokens of their own: leave dense out, or "
+                "the calculator",
+            )
         return self
 
     @model_validator(mode="after")
     def _lengths(self) -> "RLConfig":
-        """`sampling.max_tokens` that fill `rollout.vllm.max_model_len`, that
-        `algorithm.shaping.overlong_buffer` covers whole, or that are fewer than
-        `algorithm.shaping.min_response_length`; more completions of a prompt
-        (`algorithm.samples_per_prompt`, or `algorithm.best_of.generation_size`) than
-        `rollout.vllm.max_num_seqs`."""
-        limit = self.rollout.vllm.max_model_len
-        if limit is not None and self.sampling.max_tokens >= limit:
-            raise ValueError(
-                f"sampling.max_tokens {self.sampling.max_tokens} leaves no room for a prompt in "
-                f"rollout.vllm.max_model_len {limit}"
-            )
+        tokens, limit = self.sampling.max_tokens, self.rollout.vllm.max_model_len
+        refuse_if(
+            limit is not None and tokens >= limit,
+            f"sampling.max_tokens {tokens} leaves no room for a prompt in "
+            f"rollout.vllm.max_model_len {limit}",
+        )
         buffer = self.algorithm.shaping.overlong_buffer
-        if buffer >= self.sampling.max_tokens:
-            raise ValueError(
-                f"algorithm.shaping.overlong_buffer {buffer} is not below sampling.max_tokens "
-                f"{self.sampling.max_tokens}: every answer would be punished for its length"
-            )
+        refuse_if(
+            buffer >= tokens,
+            f"algorithm.shaping.overlong_buffer {buffer} is not below sampling.max_tokens "
+            f"{tokens}: every answer would be penalised for its length",
+        )
         least = self.algorithm.shaping.min_response_length
-        if least > self.sampling.max_tokens:
-            raise ValueError(
-                f"algorithm.shaping.min_response_length {least} exceeds sampling.max_tokens "
-                f"{self.sampling.max_tokens}: every answer would be punished for its length"
-            )
-        samples = self.algorithm.samples_generated
-        if samples > self.rollout.vllm.max_num_seqs:
-            key = "best_of.generation_size" if self.algorithm.best_of else "samples_per_prompt"
-            raise ValueError(
-                f"algorithm.{key} {samples} exceeds rollout.vllm.max_num_seqs "
-                f"{self.rollout.vllm.max_num_seqs}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _policy_trains(self) -> "RLConfig":
-        """`algorithm.critic.warmup_steps` that are all of `training.max_steps`."""
+        refuse_if(
+            least > tokens,
+            f"algorithm.shaping.min_response_length {least} exceeds sampling.max_tokens "
+            f"{tokens}: every answer would be penalised for its length",
+        )
+        samples, most = self.algorithm.samples_generated, self.rollout.vllm.max_num_seqs
+        key = "best_of.generation_size" if self.algorithm.best_of else "samples_per_prompt"
+        refuse_if(
+            samples > most,
+            f"algorithm.{key} {samples} exceeds rollout.vllm.max_num_seqs {most}",
+        )
         critic, steps = self.algorithm.critic, self.training.max_steps
-        if critic is not None and steps is not None and critic.warmup_steps >= steps:
-            raise ValueError(
-                f"algorithm.critic.warmup_steps {critic.warmup_steps} leaves the policy none of "
-                f"training.max_steps {steps}: lower it"
-            )
+        warmup = critic.warmup_steps if critic else 0
+        refuse_if(
+            steps is not None and warmup >= steps,
+            f"algorithm.critic.warmup_steps {warmup} leaves the policy none of training.max_steps "
+            f"{steps}: lower it",
+        )
         return self
 
     @model_validator(mode="after")
-    def _behind(self) -> "RLConfig":
-        """`algorithm.proximal.type` loglinear with correction `truncate` or `mask`, a loss other
-        than `reinforce`, and `rollout.max_staleness` 0 (their weight would always be 1)."""
+    def _correction(self) -> "RLConfig":
         algorithm = self.algorithm
-        if (
+        refuse_if(
             isinstance(algorithm.proximal, LoglinearProximal)
             and isinstance(algorithm.correction, TruncateCorrection | MaskCorrection)
             and not isinstance(algorithm.loss, ReinforceLoss)
-            and self.rollout.max_staleness == 0
-        ):
-            raise ValueError(
-                f"algorithm.correction.type {algorithm.correction.type} does nothing with proximal "
-                "loglinear and rollout.max_staleness 0: no token is a version old, so that its "
-                "weight is always 1: set algorithm.proximal.type to recompute, or "
-                "correction.type to none"
-            )
+            and self.rollout.max_staleness == 0,
+            f"algorithm.correction.type {algorithm.correction.type} does nothing with proximal "
+            "loglinear and rollout.max_staleness 0: no token is a version old, so its weight is "
+            "always 1: set algorithm.proximal.type to recompute, or correction.type to none",
+        )
         return self
 
     @model_validator(mode="after")
     def _placed(self) -> "RLConfig":
-        """A `placement` of a model that `algorithm` does not have."""
-        there = {
-            "reference": (not isinstance(self.algorithm.kl, NoKL), "algorithm.kl"),
-            "lagged": (
-                isinstance(self.algorithm.proximal, LaggedProximal),
-                "algorithm.proximal lagged",
-            ),
-            "critic": (self.algorithm.critic is not None, "algorithm.critic"),
-        }
-        for name, (loaded, key) in there.items():
-            if getattr(self.placement, name) != "same" and not loaded:
-                raise ValueError(
-                    f"placement.{name} {getattr(self.placement, name)} places a model that this "
-                    f"run does not load: leave it out, or set {key}"
-                )
+        algorithm = self.algorithm
+        lagged = isinstance(algorithm.proximal, LaggedProximal)
+        for name, loaded, key in (
+            ("reference", not isinstance(algorithm.kl, NoKL), "algorithm.kl"),
+            ("lagged", lagged, "algorithm.proximal lagged"),
+            ("critic", algorithm.critic is not None, "algorithm.critic"),
+        ):
+            device = getattr(self.placement, name)
+            refuse_if(
+                device != "same" and not loaded,
+                f"placement.{name} {device} places a model that this run does not load: leave it "
+                f"out, or set {key}",
+            )
         return self
 
     @model_validator(mode="after")
     def _in_backward(self) -> "RLConfig":
-        """`in_backward` of an optimizer, where a minibatch of the longest sequences
-        (`rollout.vllm.max_model_len`) does not fit `training.tokens_per_microbatch`, or, of the
-        policy's, where `early_stop_ratio` or `early_stop_kl` could call its update off."""
-        critic = self.algorithm.critic
+        algorithm = self.algorithm
         optimizers: dict[str, Optimizer] = {"optimizer": self.optimizer}
-        if critic is not None:
-            optimizers["algorithm.critic.optimizer"] = critic.optimizer
+        if algorithm.critic is not None:
+            optimizers["algorithm.critic.optimizer"] = algorithm.critic.optimizer
         key = next((key for key, one in optimizers.items() if one.in_backward), None)
         if key is None:
             return self
         longest, room = self.rollout.vllm.max_model_len, self.training.tokens_per_microbatch
-        if longest is None:
-            raise ValueError(
-                f"{key}.in_backward needs minibatches that fit one micro-batch, and nothing says "
-                "how long a sequence can be: set rollout.vllm.max_model_len"
-            )
-        prompts = -(-self.algorithm.prompts_per_step // self.algorithm.minibatches)
-        samples = prompts * self.algorithm.samples_per_prompt
-        if samples * longest > room:
-            raise ValueError(
-                f"{key}.in_backward has nowhere to add up the gradients of several micro-batches, "
-                f"and a minibatch of {samples} sequences of up to {longest} tokens does not fit "
-                f"training.tokens_per_microbatch {room}: raise that or algorithm.minibatches, or "
-                "leave in_backward out"
-            )
-        stops = (self.algorithm.early_stop_ratio, self.algorithm.early_stop_kl) != (None, None)
-        if self.optimizer.in_backward and stops:
-            raise ValueError(
-                "optimizer.in_backward makes an update before it is known whether "
-                "algorithm.early_stop_ratio or early_stop_kl would call it off: leave one out"
-            )
+        refuse_if(
+            longest is None,
+            f"{key}.in_backward needs minibatches that fit one micro-batch, and the length of a "
+            "sequence has no limit: set rollout.vllm.max_model_len",
+        )
+        prompts = -(-algorithm.prompts_per_step // algorithm.minibatches)
+        samples = prompts * algorithm.samples_per_prompt
+        refuse_if(
+            samples * (longest or 0) > room,
+            f"{key}.in_backward cannot add up the gradients of several micro-batches, and a "
+            f"minibatch of {samples} sequences of up to {longest} tokens does not fit "
+            f"training.tokens_per_microbatch {room}: raise that or algorithm.minibatches, or leave "
+            "in_backward out",
+        )
+        stops = algorithm.early_stop_ratio is not None or algorithm.early_stop_kl is not None
+        refuse_if(
+            self.optimizer.in_backward and stops,
+            "optimizer.in_backward updates before algorithm.early_stop_ratio or early_stop_kl can "
+            "skip the update: set one or the other",
+        )
         return self
 
 
@@ -270,7 +240,7 @@ class MidtrainConfig(Section):
     model: Model
     """The model to train."""
     data: MidtrainData
-    """What it learns."""
+    """The rows to imitate."""
     optimizer: Optimizer = MuonAdamW(type="muon")
     """The optimizer."""
     schedule: Schedule = Schedule(type="wsd")
@@ -281,22 +251,16 @@ class MidtrainConfig(Section):
     """Length and batch."""
 
     @model_validator(mode="after")
-    def _in_backward(self) -> "MidtrainConfig":
-        """`optimizer.in_backward`: gradients of several micro-batches are added up."""
-        if self.optimizer.in_backward:
-            raise ValueError(
-                "optimizer.in_backward has nowhere to add up the gradients of several "
-                "micro-batches, which midtraining takes: leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _whole(self) -> "MidtrainConfig":
-        """`model.lora`."""
-        if isinstance(self.model, PretrainedModel) and self.model.lora is not None:
-            raise ValueError(
-                "model.lora is for runs of type rl: midtraining trains all weights; leave it out"
-            )
+        refuse_if(
+            self.optimizer.in_backward,
+            "optimizer.in_backward cannot add up the gradients of several micro-batches, which "
+            "midtraining has: leave it out",
+        )
+        refuse_if(
+            isinstance(self.model, PretrainedModel) and self.model.lora is not None,
+            "model.lora is for runs of type rl: midtraining trains all weights; leave it out",
+        )
         return self
 
 

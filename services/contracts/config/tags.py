@@ -1,9 +1,10 @@
 """Which member of a union a section is: by its tag (`type`, `source`), else by its default.
 
-Pure. A user who writes `optimizer: {lr: 1e-4}` means the optimizer that a config without an
-`optimizer` section would have; pydantic asks for the tag of every union that is written out.
+Pure. `optimizer: {lr: 1e-4}` means the default optimizer, but pydantic requires the tag of a union
+whose value is written out.
 """
 
+from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -28,8 +29,18 @@ def models_of(annotation: Any) -> Models:
     return []
 
 
+def key_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """All keys of `model` as paths: `optimizer.lr`, `rewards.0.weight`. A key of several members of
+    a union comes several times."""
+    for name, field in fields_of(model).items():
+        yield prefix + name
+        place = ".0" if get_origin(field.annotation) is list else ""
+        for inner in models_of(field.annotation):
+            yield from key_paths(inner, f"{prefix}{name}{place}.")
+
+
 def tags_of(model: type[BaseModel]) -> tuple[str, ...]:
-    """The values of its tag that mean `model`; none where it is no member of a union."""
+    """The values of its tag that mean `model`; none if it is no member of a union."""
     field = model.model_fields.get(tag_name(model))
     return tuple(map(str, get_args(field.annotation))) if field is not None else ()
 
@@ -41,10 +52,10 @@ def tag_name(model: type[BaseModel]) -> str:
 
 
 def with_default_tags(model: type[BaseModel], raw: dict[str, Any]) -> dict[str, Any]:
-    """`raw`, a value for `model`, with the tags that its sections leave out where they are clear.
+    """`raw`, a value for `model`, with the missing tags of its sections.
 
-    The tag is that of the field's default, else that of the one member whose own tag has one. It
-    stays out where a key belongs to other members only: then the user means one of those.
+    A missing tag is that of the field's default, else that of the member whose tag has a default.
+    A section with a key that only other members have gets none: the user means one of them.
     """
     filled = dict(raw)
     for name, field in model.model_fields.items():

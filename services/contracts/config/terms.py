@@ -40,37 +40,36 @@ class GlobalWhiten(Section):
     gamma: float = Field(1.0, gt=0, le=1)
     """Discount per token in the loss."""
     baseline: bool = False
-    """Take the mean of the group off r first (REINFORCE++-baseline)."""
+    """Subtract the group's mean from r first (REINFORCE++-baseline)."""
 
 
 class GAE(Section):
     """Σ over the tokens l from t on of (gamma·lambda)^(l−t)·δ_l, δ_t = r_t + gamma·V_{t+1} − V_t
-    (generalised advantage estimation). Needs `critic`. r is on the last token in the loss."""
+    (generalised advantage estimation). Needs `critic`. The last token in the loss gets r."""
 
     type: Literal["gae"]
     gamma: float = Field(1.0, gt=0, le=1)
     """Discount per token in the loss."""
     lambda_: float = Field(0.95, ge=0, le=1, alias="lambda")
-    """1: the return less V, without bias; 0: δ alone, with the least variance."""
+    """1: the return minus V, no bias; 0: δ alone, least variance."""
     whiten: bool = True
     """(A − mean A) / (std A + 1e-6) over the tokens of the whole batch."""
     keep_mean: bool = False
     """Add mean A back after whitening (torchtune)."""
     bootstrap_truncated: bool = False
-    """After the last token of a completion that was cut off, V is what the critic says there,
-    instead of 0."""
+    """After the last token of a truncated completion take the critic's V, not 0."""
 
     @model_validator(mode="after")
     def _mean(self) -> Self:
-        """`keep_mean` without `whiten`."""
         if self.keep_mean and not self.whiten:
-            raise ValueError("keep_mean adds back what whiten takes off: set whiten, or leave it")
+            raise ValueError(
+                "keep_mean adds back the mean that whiten subtracts: set whiten as well"
+            )
         return self
 
 
 class SequenceValue(Section):
-    """r − V, V being what the critic says at the completion's last token (minimind). Needs
-    `critic`."""
+    """r − V at the completion's last token (minimind). Needs `critic`."""
 
     type: Literal["sequence_value"]
 
@@ -88,15 +87,15 @@ class PPOLoss(Section):
 
     type: Literal["ppo"] = "ppo"
     epsilon_low: float = Field(0.2, gt=0, le=1)
-    """The ratio counts down to 1 − epsilon_low."""
+    """The ratio is clipped below at 1 − epsilon_low."""
     epsilon_high: float = Field(0.2, gt=0)
-    """The ratio counts up to 1 + epsilon_high."""
+    """The ratio is clipped above at 1 + epsilon_high."""
     dual_clip: float | None = Field(None, gt=1)
     """For A < 0 the loss is at most −dual_clip · A."""
 
 
 class ReinforceLoss(Section):
-    """−A·log π, no ratio; a correction weighs it by sg(π)/μ."""
+    """−A·log π without a ratio; a correction multiplies it by sg(π)/μ."""
 
     type: Literal["reinforce"]
 
@@ -110,7 +109,7 @@ class CISPOLoss(Section):
     epsilon_high: float = Field(0.28, gt=0)
     """Upper clip of the weight."""
     absolute_cap: float | None = Field(None, gt=0)
-    """Where set, the weight is min(ρ, absolute_cap) instead, and both epsilons are not used."""
+    """Use min(ρ, absolute_cap) as the weight, and neither epsilon."""
 
 
 class GSPOLoss(Section):
@@ -124,8 +123,8 @@ class GSPOLoss(Section):
 
 
 class SequencePPOLoss(Section):
-    """As ppo, with exp(Σ log ρ over the sequence) for ρ, on each of its tokens (minimind). Meant
-    for aggregation `sequence_mean`: others count a sequence by its length."""
+    """As ppo, with exp(Σ log ρ over the sequence) for ρ, on each of its tokens (minimind). Made
+    for aggregation `sequence_mean`: others give longer sequences more weight."""
 
     type: Literal["sequence_ppo"]
     epsilon_low: float = Field(0.1, gt=0, le=1)
@@ -140,7 +139,7 @@ class DPPOLoss(Section):
 
     type: Literal["dppo"]
     delta: float = Field(0.2, gt=0, lt=1)
-    """How far a token's probability may move in the direction of its advantage."""
+    """Largest move of a token's probability in the direction of its advantage."""
     tau: float = Field(1e-3, ge=0)
     """Weight of the pull towards the sampler."""
 
@@ -152,7 +151,7 @@ class SAPOLoss(Section):
     tau_positive: float = Field(1.0, gt=0)
     """τ for A > 0."""
     tau_negative: float = Field(1.05, gt=0)
-    """τ for the others; larger fades faster."""
+    """τ for A ≤ 0; a larger τ fades faster."""
 
 
 Loss = Annotated[
@@ -180,8 +179,7 @@ class PromptMean(Section):
 
     type: Literal["prompt_mean"]
     chunk: int | None = Field(None, ge=1)
-    """Samples of a prompt that are averaged together, in the order they were drawn; default: all
-    of them."""
+    """Samples of a prompt that are averaged together, in sampling order; default: all of them."""
 
 
 class ConstantLength(Section):
@@ -198,7 +196,7 @@ Aggregation = Annotated[
 
 
 class SamplerProximal(Section):
-    """π_prox = μ, the sampler itself: no extra forward pass."""
+    """π_prox = μ, the sampler: no extra forward pass."""
 
     type: Literal["sampler"] = "sampler"
 
@@ -223,7 +221,7 @@ Proximal = Annotated[
 
 
 class NoCorrection(Section):
-    """Weight 1: the loss is used as it is."""
+    """Weight 1."""
 
     type: Literal["none"] = "none"
 
@@ -243,18 +241,17 @@ class MaskCorrection(Section):
 
     type: Literal["mask"]
     low: float = Field(0.5, ge=0)
-    """Tokens with a smaller weight are left out."""
+    """Tokens with a smaller weight get weight 0."""
     high: float = Field(5.0, gt=0)
-    """Tokens with a larger weight are left out."""
+    """Tokens with a larger weight get weight 0."""
     level: Literal["token", "sequence"] = "token"
     """One weight per token, or the geometric mean per sequence."""
 
     @model_validator(mode="after")
     def _bounds(self) -> Self:
-        """`low` above `high`: it would leave out every token."""
         if self.low >= self.high:
             raise ValueError(
-                f"low {self.low} is not below high {self.high}: every token would be left out"
+                f"low {self.low} is not below high {self.high}: every token would get weight 0"
             )
         return self
 
@@ -264,7 +261,7 @@ class OffPolicySequenceMask(Section):
 
     type: Literal["off_policy_sequence_mask"]
     delta: float = Field(0.5, gt=0)
-    """How much less likely the policy may find a bad answer, in nats per token."""
+    """How much less likely a bad answer may be for the policy, in nats per token."""
 
 
 Correction = Annotated[
@@ -280,13 +277,13 @@ class AdaptiveBeta(Section):
     · n / horizon, KL being the mean over samples of their summed KL (Ziegler et al. 2019)."""
 
     target: float = Field(6.0, gt=0)
-    """KL of a whole sample that beta is steered to, in nats."""
+    """The KL of a whole sample that beta steers to, in nats."""
     horizon: float = Field(10_000, gt=0)
-    """Samples over which beta follows."""
+    """Samples until beta has followed; larger is slower."""
 
 
 class NoKL(Section):
-    """0: no reference model is loaded."""
+    """No KL term; no reference model is loaded."""
 
     type: Literal["none"] = "none"
 
@@ -299,22 +296,22 @@ class ReferenceKL(Section):
     beta: float = Field(0.04, gt=0)
     """Weight of the term."""
     adaptive: AdaptiveBeta | None = None
-    """Let `beta` follow the KL; default: it stays."""
+    """Adapt `beta` to the KL; default: beta is constant."""
     reference: Reference = FrozenReference()
-    """What π_ref is."""
+    """Which model π_ref is."""
 
 
 class RewardKL(Section):
-    """−beta·(log π_prox − log π_ref) added to the reward of each token, fixed during the batch.
-    Needs an advantage that sums rewards per token (`global_whiten`, `gae`)."""
+    """Adds −beta·(log π_prox − log π_ref) to the reward of each token, fixed during the batch.
+    Needs an advantage with rewards per token (`global_whiten`, `gae`)."""
 
     type: Literal["k1_in_reward"]
     beta: float = Field(0.01, gt=0)
     """Weight of the term."""
     adaptive: AdaptiveBeta | None = None
-    """Let `beta` follow the KL; default: it stays."""
+    """Adapt `beta` to the KL; default: beta is constant."""
     reference: Reference = FrozenReference()
-    """What π_ref is."""
+    """Which model π_ref is."""
 
 
 KL = Annotated[NoKL | ReferenceKL | RewardKL, Field(discriminator="type")]

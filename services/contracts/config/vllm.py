@@ -1,4 +1,4 @@
-"""Options of the vLLM server beside each rollout worker."""
+"""Options of a rollout worker's vLLM server."""
 
 from typing import Any, Literal
 
@@ -27,28 +27,27 @@ def spelled(option: str) -> str:
 
 
 class VLLM(Section):
-    """Options of the vLLM server beside each worker."""
+    """Options of a worker's vLLM server."""
 
     max_model_len: int | None = Field(None, ge=16)
-    """Longest prompt + completion, in tokens; default: the model's own limit."""
+    """Tokens of prompt and completion together, at most; default: the model's own limit."""
     max_num_seqs: int = Field(256, ge=1)
-    """Most completions generated at once."""
+    """Completions generated at once, at most."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the weights while sampling; auto: as published."""
+    """Type of the weights for sampling; auto: as published."""
     tensor_parallel_size: int = Field(1, ge=1)
-    """GPUs one server is spread over."""
+    """GPUs that share one server."""
     gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
-    """Share of a GPU's memory the server may take; default: 0.9, or less where it shares the GPU
+    """Share of a GPU's memory for the server; default: 0.9, or less if it shares the GPU
     (docs/operate.md)."""
     extra: dict[str, Any] = {}
-    """Any other option of the vLLM server, by its name, e.g. {"enable-prefix-caching": false}."""
+    """Other options of the vLLM server by name, e.g. {"enable-prefix-caching": false}."""
     startup_seconds: float = Field(600, gt=0)
-    """How long the server may take to start."""
+    """Seconds that the server may take to start."""
 
     @field_validator("extra")
     @classmethod
     def _not_ours(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        """Options in `extra` that Headrace sets itself."""
         if taken := sorted(RESERVED & {spelled(name) for name in extra}):
             raise ValueError(
                 f"extra may not set {', '.join(taken)}: Headrace sets it itself (max_model_len, "

@@ -1,6 +1,5 @@
 """`/v1/datasets`: upload, list, show, preview, delete."""
 
-import json
 import shutil
 import time
 from http import HTTPStatus
@@ -9,13 +8,13 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, File, Form, Query, Response, UploadFile
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from services.contracts.records import DatasetRecord
 from services.datasets import ColumnMapping, DatasetReader, Format, import_file
-from services.gateway.access import DATASET_PROBLEMS, AccessDep, DatasetDep, runs_that_use
+from services.gateway.dependencies import DATASET_PROBLEMS, DatasetDep, Deps, runs_that_use
 from services.http import Problem, responses
-from services.logs import get_logger
+from services.runtime.logs import get_logger
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 
@@ -34,7 +33,7 @@ class PreviewRow(BaseModel):
     index: int = Field(description="Its place in the dataset, from 0; it never changes.")
     prompt: str | list[dict[str, Any]] = Field(description="Text, or chat messages.")
     answer: Any = Field(description="The verifier's reference, as it stood in the source.")
-    meta: dict[str, Any] = Field(description="The columns that are neither.")
+    columns: dict[str, Any] = Field(description="The columns that are neither; verifiers get them.")
 
 
 class Preview(BaseModel):
@@ -44,19 +43,11 @@ class Preview(BaseModel):
     total: int = Field(description="Rows of the dataset.")
 
 
-class MappingModel(BaseModel):
-    """Source columns by what they become."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    prompt: str | None = Field(None, description="The column that is the prompt.")
-    answer: str | None = Field(None, description="The column that is the answer, if any is.")
-
-
 class Uploaded(DatasetRecord):
     """A dataset, and how its file was read."""
 
-    mapping: MappingModel = Field(description="The columns that were used, guesses made.")
+    mapping: ColumnMapping = Field(description="The columns that were used, guesses made.")
+    duplicates: int = Field(description="Rows with the prompt and answer of an earlier row.")
 
 
 @router.post(
@@ -77,7 +68,7 @@ class Uploaded(DatasetRecord):
     },
 )
 async def upload(
-    given: AccessDep,
+    deps: Deps,
     response: Response,
     file: Annotated[UploadFile, File(description="JSON lines, CSV (with a header) or Parquet.")],
     name: Annotated[
@@ -93,7 +84,8 @@ async def upload(
         Form(
             description='Columns as JSON: `{"prompt": "question", "answer": "answer"}`. Default: '
             "the first of prompt, question, problem, instruction, messages; and of answer, "
-            "solution, gold, target. Other columns become the row's meta."
+            "solution, gold, target, verl's and HumanEval's columns, and the last turn of a chat "
+            "that the assistant ends. Rows keep the other columns for verifiers."
         ),
     ] = None,
 ) -> Uploaded:
@@ -102,7 +94,7 @@ async def upload(
     filename = PurePath(file.filename or "upload").name
     chosen = name or _name_from(filename)
     imported = await anyio.to_thread.run_sync(
-        import_file, given.volume.root, file.file, filename, chosen, format, _mapping(mapping)
+        import_file, deps.volume.root, file.file, filename, chosen, format, _mapping(mapping)
     )
     record = DatasetRecord(
         id=imported.id,
@@ -112,9 +104,9 @@ async def upload(
         segments=[imported.segment],
         source=filename,
     )
-    kept = await given.store.datasets.add(record)
+    kept = await deps.store.datasets.add(record)
     if kept.id != record.id:
-        await anyio.to_thread.run_sync(_remove, given, record.id)
+        await anyio.to_thread.run_sync(_remove, deps, record.id)
         raise Problem(
             HTTPStatus.CONFLICT,
             f"there is a dataset {chosen!r} with other rows (id {kept.id}): choose another name, "
@@ -125,15 +117,14 @@ async def upload(
         response.status_code = HTTPStatus.OK
     else:
         log.info("dataset added", dataset=record.id, name=chosen, rows=record.rows)
-    used = MappingModel(prompt=imported.mapping.prompt, answer=imported.mapping.answer)
-    return Uploaded(**kept.model_dump(), mapping=used)
+    return Uploaded(**kept.model_dump(), mapping=imported.mapping, duplicates=imported.duplicates)
 
 
 @router.get("", summary="List datasets")
-async def list_all(given: AccessDep) -> DatasetList:
+async def list_all(deps: Deps) -> DatasetList:
     """All datasets, by name."""
     return DatasetList(
-        datasets=sorted(await given.store.datasets.list(), key=lambda record: record.name)
+        datasets=sorted(await deps.store.datasets.list(), key=lambda record: record.name)
     )
 
 
@@ -145,17 +136,17 @@ async def show(record: DatasetDep) -> DatasetRecord:
 
 @router.get("/{dataset}/preview", summary="Look at rows", responses=responses(DATASET_PROBLEMS))
 async def preview(
-    given: AccessDep,
+    deps: Deps,
     record: DatasetDep,
     start: Annotated[int, Query(ge=0, description="First row.")] = 0,
     rows: Annotated[int, Query(ge=1, le=100, description="How many.")] = 5,
 ) -> Preview:
     """Rows by index, as rollout workers see them."""
     indices = range(start, min(start + rows, record.rows))
-    found = await anyio.to_thread.run_sync(DatasetReader(given.volume, record).rows, indices)
+    found = await anyio.to_thread.run_sync(DatasetReader(deps.volume, record).rows, indices)
     return Preview(
         rows=[
-            PreviewRow(index=index, prompt=row.prompt, answer=row.answer, meta=row.meta)
+            PreviewRow(index=index, prompt=row.prompt, answer=row.answer, columns=row.columns)
             for index, row in zip(indices, found, strict=True)
         ],
         total=record.rows,
@@ -168,22 +159,22 @@ async def preview(
     summary="Delete a dataset",
     responses=responses(DATASET_PROBLEMS | {409: "A run that is not over uses it"}),
 )
-async def delete(given: AccessDep, record: DatasetDep) -> None:
+async def delete(deps: Deps, record: DatasetDep) -> None:
     """Delete a dataset and its files. Refused (409) while a run that is not over uses it."""
-    users = await runs_that_use(given, record)
+    users = await runs_that_use(deps, record)
     if users:
         names = ", ".join(f"{run.name} ({run.id}, {run.state})" for run in users)
         raise Problem(
             HTTPStatus.CONFLICT,
             f"dataset {record.name!r} is used by {names}: cancel that or let it end first",
         )
-    await given.store.datasets.delete(record.id)
-    await anyio.to_thread.run_sync(_remove, given, record.id)
+    await deps.store.datasets.delete(record.id)
+    await anyio.to_thread.run_sync(_remove, deps, record.id)
     log.info("dataset deleted", dataset=record.id, name=record.name)
 
 
-def _remove(given: AccessDep, dataset: str) -> None:
-    shutil.rmtree(given.volume.path(f"datasets/{dataset}"), ignore_errors=True)
+def _remove(deps: Deps, dataset: str) -> None:
+    shutil.rmtree(deps.volume.path(f"datasets/{dataset}"), ignore_errors=True)
 
 
 def _name_from(filename: str) -> str:
@@ -195,17 +186,14 @@ def _name_from(filename: str) -> str:
 def _mapping(text: str | None) -> ColumnMapping:
     if text is None or not text.strip():
         return ColumnMapping()
-    example = 'a mapping is JSON like {"prompt": "question", "answer": "answer"}'
     try:
-        raw = json.loads(text)
-        parsed = MappingModel.model_validate(raw)
-    except json.JSONDecodeError as error:
-        detail = f"the mapping is not JSON ({error.msg}): {example}"
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, [("mapping", error.msg)]) from None
+        return TypeAdapter(ColumnMapping).validate_json(text)
     except ValidationError as error:
         problems = [
             (".".join(["mapping", *map(str, item["loc"])]), item["msg"]) for item in error.errors()
         ]
-        detail = f"the mapping cannot be used: {example}"
+        detail = (
+            f"the mapping cannot be used ({problems[0][1]}): a mapping is JSON like "
+            '{"prompt": "question", "answer": "answer"}'
+        )
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, problems) from None
-    return ColumnMapping(parsed.prompt, parsed.answer)

@@ -1,15 +1,15 @@
-"""`/v1/runs/{run}/events`: what happens in a run, as server-sent events."""
+"""`/v1/runs/{run}/events`: the events of a run, as server-sent events."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from redis.exceptions import RedisError
 
-from services.gateway.access import RUN_PROBLEMS, AccessDep, RunDep
+from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.http import responses
-from services.logs import get_logger
+from services.runtime.logs import get_logger
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -26,23 +26,30 @@ log = get_logger(__name__)
     responses=responses(RUN_PROBLEMS),
 )
 async def events(
-    given: AccessDep,
+    deps: Deps,
     record: RunDep,
     last_event_id: Annotated[
         str | None,
         Header(pattern=r"^\d+(-\d+)?$", description="The last event seen; only later ones come."),
     ] = None,
+    newest: Annotated[
+        int | None,
+        Query(ge=0, le=1000, description="Of the events that there are, only so many come."),
+    ] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """All events of a run from its first, or after `Last-Event-ID`, and then as they happen. Each
+    """All events of a run from its first (the store keeps about the newest 20,000), or after
+    `Last-Event-ID`, or the `newest` ones; and then as they happen. Each
     has its kind as `event`, and `{"id", "time", "kind", "data"}` as `data`. Ends when the run is
     over; ends early where Redis goes away: come back with the last id."""
     after = last_event_id or "0"
     try:
+        if newest is not None and last_event_id is None:
+            after = await deps.store.events.before_newest(record.id, newest)
         while True:
             # Looked up before the read: what happened up to the end of a run is read after it.
-            current = await given.store.runs.get(record.id)
+            current = await deps.store.runs.get(record.id)
             over = current is None or current.state.final
-            batch = await given.store.events.read(record.id, after, wait=0 if over else WAIT)
+            batch = await deps.store.events.read(record.id, after, wait=0 if over else WAIT)
             for event in batch:
                 after = event.id
                 yield ServerSentEvent(id=event.id, event=event.kind, data=event)

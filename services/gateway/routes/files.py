@@ -1,5 +1,5 @@
-"""`/v1/files`: what hosts without the data volume need of it: datasets, models, weights,
-checkpoints. Everything else on the volume (logs, Redis' files) is not served."""
+"""`/v1/files`: datasets, models, weights and checkpoints for hosts without the data volume. Other
+files of the volume (logs, Redis' files) are not served."""
 
 import re
 from http import HTTPStatus
@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse
 
-from services.gateway.access import AccessDep
+from services.gateway.dependencies import Deps
 from services.http import Problem, responses
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
@@ -33,7 +33,7 @@ SERVED = re.compile(
 )
 async def fetch(
     path: Annotated[str, PathParameter(description="Relative to the data volume.")],
-    given: AccessDep,
+    deps: Deps,
 ) -> FileResponse:
     """A file under `datasets/`, `runs/RUN/model`, `runs/RUN/weights` or `runs/RUN/checkpoints`.
     Takes range requests."""
@@ -43,8 +43,8 @@ async def fetch(
             f"{path!r} is not served: only datasets/ and runs/RUN (model, weights, "
             "checkpoints) are",
         )
-    file = given.volume.path(path)
+    file = deps.volume.path(path)
     # A link that leads out of the volume is as good as `..`.
-    if not file.is_file() or not file.resolve().is_relative_to(given.volume.root.resolve()):
+    if not file.is_file() or not file.resolve().is_relative_to(deps.volume.root.resolve()):
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no file {path!r} on the data volume")
     return FileResponse(file)

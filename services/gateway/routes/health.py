@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from redis.exceptions import RedisError
 
 from services.contracts.schema import SchemaMismatch
-from services.gateway.access import Access, AccessDep
+from services.gateway.dependencies import Dependencies, Deps
 from services.gateway.problems import RETRY_AFTER
 from services.http import Problem, responses
 from services.store import UnsafeRedis
@@ -34,13 +34,13 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz", summary="Ready", responses=responses({503: "Not ready; `detail` says why"}))
-async def readyz(given: AccessDep) -> Health:
+async def readyz(deps: Deps) -> Health:
     """Redis answers and keeps what it acknowledges, and the data volume can be written; else 503
-    saying what is not so."""
+    with the reason."""
     problems = []
-    if reason := await _redis_problem(given):
+    if reason := await _redis_problem(deps):
         problems.append(("redis", reason))
-    if reason := await anyio.to_thread.run_sync(_volume_problem, given):
+    if reason := await anyio.to_thread.run_sync(_volume_problem, deps):
         problems.append(("data", reason))
     if problems:
         raise Problem(
@@ -52,13 +52,13 @@ async def readyz(given: AccessDep) -> Health:
     return Health()
 
 
-async def _redis_problem(given: Access) -> str | None:
+async def _redis_problem(deps: Dependencies) -> str | None:
     try:
         with anyio.fail_after(PATIENCE):
-            await given.store.ping()
-            if not given.settings.allow_unsafe_redis:
-                await given.store.check_durability()
-            await given.store.check_schema()
+            await deps.store.ping()
+            if not deps.settings.allow_unsafe_redis:
+                await deps.store.check_durability()
+            await deps.store.check_schema()
     except (UnsafeRedis, SchemaMismatch) as error:
         return str(error)
     except (RedisError, OSError, TimeoutError) as error:
@@ -66,8 +66,8 @@ async def _redis_problem(given: Access) -> str | None:
     return None
 
 
-def _volume_problem(given: Access) -> str | None:
-    root = given.volume.root
+def _volume_problem(deps: Dependencies) -> str | None:
+    root = deps.volume.root
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=root) as file:

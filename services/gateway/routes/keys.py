@@ -8,12 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.api_key import digest, new_key
 from services.contracts.records import ApiKeyRecord
-from services.gateway.access import AccessDep
-from services.gateway.guard import COOKIE
+from services.gateway.authentication import COOKIE
+from services.gateway.dependencies import Deps
 from services.http import Problem, responses
-from services.logs import get_logger
+from services.runtime.api_key import digest, new_key
+from services.runtime.logs import get_logger
 
 router = APIRouter(tags=["keys"])
 
@@ -33,7 +33,7 @@ class NewKey(BaseModel):
 
 
 class MadeKey(ApiKeyRecord):
-    """A new key. This answer is the only place where it is ever said."""
+    """A new key. Only this answer ever shows it."""
 
     key: str = Field(description="To be sent as `Authorization: Bearer KEY`.")
 
@@ -51,20 +51,20 @@ class Session(BaseModel):
 
 
 @router.post("/v1/keys", status_code=HTTPStatus.CREATED, summary="Make an API key")
-async def make(given: AccessDep, wanted: NewKey) -> MadeKey:
-    """A key of its own for a person or a machine, which can be revoked alone. Any key may do
-    everything, this too. It is accepted where the gateway asks for keys (`HEADRACE_AUTH`)."""
+async def make(deps: Deps, wanted: NewKey) -> MadeKey:
+    """A key for one person or machine, which can be revoked alone. Any key may do everything,
+    making keys included. The gateway needs keys as `HEADRACE_AUTH` says."""
     key = new_key()
     record = ApiKeyRecord(id=secrets.token_hex(4), name=wanted.name, created=time.time())
-    await given.store.api_keys.add(digest(key), record)
+    await deps.store.api_keys.add(digest(key), record)
     log.info("API key made", id=record.id, name=record.name)
     return MadeKey(**record.model_dump(), key=key)
 
 
 @router.get("/v1/keys", summary="List API keys")
-async def list_all(given: AccessDep) -> KeyList:
-    """Their names and ids. The first key, which stands in the data folder, is not among them."""
-    return KeyList(keys=await given.store.api_keys.list())
+async def list_all(deps: Deps) -> KeyList:
+    """Their names and ids, without the first key, which is in the data folder."""
+    return KeyList(keys=await deps.store.api_keys.list())
 
 
 @router.delete(
@@ -73,9 +73,9 @@ async def list_all(given: AccessDep) -> KeyList:
     summary="Revoke an API key",
     responses=responses({404: "There is no such key"}),
 )
-async def revoke(given: AccessDep, id: Annotated[str, Path(description="Its id.")]) -> None:
-    """From the next request on it is refused."""
-    if not await given.store.api_keys.revoke(id):
+async def revoke(deps: Deps, id: Annotated[str, Path(description="Its id.")]) -> None:
+    """Requests with it are refused from now on."""
+    if not await deps.store.api_keys.revoke(id):
         raise Problem(
             HTTPStatus.NOT_FOUND,
             f"there is no API key {id!r}; GET /v1/keys lists their ids. The first key is not "
@@ -85,11 +85,11 @@ async def revoke(given: AccessDep, id: Annotated[str, Path(description="Its id."
 
 
 @router.post("/v1/session", status_code=HTTPStatus.NO_CONTENT, include_in_schema=False)
-async def enter(given: AccessDep, request: Request, response: Response, session: Session) -> None:
-    """Have the browser keep the key where no script reads it."""
-    if given.keyring is None:
+async def enter(deps: Deps, request: Request, response: Response, session: Session) -> None:
+    """Store the key in a cookie that no script can read."""
+    if deps.keyring is None:
         return
-    if not await given.keyring.accepts(session.key.strip()):
+    if not await deps.keyring.accepts(session.key.strip()):
         raise Problem(HTTPStatus.UNAUTHORIZED, "this gateway does not know this API key")
     response.set_cookie(
         COOKIE,
@@ -103,5 +103,5 @@ async def enter(given: AccessDep, request: Request, response: Response, session:
 
 @router.delete("/v1/session", status_code=HTTPStatus.NO_CONTENT, include_in_schema=False)
 async def leave(response: Response) -> None:
-    """Have it forgotten."""
+    """Delete the cookie."""
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")

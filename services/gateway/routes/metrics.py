@@ -6,7 +6,7 @@ asked for: the gateway counts nothing itself.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fastapi import APIRouter
@@ -17,8 +17,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from services.contracts.records import PoolLoad, RunRecord, RunState, WorkerRecord
-from services.gateway.access import AccessDep
+from services.contracts.records import PoolLoad, RunRecord, RunState, RunSummary, WorkerRecord
+from services.gateway.dependencies import Deps
 
 router = APIRouter(tags=["operation"])
 
@@ -44,11 +44,12 @@ POOL_GAUGES = {
 
 
 @dataclass(eq=False)
-class Snapshot(Collector):
+class Scrape(Collector):
     """What one scrape shows. `reachable`: Redis answered."""
 
     reachable: bool
-    runs: list[RunRecord]
+    runs: Sequence[RunSummary]
+    live: list[RunRecord]
     workers: list[WorkerRecord]
     pools: list[PoolLoad]
 
@@ -67,24 +68,25 @@ class Snapshot(Collector):
         for state in RunState:
             states.add_metric([state], sum(run.state is state for run in self.runs))
         yield states
-        live = [run for run in self.runs if not run.state.final]
         step = GaugeMetricFamily("headrace_run_step", "Batches trained", labels=["run", "name"])
-        for run in live:
+        for run in self.live:
             # One that waits its turn does not stand still.
             if run.state is not RunState.QUEUED:
                 step.add_metric([run.id, run.name], run.step)
         yield step
-        yield _components(live)
-        names = {name for run in live for name in run.summary if not name.startswith(COMPONENT)}
+        yield _components(self.live)
+        names = {
+            name for run in self.live for name in run.metrics if not name.startswith(COMPONENT)
+        }
         for name in sorted(names):
             family = GaugeMetricFamily(
                 "headrace_" + re.sub(r"[^a-zA-Z0-9_]", "_", name),
                 f"{name} at the newest step",
                 labels=["run", "name"],
             )
-            for run in live:
-                if name in run.summary:
-                    family.add_metric([run.id, run.name], run.summary[name])
+            for run in self.live:
+                if name in run.metrics:
+                    family.add_metric([run.id, run.name], run.metrics[name])
             yield family
 
     def _workers(self) -> Iterator[Metric]:
@@ -119,7 +121,7 @@ def _components(live: list[RunRecord]) -> Metric:
         labels=["run", "name", "component"],
     )
     for run in live:
-        for name, value in run.summary.items():
+        for name, value in run.metrics.items():
             if name.startswith(COMPONENT):
                 family.add_metric([run.id, run.name, name.removeprefix(COMPONENT)], value)
     return family
@@ -131,16 +133,16 @@ def _components(live: list[RunRecord]) -> Metric:
     response_class=Response,
     responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}},
 )
-async def metrics(given: AccessDep) -> Response:
+async def metrics(deps: Deps) -> Response:
     """Runs by state, the newest metrics of live runs, workers; in Prometheus' text format."""
     try:
-        runs, workers = await given.store.runs.list(), await given.store.workers.list()
-        names = {run.pool for run in runs if not run.state.final}
-        names |= {worker.pool for worker in workers}
-        pools = [await given.store.insight.load(name) for name in sorted(names)]
-        snapshot = Snapshot(True, runs, workers, pools)
+        runs, live = await deps.store.runs.all(), await deps.store.runs.live()
+        workers = await deps.store.workers.list()
+        names = {run.pool for run in live} | {worker.pool for worker in workers}
+        pools = [await deps.store.insight.load(name) for name in sorted(names)]
+        scrape = Scrape(True, runs, live, workers, pools)
     except RedisError:
-        snapshot = Snapshot(False, [], [], [])
+        scrape = Scrape(False, [], [], [], [])
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(snapshot)
+    registry.register(scrape)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,7 +1,8 @@
-"""`/`: the page to watch, static files without anything from elsewhere."""
+"""`/`: the page, static files that load nothing from other hosts."""
 
+import re
 from http import HTTPStatus
-from importlib.resources import files
+from pathlib import Path
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -10,17 +11,11 @@ from services.http import Problem
 
 router = APIRouter(include_in_schema=False)
 
-TYPES = {
-    "index.html": "text/html; charset=utf-8",
-    "app.css": "text/css; charset=utf-8",
-    "app.js": "text/javascript; charset=utf-8",
-    "answers.js": "text/javascript; charset=utf-8",
-    "chart.js": "text/javascript; charset=utf-8",
-    "dom.js": "text/javascript; charset=utf-8",
-    # Kept in the tree, with its licence, so that the page works where nothing else is reached.
-    "vendor/uPlot.iife.min.js": "text/javascript; charset=utf-8",
-    "vendor/uPlot.min.css": "text/css; charset=utf-8",
-}
+WEB = Path(__file__).parent.parent / "web"
+
+# uPlot is kept in the tree, with its licence, so that the page works where nothing else is reached.
+NAME = re.compile(r"(vendor/)?[\w.]+\.(css|js)")
+TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -38,11 +33,11 @@ async def index() -> Response:
 @router.get("/web/{name:path}")
 async def asset(name: str) -> Response:
     """Its style and its script."""
-    if name not in TYPES:
+    if not NAME.fullmatch(name) or not (WEB / name).is_file():
         raise Problem(HTTPStatus.NOT_FOUND, f"the page has no file {name!r}")
     return _file(name)
 
 
 def _file(name: str) -> Response:
-    content = (files("services.gateway") / "web" / name).read_bytes()
-    return Response(content, media_type=TYPES[name], headers=HEADERS)
+    kind = TYPES[name.rpartition(".")[2]]
+    return Response((WEB / name).read_bytes(), media_type=f"{kind}; charset=utf-8", headers=HEADERS)

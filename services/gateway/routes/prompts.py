@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.dataset import Row
 from services.datasets import append_rows
-from services.gateway.access import DATASET_PROBLEMS, AccessDep, find_dataset
+from services.gateway.dependencies import DATASET_PROBLEMS, Deps, find_dataset
 from services.http import Problem, responses
-from services.logs import get_logger
+from services.runtime.logs import get_logger
 
 router = APIRouter(prefix="/v1/prompts", tags=["datasets"])
 
@@ -25,8 +25,8 @@ class Prompt(BaseModel):
 
     prompt: str | list[dict[str, Any]] = Field(description="Text, or chat messages.")
     answer: Any = Field(None, description="The verifier's reference.")
-    meta: dict[str, Any] = Field(
-        default_factory=dict, description="Anything else that belongs to the row."
+    columns: dict[str, Any] = Field(
+        default_factory=dict, description="Anything else that verifiers need of the row."
     )
 
 
@@ -64,15 +64,15 @@ class PromptsAdded(BaseModel):
         | {422: "A prompt cannot be used", 507: "The data volume is full, or cannot be written"}
     ),
 )
-async def add(given: AccessDep, addition: PromptAddition) -> PromptsAdded:
-    """Append rows. A run that is training on the dataset draws them from its next epoch on."""
-    record = await find_dataset(given, addition.dataset)
-    rows = [Row(prompt=p.prompt, answer=p.answer, meta=p.meta) for p in addition.prompts]
-    segment = await anyio.to_thread.run_sync(append_rows, given.volume.root, record.id, rows)
+async def add(deps: Deps, addition: PromptAddition) -> PromptsAdded:
+    """Append rows. A run that is training on the dataset tasks them from its next epoch on."""
+    record = await find_dataset(deps, addition.dataset)
+    rows = [Row(prompt=p.prompt, answer=p.answer, columns=p.columns) for p in addition.prompts]
+    segment = await anyio.to_thread.run_sync(append_rows, deps.volume.root, record.id, rows)
     try:
-        grown = await given.store.datasets.append(record.id, segment)
+        grown = await deps.store.datasets.append(record.id, segment)
     except KeyError:
-        given.volume.path(segment.file).unlink(missing_ok=True)
+        deps.volume.path(segment.file).unlink(missing_ok=True)
         raise Problem(
             HTTPStatus.NOT_FOUND, f"dataset {record.name!r} was deleted meanwhile"
         ) from None

@@ -3,30 +3,43 @@
 import json
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from services.contracts.records import RunRecord, RunState
-from services.gateway.access import RUN_PROBLEMS, AccessDep, OnlyRunDep, RunDep
+from services.contracts.records import RunRecord, RunState, RunSummary
+from services.diagnosis.diagnose import queued_verdict
 from services.gateway.deletion import delete_run
+from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, OnlyRunDep, RunDep
 from services.gateway.submission import RunSubmission, accept
-from services.http import Problem, responses
-from services.logs import get_logger
-from services.model_path import starts_from
+from services.http import Problem, responses, unless_unchanged
+from services.runtime.logs import get_logger
+from services.runtime.model_path import starts_from
 from services.store import Gone
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+R = TypeVar("R", bound=RunSummary)
+PLACE = {"step", "evaluation/step", "time"}
+"""What says where a row of metrics belongs."""
+
+UNCHANGED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "The same as the answer whose `ETag` is sent as `If-None-Match`"}
+}
 
 log = get_logger(__name__)
 
 
 class RunList(BaseModel):
-    """Runs, newest first."""
+    """A page of runs, newest first."""
 
-    runs: list[RunRecord] = Field(description="All that were asked for.")
+    runs: list[RunSummary] = Field(description="Without their configs; `GET /v1/runs/RUN` has one.")
+    next: str | None = Field(
+        description="Where older ones begin: `before` of the next request. Null: there are none."
+    )
 
 
 class RunMetrics(BaseModel):
@@ -34,7 +47,10 @@ class RunMetrics(BaseModel):
 
     run: str = Field(description="The run's id.")
     metrics: list[dict[str, Any]] = Field(
-        description="One object a step, by the names of docs/metrics.md."
+        description="One object a step and one an evaluation, by the names of docs/metrics.md."
+    )
+    next: int | None = Field(
+        description="Where later ones begin: `start` of the next request. Null: there are none yet."
     )
 
 
@@ -50,36 +66,73 @@ class RunMetrics(BaseModel):
         }
     ),
 )
-async def submit(given: AccessDep, submission: RunSubmission) -> RunRecord:
+async def submit(deps: Deps, submission: RunSubmission) -> RunRecord:
     """Check a run's config and queue it. A refusal (422) lists every problem with its key path."""
-    record = await accept(given, submission)
+    record = await accept(deps, submission)
     try:
-        await given.store.runs.submit(record, starts_from(record.config))
+        await deps.store.runs.submit(record, starts_from(record.config))
     except Gone as error:
         raise Problem(HTTPStatus.CONFLICT, f"the run was not queued: {error}") from None
     log.info("run queued", run=record.id, name=record.name, kind=record.kind, pool=record.pool)
-    return record
+    return (await detailed(deps, [record]))[0]
 
 
-@router.get("", summary="List runs")
+@router.get(
+    "",
+    summary="List runs",
+    response_model=RunList,
+    responses=UNCHANGED,
+)
 async def list_all(
-    given: AccessDep,
+    deps: Deps,
+    request: Request,
     state: Annotated[list[RunState] | None, Query(description="Only these states.")] = None,
     pool: Annotated[str | None, Query(description="Only this pool's.")] = None,
-) -> RunList:
-    """All runs, newest first."""
-    runs = [
-        run
-        for run in await given.store.runs.list()
-        if (not state or run.state in state) and pool in (None, run.pool)
-    ]
-    return RunList(runs=sorted(runs, key=lambda run: run.created, reverse=True))
+    name: Annotated[str | None, Query(description="Only those of this name.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 50,
+    before: Annotated[
+        str | None,
+        Query(
+            pattern=r"^[0-9]+(\.[0-9]+)?-[^-]+$",
+            description="Only older ones: `next` of the answer before.",
+        ),
+    ] = None,
+) -> Response:
+    """Runs without their configs, newest first, page by page. The answer has an `ETag`: asked again
+    with `If-None-Match`, an unchanged page is a 304 without a body."""
+
+    def wanted(run: RunSummary) -> bool:
+        return (
+            (not state or run.state in state)
+            and pool in (None, run.pool)
+            and name in (None, run.name)
+        )
+
+    runs, following = await deps.store.runs.page(limit, before, wanted)
+    return unless_unchanged(request, RunList(runs=await detailed(deps, runs), next=following))
 
 
-@router.get("/{run}", summary="Show a run", responses=responses(RUN_PROBLEMS))
-async def show(record: RunDep) -> RunRecord:
+async def detailed(deps: Dependencies, runs: list[R]) -> list[R]:
+    """The runs with the sizes of their files, and queued ones with what they wait for."""
+    sizes = await deps.sizes.of([run.id for run in runs])
+    pools = {run.pool for run in runs if run.state is RunState.QUEUED}
+    queues = {pool: await deps.store.pools.queue(pool) for pool in pools}
+    for run in runs:
+        run.disk_bytes = sizes[run.id]
+        if run.pool in queues and run.state is RunState.QUEUED:
+            _, run.reason = queued_verdict(run, queues[run.pool])
+    return runs
+
+
+@router.get(
+    "/{run}",
+    summary="Show a run",
+    response_model=RunRecord,
+    responses={**responses(RUN_PROBLEMS), **UNCHANGED},
+)
+async def show(deps: Deps, request: Request, record: RunDep) -> Response:
     """One run: its state, the reason for it, its config, where it stands."""
-    return record
+    return unless_unchanged(request, (await detailed(deps, [record]))[0])
 
 
 @router.post(
@@ -88,18 +141,19 @@ async def show(record: RunDep) -> RunRecord:
     summary="Cancel a run",
     responses=responses(RUN_PROBLEMS | {409: "It has succeeded or failed already"}),
 )
-async def cancel(given: AccessDep, record: RunDep) -> RunRecord:
-    """Ask a run to end. A queued one ends at once, a running one writes a checkpoint first.
-    Cancelling twice is fine; a run that has succeeded or failed cannot be cancelled (409)."""
+async def cancel(deps: Deps, record: RunDep) -> RunRecord:
+    """Ask a run to end. A queued one ends at once; one that trains is `cancelling` until it has
+    written a checkpoint. Cancelling twice is fine; a run that has succeeded or failed cannot be
+    cancelled (409)."""
     if record.state in (RunState.SUCCEEDED, RunState.FAILED):
         raise Problem(
             HTTPStatus.CONFLICT, f"run {record.name} ({record.id}) is over: it {record.state}"
         )
     if record.state is RunState.CANCELLED:
         return record
-    await given.store.runs.cancel(record.id)
+    await deps.store.runs.cancel(record.id)
     log.info("run cancelled", run=record.id, name=record.name)
-    return await given.store.runs.get(record.id) or record
+    return await deps.store.runs.get(record.id) or record
 
 
 @router.delete(
@@ -110,42 +164,60 @@ async def cancel(given: AccessDep, record: RunDep) -> RunRecord:
         RUN_PROBLEMS | {409: "It is not over, another run needs it, or several have the name"}
     ),
 )
-async def delete(given: AccessDep, record: OnlyRunDep) -> None:
+async def delete(deps: Deps, record: OnlyRunDep) -> None:
     """Delete a run that is over: its record, metrics, answers, checkpoints, weights, and its
     ledger. Refused (409) while another run continues it, or one that is not over starts from what
     it made; one that is over and started from it can be read, but not resumed, without it. Its
     dataset stays."""
-    await delete_run(given, record)
+    await delete_run(deps, record)
     log.info("run deleted", run=record.id, name=record.name)
 
 
 @router.get("/{run}/metrics", summary="Metrics of a run", responses=responses(RUN_PROBLEMS))
 async def metrics(
-    given: AccessDep,
+    deps: Deps,
     record: RunDep,
+    name: Annotated[
+        list[str] | None,
+        Query(description="Only rows with one of these metrics, and of them only these."),
+    ] = None,
     after: Annotated[int, Query(description="Only steps after this one.")] = -1,
-    limit: Annotated[int, Query(ge=1, le=100_000, description="At most so many.")] = 10_000,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="At most so many.")] = 1000,
+    start: Annotated[
+        int, Query(ge=0, description="Only later ones: `next` of the answer before.")
+    ] = 0,
 ) -> RunMetrics:
-    """What the learner measured at each step, oldest first."""
-    path = given.volume.path(f"runs/{record.id}/metrics.jsonl")
-    rows = await anyio.to_thread.run_sync(_read_metrics, path, after, limit)
-    return RunMetrics(run=record.id, metrics=rows)
+    """What the learner measured at each step, in the order in which it was written, page by page.
+    An evaluation may come after steps that were trained meanwhile."""
+    path = deps.volume.path(f"runs/{record.id}/metrics.jsonl")
+    rows, following = await anyio.to_thread.run_sync(
+        _read_metrics, path, set(name or ()), after, limit, start
+    )
+    return RunMetrics(run=record.id, metrics=rows, next=following)
 
 
-def _read_metrics(path: Path, after: int, limit: int) -> list[dict[str, Any]]:
+def _read_metrics(
+    path: Path, names: set[str], after: int, limit: int, start: int
+) -> tuple[list[dict[str, Any]], int | None]:
     rows: list[dict[str, Any]] = []
     try:
         with path.open("rb") as file:
-            for line in file:
+            # The file may have been cut back: what is left of a line is no row.
+            if start and not (file.seek(start - 1) and file.read(1) == b"\n"):
+                file.readline()
+            for line in iter(file.readline, b""):
                 # The line that is being written has no end yet.
                 if not line.endswith(b"\n"):
                     break
                 row = json.loads(line, parse_constant=lambda _: None)
-                # An evaluation has a line of its own.
-                if row.get("step", row.get("evaluation/step", 0)) > after:
-                    rows.append(row)
-                    if len(rows) == limit:
-                        break
+                if row.get("step", row.get("evaluation/step", 0)) <= after:
+                    continue
+                if names and not (names & row.keys()):
+                    continue
+                if len(rows) == limit:
+                    return rows, file.tell() - len(line)
+                place = names | PLACE
+                rows.append({k: v for k, v in row.items() if not names or k in place})
     except FileNotFoundError:
-        return []
-    return rows
+        return [], None
+    return rows, None

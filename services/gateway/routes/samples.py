@@ -1,4 +1,4 @@
-"""`/v1/runs/{run}/samples`: answers that were trained, with what they earned."""
+"""`/v1/runs/{run}/samples`: completions that were trained, with their rewards."""
 
 import json
 import os
@@ -10,8 +10,8 @@ import anyio.to_thread
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from services.contracts.samples import SampledAnswer
-from services.gateway.access import RUN_PROBLEMS, AccessDep, RunDep
+from services.contracts.sampled_answer import SampledAnswer
+from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.http import responses
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -24,9 +24,7 @@ class RunSamples(BaseModel):
     """Sampled answers of a run, newest first."""
 
     run: str = Field(description="The run's id.")
-    samples: list[SampledAnswer] = Field(
-        description="As many of each batch as `training.log_samples` says."
-    )
+    samples: list[SampledAnswer] = Field(description="Up to four of each batch.")
     next: int | None = Field(
         description="Where older ones begin: `before` of the next request. Null: there are none."
     )
@@ -34,7 +32,7 @@ class RunSamples(BaseModel):
 
 @router.get("/{run}/samples", summary="Sampled answers", responses=responses(RUN_PROBLEMS))
 async def samples(
-    given: AccessDep,
+    deps: Deps,
     record: RunDep,
     step: Annotated[int | None, Query(ge=1, description="Only of this step.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 20,
@@ -43,8 +41,8 @@ async def samples(
     ] = None,
 ) -> RunSamples:
     """Some completions of each trained batch with their rewards, newest first: the best and the
-    worst of one prompt, and others. They are of the first of the learner's ranks."""
-    path = given.volume.path(f"runs/{record.id}/samples.jsonl")
+    worst of one prompt, and others. They come from the learner's first rank."""
+    path = deps.volume.path(f"runs/{record.id}/samples.jsonl")
     found, following = await anyio.to_thread.run_sync(_read, path, step, limit, before)
     return RunSamples(run=record.id, samples=found, next=following)
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from services.contracts.records import PoolLoad, WorkerRecord
-from services.gateway.access import AccessDep
+from services.gateway.dependencies import Deps
 from services.settings import POOL_NAME
 
 router = APIRouter(tags=["workers"])
@@ -20,18 +20,17 @@ class WorkerList(BaseModel):
 
 @router.get("/v1/workers", summary="List workers")
 async def list_all(
-    given: AccessDep,
+    deps: Deps,
     pool: Annotated[str | None, Query(description="Only this pool's.")] = None,
 ) -> WorkerList:
     """Rollout workers, of one pool or of all."""
-    return WorkerList(workers=await given.store.workers.list(pool))
+    return WorkerList(workers=await deps.store.workers.list(pool))
 
 
 @router.get("/v1/load", summary="How much a pool has to do")
 async def load(
-    given: AccessDep,
+    deps: Deps,
     pool: Annotated[str, Query(pattern=POOL_NAME, description="Its name.")] = "default",
 ) -> PoolLoad:
-    """For whatever decides how many workers there are, such as KEDA. A pool that nobody has heard
-    of has nothing to do."""
-    return await given.store.insight.load(pool)
+    """For an autoscaler such as KEDA. An unknown pool has nothing to do."""
+    return await deps.store.insight.load(pool)

@@ -17,7 +17,7 @@ function short(value) {
   return (value + 0).toLocaleString(undefined, { maximumSignificantDigits: 4 }).replace(/^-0$/, "0");
 }
 
-// [[step, value], …] of the metric, and of held-out accuracy, on one list of steps.
+// [[step, value], …] of the metric, and of the held-out measure, on one list of steps.
 function joined(points, dots) {
   const steps = [...new Set([...points, ...dots].map(([step]) => step))].sort((a, b) => a - b);
   const values = new Map(points), held = new Map(dots);
@@ -29,7 +29,7 @@ function newest(plot, series) {
   return plot.data[series]?.findLast((value) => value != null);
 }
 
-function options(box, name, withDots) {
+function options(box, name, dotsName) {
   const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
   const picked = (plot, value, series, index) => (index == null ? newest(plot, series) : value);
   const marker = (_, series) => colour(series === 1 ? "accent" : "second");
@@ -47,8 +47,8 @@ function options(box, name, withDots) {
       { label: "step", value: (...at) => picked(...at) ?? "" },
       { label: name, stroke: colour("accent"), width: 2, spanGaps: true, value: (...at) => short(picked(...at)) },
       {
-        label: "held-out accuracy",
-        show: withDots,
+        label: dotsName,
+        show: Boolean(dotsName),
         stroke: colour("second"),
         width: 0,
         points: { show: true, size: 11, width: 1, fill: colour("second"), stroke: colour("card") },
@@ -58,17 +58,18 @@ function options(box, name, withDots) {
   };
 }
 
-// Draws `points` of the metric `name`; `dots` are held-out accuracies. Nothing to draw clears it.
-export function draw(box, name, points, dots) {
+// Draws `points` of the metric `name`, and `dots` named `dotsName`. Nothing to draw clears it.
+export function draw(box, name, points, dots, dotsName) {
   if (!points.length && !dots.length) {
     plot?.destroy();
     plot = drawn = null;
     return;
   }
-  const wanted = [name, dots.length > 0, dark.matches].join();
+  const shown = dots.length ? dotsName : "";
+  const wanted = [name, shown, dark.matches].join();
   if (wanted !== drawn) {
     plot?.destroy();
-    plot = new uPlot(options(box, name, dots.length > 0), joined(points, dots), box);
+    plot = new uPlot(options(box, name, shown), joined(points, dots), box);
     drawn = wanted;
   } else plot.setData(joined(points, dots));
   fit(box);

@@ -12,3 +12,18 @@ export function number(value, digits) {
   if (digits > 0 && value !== 0 && Math.abs(value) < 10 ** -digits) return value.toExponential(1);
   return value.toLocaleString(undefined, { maximumFractionDigits: digits });
 }
+
+// Bytes in the unit that fits.
+export function size(bytes) {
+  if (!bytes) return null;
+  const power = Math.min(4, Math.floor(Math.log(bytes) / Math.log(1024)));
+  return `${number(bytes / 1024 ** power, power > 2 ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+}
+
+// How long since a moment in Unix seconds.
+export function ago(moment) {
+  const age = Math.max(0, Date.now() / 1000 - moment);
+  if (age < 90) return `${age.toFixed(0)} s ago`;
+  if (age < 5400) return `${(age / 60).toFixed(0)} min ago`;
+  return age < 172800 ? `${(age / 3600).toFixed(0)} h ago` : `${(age / 86400).toFixed(0)} d ago`;
+}

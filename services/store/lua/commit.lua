@@ -1,8 +1,8 @@
--- Make a durable checkpoint the run's current one, and end the draws it was trained on.
+-- Make a durable checkpoint the run's current one, and end the tasks it was trained on.
 -- Invariants: fenced; steps only go forward; a group is acknowledged, deleted and written to the
 -- ledger in the same moment, and only when a checkpoint holds what it taught. A checkpoint of an
 -- RL run covers recorded plans only: all steps have one, or nothing changes. The ledger keeps,
--- beside each draw, the version of its oldest token, and the lineage under which it was planned,
+-- beside each task, the version of its oldest token, and the lineage under which it was planned,
 -- so that staleness can be computed again from it alone.
 -- O(groups acknowledged).
 -- KEYS run plans groups blobs bytes ledger tries
@@ -22,17 +22,17 @@ end
 local acknowledged = 0
 for s = committed + 1, r[1] == 'rl' and step or committed do
   local plan = cjson.decode(redis.call('HGET', plans, s))
-  local draws, oldest = {}, {}
+  local tasks, oldest = {}, {}
   for i, pair in ipairs(plan.pairs) do
     local entry = redis.call('XRANGE', groups, pair[1], pair[1])[1]
-    draws[i], oldest[i] = pair[2], entry and entry[2][6] .. ':' .. entry[2][4] or ''
+    tasks[i], oldest[i] = pair[2], entry and entry[2][6] .. ':' .. entry[2][4] or ''
     if entry then remove_group(groups, blobs, bytes, pair[1], pair[2]) end
     redis.call('HDEL', tries, position_of(pair[2]))
   end
   redis.call('XADD', ledger, '*', 'end', 'trained', 'step', s, 'lineage', ARGV[2],
-    'planned', plan.lineage, 'draws', cjson.encode(draws), 'oldest', cjson.encode(oldest))
+    'planned', plan.lineage, 'tasks', cjson.encode(tasks), 'oldest', cjson.encode(oldest))
   redis.call('HDEL', plans, s)
-  acknowledged = acknowledged + #draws
+  acknowledged = acknowledged + #tasks
 end
 redis.call('HSET', run, 'committed_step', step, 'checkpoint', ARGV[4])
 return acknowledged

@@ -13,43 +13,43 @@ local function final(state)
   return state == 'succeeded' or state == 'failed' or state == 'cancelled'
 end
 
--- Draws travel as 'position:epoch:rows:index'; the position names the draw everywhere else.
-local function position_of(draw)
-  return string.match(draw, '^(%d+):')
+-- Tasks travel as 'position:epoch:rows:index'; the position names the task everywhere else.
+local function position_of(task)
+  return string.match(task, '^(%d+):')
 end
 
--- Returned draws go out again in the run's order, lowest position first; a set has each once.
-local function put_back(returned, draw)
-  redis.call('ZADD', returned, position_of(draw), draw)
+-- Returned tasks are leased again in the run's order, lowest position first; a set has each once.
+local function put_back(returned, task)
+  redis.call('ZADD', returned, position_of(task), task)
 end
 
--- End an attempt. Its draw, or nil where it was not held.
-local function let_go(attempts, held, attempt)
+-- End an attempt. Its task, or nil where it was not held.
+local function end_attempt(attempts, held, attempt)
   if redis.call('ZREM', attempts, attempt) == 0 then return nil end
-  local draw = string.match(redis.call('HGET', held, attempt), '^(%S+)')
+  local task = string.match(redis.call('HGET', held, attempt), '^(%S+)')
   redis.call('HDEL', held, attempt)
-  return draw
+  return task
 end
 
--- How often a draw has failed for this cause, this time included.
-local function failed_again(tries, draw, cause)
-  local position = position_of(draw)
+-- How often a task has failed for this cause, this time included.
+local function failed_again(tries, task, cause)
+  local position = position_of(task)
   local counts = cjson.decode(redis.call('HGET', tries, position) or '{}')
   counts[cause] = (counts[cause] or 0) + 1
   redis.call('HSET', tries, position, cjson.encode(counts))
   return counts[cause]
 end
 
--- End a draw without training it.
-local function drop_draw(ledger, tries, draw, reason, detail)
-  redis.call('HDEL', tries, position_of(draw))
+-- End a task without training it.
+local function drop_task(ledger, tries, task, reason, detail)
+  redis.call('HDEL', tries, position_of(task))
   redis.call('XADD', ledger, '*', 'end', 'dropped', 'reason', reason, 'detail', detail,
-    'draws', cjson.encode({draw}))
+    'tasks', cjson.encode({task}))
 end
 
 -- Take a group out of the stream, with its payload and its bytes.
-local function remove_group(groups, blobs, bytes, entry, draw)
-  local position = position_of(draw)
+local function remove_group(groups, blobs, bytes, entry, task)
+  local position = position_of(task)
   redis.call('XACK', groups, 'learner', entry)
   redis.call('XDEL', groups, entry)
   redis.call('DECRBY', bytes, redis.call('HSTRLEN', blobs, position))

@@ -1,17 +1,17 @@
--- Hand out rows of the run's open evaluation.
+-- Lease rows of the run's open evaluation.
 -- Invariants: all answers come from one version: the first lease pins it to the version the
 -- worker serves, at or after the one asked for. When the pinned version can no longer be served
 -- (nothing held, and a worker with a newer one, or of a newer lineage, asks), the evaluation
--- starts over with that one. Nothing is handed out of a run that ends.
--- O(rows handed out and lapsed).
+-- starts over with that one. A run that ends leases nothing.
+-- O(rows leased and lapsed).
 -- KEYS evaluation returned attempts held results run
 -- ARGV worker lineage version count ttl_ms attempt...
 -- Reply {evaluation id, attempt, row, ...} or {}
 local evaluation, returned, attempts, held, results, run = unpack(KEYS)
 local e = redis.call('HMGET', evaluation, 'id', 'state', 'min_version', 'pinned', 'rows', 'next')
 if not e[1] or e[2] ~= 'open' then return {} end
-local r = redis.call('HMGET', run, 'lineage', 'state', 'cancel_requested')
-if r[1] ~= ARGV[2] or final(r[2]) or r[3] == '1' then return {} end
+local r = redis.call('HMGET', run, 'lineage', 'state')
+if r[1] ~= ARGV[2] or r[2] == 'cancelling' or final(r[2]) then return {} end
 local version, now = tonumber(ARGV[3]), now_ms()
 if version < tonumber(e[3]) then return {} end
 

@@ -1,25 +1,25 @@
--- Hand out up to ARGV[4] draws to a worker.
--- Invariants: a draw is in exactly one of: not yet drawn, returned, held by one attempt, in the
+-- Lease up to ARGV[4] tasks to a worker.
+-- Invariants: a task is in exactly one of: not yet leased, returned, held by one attempt, in the
 -- stream, ended. committed*B + waiting + held never exceeds min(u + eta + 1, max_steps) * B for
 -- the version u that the asking worker serves, and u belongs to the run's current lineage.
 -- Bytes: waiting + what held groups may still add stays within the budget, so that `complete`
 -- never has to be refused. The budget bounds what runs ahead of the batch that is being
 -- collected, not that batch itself, which could otherwise never become whole.
 -- A call repeated because its reply was lost gets the same answer again.
--- `exhausted`: nothing is open, and since the last group was finished more than every row was
--- drawn, and dropped. `no_signal`: more groups than the run allows were left out while those of
--- one batch were finished.
--- O(draws handed out + attempts lapsed since the last call), not O(in flight).
+-- `exhausted`: no task is open, and since a group was last finished every row was leased twice and
+-- dropped. `filtered_group`: more groups than the run allows were filtered while one batch was
+-- finished.
+-- O(tasks leased + attempts lapsed since the last call), not O(in flight).
 -- KEYS run order returned attempts held groups bytes plans
 -- ARGV worker lineage version count ttl_ms reserve_bytes attempt...
--- Reply {refusal or '', attempt, draw, attempt, draw, ...}
+-- Reply {refusal or '', attempt, task, attempt, task, ...}
 local run, order, returned, attempts, held, groups, bytes, plans = unpack(KEYS)
 local worker, lineage, version = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local count, ttl, reserve = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local now = now_ms()
 
 for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', attempts, '-inf', now)) do
-  put_back(returned, let_go(attempts, held, attempt))
+  put_back(returned, end_attempt(attempts, held, attempt))
 end
 
 local reply = {''}
@@ -32,8 +32,8 @@ end
 if #reply > 1 then return reply end
 
 local r = redis.call('HMGET', run, 'state', 'lineage', 'batch', 'max_staleness', 'max_steps',
-  'committed_step', 'stream_bytes', 'cancel_requested')
-if r[1] ~= 'running' or r[8] == '1' or not (r[3] and r[5]) then return {'state'} end
+  'committed_step', 'stream_bytes')
+if r[1] ~= 'running' or not (r[3] and r[5]) then return {'state'} end
 if r[2] ~= lineage then return {'lineage'} end
 local batch, eta, max_steps = tonumber(r[3]), tonumber(r[4]), tonumber(r[5])
 local committed, budget = tonumber(r[6] or '0'), tonumber(r[7])
@@ -49,30 +49,30 @@ count = math.min(count, math.max(math.floor((budget - used) / reserve), lacking)
 if count <= 0 then return {'bytes'} end
 
 local o = redis.call('HMGET', order, 'position', 'epoch', 'rows', 'index', 'dataset_rows', 'last_finished',
-  'left_out', 'left_out_limit')
+  'filtered', 'filtered_limit')
 local position, epoch, rows, index = tonumber(o[1]), tonumber(o[2]), tonumber(o[3]), tonumber(o[4])
 local dataset_rows, last_finished = tonumber(o[5]), tonumber(o[6] or '0')
-if o[8] and tonumber(o[7] or '0') > tonumber(o[8]) then return {'no_signal'} end
+if o[8] and tonumber(o[7] or '0') > tonumber(o[8]) then return {'filtered_group'} end
 if in_flight == 0 and redis.call('ZCARD', returned) == 0
   and position - last_finished >= 2 * math.max(rows, dataset_rows) then
   return {'exhausted'}
 end
 for i = 1, count do
-  local draw = redis.call('ZPOPMIN', returned)[1]
-  if not draw then
+  local task = redis.call('ZPOPMIN', returned)[1]
+  if not task then
     if index >= rows then
       if dataset_rows == 0 then break end
       epoch, rows, index = epoch + 1, dataset_rows, 0
     end
-    draw = position .. ':' .. epoch .. ':' .. rows .. ':' .. index
+    task = position .. ':' .. epoch .. ':' .. rows .. ':' .. index
     position, index = position + 1, index + 1
   end
   local attempt = ARGV[6 + i]
   redis.call('ZADD', attempts, now + ttl, attempt)
   local granted = lineage .. ':' .. ARGV[3]
-  redis.call('HSET', held, attempt, draw .. ' ' .. worker .. ' ' .. now .. ' ' .. granted)
+  redis.call('HSET', held, attempt, task .. ' ' .. worker .. ' ' .. now .. ' ' .. granted)
   reply[#reply + 1] = attempt
-  reply[#reply + 1] = draw
+  reply[#reply + 1] = task
 end
 redis.call('HSET', order, 'position', position, 'epoch', epoch, 'rows', rows, 'index', index)
 return reply

@@ -1,6 +1,6 @@
 -- Move the deadline of attempts that are still held.
 -- Invariant: an attempt that is gone stays gone; a lapsed one may be renewed only while no one
--- has been handed its draw.
+-- has been handed its task.
 -- KEYS attempts   ARGV ttl_ms attempt...   Reply the attempts that are lost
 local deadline = now_ms() + tonumber(ARGV[1])
 local lost = {}

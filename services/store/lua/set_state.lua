@@ -1,6 +1,6 @@
 -- Change a run's state and say so in its events.
--- Invariants: a final state never changes; where `from` is given, only that state is left; where
--- an epoch is given (a learner's call), fenced.
+-- Invariants: a final state never changes, and only a final one follows `cancelling`; where `from`
+-- is given, only that state is left; where an epoch is given (a learner's call), fenced.
 -- KEYS run events   ARGV state reason now from('' any) final(1/0) epoch('' not a learner)
 -- Reply 1 changed, 0 not, -1 fenced
 local run, events = unpack(KEYS)
@@ -8,6 +8,7 @@ local state = redis.call('HGET', run, 'state')
 if not state then return 0 end
 if ARGV[6] ~= '' and fenced(run, ARGV[6]) then return -1 end
 if final(state) or (ARGV[4] ~= '' and ARGV[4] ~= state) then return 0 end
+if state == 'cancelling' and ARGV[5] ~= '1' then return 0 end
 redis.call('HSET', run, 'state', ARGV[1], 'reason', ARGV[2])
 if ARGV[1] == 'running' then redis.call('HSETNX', run, 'started', ARGV[3]) end
 if ARGV[5] == '1' then redis.call('HSET', run, 'finished', ARGV[3]) end

@@ -13,6 +13,6 @@ def test_steps_are_measured_with_generation_and_training_at_the_same_time() -> N
     assert (found["warmup"], found["steps"]) == (4, 1)
     assert 0 < found["share"] < 1.1
     # The learner waits for answers that would be too stale for the next batch.
-    assert (found["sent_back"], found["dropped"]) == (0, 0)
+    assert (found["requeued"], found["dropped"]) == (0, 0)
     assert found["staleness"] <= 1
     assert found["tokens_per_answer"] > 20

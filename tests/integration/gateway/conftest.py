@@ -1,4 +1,4 @@
-"""A real Redis of our own (some tests stop it) and the real gateway over HTTP."""
+"""A real Redis that tests may stop, and the real gateway over HTTP."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -37,7 +37,7 @@ def api(gateway: GatewayProcess) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def in_store(redis_server: RedisServer) -> InStore:
-    """Do something in the store, as another process would."""
+    """Runs an action on the store, as another process would."""
 
     async def run(action: Callable[[Store], Awaitable[object]]) -> None:
         store = Store.from_url(redis_server.url)
@@ -51,7 +51,7 @@ def in_store(redis_server: RedisServer) -> InStore:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A folder that looks like a model to whoever only looks whether it is one."""
+    """A folder that passes for a model: it has a config.json."""
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
@@ -67,7 +67,7 @@ def sums(api: httpx.Client) -> None:
 
 @pytest.fixture
 def submit(api: httpx.Client, model: Path, sums: None) -> Iterator[Any]:
-    """Submit the grpo recipe with overrides; whatever was queued is cancelled afterwards."""
+    """Submits the grpo recipe with overrides. All its runs are cancelled afterwards."""
     ids: list[str] = []
 
     def send(config: dict[str, Any] | None = None, **request: Any) -> httpx.Response:

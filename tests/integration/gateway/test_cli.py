@@ -133,7 +133,7 @@ def test_a_refused_run_lists_its_problems(headrace: Headrace, rows: Path) -> Non
     assert refused.returncode == 1
     lines = refused.stderr.splitlines()
     assert lines[0] == "error: the run was not queued: its config has 3 problems"
-    assert "  optimizer.lrr: unknown key; did you mean 'lr'?" in lines
+    assert "  optimizer.lrr: unknown key; did you mean 'optimizer.lr'?" in lines
     assert "  data.dataset: there is no dataset 'cli-sum'; did you mean 'cli-sums'?" in lines
 
 
@@ -176,7 +176,7 @@ def test_a_place_of_a_list_is_changed_or_refused_by_its_key(
         assert "rewards is a list without a place '1': its places are 0 to 0" in refused.stderr
 
 
-def test_what_is_hardly_meant_is_said_beside_what_was_queued(
+def test_warnings_about_a_config_are_shown_when_it_is_queued(
     headrace: Headrace, rows: Path, model: Path
 ) -> None:
     data = ("--set", "data.dataset=cli-sums", "--set", f"model.path={model}")

@@ -36,7 +36,7 @@ def checkpointed(in_store: InStore, run: str) -> None:
     in_store(train)
 
 
-def test_what_a_checkpoint_and_open_draws_depend_on_stays_when_a_run_is_resumed(
+def test_a_resumed_run_cannot_change_what_its_checkpoint_depends_on(
     api: httpx.Client, submit: Any, in_store: InStore
 ) -> None:
     run = submit().json()["id"]
@@ -84,9 +84,7 @@ def test_a_run_goes_on_in_its_own_pool_for_more_steps_than_it_has_had(
     assert (same, other) == ("big", "small")
 
 
-def test_a_context_longer_than_the_model_knows_is_refused_before_vllm_does(
-    submit: Any, model: Path
-) -> None:
+def test_a_context_longer_than_the_models_positions_is_refused(submit: Any, model: Path) -> None:
     (model / "config.json").write_text('{"max_position_embeddings": 64}')
 
     refused = problems(submit())
@@ -107,7 +105,7 @@ def test_routers_of_a_model_without_experts_are_refused(submit: Any, model: Path
     assert submit(wanted).status_code == 201
 
 
-def test_adapters_beside_experts_are_refused(submit: Any, model: Path) -> None:
+def test_adapters_on_a_mixture_of_experts_are_refused(submit: Any, model: Path) -> None:
     (model / "config.json").write_text('{"text_config": {"moe_num_experts": 8}}')
 
     refused = problems(submit({"model": {"path": str(model), "lora": {}}}))
@@ -124,7 +122,7 @@ def test_an_adapter_that_names_no_base_is_refused(submit: Any, model: Path) -> N
     assert "does not say which model it is for" in refused["model.path"]
 
 
-def test_a_midtraining_is_not_resumed_but_started_from(
+def test_a_midtraining_cannot_be_resumed(
     api: httpx.Client, submit: Any, in_store: InStore, model: Path
 ) -> None:
     config = {"type": "midtrain", "model": {"source": "pretrained", "path": str(model)}}
@@ -157,7 +155,7 @@ def test_a_model_is_taken_from_a_run_that_has_ended(
     assert ended.json()["config"]["model"]["path"] == f"run:{run}"
 
 
-def test_the_positions_of_what_a_run_made_limit_the_context(
+def test_the_positions_of_another_runs_model_limit_the_context(
     submit: Any, in_store: InStore, api: httpx.Client, gateway: GatewayProcess
 ) -> None:
     run = submit().json()["id"]
@@ -172,7 +170,7 @@ def test_the_positions_of_what_a_run_made_limit_the_context(
     assert "2048 is more than the 64 positions" in refused["rollout.vllm.max_model_len"]
 
 
-def test_a_run_without_a_checkpoint_is_no_model(api: httpx.Client, submit: Any) -> None:
+def test_a_run_without_a_checkpoint_cannot_be_the_model(api: httpx.Client, submit: Any) -> None:
     run = submit().json()["id"]
     api.post(f"/v1/runs/{run}/cancel")
 

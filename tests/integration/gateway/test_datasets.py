@@ -29,7 +29,7 @@ def parquet() -> bytes:
         ("rows.parquet", parquet(), 2),
     ],
 )
-def test_each_format_becomes_rows(
+def test_jsonl_csv_and_parquet_files_become_rows(
     api: httpx.Client, filename: str, content: bytes, answer: object
 ) -> None:
     name = f"format-{filename.partition('.')[2]}"
@@ -40,15 +40,32 @@ def test_each_format_becomes_rows(
     assert (row["prompt"], row["answer"]) == ("1+1", answer)
 
 
-def test_a_mapping_names_the_columns_and_the_rest_becomes_meta(api: httpx.Client) -> None:
+def test_a_mapping_names_the_columns_and_the_rest_stays_with_the_row(api: httpx.Client) -> None:
     mapping = json.dumps({"prompt": "q", "answer": "a"})
     upload(api, "mapped", b'{"q": "x", "a": 1, "answer": 2}', mapping=mapping)
 
     (row,) = api.get("/v1/datasets/mapped/preview").json()["rows"]
-    assert row == {"index": 0, "prompt": "x", "answer": 1, "meta": {"answer": 2}}
+    assert row == {"index": 0, "prompt": "x", "answer": 1, "columns": {"answer": 2}}
 
 
-def test_without_a_name_the_file_gives_it(api: httpx.Client) -> None:
+def test_an_answer_is_made_of_several_columns_and_paths(api: httpx.Client) -> None:
+    row = b'{"q": "x", "test": {"code": "assert f"}, "entry_point": "f", "id": 7}'
+    mapping = {"prompt": "q", "answer": ["test.code", "entry_point"], "keep": []}
+    response = upload(api, "several", row, mapping=json.dumps(mapping))
+
+    assert response.status_code == 201, response.text
+    assert response.json()["mapping"] == mapping
+    (row,) = api.get("/v1/datasets/several/preview").json()["rows"]
+    assert (row["answer"], row["columns"]) == ({"code": "assert f", "entry_point": "f"}, {})
+
+
+def test_duplicate_rows_are_counted_at_each_upload(api: httpx.Client) -> None:
+    assert upload(api, "twice", ROWS + ROWS).json()["duplicates"] == 2
+    assert upload(api, "twice", ROWS + ROWS).json()["duplicates"] == 2
+    assert upload(api, "once", ROWS).json()["duplicates"] == 0
+
+
+def test_a_dataset_without_a_name_gets_that_of_its_file(api: httpx.Client) -> None:
     response = api.post("/v1/datasets", files={"file": ("my rows.v2.jsonl", ROWS)})
 
     assert response.json()["name"] == "my-rows"
@@ -83,10 +100,11 @@ def test_a_name_with_other_rows_is_a_conflict_and_leaves_no_file(
         (b'{"prompt": "a"}\nnot json\n', {}, 422, "line 2 is not JSON"),
         (b'{"prompt": "a"}\n[1]\n', {}, 422, "line 2 is a list, not an object"),
         (b'{"prompt": ""}\n', {}, 422, "line 1: the prompt is empty"),
+        (b'{"prompt": [{"role": "assistant", "content": "a"}]}\n', {}, 422, "without messages"),
         (b'{"prompt": "\xff"}\n', {}, 422, "line 1 is not valid UTF-8"),
         (ROWS, {"mapping": '{"prompt": "quest"}'}, 422, "did you mean 'question'?"),
         (ROWS, {"mapping": '{"prompts": "question"}'}, 422, "the mapping cannot be used"),
-        (ROWS, {"mapping": "question"}, 422, "the mapping is not JSON"),
+        (ROWS, {"mapping": "question"}, 422, "the mapping cannot be used (Invalid JSON"),
         (ROWS, {"format": "xml"}, 422, "format"),
         (ROWS, {"name": "no/slashes"}, 422, "name"),
         (b"hello", {"filename": "bad.txt"}, 415, "cannot tell the format of 'bad.txt'"),
@@ -94,7 +112,7 @@ def test_a_name_with_other_rows_is_a_conflict_and_leaves_no_file(
         (b"x" * (UPLOAD_LIMIT + 1), {}, 413, "HEADRACE_UPLOAD_LIMIT"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_a_problem_document(
+def test_an_upload_that_cannot_be_used_is_refused_with_a_problem_document(
     api: httpx.Client, content: bytes, form: dict[str, str], status: int, detail: str
 ) -> None:
     response = upload(api, form.pop("name", "bad"), content, **form)
@@ -117,7 +135,9 @@ def test_an_upload_without_a_declared_length_is_limited_all_the_same(api: httpx.
     assert response.status_code == 413
 
 
-def test_a_client_that_asks_first_need_not_send_what_is_too_large(api: httpx.Client) -> None:
+def test_a_too_large_upload_with_expect_100_continue_is_refused_before_it_is_sent(
+    api: httpx.Client,
+) -> None:
     # As curl does for large files. httpx cannot.
     with socket.create_connection((api.base_url.host, api.base_url.port), timeout=10) as client:
         client.sendall(
@@ -151,6 +171,11 @@ def test_prompts_are_appended_and_found_behind_the_old_rows(api: httpx.Client) -
         ({"dataset": "growin", "prompts": [{"prompt": "a"}]}, 404, "did you mean 'grown'?"),
         ({"dataset": "grown", "prompts": []}, 422, "prompts"),
         ({"dataset": "grown", "prompts": [{"prompt": " "}]}, 422, "prompt 1: the prompt is empty"),
+        (
+            {"dataset": "grown", "prompts": [{"prompt": [{"role": "assistant", "content": "a"}]}]},
+            422,
+            "prompt 1: the prompt ends with an assistant's turn",
+        ),
         ({"dataset": "grown", "prompts": [{"promt": "a"}]}, 422, "prompts.0.promt"),
     ],
 )
@@ -172,12 +197,12 @@ def test_prompts_that_cannot_be_used_are_refused(
     [
         (b'{"prompt": "a \\ud800 b"}', "prompt 2 holds half of a surrogate pair"),
         (b'{"prompt": "a", "answer": "\\udfff"}', "prompt 2 holds half of a surrogate pair"),
-        (b'{"prompt": "a", "meta": {"x": "\\udfff"}}', "prompt 2 holds half of a surrogate"),
+        (b'{"prompt": "a", "columns": {"x": "\\udfff"}}', "prompt 2 holds half of a surrogate"),
         (b'{"prompt": "a", "answer": NaN}', "prompt 2 holds NaN or Infinity"),
         (b'{"prompt": "a", "answer": 1e400}', "prompt 2 holds NaN or Infinity"),
     ],
 )
-def test_prompts_that_are_no_text_or_no_number_are_refused(
+def test_prompts_with_surrogates_or_nan_are_refused(
     api: httpx.Client, content: bytes, said: str
 ) -> None:
     upload(api, "textual", ROWS)

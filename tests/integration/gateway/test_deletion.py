@@ -69,7 +69,7 @@ def test_a_deleted_run_leaves_nothing_but_its_dataset(
     assert [path.name for path in (gateway.data / "runs").iterdir() if run in path.name] == []
     assert api.get(f"/v1/runs/{run}").status_code == 404
     assert api.delete(f"/v1/runs/{run}").status_code == 404
-    assert run not in [one["id"] for one in api.get("/v1/runs").json()["runs"]]
+    assert run not in [one["id"] for one in api.get("/v1/runs?limit=1000").json()["runs"]]
     assert api.get(f"/v1/runs/{other}").json()["state"] == "cancelled"
     assert (gateway.data / f"runs/{other}/checkpoints").is_dir()
     assert api.get("/v1/datasets/sums").status_code == 200
@@ -116,7 +116,7 @@ def test_a_run_that_its_learner_still_holds_is_not_deleted(
     redis.delete(active)
 
     assert refused.status_code == 409
-    assert "has not let go of" in refused.json()["detail"]
+    assert "has not released" in refused.json()["detail"]
     assert (gateway.data / f"runs/{run}/checkpoints").is_dir(), "untouched"
     assert api.delete(f"/v1/runs/{run}").status_code == 204
 
@@ -126,7 +126,7 @@ def test_no_run_is_submitted_that_needs_one_which_is_being_deleted(
     api: httpx.Client, ended: Any, submit: Any, redis: Redis, need: str
 ) -> None:
     run = ended()
-    before = {one["id"] for one in api.get("/v1/runs").json()["runs"]}
+    before = {one["id"] for one in api.get("/v1/runs?limit=1000").json()["runs"]}
     active = pool_key("default", "active")
 
     redis.set(active, run)
@@ -142,7 +142,7 @@ def test_no_run_is_submitted_that_needs_one_which_is_being_deleted(
     assert deleted.result().status_code == 204
     assert refused.status_code == 409, refused.text
     assert f"the run was not queued: run {run} is being deleted" in refused.json()["detail"]
-    assert {one["id"] for one in api.get("/v1/runs").json()["runs"]} == before - {run}
+    assert {one["id"] for one in api.get("/v1/runs?limit=1000").json()["runs"]} == before - {run}
 
 
 def test_a_run_that_could_not_be_deleted_can_be_continued(
@@ -204,7 +204,7 @@ def test_in_a_terminal_runs_are_named_and_asked_about_before_they_go(
         os.close(theirs)
 
     assert unasked.returncode == 1
-    assert "say --yes where nobody can be asked" in unasked.stderr
+    assert "say --yes if nobody can be asked" in unasked.stderr
     assert answers["n"][0] == 1
     assert "Delete these 2 runs" in answers["n"][2]
     assert answers["n"][1].strip() == ""

@@ -62,7 +62,7 @@ def test_the_first_key_is_made_at_the_first_start_and_said_once(
 
 
 @pytest.mark.parametrize("path", ["/v1/runs", "/v1/recipes", "/v1/files/x", "/metrics"])
-def test_what_is_kept_from_strangers(guarded: GatewayProcess, path: str) -> None:
+def test_the_api_needs_a_key(guarded: GatewayProcess, path: str) -> None:
     for headers in ({}, {"Authorization": "Bearer hr-wrong"}, {"Cookie": "headrace-key=hr-wrong"}):
         response = httpx.get(guarded.url + path, headers=headers)
         assert response.status_code == 401
@@ -72,7 +72,7 @@ def test_what_is_kept_from_strangers(guarded: GatewayProcess, path: str) -> None
 
 
 @pytest.mark.parametrize("path", ["/", "/web/app.js", "/healthz", "/readyz", "/docs"])
-def test_what_anyone_may_see(guarded: GatewayProcess, path: str) -> None:
+def test_the_page_and_health_need_no_key(guarded: GatewayProcess, path: str) -> None:
     assert httpx.get(guarded.url + path).status_code == 200
 
 

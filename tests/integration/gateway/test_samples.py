@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("sums")
 def answer(step: int, reward: float | None, **more: Any) -> dict[str, Any]:
     return {
         "step": step,
-        "draw": 10 * step,
+        "task": 10 * step,
         "row": 7,
         "prompt": "<bos>1+2=",
         "completion": "3<eos>",
@@ -97,7 +97,7 @@ def test_in_a_terminal_the_newest_step_stands_last_and_no_answer_commands_it(
 
     assert said.returncode == 0, said.stderr
     assert said.stdout.split("\n\n")[0].splitlines() == [
-        "step 1  reward 1.000 correct  advantage -0.250  2 tokens, stop  row 7, draw 10  version 0",
+        "step 1  reward 1.000 correct  advantage -0.250  2 tokens, stop  row 7, task 10  version 0",
         "  math 1.000  format 0.500",
         "  prompt",
         f"{'    <bos>1+2=':200}",

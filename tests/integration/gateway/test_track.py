@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 from services.cli.client import Gateway
-from services.cli.track import PAGE, carry
+from services.cli.trackers import carry
 from services.contracts.records import RunState
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore
@@ -126,13 +126,13 @@ def test_a_run_is_followed_to_its_end_and_late_evaluations_are_not_missed(
 def test_an_evaluation_that_comes_on_another_page_than_its_step_is_not_missed(
     run: str, gateway: GatewayProcess, in_store: InStore, tmp_path: Path
 ) -> None:
-    rows = [step(number) for number in range(1, PAGE + 1)]
-    written(gateway, run, *rows, evaluation(PAGE - 10), step(PAGE + 1))
+    rows = [step(number) for number in range(1, 1001)]
+    written(gateway, run, *rows, evaluation(990), step(1001))
     end(in_store, run)
 
     tracked = carry(Gateway(gateway.url), run, [])
 
-    assert tracked == (PAGE + 2, "succeeded")
+    assert tracked == (1002, "succeeded")
 
 
 def test_a_folder_that_takes_no_more_is_named(

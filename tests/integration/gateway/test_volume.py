@@ -1,9 +1,15 @@
 """The data volume from a host without it: fetched from the gateway once, again where damaged."""
 
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from services.runtime.process import die_with
 from services.volume import DamagedFile, Volume, checksum
 from tests.integration.gateway.servers import GatewayProcess
 
@@ -64,3 +70,64 @@ async def test_a_damaged_copy_without_a_gateway_is_refused_as_damaged(tmp_path: 
 
     with pytest.raises(DamagedFile, match="has 4 bytes, its manifest says 10240"):
         await Volume(tmp_path).fetch(NAME, len(CONTENT))
+
+
+class Source:
+    """A gateway with one file, which answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.requests: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await self.requests.put(writer)
+
+    async def answer(self) -> None:
+        """Answer one request."""
+        writer = await self.requests.get()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(CONTENT) + CONTENT)
+        await writer.drain()
+
+
+@pytest.fixture
+async def source() -> AsyncIterator[Source]:
+    made = Source()
+    listening = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.url = "http://{}:{}".format(*listening.sockets[0].getsockname())
+    yield made
+    listening.close()
+
+
+async def test_workers_of_one_host_download_a_file_once(source: Source, tmp_path: Path) -> None:
+    volumes = [Volume(tmp_path, source.url) for _ in range(4)]
+    fetches = [asyncio.create_task(volume.fetch(NAME, len(CONTENT))) for volume in volumes]
+
+    await source.answer()
+
+    assert set(await asyncio.gather(*fetches)) == {tmp_path / NAME}
+    assert source.requests.empty()
+    assert [path.name for path in (tmp_path / NAME).parent.iterdir()] == [Path(NAME).name]
+
+
+async def test_a_worker_downloads_what_a_killed_one_has_begun(
+    source: Source, tmp_path: Path
+) -> None:
+    code = (
+        "import asyncio, sys; from pathlib import Path; from services.volume import Volume\n"
+        "asyncio.run(Volume(Path(sys.argv[1]), sys.argv[2]).fetch(sys.argv[3]))"
+    )
+    other = subprocess.Popen(  # noqa: ASYNC220 - returns after fork and exec
+        [sys.executable, "-c", code, tmp_path, source.url, NAME],
+        preexec_fn=die_with(os.getpid()),
+    )
+    await source.requests.get()
+    fetch = asyncio.create_task(Volume(tmp_path, source.url).fetch(NAME, len(CONTENT)))
+    await asyncio.sleep(0)
+    assert source.requests.empty()
+
+    other.kill()
+    other.wait()
+    await source.answer()
+
+    assert (await fetch).read_bytes() == CONTENT

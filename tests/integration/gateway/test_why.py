@@ -37,7 +37,7 @@ def test_why_is_words_first_and_everything_as_json(
     assert first == f"no learner: it is queued, and no learner serves pool '{POOL}'"
     assert "learner: none is alive" in said.stdout
 
-    given(in_store, lambda s: s.runs.lock_pool(POOL, lock_token("box", 7, 0), 10))
+    given(in_store, lambda s: s.pools.lock(POOL, lock_token("box", 7, 0), 10))
     given(in_store, lambda s: s.runs.take(POOL))
     given(in_store, lambda s: s.runs.set_state(run, "running", ""))
     worker = WorkerRecord(id="w", pool=POOL, host="h", pid=1, state="idle", error="no room")

@@ -15,10 +15,11 @@ from services.contracts.events import Event
 from services.launch import Stack, UpOptions
 
 ROOT = Path(__file__).parents[3]
-# Fewer than the demo model's tokenizer has: every sampled id is one of its characters.
+# Fewer ids than the demo model's tokenizer has: every sampled one is one of its characters.
+SCRIPT = {"vocabulary": 20, "tokens_per_second": 100}
 SCRIPTED = {
     "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m tests.scripted_vllm",
-    "HEADRACE_SCRIPTED_VLLM": json.dumps({"vocabulary": 20}),
+    "HEADRACE_SCRIPTED_VLLM": json.dumps(SCRIPT),
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     # Nothing here needs a GPU, and no number of them limits how many parts there may be.
     "CUDA_VISIBLE_DEVICES": "",
@@ -32,11 +33,13 @@ RUN: dict[str, Any] = {
 
 @dataclass
 class Installation:
-    """What a user has: the API, and a model to start from."""
+    """A running installation, its API, and a model to start from."""
 
     stack: Stack
     api: Gateway
     model: str = ""
+    requests: Path = Path()
+    """What vLLM was asked for: a line of JSON with prompt and seed for each request."""
 
     def add(self, name: str, rows: list[dict[str, str]]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -50,23 +53,29 @@ class Installation:
         return str(run["id"])
 
     def ended(self, run: str) -> tuple[dict[str, Any], list[Event]]:
-        """The run's last record, once it is over, and all its events."""
+        """The run's final record and all its events, once it has ended."""
         events = [event for event in self.api.events(run) if isinstance(event, Event)]
         return self.api.get(f"/v1/runs/{run}"), events
 
 
 @pytest.fixture(scope="package")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("installation")
+    requests = folder / "requests.jsonl"
+    script = json.dumps(SCRIPT | {"requests": str(requests)})
     options = UpOptions(
-        data=tmp_path_factory.mktemp("installation"),
+        data=folder / "data",
         port=0,
         reward_port=0,
         redis_port=0,
-        environment=SCRIPTED,
+        environment=SCRIPTED | {"HEADRACE_SCRIPTED_VLLM": script},
         grace=5,
     )
     with Stack(options) as stack:
-        one = Installation(stack, Gateway(stack.gateway_url, still_there=stack.check))
+        requests.touch()
+        one = Installation(
+            stack, Gateway(stack.gateway_url, still_there=stack.check), requests=requests
+        )
         one.add("sums", [{"prompt": f"{n}+1", "answer": str(n + 1)} for n in range(99)])
         training = {"max_steps": 3, "rows_per_step": 8}
         data = {"dataset": "sums"}

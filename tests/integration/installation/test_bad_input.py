@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(180)
 
 LONG = {"prompt": "+".join(["11"] * 40), "answer": "440"}
 SHORT = {"prompt": "11+11", "answer": "22"}
+UNREADABLE = SHORT | {"answer": "see page 3 of the book"}
 
 
 def warnings(events: list[Event]) -> list[str]:
@@ -33,8 +34,9 @@ def warnings(events: list[Event]) -> list[str]:
             "(rollout.vllm.max_model_len): no room for an answer",
         ),
         (
-            [SHORT | {"answer": "see page 3 of the book"}] * 4,
-            {},
+            # The five rows that a submission checks come late in the order of this seed.
+            [SHORT if row in (0, 49, 99, 149, 199) else UNREADABLE for row in range(200)],
+            {"training": {"max_steps": 2, "checkpoint_every": 10, "seed": 376}},
             "no completion can be scored, e.g. dataset row {row}: reference answer 'see page 3 of "
             "the book' is no number",
         ),
@@ -76,7 +78,7 @@ def test_a_run_that_cannot_work_fails_with_the_reason(
         (
             {"verifier": "math", "params": {"stric": True}},
             "rewards.1.params.stric",
-            "verifier 'math' has no such parameter; did you mean 'strict'?",
+            "verifier 'math' has no such parameter (did you mean 'strict'?)",
         ),
         ({"verifier": "judge"}, "rewards.1.params", "--judges"),
         (
@@ -97,6 +99,28 @@ def test_a_verifier_that_cannot_be_used_so_is_refused_before_anything_starts(
     assert said in message
 
 
+def test_rows_that_a_verifier_cannot_score_are_refused_before_anything_starts(
+    installation: Installation,
+) -> None:
+    installation.add("unreadable", [SHORT, SHORT, SHORT, UNREADABLE, UNREADABLE, UNREADABLE])
+    installation.add("chats", [{"prompt": "11+11"}])
+
+    with pytest.raises(CliError) as refused:
+        installation.submit(
+            data={"dataset": "unreadable"},
+            evaluation={"dataset": "chats"},
+            rewards=[{"verifier": "length"}, {"verifier": "math"}],
+        )
+
+    said = dict(refused.value.problems)
+    assert set(said) == {"data.dataset", "evaluation.dataset"}
+    assert said["data.dataset"].startswith(
+        "row 3 of unreadable cannot be scored by verifier 'math': reference answer 'see page 3 of "
+    )
+    assert "row 0 of chats cannot be scored by verifier 'math'" in said["evaluation.dataset"]
+    assert "--answer COLUMN" in said["evaluation.dataset"]
+
+
 def test_an_episode_type_that_nobody_has_is_refused_before_anything_starts(
     installation: Installation,
 ) -> None:
@@ -108,7 +132,7 @@ def test_an_episode_type_that_nobody_has_is_refused_before_anything_starts(
     assert "'twenty_questions' is not installed here; there is single_turn, calculator" in message
 
 
-def test_rows_that_are_too_long_are_left_out_and_said(installation: Installation) -> None:
+def test_rows_that_are_too_long_are_filtered_and_said(installation: Installation) -> None:
     installation.add("some-too-long", [LONG, *[SHORT] * 15])
 
     record, events = installation.ended(
@@ -118,7 +142,11 @@ def test_rows_that_are_too_long_are_left_out_and_said(installation: Installation
     )
 
     assert (record["state"], record["step"]) == ("succeeded", 4)
-    assert [said for said in warnings(events) if said.startswith("dataset row 0 is left out")]
+    assert [
+        said
+        for said in warnings(events)
+        if said.startswith("a row is dropped, as is any other like it: dataset row 0: ")
+    ]
 
 
 def test_evaluation_rows_without_an_answer_are_said(installation: Installation) -> None:

@@ -1,5 +1,5 @@
-"""Groups without a signal, from the config to the ledger: left out, replaced, counted, and no end
-without a reason where there are no others."""
+"""Dynamic sampling from the config to the ledger: groups with equal rewards are filtered, replaced
+and counted, and a run that has no other groups ends with the reason."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def algorithm(**dynamic_sampling: float) -> dict[str, Any]:
     }
 
 
-def test_groups_of_equal_rewards_are_left_out_and_others_fill_the_batch(
+def test_groups_of_equal_rewards_are_filtered_and_others_fill_the_batch(
     installation: Installation,
 ) -> None:
     # Random answers have one of these digits more often than not, so that two answers of a prompt
@@ -36,14 +36,14 @@ def test_groups_of_equal_rewards_are_left_out_and_others_fill_the_batch(
 
     assert (record["state"], record["step"]) == ("succeeded", STEPS), record["reason"]
     audit = installation.api.get(f"/v1/runs/{record['id']}/audit")
-    dropped = audit["dropped"]["no_signal"]
+    dropped = audit["dropped"]["filtered_group"]
     assert dropped > 0
     assert (audit["trained"], audit["in_flight"]) == (STEPS * PROMPTS, 0)
-    assert audit["drawn"] == STEPS * PROMPTS + dropped
+    assert audit["tasks"] == STEPS * PROMPTS + dropped
     assert (audit["lost"], audit["duplicated"], audit["problems"]) == (0, 0, [])
     rows = installation.api.get(f"/v1/runs/{record['id']}/metrics")["metrics"]
     # The share s of all groups is s / (1 - s) for each that is trained.
-    shares = [row["reward/groups_left_out"] for row in rows]
+    shares = [row["reward/groups_filtered"] for row in rows]
     assert sum(PROMPTS * s / (1 - s) for s in shares) == pytest.approx(dropped)
     for row in rows:
         # Of two different rewards, 0 and 1, in each group.
@@ -52,27 +52,27 @@ def test_groups_of_equal_rewards_are_left_out_and_others_fill_the_batch(
     assert any(row["reward/mean_sampled"] != 0.5 for row in rows)
 
 
-def test_a_run_whose_groups_all_lack_a_signal_ends_with_the_reason(
+def test_a_run_whose_groups_are_all_filtered_ends_with_the_reason(
     installation: Installation,
 ) -> None:
     rewards = [{"verifier": "regex", "params": {"pattern": "never"}}]
 
     record, events = installation.ended(
         installation.submit(
-            data={"dataset": "sums"}, rewards=rewards, algorithm=algorithm(max_left_out=3)
+            data={"dataset": "sums"}, rewards=rewards, algorithm=algorithm(max_filtered=3)
         )
     )
 
     assert (record["state"], record["step"]) == ("failed", 0)
     assert (
-        "groups were left out while 0 of the 4 groups of a batch were finished"
+        "groups were filtered while 0 of the 4 groups of a batch were finished"
         in (record["reason"])
     )
-    assert "as no_signal: dataset row " in record["reason"]
+    assert "as filtered_group: dataset row " in record["reason"]
     assert ": all its rewards are 0. Look at the verifier" in record["reason"]
     assert events[-1].data == {"state": "failed", "reason": record["reason"]}
     audit = installation.api.get(f"/v1/runs/{record['id']}/audit")
-    assert audit["dropped"]["no_signal"] > 3 * PROMPTS
+    assert audit["dropped"]["filtered_group"] > 3 * PROMPTS
     assert (audit["trained"], audit["lost"], audit["duplicated"]) == (0, 0, 0)
 
 

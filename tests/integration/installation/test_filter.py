@@ -1,4 +1,4 @@
-"""Prompts that nothing solves are retired, and others are drawn in their place."""
+"""Prompts that nothing solves are filtered, and others are sampled in their place."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.timeout(120)
 ROWS, STEPS, PROMPTS = 8, 6, 4
 
 
-def test_retired_rows_are_not_sampled_in_later_passes(installation: Installation) -> None:
+def test_filtered_rows_are_not_sampled_in_later_passes(installation: Installation) -> None:
     rows = [{"prompt": f"{n}+1", "answer": str(n + 1)} for n in range(ROWS)]
     installation.add("unsolved", rows)
 
@@ -24,13 +24,13 @@ def test_retired_rows_are_not_sampled_in_later_passes(installation: Installation
 
     assert (record["state"], record["step"]) == ("succeeded", STEPS), record["reason"]
     audit = installation.api.get(f"/v1/runs/{record['id']}/audit")
-    trained, retired = audit["trained"], audit["dropped"]["retired"]
+    trained, filtered = audit["trained"], audit["dropped"]["filtered_prompt"]
     assert (audit["lost"], audit["duplicated"], audit["in_flight"]) == (0, 0, 0)
     assert trained == STEPS * PROMPTS
-    assert audit["drawn"] == trained + retired
-    # Four of the first pass's eight are retired. Each later pass trains the other four, but for
-    # draws of the second that were under way before.
-    assert ROWS <= retired <= trained - ROWS
+    assert audit["tasks"] == trained + filtered
+    # Four of the first pass's eight are filtered. Each later pass trains the other four, but for
+    # tasks of the second that were under way before.
+    assert ROWS <= filtered <= trained - ROWS
     said = [str(e.data["message"]) for e in events if e.kind == "warning"]
-    (told,) = [text for text in said if "is retired" in text]
+    (told,) = [text for text in said if "is filtered" in text]
     assert "up to 50% of the dataset: its mean reward 0 is below data.filter.low 0.5" in told

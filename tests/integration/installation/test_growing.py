@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import redis
 
-from services.contracts.dataset import Position, row_of
+from services.contracts.task import TaskPosition
 from services.store.keys import run_key
 from tests.integration.installation.conftest import Installation
 from tests.integration.launch.conditions import eventually
@@ -22,9 +22,8 @@ def trained_rows(store: redis.Redis, run: str) -> set[int]:
     rows = set()
     for _, said in ledger:
         if said[b"end"] == b"trained":
-            for draw in json.loads(said[b"draws"]):
-                _, epoch, count, index = map(int, draw.split(":"))
-                rows.add(row_of(Position(epoch, count, index), SEED))
+            for task in json.loads(said[b"tasks"]):
+                rows.add(TaskPosition.parse(task).row(SEED))
     return rows
 
 

@@ -15,13 +15,13 @@ import pytest
 from services.cli.client import Gateway
 from services.contracts.events import Event
 from services.launch.options import free_ports
-from services.process import INSTANCE, kill_marked, marked
+from services.runtime.process import INSTANCE, kill_marked, marked
 from tests.integration.installation.conftest import RUN, SCRIPTED
 from tests.integration.launch.conditions import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
-STEPS = 40
+STEPS = 16
 
 
 class Box:

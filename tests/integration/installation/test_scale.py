@@ -39,7 +39,8 @@ def test_workers_join_and_leave_a_running_run(installation: Installation) -> Non
     run = installation.submit(
         data={"dataset": "sums"},
         training={"max_steps": 2000, "checkpoint_every": 20},
-        rollout={"max_staleness": 4},
+        # One group at a time, or the workers and the learner would take all cores.
+        rollout={"max_staleness": 4, "groups_in_flight": 1},
     )
     eventually(lambda: at_work(installation, run) == 1, within=60)
 
@@ -63,7 +64,7 @@ def test_workers_join_and_leave_a_running_run(installation: Installation) -> Non
 
     assert fewer.returncode == 0, fewer.stderr
     assert fewer.stdout.splitlines() == [
-        "rollout-1, rollout-2: told to leave, leases are handed back",
+        "rollout-1, rollout-2: told to leave, leases are released",
         "1 rollout worker on this machine",
     ]
     assert len(workers(installation)) == 1

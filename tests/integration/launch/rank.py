@@ -2,7 +2,7 @@
 
 import signal
 
-from services.process import die_with_parent
+from services.runtime.process import die_with_parent
 
 die_with_parent()
 print("rank up", flush=True)

@@ -35,7 +35,7 @@ while True:
 AGENT = """
 import signal, subprocess, sys
 loose = "import signal; signal.pause()"
-tied = "from services.process import die_with_parent; die_with_parent(); " + loose
+tied = "from services.runtime.process import die_with_parent; die_with_parent(); " + loose
 for code in (tied, loose)[: int(sys.argv[1])]:
     subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
 print("up", flush=True)
@@ -43,6 +43,7 @@ signal.pause()
 """
 
 CRASHING = "import sys; sys.exit('the GPU is on fire')"
+MISCONFIGURED = "import sys; print('error: --port (HEADRACE_PORT): not a port'); sys.exit(2)"
 
 
 def script(name: str, code: str, *arguments: str, stage: int = 2) -> Part:
@@ -59,6 +60,10 @@ KINDS: dict[str, tuple[Part, ...]] = {
     "agent": (script("redis", OBEDIENT, stage=0), script("learner", AGENT, "1")),
     "agent-with-loose-child": (script("learner", AGENT, "2"),),
     "crashing": (script("redis", OBEDIENT, stage=0), script("learner", CRASHING)),
+    "misconfigured": (
+        script("redis", OBEDIENT, stage=0),
+        script("reward", MISCONFIGURED, stage=1),
+    ),
     "torchrun": (
         Part(
             name="learner",
@@ -81,7 +86,7 @@ def main() -> int:
     data, kind = Path(sys.argv[1]), sys.argv[2]
     try:
         return run(
-            UpOptions(data=data, grace=float(sys.argv[3]), restart_limit=2),
+            UpOptions(data=data, grace=float(sys.argv[3]), start_tries=2),
             planner=lambda options, folder: planner(kind, options, folder),
         )
     except LaunchError as error:

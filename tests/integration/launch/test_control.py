@@ -10,12 +10,12 @@ import pytest
 
 from services.launch import LaunchError
 from services.launch.control import ask
-from services.launch.folder import DataFolder
+from services.launch.data_folder import DataFolder
 
 REQUEST = {"scale": {"rollout": 2}}
 
 
-def test_one_that_holds_the_folder_and_does_not_answer_is_not_ready_or_leaving(
+def test_a_headrace_up_that_does_not_answer_is_starting_or_stopping(
     tmp_path: Path,
 ) -> None:
     with (
@@ -32,7 +32,7 @@ def test_a_folder_that_nobody_holds_has_no_headrace_up(tmp_path: Path) -> None:
         ask(tmp_path, REQUEST, print)
 
 
-def test_one_that_ends_in_the_middle_is_said_to_have_ended(tmp_path: Path) -> None:
+def test_a_headrace_up_that_ends_during_a_request_is_reported(tmp_path: Path) -> None:
     instance = secrets.token_hex(8)
     (tmp_path / "up.json").write_text(json.dumps({"instance": instance}))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:

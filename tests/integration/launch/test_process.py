@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from services.process import (
+from services.runtime.process import (
     INSTANCE,
     PART,
     SUPERVISOR,
     die_with,
     kill_marked,
-    kill_recorded,
     marked,
     started_at,
 )
@@ -41,7 +40,7 @@ def parent_of(child_code: str, preexec: str = "None") -> tuple[subprocess.Popen[
     """A process that starts a child and then waits; the child's pid comes with it."""
     code = (
         "import os, signal, subprocess, sys\n"
-        "from services.process import die_with\n"
+        "from services.runtime.process import die_with\n"
         f"child = subprocess.Popen([sys.executable, '-c', {child_code!r}],\n"
         "                         start_new_session=True, stdout=subprocess.PIPE,\n"
         f"                         preexec_fn={preexec})\n"
@@ -55,7 +54,7 @@ def parent_of(child_code: str, preexec: str = "None") -> tuple[subprocess.Popen[
 
 
 TIES_ITSELF = (
-    "from services.process import die_with_parent; die_with_parent(); "
+    "from services.runtime.process import die_with_parent; die_with_parent(); "
     "import signal; print('up', flush=True); signal.pause()"
 )
 
@@ -124,20 +123,6 @@ def test_only_what_carries_the_whole_marker_is_killed() -> None:
 def test_an_empty_marker_would_match_everything() -> None:
     with pytest.raises(ValueError, match="needs a marker"):
         kill_marked({})
-
-
-def test_a_recorded_pid_is_killed_only_if_it_is_the_same_process() -> None:
-    process = pause()
-    try:
-        start = started_at(process.pid)
-        assert start is not None
-        assert not kill_recorded(process.pid, start + 1)
-        assert process.poll() is None
-        assert kill_recorded(process.pid, start)
-        assert process.wait(10) == -signal.SIGKILL
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_a_zombie_counts_as_ended() -> None:

@@ -1,6 +1,7 @@
 """`deploy/slurm/headrace.sbatch` on one node, with the real processes. Slurm itself cannot be had
 without root: three small commands stand where its own would."""
 
+import contextlib
 import os
 import re
 import signal
@@ -12,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.launch.folder import DataFolder
+from services.launch.data_folder import DataFolder
 from services.launch.options import LaunchError, free_ports
-from services.process import die_with
+from services.runtime.process import die_with
 from tests.integration.launch.conditions import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +68,11 @@ class Job:
                     "RENDEZVOUS_PORT": str(meeting),
                     "HEADRACE_DATA": str(data),
                     "LOCK_SECONDS": "1",
+                    # Devices that nobody looks for: all of it is the build for CPUs.
+                    "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6",
+                    "HEADRACE_REWARD_GPUS": "3",
+                    "HEADRACE_LEARNER_GPUS": "1",
+                    "HEADRACE_GPUS_PER_WORKER": "2",
                 },
             )
 
@@ -84,9 +90,12 @@ def job(tmp_path: Path) -> Iterator[Job]:
     yield one
     one.process.send_signal(signal.SIGTERM)
     one.process.wait(60)
+    # Slurm kills all that is left of a step; a job that has just begun cannot stop it in order.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(int((tmp_path / "step").read_text()), signal.SIGKILL)
 
 
-def test_it_is_a_script_that_bash_reads() -> None:
+def test_the_slurm_script_is_valid_bash() -> None:
     assert subprocess.run(["bash", "-n", BATCH], check=False).returncode == 0
     declared = re.findall(r"^#SBATCH --([a-z-]+)", BATCH.read_text(), re.MULTILINE)
     assert {"nodes", "gpus-per-node", "signal", "output"} <= set(declared)
@@ -104,9 +113,12 @@ def test_a_job_serves_and_stops_in_order(job: Job) -> None:
 
     def works() -> bool:
         workers = httpx.get(f"{job.url}/v1/workers", headers=job.key).json()["workers"]
-        return bool(workers) and "learner ready" in job.said_by("learner-0")
+        return len(workers) == 2 and "learner ready" in job.said_by("learner-0")
 
     eventually(works, within=90)
+    assert sorted(devices_of(job.data, "rollout")) == ["1,2", "4,5"]
+    assert set(devices_of(job.data, "learner")) == {"0"}, "torchrun and its rank"
+    assert "1 of the 6 GPUs of node 127.0.0.1 are idle: a worker needs 2" in job.log.read_text()
     password = (job.data / "redis" / "password").read_text().strip()
     assert password not in job.log.read_text()
     assert (job.data / "redis" / "slurm.conf").stat().st_mode & 0o077 == 0
@@ -118,7 +130,7 @@ def test_a_job_serves_and_stops_in_order(job: Job) -> None:
     logs = job.data / "logs"
     ended = {name: (logs / f"{name}.log").stat().st_mtime for name in ("redis", "learner-0")}
     assert ended["learner-0"] <= ended["redis"], "who needs Redis ends before it"
-    assert not list_of(job.data), "no process is left"
+    assert not environments(job.data), "no process is left"
 
 
 def test_one_job_at_a_time_works_on_a_folder_and_no_headrace_up_beside_it(
@@ -134,14 +146,25 @@ def test_one_job_at_a_time_works_on_a_folder_and_no_headrace_up_beside_it(
         pass
 
 
-def list_of(data: Path) -> list[int]:
-    """Processes that have this data folder in their environment."""
-    found = []
+def environments(data: Path) -> dict[int, list[str]]:
+    """Of each process that has this data folder, by its id."""
+    found = {}
     for folder in Path("/proc").iterdir():
         try:
-            environment = (folder / "environ").read_bytes()
+            environment = (folder / "environ").read_text().split("\0")
         except OSError:
             continue
-        if f"HEADRACE_DATA={data}\0".encode() in environment:
-            found.append(int(folder.name))
+        if f"HEADRACE_DATA={data}" in environment:
+            found[int(folder.name)] = environment
     return found
+
+
+def devices_of(data: Path, module: str) -> list[str]:
+    """CUDA_VISIBLE_DEVICES of each `python -m module`."""
+    return [
+        variable.partition("=")[2]
+        for pid, environment in environments(data).items()
+        if Path(f"/proc/{pid}/cmdline").read_text().endswith(f"\0-m\0{module}\0")
+        for variable in environment
+        if variable.startswith("CUDA_VISIBLE_DEVICES=")
+    ]

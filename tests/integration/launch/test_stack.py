@@ -1,29 +1,29 @@
 """`Stack`: a real Redis and small parts inside `with`, ready on enter and gone on exit."""
 
 import gc
-import json
 import os
 import resource
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
-from structlog.testing import capture_logs
 
 from services.launch import LaunchError, Stack, UpOptions
-from services.launch.folder import DataFolder
+from services.launch.control import ask
 from services.launch.part import LogFile, Part, http_not_ready
-from services.launch.plan import Plan
-from services.process import marked, started_at
+from services.launch.plan import Plan, RolloutWorkers, make_plan
+from services.launch.supervised_part import Rules, SupervisedPart
+from services.runtime.process import INSTANCE, marked, started_at
+from tests.integration.gateway.servers import RedisServer
 from tests.integration.launch.conditions import eventually
-from tests.integration.launch.small_parts import CRASHING, OBEDIENT, STUBBORN, script
+from tests.integration.launch.small_parts import CRASHING, MISCONFIGURED, OBEDIENT, STUBBORN, script
 
 REDIS = frozenset({"redis"})
 
@@ -42,9 +42,9 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def stack_of(data: Path, *parts: Part, grace: float = 20.0, restart_limit: int = 3) -> Stack:
+def stack_of(data: Path, *parts: Part, grace: float = 20.0, start_tries: int = 3) -> Stack:
     urls = ("redis://127.0.0.1:1/0", "http://127.0.0.1:1", "http://127.0.0.1:1")
-    options = UpOptions(data=data, grace=grace, restart_limit=restart_limit)
+    options = UpOptions(data=data, grace=grace, start_tries=start_tries)
     return Stack(options, planner=lambda options, folder: Plan(parts, *urls))
 
 
@@ -119,15 +119,18 @@ def test_a_given_redis_that_does_not_answer_is_named_without_its_password(tmp_pa
 
 
 def test_a_given_redis_that_may_lose_work_needs_the_flag(tmp_path: Path) -> None:
-    weak = UpOptions(data=tmp_path / "a", parts=REDIS, redis_port=0, redis_fsync="everysec")
-    with Stack(weak) as first:
-        options = UpOptions(data=tmp_path / "b", redis_url=first.redis_url, parts=frozenset())
+    weak = RedisServer(tmp_path, fsync="everysec")
+    weak.start()
+    try:
+        options = UpOptions(data=tmp_path / "data", redis_url=weak.url, parts=frozenset())
         accepted = replace(options, allow_unsafe_redis=True)
         part = script("gateway", OBEDIENT)
         with pytest.raises(LaunchError, match="has appendfsync everysec, which may lose"):
             Stack(options).__enter__()
-        with Stack(accepted, planner=lambda o, d: Plan((part,), "", "", "")) as second:
-            assert second.status("gateway").state == "ready"
+        with Stack(accepted, planner=lambda o, d: Plan((part,), "", "", "")) as stack:
+            assert stack.status("gateway").state == "ready"
+    finally:
+        weak.stop()
 
 
 def test_a_second_learner_on_the_same_pool_is_refused_before_anything_starts(
@@ -176,7 +179,7 @@ def test_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "logs").exists()
 
 
-def test_enter_waits_for_readiness(tmp_path: Path) -> None:
+def test_a_stack_waits_until_its_parts_are_ready(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -222,13 +225,68 @@ def test_a_part_that_is_never_ready_fails_the_start_with_its_log(
     assert [one.getMessage() for one in caplog.records if one.name == "asyncio"] == []
 
 
+async def test_a_part_that_is_given_up_as_not_ready_leaves_no_process(tmp_path: Path) -> None:
+    async def never() -> str | None:
+        return "has no model"
+
+    part = replace(script("gateway", OBEDIENT), not_ready=never, ready_within=0.2)
+    marker = {INSTANCE: str(tmp_path)}
+    rules = Rules(marker=marker, grace=5.0, start_tries=1, watch=lambda status: None)
+    supervised = SupervisedPart(part, LogFile(tmp_path / "gateway.log"), rules)
+
+    reason = await supervised.begin()
+
+    assert reason is not None
+    assert reason.startswith("gateway has no model, 0.2 s after its start")
+    assert marked(marker) == []
+
+
+def test_a_part_that_was_ready_once_is_restarted_without_end(tmp_path: Path) -> None:
+    async def ready() -> str | None:
+        return None
+
+    part = replace(script("gateway", OBEDIENT), not_ready=ready)
+
+    def kill(stack: Stack) -> None:
+        eventually(lambda: stack.status("gateway").state == "ready")
+        restarts = stack.status("gateway").restarts
+        os.kill(stack.processes["gateway"], signal.SIGKILL)
+        eventually(lambda: stack.status("gateway").restarts == restarts + 1)
+
+    with stack_of(tmp_path, part, start_tries=1) as stack:
+        kill(stack)
+        kill(stack)
+        kill(stack)
+        stack.check()
+
+
 def test_a_part_that_keeps_crashing_ends_the_stack_with_its_last_lines(tmp_path: Path) -> None:
     other = script("gateway", OBEDIENT, stage=0)
-    with stack_of(tmp_path, other, script("learner", CRASHING), restart_limit=2) as stack:
+    with stack_of(tmp_path, other, script("learner", CRASHING), start_tries=2) as stack:
         eventually(lambda: not stack.processes)
         with pytest.raises(LaunchError, match="the GPU is on fire"):
             stack.check()
     assert marked(stack.marker) == []
+
+
+class MisconfiguredWorkers(RolloutWorkers):
+    def part(self, index: int, engines: int, running: Sequence[Part] | None = None) -> Part:
+        return script(f"rollout-{index}", MISCONFIGURED)
+
+
+def test_an_added_worker_that_cannot_start_is_taken_out_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    options = UpOptions(
+        data=tmp_path, parts=frozenset({"redis", "rollout"}), rollouts=0, redis_port=0
+    )
+    workers = MisconfiguredWorkers({}, None)
+    stack = Stack(options, planner=lambda o, d: replace(make_plan(o, d), workers=workers))
+    with stack:
+        with pytest.raises(LaunchError, match=r"rollout-0 exited with code 2: it cannot start"):
+            ask(stack.data, {"scale": {"rollout": 1}}, print)
+        assert stack.processes.keys() == {"redis"}
+        stack.check()
 
 
 def test_a_missing_program_fails_the_start_by_name(tmp_path: Path) -> None:
@@ -254,19 +312,11 @@ def test_a_part_that_is_killed_comes_back_and_its_descendants_do_not_pile_up(
     assert marked(stack.marker) == []
 
 
-def test_an_error_inside_with_still_ends_everything(tmp_path: Path) -> None:
+def test_an_error_inside_a_stack_ends_all_its_parts(tmp_path: Path) -> None:
     stack = stack_of(tmp_path, script("learner", STUBBORN), grace=0.2)
     with pytest.raises(ZeroDivisionError), stack:
         raise ZeroDivisionError
     assert marked(stack.marker) == []
-
-
-def test_processes_are_on_record_while_they_run(tmp_path: Path) -> None:
-    with redis_stack(tmp_path) as stack:
-        state = json.loads((tmp_path / "up.json").read_text())
-        pid = stack.processes["redis"]
-        assert state["processes"] == [{"name": "redis", "pid": pid, "start": started_at(pid)}]
-    assert json.loads((tmp_path / "up.json").read_text())["processes"] == []
 
 
 def test_a_part_that_is_held_back_waits_without_being_given_up(tmp_path: Path) -> None:
@@ -276,7 +326,7 @@ def test_a_part_that_is_held_back_waits_without_being_given_up(tmp_path: Path) -
         script("redis", OBEDIENT), held_back=lambda: None if room.exists() else "waits for room"
     )
     room.touch()
-    with stack_of(tmp_path, part, restart_limit=2) as stack:
+    with stack_of(tmp_path, part, start_tries=2) as stack:
         room.unlink()
         os.kill(stack.processes["redis"], signal.SIGKILL)
         eventually(lambda: stack.status("redis").detail == "waits for room")
@@ -300,14 +350,9 @@ def test_a_full_disk_keeps_a_start_but_not_a_restart(tmp_path: Path) -> None:
     with full_disk(), pytest.raises(LaunchError, match="nothing can be written to the data folder"):
         redis_stack(tmp_path).__enter__()
 
-    with DataFolder(tmp_path) as folder:
-        before = (tmp_path / "up.json").read_text()
-        log = LogFile(tmp_path / "gateway.log")
-        # Logs that are shown here, and go to a file, would fail too.
-        with capture_logs(), full_disk():
-            folder.record({"gateway": os.getpid()})
-            os.close(log.open(("python",)))
-        assert (tmp_path / "up.json").read_text() == before
+    log = LogFile(tmp_path / "gateway.log")
+    with full_disk():
+        os.close(log.open(("python",)))
 
 
 def test_a_torn_record_does_not_keep_the_next_one_from_starting(tmp_path: Path) -> None:

@@ -5,13 +5,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from services.launch import LaunchError, Stack, UpOptions
 from services.launch.options import free_ports
+from services.launch.plan import make_plan
 from tests.integration.gateway.servers import RedisServer
 from tests.integration.launch.conditions import eventually
+from tests.integration.launch.small_parts import OBEDIENT, script
 
 ROOT = Path(__file__).parents[3]
 MODULES = {
@@ -76,6 +80,23 @@ def test_without_redis_there_is_nothing_to_start(process: str, tmp_path: Path) -
     assert said.startswith("error: cannot use Redis at redis://:***@127.0.0.1:1/0: ")
     assert "name another with --redis-url" in said
     assert "hunter2" not in ended.stderr + ended.stdout
+
+
+def test_a_learner_that_no_restart_can_help_ends_headrace_up_with_its_error(
+    tmp_path: Path,
+) -> None:
+    """torchrun alone would restart it without end."""
+    options = UpOptions(
+        data=tmp_path, parts=frozenset({"learner"}), redis_url="redis://127.0.0.1:1/0"
+    )
+    plan = make_plan(options, tmp_path, place=lambda rollouts, ranks: None, devices=lambda _: ())
+    (part,) = plan.parts
+    once = UpOptions(data=tmp_path, start_tries=1)
+    parts = (script("gateway", OBEDIENT, stage=0), part)
+    with Stack(once, planner=lambda o, d: replace(plan, parts=parts)) as stack:
+        eventually(lambda: not stack.processes, within=60)
+        with pytest.raises(LaunchError, match=r"learner exited with code 1[\s\S]*error: .*redis"):
+            stack.check()
 
 
 def test_a_learner_that_is_started_again_waits_for_its_redis(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.process import INSTANCE, marked
+from services.runtime.process import INSTANCE, marked
 from tests.integration.launch.conditions import eventually
 
 SMALL_PARTS = Path(__file__).with_name("small_parts.py")
@@ -96,7 +96,7 @@ def test_a_part_that_ignores_the_request_is_killed_after_the_grace(up: Starter) 
     assert "did not stop in time" in one.said
 
 
-def test_a_second_signal_kills_at_once(up: Starter) -> None:
+def test_a_second_signal_kills_headrace_up_at_once(up: Starter) -> None:
     one = up("stubborn", grace=600)
     one.ready()
     eventually(lambda: "up\n" in one.log("learner"))
@@ -132,7 +132,7 @@ def test_kill_9_takes_torchruns_ranks_along(up: Starter) -> None:
     eventually(lambda: one.leaves_nothing(instance))
 
 
-def test_the_next_one_ends_what_a_killed_one_left(up: Starter) -> None:
+def test_headrace_up_ends_what_a_killed_one_left(up: Starter) -> None:
     first = up("agent-with-loose-child")
     first.ready()
     instance = first.instance
@@ -149,7 +149,9 @@ def test_the_next_one_ends_what_a_killed_one_left(up: Starter) -> None:
     assert str(loose) in second.said
 
 
-def test_a_second_one_on_the_same_data_is_refused_with_the_pid_of_the_first(up: Starter) -> None:
+def test_a_second_headrace_up_on_the_same_data_is_refused_with_the_pid_of_the_first(
+    up: Starter,
+) -> None:
     first = up("obedient")
     first.ready()
     second = up("stubborn")
@@ -159,7 +161,7 @@ def test_a_second_one_on_the_same_data_is_refused_with_the_pid_of_the_first(up: 
     assert first.process.poll() is None
 
 
-def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+def test_headrace_up_names_a_port_in_use_in_one_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
@@ -186,8 +188,17 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
 def test_a_part_that_keeps_dying_ends_everything_and_shows_its_last_words(up: Starter) -> None:
     one = up("crashing")
     assert one.process.wait(20) == 1
-    assert "learner exited with code 1, for the 2. time in a row" in one.said
+    assert "learner exited with code 1 at each of its 2 starts" in one.said
     assert "    the GPU is on fire" in one.said
     assert "Traceback" not in one.said
     assert "TERM" in one.log("redis")
     assert one.leaves_nothing(one.instance)
+
+
+def test_a_part_with_wrong_settings_ends_everything_at_its_first_start(up: Starter) -> None:
+    one = up("misconfigured")
+    assert one.process.wait(20) == 1
+    assert "reward exited with code 2: it cannot start with these settings" in one.said
+    assert "    error: --port (HEADRACE_PORT): not a port" in one.said
+    assert "restarting" not in one.said
+    assert one.log("reward").count("\nerror:") == 1

@@ -1,62 +1,59 @@
-"""A real Redis, a data volume and a real learner process for these tests."""
+"""A real Redis, a data volume and real learner processes."""
 
 import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from redis.exceptions import RedisError
 
 from services.launch.redis import find_server, servers_here, write_config
-from services.process import die_with
+from services.runtime.process import die_with
 from services.store import Store
+from tests.integration.learner.forked import Learner, rank_variables
 from tests.integration.learner.torch_worker import eventually
-
-ROOT = Path(__file__).parents[3]
 
 
 @dataclass
 class Place:
-    """Where the processes of one test find each other."""
+    """Addresses that the processes of one test share."""
 
     redis_url: str
     data: Path
+    started: list[Learner] = field(default_factory=list)
 
     @property
     def log(self) -> Path:
-        """What learners of this place have said."""
+        """The log of this place's learners."""
         return self.data / "learner.log"
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return os.environ | {
+    def learner(self, *command: str) -> Learner:
+        """A process of `python -m learner`, or of `python -m` with `command`."""
+        return self.ranks(1, *command)[0]
+
+    def ranks(self, number: int, *command: str) -> list[Learner]:
+        """The ranks of one learner, as torchrun starts them."""
+        environment = os.environ | {
             "HEADRACE_REDIS_URL": self.redis_url,
             "HEADRACE_DATA": str(self.data),
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }
-
-    def learner(self, *command: str) -> subprocess.Popen[bytes]:
-        """A learner process; with `command` in place of `-m learner`."""
-        with self.log.open("a") as log:
-            return subprocess.Popen(
-                [sys.executable, *(command or ("-m", "learner"))],
-                env=self.environment,
-                cwd=ROOT,
-                stderr=log,
-                preexec_fn=die_with(os.getpid()),
-            )
+        started = [
+            Learner(command or ("learner",), environment | variables, self.log)
+            for variables in rank_variables(number)
+        ]
+        self.started += started
+        return started
 
 
 @contextmanager
 def placed(folder: Path) -> Iterator[Place]:
-    """A place in `folder`, with what an earlier one has left there."""
+    """A place in `folder`, which may hold an earlier one's files."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -67,7 +64,10 @@ def placed(folder: Path) -> Iterator[Place]:
         preexec_fn=die_with(os.getpid()),
     )
     (folder / "data").mkdir(exist_ok=True)
-    yield Place(f"redis://127.0.0.1:{port}/0", folder / "data")
+    place = Place(f"redis://127.0.0.1:{port}/0", folder / "data")
+    yield place
+    for learner in place.started:
+        learner.send_signal(signal.SIGKILL)
     server.send_signal(signal.SIGKILL)
     server.wait()
 

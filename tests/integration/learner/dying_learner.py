@@ -12,25 +12,25 @@ from typing import Any
 from redis.exceptions import ConnectionError
 
 from learner.__main__ import main
-from learner.checkpointer import Checkpointer
-from learner.link import RunLink
+from learner.persist.checkpoint_writer import CheckpointWriter
+from learner.store.run_store import RunStore
 
 STEP, HOW = int(sys.argv[1]), sys.argv[2]
-reported = RunLink.step_done
-started = Checkpointer.__init__
-checkpointers: list[Checkpointer] = []
+reported = RunStore.step_done
+started = CheckpointWriter.__init__
+writers: list[CheckpointWriter] = []
 
 
-def start(self: Checkpointer, *given: Any) -> None:
+def start(self: CheckpointWriter, *given: Any) -> None:
     """Can be asked later whether it is done."""
     started(self, *given)
-    checkpointers.append(self)
+    writers.append(self)
 
 
-def report(self: RunLink, step: int, *given: Any, **options: Any) -> None:
+def report(self: RunStore, step: int, *given: Any, **options: Any) -> None:
     """Up to step STEP, as always."""
     if options.get("kind", "step") == "step" and step == STEP:
-        checkpointers[-1].wait()
+        writers[-1].wait()
         if HOW == "Redis":
             raise ConnectionError("away")
         os.kill(os.getpid(), signal.Signals[HOW])
@@ -39,6 +39,6 @@ def report(self: RunLink, step: int, *given: Any, **options: Any) -> None:
 
 if __name__ == "__main__":
     del sys.argv[1:]
-    RunLink.step_done = report  # type: ignore[method-assign]
-    Checkpointer.__init__ = start  # type: ignore[assignment, method-assign]
+    RunStore.step_done = report  # type: ignore[method-assign]
+    CheckpointWriter.__init__ = start  # type: ignore[assignment, method-assign]
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Started by torchrun: one batch's gradients, of policy, adapters, a mixture of experts and critic,
+"""A rank of a learner: one batch's gradients, of policy, adapters, a mixture of experts and critic,
 with its groups shared between the ranks.
 
 `gradient_ranks.py OUTPUT BUDGET`: rank 0 writes the gradients to OUTPUT as safetensors.
@@ -13,17 +13,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
-from learner.adapters import BaseLogprobs, adapter_tensors, add_adapters
-from learner.critic import Critic, TokenValues, accumulate_value_gradients
+from learner.batch.packing import share
 from learner.distributed import Ranks, start_ranks, stop_ranks
-from learner.logprobs import TokenLogprobs, packed_row
-from learner.objective import Objective
-from learner.optimizers import Optimizers
-from learner.packing import share
-from learner.placement import Offload, present
-from learner.routing import Routing
+from learner.model.logprobs import TokenLogprobs, packed_row
+from learner.model.lora import BaseLogprobs, adapter_tensors, add_adapters
+from learner.model.moe_routing import Routing
+from learner.model.offload import Offload, present
+from learner.model.value_model import Critic, TokenValues, accumulate_value_gradients
+from learner.objective.compose import Objective
+from learner.objective.value_loss import Moments
+from learner.optim.optimizers import Optimizers
 from learner.step import accumulate_gradients
-from learner.values import Moments
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.lora import LoRA
@@ -68,7 +68,7 @@ def main() -> None:
     inner = TokenLogprobs(thin)
     policy = shared(inner, ranks)
     # Between two steps, and what the ranks share must outlive it.
-    BaseLogprobs(inner)(packed_row([samples[0].tokens], [samples[0].wanted]))
+    BaseLogprobs(inner)(packed_row([samples[0].tokens], [samples[0].loss_mask]))
     accumulate_gradients(policy, share_of_rank, objective, budget, ranks)
     mixture = tiny_mixture()
     routing = Routing(mixture, aux_weight=0.5, z_weight=0.05)

@@ -3,7 +3,6 @@
 import asyncio
 import resource
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from learner.checkpoint import verify
+from learner.persist.checkpoint import verify
 from services.contracts.config import parse_config
 from services.contracts.records import RunRecord, RunState
 from services.store import Store
 from services.volume import Volume, check_file
 from tests.integration.learner.conftest import Place
+from tests.integration.learner.forked import Learner
 from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, midtrained, rl, submit
 from tests.integration.learner.torch_worker import eventually, serving
 
@@ -27,7 +27,7 @@ SMALL = 30_000
 
 
 @contextmanager
-def full_disk(process: subprocess.Popen[bytes], size: int = SMALL) -> Iterator[None]:
+def full_disk(process: Learner, size: int = SMALL) -> Iterator[None]:
     """No file that `process` writes can grow beyond `size` bytes. (Python ignores SIGXFSZ, so that
     a write fails as on a full disk.)"""
     before = resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

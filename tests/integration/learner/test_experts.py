@@ -26,7 +26,7 @@ ALGORITHM: dict[str, Any] = {
 }
 
 
-async def test_the_learner_goes_the_ways_that_the_sampler_went(place: Place, store: Store) -> None:
+async def test_the_learner_replays_the_experts_of_the_sampler(place: Place, store: Store) -> None:
     await add_sums(store, place.data)
     first = {**MIDTRAIN, "model": MIDTRAIN["model"] | EXPERTS, "router": {"z_loss": 0.001}}
     await submit(store, "first", first)

@@ -11,7 +11,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from learner.checkpoint import verify
+from learner.persist.checkpoint import verify
 from services.contracts.config import parse_config
 from services.contracts.records import RunRecord, RunState
 from services.store import Store
@@ -23,7 +23,7 @@ from tests.integration.learner.torch_worker import eventually, serving
 pytestmark = pytest.mark.timeout(240)
 
 LORA = {"rank": 4, "alpha": 8}
-# 2 · 4 · (4 · (32 + 32) + 3 · (32 + 48)) numbers, as tests/unit/learner/test_adapters.py has it.
+# 2 · 4 · (4 · (32 + 32) + 3 · (32 + 48)) numbers, as tests/unit/learner/test_lora.py has it.
 ADAPTER_BYTES = 4 * 3968
 
 

@@ -1,9 +1,6 @@
-"""Real torchrun: what a batch teaches does not depend on how many ranks share it; all of them hear
+"""Several ranks: what a batch teaches does not depend on how many ranks share it; all of them hear
 when rank 0 gives a run up."""
 
-import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -19,21 +16,15 @@ from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, submit
 from tests.integration.learner.torch_worker import eventually, serving
 
-ROOT = Path(__file__).parents[3]
+STOPPING = "tests.integration.learner.stopping_learner"
 
 
 def gradients(folder: Path, ranks: int, budget: int) -> dict[str, torch.Tensor]:
     output = folder / f"{ranks}-{budget}.safetensors"
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *("--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks)),
-        *("-m", "tests.integration.learner.gradient_ranks", str(output), str(budget)),
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
+    place = Place("", folder)
+    module = "tests.integration.learner.gradient_ranks"
+    for rank in place.ranks(ranks, module, str(output), str(budget)):
+        assert rank.wait(timeout=100) == 0, place.log.read_text()
     return load_file(output)
 
 
@@ -55,21 +46,17 @@ async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
     """The other learner takes each run and dies, so that these ranks have it again. They hear of it
     when they say how far midtraining is, and when version 3 is published."""
     await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN | {"training": {"max_steps": 300, "rows_per_step": 8}})
+    await submit(store, "first", MIDTRAIN | {"training": {"max_steps": 100, "rows_per_step": 8}})
     config = rl(
         algorithm={"prompts_per_step": 4, "samples_per_prompt": 4, "kl": {"type": "k1"}},
         training={"max_steps": 6, "checkpoint_every": 2, "tokens_per_microbatch": 64},
     )
     await submit(store, "second", config)
     go_on = place.data / "go-on"
-    learner = place.learner(
-        *("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
-        *("--nproc-per-node", "2", "-m", "tests.integration.learner.stopping_learner"),
-        *("published?", str(go_on)),
-    )
+    ranks = place.ranks(2, STOPPING, "published?", str(go_on))
 
     async def reached(run: str, step: int) -> bool:
-        assert learner.poll() is None, place.log.read_text()[-2000:]
+        assert [rank.poll() for rank in ranks] == [None, None], place.log.read_text()[-2000:]
         record = await store.runs.get(run)
         return record is not None and record.state is RunState.RUNNING and record.step >= step
 
@@ -90,5 +77,6 @@ async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
     said = place.log.read_text()
     assert said.count("another learner has taken this run over") == 2
     assert "Traceback" not in said
-    learner.terminate()
-    learner.wait(timeout=40)
+    for rank in ranks:
+        rank.terminate()
+    assert [rank.wait(timeout=40) for rank in ranks] == [0, 0]

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from learner.crashes import Crashes
+from learner.coordinate.crash_limit import CrashLimit
 from services.contracts.config import parse_config
 from services.contracts.records import RunState
 from services.store import Store
@@ -53,7 +53,7 @@ async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
     assert learner.wait(timeout=30) == 0
 
 
-async def test_a_learner_that_waits_notices_its_successor_which_reports_its_evaluation(
+async def test_a_successor_reports_the_evaluation_and_the_waiting_learner_notices_it(
     place: Place, store: Store
 ) -> None:
     """Nobody samples: the first learner waits for groups with an evaluation open, and dies; the
@@ -113,7 +113,7 @@ async def test_a_learner_that_waits_notices_its_successor_which_reports_its_eval
     assert learner.wait(timeout=30) == 0
 
 
-async def test_a_run_whose_last_evaluation_was_cut_off_has_not_succeeded(
+async def test_a_run_whose_last_evaluation_was_interrupted_has_not_succeeded(
     place: Place, store: Store
 ) -> None:
     learner = await midtrained(place, store)
@@ -156,12 +156,12 @@ async def test_a_rank_that_is_killed_again_and_again_at_one_step_fails_the_run_i
     await submit(store, "second", raw)
     # Nine times before, as it trained step 3, which it replays here.
     for _ in range(9):
-        crashes = Crashes(place.data / "runs/second/crashes-0.json", 0)
+        crashes = CrashLimit(place.data / "runs/second/crashes-0.json", 0)
         crashes.check()
-        crashes.working(3)
+        crashes.busy(3)
 
     async with serving(store, Volume(place.data), "second", parse_config(raw)):
-        learner = place.learner("-m", "tests.integration.learner.dying_learner", "3", "SIGSEGV")
+        learner = place.learner("tests.integration.learner.dying_learner", "3", "SIGSEGV")
         assert await asyncio.to_thread(learner.wait, 100) == -signal.SIGSEGV
         learner = place.learner()
         record = await ended(store, "second")

@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-import os
 import re
 import signal
-import subprocess
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from learner.checkpoint import CRITIC, verify
+from learner.persist.checkpoint import CRITIC, verify
 from services.contracts.config import parse_config
 from services.contracts.dataset import Row
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.datasets import append_rows
 from services.store import Store
 from services.volume import Volume
-from tests.integration.learner.conftest import Place
+from tests.integration.learner.conftest import Place, placed, stored
+from tests.integration.learner.forked import Learner
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -90,7 +91,7 @@ async def ended(store: Store, run: str) -> RunRecord:
     return record
 
 
-async def midtrained(place: Place, store: Store) -> subprocess.Popen[bytes]:
+async def midtrained(place: Place, store: Store) -> Learner:
     """A learner that has made the run `first` of the dataset `sums`, and is free for the next."""
     await add_sums(store, place.data)
     await submit(store, "first", MIDTRAIN)
@@ -117,84 +118,123 @@ def assert_answers_fit(place: Place, run: str, rows: list[dict[str, Any]]) -> No
         assert sample["prompt"].startswith("<bos>")
         assert sample["prompt"].endswith("=")
     for best, worst, *_ in (samples[i : i + 4] for i in range(0, len(samples), 4)):
-        if best["draw"] == worst["draw"]:
+        if best["task"] == worst["task"]:
             assert best["advantage"] >= 0 >= worst["advantage"]
 
 
-async def test_a_run_survives_kill_9_is_cancelled_and_goes_on_at_its_step(
-    place: Place, store: Store
-) -> None:
+@dataclass
+class Story:
+    """The outcome of three runs: `first` makes a model; the learner is killed in `second`, which
+    is cancelled later; `third` resumes it."""
+
+    place: Place
+    first: RunRecord
+    second: RunRecord
+    third: RunRecord
+    before: dict[str, str]
+    """Checksums of the versions of `second` that were published before the kill, by their tags."""
+    versions: dict[str, str]
+    """Of all its versions."""
+    exit_code: int
+
+
+async def make_story(place: Place) -> Story:
     volume = Volume(place.data)
-    learner = await midtrained(place, store)
-    first = await ended(store, "first")
+    async with stored(place) as store:
+        learner = await midtrained(place, store)
+        await submit(store, "second", rl())
+        worker = TorchWorker(store, volume, "second", parse_config(rl()))  # type: ignore[arg-type]
+        working = asyncio.create_task(worker.work())
+
+        async def reached(step: int) -> bool:
+            record = await store.runs.get("second")
+            return record is not None and record.step >= step
+
+        await eventually(lambda: reached(8))
+        learner.send_signal(signal.SIGKILL)
+        learner.wait()
+        before = dict(worker.digests)
+        learner = place.learner()
+        await eventually(lambda: reached(14))
+        await store.runs.cancel("second")
+        second = await ended(store, "second")
+        working.cancel()
+        longer = rl(training=rl()["training"] | {"max_steps": second.step + 3})
+        await submit(store, "third", longer, resume_from="second")
+        resumed = TorchWorker(store, volume, "third", parse_config(longer))  # type: ignore[arg-type]
+        working = asyncio.create_task(resumed.work())
+        third = await ended(store, "third")
+        working.cancel()
+        learner.send_signal(signal.SIGTERM)
+        exit_code = learner.wait(timeout=30)
+        first = await ended(store, "first")
+    return Story(place, first, second, third, before, worker.digests, exit_code)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    with placed(tmp_path_factory.mktemp("story")) as place:
+        yield asyncio.run(make_story(place))
+
+
+def test_midtraining_lowers_the_loss_and_ends_with_a_model_that_transformers_loads(
+    story: Story,
+) -> None:
+    first = story.first
     assert (first.state, first.reason) == (RunState.SUCCEEDED, "")
     assert first.checkpoint is not None
-    AutoModelForCausalLM.from_pretrained(place.data / first.checkpoint)
-    losses = [row["validation/loss"] for row in steps(place, "first") if "validation/loss" in row]
+    AutoModelForCausalLM.from_pretrained(story.place.data / first.checkpoint)
+    rows = steps(story.place, "first")
+    losses = [row["validation/loss"] for row in rows if "validation/loss" in row]
     assert losses[-1] < losses[0]
 
-    await submit(store, "second", rl())
-    config = parse_config(rl())
-    worker = TorchWorker(store, volume, "second", config)  # type: ignore[arg-type]
-    working = asyncio.create_task(worker.work())
 
-    async def reached(step: int) -> bool:
-        record = await store.runs.get("second")
-        return record is not None and record.step >= step
-
-    await eventually(lambda: reached(8))
-    learner.send_signal(signal.SIGKILL)
-    learner.wait()
-    before = dict(worker.digests)
-    learner = place.learner()
-    await eventually(lambda: reached(14))
-    await store.runs.cancel("second")
-    second = await ended(store, "second")
-    working.cancel()
-
+def test_a_cancelled_run_ends_with_a_checkpoint_of_its_last_step(story: Story) -> None:
+    second = story.second
     assert second.state is RunState.CANCELLED
     assert second.step == second.committed_step
     assert second.checkpoint is not None
-    state = verify(place.data / second.checkpoint)
-    assert state.step == second.step
-    assert len(state.lineages) == 2
-    # Replay is exact: the version it went back to and those after it are the same bytes.
-    old, fork = state.lineages[0][0], state.lineages[1][1]
+    assert verify(story.place.data / second.checkpoint).step == second.step
+    folder = story.place.data / "runs/second/checkpoints"
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_killed_learner_replays_its_recorded_batches_bit_for_bit(story: Story) -> None:
+    assert story.second.checkpoint is not None
+    lineages = verify(story.place.data / story.second.checkpoint).lineages
+    (old, _), (_, fork) = lineages
     assert fork == 5
-    again = {tag: xxh3 for tag, xxh3 in worker.digests.items() if not tag.startswith(old)}
+    # The version it went back to and those after it are the same bytes.
     common = [
-        (xxh3, before[f"{old}:{tag.partition(':')[2]}"])
-        for tag, xxh3 in again.items()
-        if f"{old}:{tag.partition(':')[2]}" in before
+        (xxh3, story.before[f"{old}:{tag.partition(':')[2]}"])
+        for tag, xxh3 in story.versions.items()
+        if not tag.startswith(old) and f"{old}:{tag.partition(':')[2]}" in story.before
     ]
     assert common
     assert all(ours == theirs for ours, theirs in common)
-    rows = steps(place, "second")
-    assert [row["step"] for row in rows] == list(range(1, second.step + 1))
+
+
+def test_each_step_of_a_killed_run_has_one_row_and_answers_that_fit_it(story: Story) -> None:
+    rows = steps(story.place, "second")
+    assert [row["step"] for row in rows] == list(range(1, story.second.step + 1))
     assert all(row["staleness/max"] <= 1 for row in rows)
     assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in rows)
-    assert_answers_fit(place, "second", rows)
-    checkpoints = sorted(path.name for path in (place.data / "runs/second/checkpoints").iterdir())
-    assert len(checkpoints) == 2
+    assert_answers_fit(story.place, "second", rows)
 
-    longer = rl(training=rl()["training"] | {"max_steps": second.step + 3})
-    await submit(store, "third", longer, resume_from="second")
-    working = asyncio.create_task(
-        TorchWorker(store, volume, "third", parse_config(longer)).work()  # type: ignore[arg-type]
-    )
-    third = await ended(store, "third")
-    working.cancel()
-    assert (third.state, third.step) == (RunState.SUCCEEDED, second.step + 3)
-    assert [row["step"] for row in steps(place, "third")] == [second.step + i for i in (1, 2, 3)]
+
+def test_a_run_that_resumes_another_goes_on_at_its_step(story: Story) -> None:
+    last = story.second.step
+    assert (story.third.state, story.third.step) == (RunState.SUCCEEDED, last + 3)
+    assert [row["step"] for row in steps(story.place, "third")] == [last + i for i in (1, 2, 3)]
+    assert story.exit_code == 0
+
+
+def test_each_line_of_the_learners_log_names_the_process_and_the_run(story: Story) -> None:
     # Also those of its threads; torchrun, which is not used here, writes lines of its own.
-    lines = [json.loads(line) for line in place.log.read_text().splitlines()]
+    lines = [json.loads(line) for line in story.place.log.read_text().splitlines()]
     assert {line["process"] for line in lines} == {"learner"}
-    assert {line.get("run") for line in lines if line["event"] != "learner ready"} == {
-        *("first", "second", "third")
-    }
-
-    learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    named = {line.get("run") for line in lines if line["event"] != "learner ready"}
+    assert named == {"first", "second", "third"}
 
 
 VALUED: dict[str, Any] = {
@@ -323,7 +363,7 @@ async def test_a_checkpoint_of_another_version_pauses_the_run_and_ends_the_learn
 
     assert await asyncio.to_thread(place.learner().wait, 60) == 2
 
-    why = "checkpoint step-000005-aaa has schema 99, this process reads 1: run the same version"
+    why = "checkpoint step-000005-aaa has schema 99, this process reads 2: run the same version"
     record = await store.runs.get("first")
     assert record is not None
     assert (record.state, record.reason[: len(why)]) == (RunState.PAUSED, why)
@@ -356,10 +396,7 @@ async def test_two_ranks_train_a_run_together(place: Place, store: Store) -> Non
     await submit(store, "first", MIDTRAIN)
     raw = rl(algorithm=VALUED, training=rl()["training"] | {"max_steps": 4})
     await submit(store, "second", raw)
-    learner = place.learner(
-        *("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
-        *("--nproc-per-node", "2", "-m", "learner"),
-    )
+    ranks = place.ranks(2)
     worker = TorchWorker(
         store,
         Volume(place.data),
@@ -372,5 +409,6 @@ async def test_two_ranks_train_a_run_together(place: Place, store: Store) -> Non
     assert (record.state, record.step) == (RunState.SUCCEEDED, 4)
     assert [row["train/updates"] for row in steps(place, "second")] == [0, 0, 2, 2]
     assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in steps(place, "second"))
-    os.kill(learner.pid, signal.SIGTERM)
-    learner.wait(timeout=40)
+    for rank in ranks:
+        rank.terminate()
+    assert [rank.wait(timeout=40) for rank in ranks] == [0, 0]

@@ -6,9 +6,9 @@ import threading
 import torch
 
 from learner.distributed import Ranks
-from learner.link import RunLink
-from learner.pool import Link
 from learner.rl import take_over
+from learner.store.pool_lock import StoreThread
+from learner.store.run_store import RunStore
 from services.settings import Settings
 from services.store import Store
 from tests.integration.learner.conftest import Place
@@ -17,7 +17,7 @@ from tests.integration.learner.test_runs import MIDTRAIN, submit
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
-async def test_what_the_learner_before_committed_last_is_not_overlooked(
+async def test_a_commit_of_the_learner_before_during_the_takeover_is_seen(
     place: Place, store: Store
 ) -> None:
     """It slept, wakes when its successor has found the run, and commits before that takes over."""
@@ -28,11 +28,11 @@ async def test_what_the_learner_before_committed_last_is_not_overlooked(
     directory = "runs/r/checkpoints/step-000003-before"
     await store.trajectories.commit("r", epoch, "before", 3, directory)
     settings = Settings.model_validate({"redis_url": place.redis_url, "data": place.data})
-    with Link(settings, threading.Event()) as pool:
-        link = RunLink(pool, found)
+    with StoreThread(settings, threading.Event()) as thread:
+        run = RunStore(thread, found)
 
-        record = await asyncio.to_thread(take_over, ALONE, link)
+        record = await asyncio.to_thread(take_over, ALONE, run)
 
     assert (record.committed_step, record.checkpoint) == (3, directory)
-    assert link.committed_step == 3
+    assert run.committed_step == 3
     assert await store.runs.lineages("r") == [("before", 0), (record.lineage, 3)]

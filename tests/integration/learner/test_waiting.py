@@ -17,30 +17,28 @@ from tests.integration.learner.torch_worker import eventually, serving
 pytestmark = pytest.mark.timeout(240)
 
 
-async def test_an_answer_that_takes_its_time_is_waited_for_or_sampled_again(
-    place: Place, store: Store
-) -> None:
+async def test_a_straggler_is_waited_for_or_resampled(place: Place, store: Store) -> None:
     """A group begun under version 0 may be trained at 1 (the second step), and not at 2."""
     learner = await midtrained(place, store)
 
-    for late_groups in ("wait", "resample"):
+    for stragglers in ("wait", "resample"):
         raw: dict[str, Any] = rl(
-            rollout={"max_staleness": 1, "late_groups": late_groups},
+            rollout={"max_staleness": 1, "stragglers": stragglers},
             training={"max_steps": 4, "checkpoint_every": 4, "tokens_per_microbatch": 64},
         )
-        await submit(store, late_groups, raw)
+        await submit(store, stragglers, raw)
 
-        async def trained(steps: int, run: str = late_groups) -> bool:
+        async def trained(steps: int, run: str = stragglers) -> bool:
             record = await store.runs.get(run)
             return record is not None and record.step == steps
 
         config: Any = parse_config(raw)
-        async with serving(store, Volume(place.data), late_groups, config) as worker:
+        async with serving(store, Volume(place.data), stragglers, config) as worker:
             worker.straggler = asyncio.Event()
-            if late_groups == "resample":
-                # Its draw goes out again once its lease has lapsed; the run's last batch needs it.
+            if stragglers == "resample":
+                # Its task goes out again once its lease has lapsed; the run's last batch needs it.
                 worker.lease_seconds = 5.0
-            if late_groups == "wait":
+            if stragglers == "wait":
                 await eventually(partial(trained, 1))
 
                 async def all_done(worker: Any = worker) -> bool:
@@ -52,12 +50,12 @@ async def test_an_answer_that_takes_its_time_is_waited_for_or_sampled_again(
                     assert await trained(1)
                     await asyncio.sleep(0.05)
                 worker.straggler.set()
-            record = await ended(store, late_groups)
+            record = await ended(store, stragglers)
         assert (record.state, record.step) == (RunState.SUCCEEDED, 4)
-        found = await store.ledger.audit(late_groups)
+        found = await store.ledger.audit(stragglers)
         assert (found.lost, found.duplicated, found.max_staleness_seen) == (0, 0, 1)
         assert worker.late is not None
-        assert worker.late.done() == (late_groups == "wait")
+        assert worker.late.done() == (stragglers == "wait")
         await _cancelled(worker.late)
     assert "stale groups go back" not in place.log.read_text()
     learner.terminate()

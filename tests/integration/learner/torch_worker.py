@@ -17,11 +17,11 @@ from peft import PeftModel, set_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from learner.routing import Routing
-from rollout.routing import gathered
-from rollout.tasks import end
+from learner.model.moe_routing import Routing
+from rollout.aio import end
+from rollout.vllm.expert_routing import gathered
 from services.contracts.config import RLConfig
-from services.contracts.dataset import Row, row_of
+from services.contracts.dataset import Row
 from services.contracts.trajectory import GroupHeader, TrajectoryGroup, encode
 from services.contracts.weights import ADAPTER, WeightManifest
 from services.datasets import DatasetReader
@@ -87,8 +87,8 @@ class TorchWorker:
             )
             self.refused = granted.refusal
             for lease in granted.leases:
-                row = reader.row(row_of(lease.position, self.config.training.seed))
-                blob = encode(self.group(row, lease.draw, lease.attempt))
+                row = reader.row(lease.position.row(self.config.training.seed))
+                blob = encode(self.group(row, lease.task, lease.attempt))
                 hand_in = partial(self.hand_in, lease.attempt, manifest, blob)
                 if self.straggler is not None and self.late is None:
                     self.late = asyncio.create_task(self.when_released(hand_in))
@@ -139,7 +139,7 @@ class TorchWorker:
         return True
 
     @torch.no_grad()
-    def group(self, row: Row, draw: int, attempt: str) -> TrajectoryGroup:
+    def group(self, row: Row, task: int, attempt: str) -> TrajectoryGroup:
         assert self.live is not None
         n, end = self.config.algorithm.samples_per_prompt, self.tokenizer.eos_token_id
         asked = self.config.data.template.replace("{prompt}", str(row.prompt))
@@ -164,7 +164,7 @@ class TorchWorker:
         return TrajectoryGroup(
             GroupHeader(
                 run=self.run,
-                draw=draw,
+                task=task,
                 attempt=attempt,
                 worker="torch",
                 row=0,

@@ -25,7 +25,7 @@ NAMESPACES = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid
 
 @pytest.fixture(scope="session")
 def isolation() -> None:
-    """Skips where this system lets nobody make namespaces: there `code` refuses to start."""
+    """Skips the test if this system permits no namespaces, which `code` needs."""
     if shutil.which("unshare") is None:
         pytest.skip("programs need namespaces, which `unshare` of util-linux would show")
     tried = subprocess.run(NAMESPACES, capture_output=True, text=True)
@@ -34,7 +34,7 @@ def isolation() -> None:
 
 
 async def until(condition: Callable[[], Any], what: str, seconds: float = 40.0) -> Any:
-    """The first true value of `condition`; fails naming `what` if there is none in time."""
+    """The first true value of `condition`. Fails with `what` if it stays false for `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"never happened: {what}"
@@ -88,12 +88,12 @@ class Service:
         return bool(found) and httpx.get(f"{self.url}/readyz").status_code == 200
 
     async def ready(self) -> "Service":
-        """Wait until it takes requests."""
+        """Waits until the service accepts requests."""
         await until(self._ready, "the service becomes ready", seconds=90.0)
         return self
 
     @property
-    def nursery(self) -> int:
+    def fork_server(self) -> int:
         """The process id of the workers' parent."""
         (pid,) = children(self.process.pid)
         return pid
@@ -101,14 +101,14 @@ class Service:
     @property
     def workers(self) -> list[int]:
         """The process ids of the workers."""
-        return children(self.nursery)
+        return children(self.fork_server)
 
     def client(self) -> httpx.AsyncClient:
         """An HTTP client for it."""
         return httpx.AsyncClient(base_url=self.url, timeout=60)
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Ends the service and its processes."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -120,7 +120,7 @@ class Service:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One service for all tests of a module that leave it as it was."""
+    """One service for all tests of a module that do not change it."""
     service = Service(tmp_path_factory.mktemp("reward"), "--body-limit", str(1 << 20))
     yield service
     service.end()

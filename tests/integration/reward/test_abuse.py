@@ -69,7 +69,7 @@ async def test_no_answer_breaks_the_math_verifier(client: httpx.AsyncClient) -> 
     assert all(result["reward"] in (0.0, 1.0) for result in results)
 
 
-async def test_others_are_scored_meanwhile(client: httpx.AsyncClient) -> None:
+async def test_quick_items_are_scored_while_abusive_ones_run(client: httpx.AsyncClient) -> None:
     fine = [
         {"id": str(n), "verifier": "math", "completion": f"so {n}", "answer": str(n)}
         for n in range(64)

@@ -152,7 +152,43 @@ async def test_patterns_and_schemas_are_read_before_anything_is_scored(
     assert "refers to what is not in it" in said[3]
 
 
-async def test_checks_count_as_no_items(client: httpx.AsyncClient) -> None:
+async def test_references_that_cannot_be_scored_are_named_by_their_row(
+    client: httpx.AsyncClient,
+) -> None:
+    test = "def check(candidate):\n    assert candidate(1) == 2\n"
+    uses = [
+        {
+            "verifier": "math",
+            "rows": [{"answer": "72"}, {"answer": {"value": 72}}, {"answer": "see page 3"}, {}],
+        },
+        {"verifier": "length", "rows": [{"answer": None}]},
+        {
+            "verifier": "code",
+            "rows": [{"answer": test, "columns": {"entry_point": "f"}}, {"answer": test}],
+        },
+        {"verifier": "regex", "params": {"pattern": "a"}, "rows": [{"answer": "("}]},
+        {"verifier": "regex", "rows": [{"answer": "("}]},
+    ]
+    response = await client.post("/v1/verifiers/check", json={"uses": uses})
+
+    problems = response.json()["problems"]
+    assert [(problem["use"], problem["row"], problem["path"]) for problem in problems] == [
+        *((0, row, f"rows.{row}") for row in (1, 2, 3)),
+        *((2, 1, "rows.1"), (4, 0, "rows.0")),
+    ]
+    assert "'see page 3' is no number and no expression" in problems[1]["message"]
+    assert "entry_point" in problems[3]["message"]
+
+
+async def test_columns_of_the_row_reach_the_verifier(client: httpx.AsyncClient) -> None:
+    one = item(0, "columns", answer=None, verifier="bad", columns={"unit": "cm", "big": 10**30})
+
+    response = await client.post("/v1/score", json={"items": [one]})
+
+    assert response.json()["results"][0]["detail"] == "{'unit': 'cm', 'big': '1" + "0" * 30 + "'}"
+
+
+async def test_checks_do_not_count_as_scored_items(client: httpx.AsyncClient) -> None:
     before = (await client.get("/metrics")).text
 
     uses = [{"verifier": "regex", "params": {"pattern": "a" * n}} for n in range(1, 4)]
@@ -226,7 +262,7 @@ async def test_two_items_of_one_id_are_refused(client: httpx.AsyncClient) -> Non
         (b'{"items": [{"id": "a", "verifier": "math", "completion": 7}]}', 422, "string"),
     ],
 )
-async def test_a_body_that_makes_no_sense_is_told_why(
+async def test_a_wrong_body_is_refused_with_the_reason(
     client: httpx.AsyncClient, body: bytes, status: int, said: str
 ) -> None:
     response = await client.post("/v1/score", content=body, headers=JSON)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reward.verifiers.base import BadReferenceError, Item, Verdict
+from reward.verifiers.base import BadReferenceError, Item, Message, Verdict
 from reward.verifiers.code import CodeParams, CodeVerifier
 from tests.integration.reward.conftest import Service
 
@@ -33,9 +33,15 @@ Score = Callable[..., Verdict]
 
 @pytest.fixture
 def score(verifier: CodeVerifier) -> Score:
-    def scored(completion: str, answer: Any, prompt: str = "", **params: Any) -> Verdict:
+    def scored(
+        completion: str,
+        answer: Any,
+        prompt: str | list[Message] = "",
+        columns: dict[str, Any] | None = None,
+        **params: Any,
+    ) -> Verdict:
         limits = {"time_limit": 1.0, "memory_mb": 128, **params}
-        item = Item("code", prompt, completion, answer, {})
+        item = Item("code", prompt, completion, answer, {}, columns or {})
         return verifier.score(item, CodeParams(**limits))
 
     return scored
@@ -45,12 +51,12 @@ def outcome(verdict: Verdict) -> tuple[str, float | None]:
     return (str(verdict.status), verdict.reward)
 
 
-def test_asserts(score: Score) -> None:
+def test_a_program_that_passes_its_asserts_is_correct(score: Score) -> None:
     assert outcome(score(ADD, ADD_ASSERTS)) == ("correct", 1.0)
     assert outcome(score("def add(a, b):\n return 3", ADD_ASSERTS)) == ("wrong", 0.0)
 
 
-def test_the_fraction_that_is_passed(score: Score) -> None:
+def test_credit_can_be_the_fraction_of_passed_tests(score: Score) -> None:
     tests = [*ADD_ASSERTS, "assert add(0, 3) == 3", "assert add(5, 5) == 10"]
     three = "def add(a, b):\n return 3"
 
@@ -64,7 +70,7 @@ def test_the_fraction_that_is_passed(score: Score) -> None:
     assert outcome(score(three, tests)) == ("wrong", 0.0)
 
 
-def test_input_and_output(score: Score) -> None:
+def test_printed_output_is_compared(score: Score) -> None:
     tests = [{"input": "1 2\n", "output": "3\n"}, {"input": "2 2\n", "output": "4"}]
 
     assert outcome(score("print(sum(map(int, input().split())))", tests)) == ("correct", 1.0)
@@ -84,6 +90,18 @@ def test_a_test_function_with_helpers_of_the_prompt(score: Score) -> None:
     assert outcome(score("    pass\n", HUMANEVAL)) == ("wrong", 0.0)
     whole = "So:\n```python\ndef root(x):\n    return x ** 0.5\n```"
     assert outcome(score(whole, HUMANEVAL)) == ("correct", 1.0)
+
+
+def test_a_humaneval_row_whose_answer_is_its_test_column(score: Score) -> None:
+    prompt, test = HUMANEVAL["prompt"], HUMANEVAL["test"]
+    columns = {"entry_point": "root", "task_id": "HumanEval/0"}
+    chat = [{"role": "system", "content": "Go on."}, {"role": "user", "content": prompt}]
+
+    for asked in (prompt, chat):
+        right = score("    return x ** 0.5\n", test, asked, columns)
+        wrong = score("    return x\n", test, asked, columns)
+
+        assert (outcome(right), outcome(wrong)) == (("correct", 1.0), ("wrong", 0.0))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +175,7 @@ def test_modules_in_a_test_are_real_ones(score: Score) -> None:
         ("def f(): return 3", "f = (lambda g: lambda: g() + 1)(f)\nassert f() == 4"),
     ],
 )  # fmt: skip
-def test_what_tests_and_programs_can_exchange(score: Score, program: str, test: str) -> None:
+def test_tests_and_programs_exchange_plain_values(score: Score, program: str, test: str) -> None:
     verdict = score(program, [test])
     assert (verdict.status, verdict.detail) == ("correct", "passes 1 of 1 tests")
 
@@ -236,7 +254,7 @@ CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert cand
         ("def (", "SyntaxError"),
     ],
 )
-def test_what_a_program_runs_into_is_its_own_fault(score: Score, program: str, detail: str) -> None:
+def test_a_program_that_hits_a_limit_is_wrong(score: Score, program: str, detail: str) -> None:
     # Time enough for what ends by itself, on a machine that is busy.
     limits = {"time_limit": 1.0 if detail == "time_limit" else 10.0}
     printing = score(program, [{"input": "", "output": "passed"}], **limits)
@@ -276,7 +294,7 @@ def test_a_test_that_cannot_be_passed_is_an_error_of_the_dataset(score: Score, t
         score(ADD, tests)
 
 
-async def test_over_http(start: Callable[..., Service]) -> None:
+async def test_code_is_scored_over_http(start: Callable[..., Service]) -> None:
     service = await start().ready()
     items = [
         {"id": "good", "verifier": "code", "completion": ADD, "answer": ADD_ASSERTS},
@@ -299,7 +317,9 @@ async def test_over_http(start: Callable[..., Service]) -> None:
     assert "namespaces" in code["notice"]
 
 
-async def test_where_it_is_not_available_it_says_so(start: Callable[..., Service]) -> None:
+async def test_code_without_isolation_is_listed_as_unavailable(
+    start: Callable[..., Service],
+) -> None:
     service = await start("--code-python", "/no-such-python").ready()
     item = {"id": "0", "verifier": "code", "completion": ADD, "answer": ADD_ASSERTS}
     async with service.client() as client:

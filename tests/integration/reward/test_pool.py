@@ -99,7 +99,7 @@ async def test_a_catastrophic_pattern_costs_itself_alone(client: httpx.AsyncClie
     assert [result["status"] for result in results] == ["timeout", "error", "correct"]
 
 
-async def test_others_are_answered_while_poison_is_still_being_tried(
+async def test_other_items_are_answered_while_a_poisonous_one_runs(
     client: httpx.AsyncClient,
 ) -> None:
     # As many poisonous items as there are workers, each for 2 × 2 s.
@@ -184,7 +184,7 @@ async def test_killing_the_workers_parent_costs_nothing(
     waiting = asyncio.create_task(score(client, gate(folder)))
     (first,) = await until(lambda: arrived(folder), "the item is being judged")
 
-    os.kill(service.nursery, signal.SIGKILL)
+    os.kill(service.fork_server, signal.SIGKILL)
     await until(lambda: not alive(first), "the worker dies with its parent")
     await until(lambda: len(arrived(folder)) == 2, "another worker tries the item")
     (folder / "open").touch()
@@ -197,13 +197,13 @@ async def test_killing_the_service_leaves_no_process_behind(
     own: tuple[Service, httpx.AsyncClient],
 ) -> None:
     service, _ = own
-    family = [service.nursery, *service.workers]
+    family = [service.fork_server, *service.workers]
     assert len(family) == 3
 
     service.process.kill()
     service.process.wait()
 
-    await until(lambda: not any(map(alive, family)), "nursery and workers are gone")
+    await until(lambda: not any(map(alive, family)), "fork server and workers are gone")
 
 
 async def test_a_full_queue_says_when_to_come_back(
@@ -226,7 +226,7 @@ async def test_a_full_queue_says_when_to_come_back(
         assert int(full.headers["retry-after"]) >= 1
         said = full.json()["detail"]
         assert said.startswith(
-            "no room for 1 more: 3 items are waiting or being judged, of at most 3"
+            "no room for 1 more: 3 items are waiting or being scored, of at most 3"
         )
         # These would never fit: waiting does not help.
         assert too_many.status_code == 413
@@ -235,7 +235,7 @@ async def test_a_full_queue_says_when_to_come_back(
         assert after["status"] == "correct"
 
 
-async def test_what_nobody_waits_for_any_more_is_not_judged(
+async def test_items_of_a_client_that_left_are_not_scored(
     own: tuple[Service, httpx.AsyncClient], tmp_path: Path
 ) -> None:
     service, client = own

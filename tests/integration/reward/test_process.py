@@ -32,7 +32,7 @@ async def test_sigterm_finishes_what_is_in_flight_and_takes_nothing_new(
     start: Callable[..., Service], tmp_path: Path
 ) -> None:
     service = await start().ready()
-    family = [service.nursery, *service.workers]
+    family = [service.fork_server, *service.workers]
     folder = tmp_path / "gate"
     async with service.client() as client:
         waiting = asyncio.create_task(score(client, gate(folder)))
@@ -59,7 +59,7 @@ async def test_a_drain_that_takes_too_long_tells_those_who_wait(
     start: Callable[..., Service], tmp_path: Path
 ) -> None:
     service = await start("--drain-timeout", "0.1").ready()
-    family = [service.nursery, *service.workers]
+    family = [service.fork_server, *service.workers]
     folder = tmp_path / "gate"
     async with service.client() as client:
         waiting = asyncio.create_task(client.post("/v1/score", json={"items": [gate(folder)]}))
@@ -105,7 +105,7 @@ def test_a_port_in_use_is_named() -> None:
         (("--colour", "red"), {}, "--colour"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(
+def test_wrong_settings_end_the_process_and_are_named(
     flags: tuple[str, ...], env: dict[str, str], said: str
 ) -> None:
     ended = run(*flags, **env)
@@ -115,12 +115,99 @@ def test_settings_that_make_no_sense_are_named(
     assert "Traceback" not in ended.stderr
 
 
-def test_an_own_verifier_that_cannot_be_imported_is_named() -> None:
-    ended = run("--port", "0", "--verifiers", "no.such:Verifier")
+COLD = (
+    "from reward.verifiers.base import Verifier, VerifierParams, correct\n"
+    "class Cold(Verifier[VerifierParams]):\n"
+    "    name, description, Params = 'cold', 'Never works.', VerifierParams\n"
+    "    def warm(self): import no_such_package\n"
+    "    def score(self, item, params): return correct()\n"
+)
 
-    assert ended.returncode == 1
-    assert "no.such:Verifier" in ended.stderr
-    assert "Traceback" not in ended.stderr
+
+async def test_a_bad_verifier_disables_itself_and_the_others_go_on(
+    start: Callable[..., Service], tmp_path: Path
+) -> None:
+    (tmp_path / "cold.py").write_text(COLD)
+    service = await start(
+        "--verifiers=no.such:Verifier", f"--verifiers={tmp_path}/cold.py:Cold"
+    ).ready()
+
+    async with service.client() as client:
+        (right,) = await score(client, math(0, "5"))
+        ready = (await client.get("/readyz")).json()
+        listed = (await client.get("/v1/verifiers")).json()["verifiers"]
+        uses = [{"verifier": "cold"}, {"verifier": "mine"}]
+        checked = (await client.post("/v1/verifiers/check", json={"uses": uses})).json()
+
+    assert right["status"] == "correct"
+    assert set(ready["unavailable"]) == {"no.such:Verifier", "cold"}
+    assert ready["unavailable"]["no.such:Verifier"].startswith("HEADRACE_VERIFIERS (--verifiers)")
+    assert "no_such_package" in ready["unavailable"]["cold"]
+    assert {one["name"] for one in listed if not one["available"]} == set(ready["unavailable"])
+    cold, mine = [problem["message"] for problem in checked["problems"]]
+    assert "no_such_package" in cold
+    assert "'no.such:Verifier' cannot be loaded" in mine
+
+
+async def test_sighup_loads_a_verifier_that_was_added(
+    tmp_path: Path, start: Callable[..., Service]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    file = tmp_path / "cold.py"
+    service = await start("--port", str(port), f"--verifiers={file}:Cold").ready()
+    family = [service.fork_server, *service.workers]
+    folder = tmp_path / "gate"
+    async with service.client() as client:
+        assert "FileNotFoundError" in str((await client.get("/readyz")).json())
+        waiting = asyncio.create_task(score(client, gate(folder)))
+        await until(lambda: arrived(folder), "the item is being judged")
+        file.write_text(COLD.replace("import no_such_package", "pass"))
+
+        service.process.send_signal(signal.SIGHUP)
+        await until(
+            lambda: httpx.get(f"{service.url}/readyz").status_code == 503, "it is not ready"
+        )
+        (folder / "open").touch()
+
+        # What was in flight is finished first.
+        assert (await waiting)[0]["status"] == "correct"
+    await until(lambda: answers(service.url), "it is ready again")
+    async with service.client() as client:
+        (cold,) = await score(client, {"id": "0", "verifier": "cold", "completion": ""})
+    assert cold["status"] == "correct"
+    assert service.process.poll() is None
+    assert not any(map(alive, family))
+
+
+async def test_sigterm_during_a_reload_drains_and_ends_the_process(
+    start: Callable[..., Service], tmp_path: Path
+) -> None:
+    service = await start().ready()
+    folder = tmp_path / "gate"
+    async with service.client() as client:
+        waiting = asyncio.create_task(score(client, gate(folder)))
+        await until(lambda: arrived(folder), "the item is being judged")
+        service.process.send_signal(signal.SIGHUP)
+        await until(
+            lambda: httpx.get(f"{service.url}/readyz").status_code == 503, "it is not ready"
+        )
+
+        service.process.send_signal(signal.SIGTERM)
+        # It still answers: the drain goes on.
+        assert (await client.get("/readyz")).status_code == 503
+        (folder / "open").touch()
+
+        assert (await waiting)[0]["status"] == "correct"
+    assert service.process.wait(20) == 0
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def test_the_service_imports_neither_torch_nor_sympy() -> None:
@@ -139,7 +226,7 @@ def test_the_service_imports_neither_torch_nor_sympy() -> None:
 
 def test_workers_import_no_torch() -> None:
     code = (
-        "import sys, reward.nursery, reward.verifiers.registry as r;"
+        "import sys, reward.workers.fork_server, reward.verifiers.registry as r;"
         "[v.warm() for v in r.build_registry().values()]; print('torch' in sys.modules)"
     )
 

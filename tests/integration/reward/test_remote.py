@@ -11,6 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from reward.endpoints import Endpoint
+from reward.verifiers.base import Item
+from reward.verifiers.remote import HttpParams, HttpVerifier
 from tests.integration.reward.conftest import Service, until
 from tests.integration.reward.test_pool import math, score
 from tests.integration.reward.upstream import Answer, Upstream
@@ -62,8 +65,12 @@ def haiku(number: int = 0, **params: Any) -> dict[str, Any]:
     }
 
 
-def results(*verdicts: dict[str, Any]) -> Callable[[str, Any], Answer]:
-    return lambda path, body: (200, {"results": list(verdicts)})
+def results(verdict: dict[str, Any]) -> Callable[[str, Any], Answer]:
+    """Answers each item with `verdict`."""
+    return lambda path, body: (
+        200,
+        {"results": [{**verdict, "id": item["id"]} for item in body["items"]]},
+    )
 
 
 PARTIAL = {
@@ -81,14 +88,15 @@ async def test_an_own_verifier_by_url_is_asked_with_the_services_contract(
 ) -> None:
     upstream.answer = results(PARTIAL)
 
-    mixed, own = await score(client, math(1, "5"), haiku(season="winter"))
+    asked = {**haiku(season="winter"), "columns": {"season": "late"}}
+    mixed, own = await score(client, math(1, "5"), asked)
 
     assert mixed["status"] == "correct"
     assert own == {**PARTIAL, "id": "haiku-0"}
     ((path, body, authorization),) = upstream.asked
     assert (path, authorization) == ("/v1/score", "Bearer secret-2")
     assert body == {
-        "items": [{**haiku(season="winter"), "id": "0"}],
+        "items": [{**haiku(season="winter"), "id": "0", "columns": {"season": "late"}}],
     }
 
 
@@ -110,15 +118,16 @@ async def test_a_service_that_is_away_for_a_moment_is_asked_again(
         ((403, b"no"), "'haiku' answers 403: no"),
         ((200, b"no json"), "'haiku' answers no JSON"),
         ((200, b"[" * 100_000), "'haiku' answers no JSON"),
-        ((200, {"results": []}), "for one item with more or fewer"),
-        ((200, {"results": [PARTIAL, PARTIAL]}), "for one item with more or fewer"),
-        ((200, {"results": [{"id": "0", "status": "good", "reward": 1}]}), "answers no scores"),
-        ((200, {"results": [{"id": "0", "status": "wrong", "reward": None}]}), "answers no scores"),
+        ((200, {"results": []}), "has no result for this item, or several"),
+        ((200, {"results": [PARTIAL, PARTIAL]}), "has no result for this item, or several"),
+        ((200, [PARTIAL]), "answers no list of results"),
+        ((200, {"results": [{"id": "0", "status": "good", "reward": 1}]}), "answers no score"),
+        ((200, {"results": [{"id": "0", "status": "wrong", "reward": None}]}), "answers no score"),
         ((200, b'{"results": [{"id": "0", "status": "scored", "reward": NaN}]}'), "not finite"),
         ((200, b" " * (5 << 20)), "longer than"),
     ],
 )
-async def test_what_cannot_be_used_is_an_error_without_reward(
+async def test_an_unusable_reply_is_an_error_without_reward(
     client: httpx.AsyncClient, upstream: Upstream, answer: Answer, said: str
 ) -> None:
     upstream.answer = lambda path, body: answer
@@ -127,6 +136,99 @@ async def test_what_cannot_be_used_is_an_error_without_reward(
 
     assert (own["status"], own["reward"]) == ("error", None)
     assert said in own["detail"]
+
+
+async def test_items_that_wait_travel_in_one_request(
+    client: httpx.AsyncClient, upstream: Upstream
+) -> None:
+    upstream.answer = lambda path, body: (
+        200,
+        # In any order: results go by id.
+        {
+            "results": [
+                {"id": one["id"], "status": "scored", "reward": one["params"]["worth"]}
+                for one in reversed(body["items"])
+            ]
+        },
+    )
+
+    own = await score(client, *(haiku(number, worth=number) for number in range(4)))
+
+    assert [result["reward"] for result in own] == [0.0, 1.0, 2.0, 3.0]
+    assert [len(body["items"]) for _, body, _ in upstream.asked] == [4]
+
+
+@pytest.mark.parametrize("failure", ["refused", "crashes", "slow", "unreadable", "unanswered"])
+async def test_one_bad_item_does_not_fail_its_neighbours(
+    client: httpx.AsyncClient, upstream: Upstream, failure: str
+) -> None:
+    release = threading.Event()
+
+    def answer(path: str, body: Any) -> Answer:
+        bad = any("bad" in one["params"] for one in body["items"])
+        good = [{**PARTIAL, "id": one["id"]} for one in body["items"] if not one["params"]]
+        if bad and failure == "slow":
+            release.wait(30)
+        if bad and failure in ("refused", "crashes"):
+            return (422 if failure == "refused" else 500), b"bad item"
+        if bad and failure == "unreadable":
+            good.append({"id": "1", "status": "good", "reward": "much"})
+        return 200, {"results": good}
+
+    upstream.answer = answer
+    limits = {"attempts": 1, "timeout": 2.0}
+    try:
+        items = [haiku(0, **limits), haiku(1, bad=True, **limits), haiku(2, **limits)]
+        first, bad, last = await score(client, *items)
+    finally:
+        release.set()
+
+    assert (first["reward"], last["reward"]) == (0.4, 0.4)
+    assert (bad["status"], bad["reward"]) == ("error", None)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_service_is_not_asked_for_each_item_of_a_batch_alone(
+    client: httpx.AsyncClient, upstream: Upstream, status: int
+) -> None:
+    upstream.answer = lambda path, body: (status, b"busy")
+
+    own = await score(client, *(haiku(number, attempts=2) for number in range(4)))
+
+    assert [result["status"] for result in own] == ["error"] * 4
+    assert all(f"answers {status}: busy" in result["detail"] for result in own)
+    assert [len(body["items"]) for _, body, _ in upstream.asked] == [4, 4]
+
+
+async def test_a_batch_goes_on_waiting_for_a_busy_service_until_its_deadline(
+    client: httpx.AsyncClient, upstream: Upstream
+) -> None:
+    upstream.answer = lambda path, body: (503, b"starting")
+
+    own = await score(client, *(haiku(number, attempts=100, timeout=1.0) for number in range(4)))
+
+    assert [result["detail"] for result in own] == ["no result after 1 s"] * 4
+    assert {len(body["items"]) for _, body, _ in upstream.asked} == {4}
+
+
+async def test_a_refused_connection_is_tried_once_for_a_batch() -> None:
+    requests: list[httpx.Request] = []
+
+    async def count(request: httpx.Request) -> None:
+        requests.append(request)
+
+    # Port 1 needs root, and nothing uses it.
+    verifier = HttpVerifier(Endpoint("haiku", "http://127.0.0.1:1"))
+    await verifier.open()
+    verifier._http.event_hooks["request"] = [count]
+    params = HttpParams(attempts=1)
+    items = [Item("haiku", "", "", None, {}) for _ in range(4)]
+
+    verdicts = await asyncio.gather(*(verifier.score(item, params) for item in items))
+    await verifier.close()
+
+    assert [verdict.status for verdict in verdicts] == ["error"] * 4
+    assert len(requests) == 1
 
 
 async def test_a_deadline_that_passes_is_an_error_and_holds_up_nobody(
@@ -160,13 +262,14 @@ async def test_a_full_queue_takes_all_or_nothing(
 
     def answer(path: str, body: Any) -> Answer:
         release.wait(30)
-        return 200, {"results": [PARTIAL]}
+        return results(PARTIAL)(path, body)
 
     upstream.answer = answer
     before = await judged_correct(client)
     try:
         waiting = asyncio.create_task(score(client, *map(haiku, range(8))))
-        await until(lambda: len(upstream.asked) == 4, "as many are asked at once as may be")
+        await until(lambda: upstream.asked, "the service has been asked")
+        assert len(upstream.asked[0][1]["items"]) == 4
         full = await client.post("/v1/score", json={"items": [math(1, "5"), haiku()]})
         (other,) = await score(client, math(1, "5"))
     finally:
@@ -187,7 +290,9 @@ async def judged_correct(client: httpx.AsyncClient) -> float:
     return sum(float(line.removeprefix(wanted)) for line in lines if line.startswith(wanted))
 
 
-async def test_a_schema_has_nothing_fetched(client: httpx.AsyncClient, upstream: Upstream) -> None:
+async def test_no_url_of_a_json_schema_is_fetched(
+    client: httpx.AsyncClient, upstream: Upstream
+) -> None:
     schema = {"$ref": f"{upstream.url}/schema.json"}
 
     (result,) = await score(
@@ -319,7 +424,7 @@ async def test_a_vllm_server_scores_the_whole_and_the_bare_answer(
         client, modelled("<think>t</think><answer>a</answer>", clip=3, answer_weight=0.6)
     )
 
-    # As minimind mixes them: .4 of the whole, cut off at 3, and .6 of the answer.
+    # As minimind mixes them: .4 of the whole, clipped at 3, and .6 of the answer.
     assert result["reward"] == pytest.approx(0.4 * 3.0 + 0.6 * -1.0)
     assert result["components"] == {"whole": 3.0, "answer": -1.0}
     assert {path for path, _, _ in upstream.asked} == {"/classify"}
@@ -327,7 +432,7 @@ async def test_a_vllm_server_scores_the_whole_and_the_bare_answer(
     assert upstream.asked[0][1]["messages"][:2] == modelled("")["prompt"]
 
 
-async def test_without_the_tag_the_whole_alone_counts(
+async def test_without_an_answer_tag_the_reward_model_scores_the_whole(
     client: httpx.AsyncClient, upstream: Upstream
 ) -> None:
     # A pooled row a token: the last one scores.
@@ -361,7 +466,7 @@ async def test_a_reward_model_that_cannot_score_is_an_error(
     assert said in result["detail"]
 
 
-async def test_ending_tells_those_who_wait_for_others(
+async def test_requests_that_wait_for_a_remote_verifier_get_503_at_the_end(
     start: Callable[..., Service], tmp_path: Path
 ) -> None:
     release = threading.Event()

@@ -108,7 +108,7 @@ def test_a_models_own_code_runs_only_if_it_is_trusted(tmp_path: Path) -> None:
     assert scorer.score(scorer.encode([conversation("four"), conversation("")])) == [[4.0], [0.0]]
 
 
-def test_what_a_model_breaks_on_costs_no_other_its_score(tmp_path: Path) -> None:
+def test_a_conversation_that_breaks_the_model_fails_alone(tmp_path: Path) -> None:
     folder = str(save_own_code(tmp_path))
     scorer = load(Options(folder, device="cpu", trust_remote_code=True))
     texts = ["four", "poison", "five!"]
@@ -125,6 +125,7 @@ def modelled(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator
         tmp_path_factory.mktemp("modelled"),
         f"--reward-models=tiny={folder}",
         *("--reward-model-device", "cpu", "--reward-model-max-tokens", "120"),
+        *("--reward-gpus", "3"),
     )
     yield service
     service.end()
@@ -186,7 +187,15 @@ async def test_bias_scale_clip_and_the_share_of_the_answer(
     assert list(result["components"]) == ["whole", "answer"]
 
 
-async def test_what_was_cut_off_is_said(client: httpx.AsyncClient) -> None:
+async def test_a_models_process_sees_its_own_gpu_alone(
+    client: httpx.AsyncClient, modelled: Service
+) -> None:
+    environment = Path(f"/proc/{model_process(modelled)}/environ").read_bytes().split(b"\0")
+
+    assert b"CUDA_VISIBLE_DEVICES=3" in environment
+
+
+async def test_the_detail_says_that_a_conversation_was_truncated(client: httpx.AsyncClient) -> None:
     (result,) = await score(client, item(0, "x" * 500))
 
     assert result["detail"] == "the beginning of the conversation was cut off"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from reward.sandbox.host import ROOT, Ending, Limits, Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.host import ROOT, Ending, Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.limits import Limits
 from reward.sandbox.probe import probe
 from tests.integration.reward.conftest import alive, until
 
@@ -50,7 +51,7 @@ def test_a_program_reads_and_prints_and_ends(sandbox: Sandbox) -> None:
     assert ending == Ending("", 1, b"cba\n", b"no\n", b"")
 
 
-def test_what_is_here_is_isolated() -> None:
+def test_the_sandbox_isolates_on_this_machine() -> None:
     assert "namespaces" in probe(SandboxOptions())
 
 
@@ -256,7 +257,7 @@ print(sorted(os.environ), [v for v in iter(lambda n=iter(range(99)): environ[nex
     assert ending.output.startswith(b"['HOME', 'LANG', 'PATH', 'TMPDIR']")
 
 
-def test_other_processes_are_not_there(sandbox: Sandbox) -> None:
+def test_a_program_sees_no_other_processes(sandbox: Sandbox) -> None:
     source = """
 import os
 def there(pid):
@@ -290,7 +291,7 @@ print("still here")
 
 
 @pytest.mark.parametrize("family", ["AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET"])
-def test_no_socket_to_anywhere(sandbox: Sandbox, family: str) -> None:
+def test_a_program_cannot_connect_anywhere(sandbox: Sandbox, family: str) -> None:
     ending = run(sandbox, f"import socket; socket.socket(socket.{family}, socket.SOCK_DGRAM)")
 
     assert b"PermissionError" in ending.errors
@@ -339,7 +340,7 @@ def test_the_kernel_refuses_what_ctypes_asks_for(sandbox: Sandbox, call: str) ->
     assert run(sandbox, source).output == b"-1\n"
 
 
-def test_all_ends_with_the_worker_that_started_it(tmp_path: Path) -> None:
+def test_programs_end_with_the_worker_that_started_them(tmp_path: Path) -> None:
     """A worker is killed at any moment, so nothing may depend on its last words."""
     code = f"""
 import sys
@@ -365,12 +366,12 @@ sandbox.run([Task({{"kind": "script", "source": source}})], Limits(100, 100, {ME
     asyncio.run(until(lambda: not any(map(alive, found)), "all of them end"))
 
 
-def test_a_sandbox_that_cannot_be_had_says_why_and_what_to_do() -> None:
+def test_an_unavailable_sandbox_names_the_reason_and_the_way_out() -> None:
     with pytest.raises(SandboxError, match=r"no-such-python.*docs/sandbox.md.*--code-without"):
         probe(SandboxOptions(python="/no-such-python"))
 
 
-def test_without_namespaces_it_refuses(tmp_path: Path) -> None:
+def test_without_namespaces_the_sandbox_refuses(tmp_path: Path) -> None:
     """As in a container whose seccomp profile forbids them: unshare(2) is refused."""
     code = """
 from reward.sandbox.seccomp import Filter

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services import probe
+from services.runtime import probe
 from tests.integration.reward.conftest import Service, until
 
 pytestmark = pytest.mark.usefixtures("isolation")
@@ -69,6 +69,19 @@ async def test_programs_run_in_the_other_service(
     refused = await client.post("/v1/score", json={"items": [item("", timelimit=1)]})
     assert refused.status_code == 422
     assert all(not line["event"].startswith("a verifier is available") for line in asking.lines())
+
+
+async def test_references_are_checked_by_the_other_service(
+    pair: tuple[Service, Service, httpx.AsyncClient],
+) -> None:
+    _, _, client = pair
+    use = {"verifier": "code", "rows": [{"answer": SQUARE}, {"answer": "print(1)"}]}
+
+    response = await client.post("/v1/verifiers/check", json={"uses": [use]})
+
+    (problem,) = response.json()["problems"]
+    assert (problem["row"], problem["path"]) == (1, "rows.1")
+    assert "asserts nothing" in problem["message"]
 
 
 async def test_a_sandbox_that_is_killed_and_comes_back_loses_no_item(

@@ -40,16 +40,16 @@ async def test_the_server_stops_at_the_call_and_the_group_holds_the_result(tmp_p
     assert group.header.finish_reasons == ["stop", "stop"]
 
 
-async def test_a_group_holds_what_each_sampled_token_was_chosen_from(tmp_path: Path) -> None:
+async def test_a_group_holds_the_sampling_mask_of_each_token(tmp_path: Path) -> None:
     sections = SECTIONS | {"sampling": {"max_tokens": 16, "top_k": 3}}
     async with working(tmp_path, ["1+1"], {"replies": REPLIES}, **sections) as one:
         group = await one.group(0)
 
-    assert group.kept is not None
+    assert group.sampling_mask is not None
     # The stand-in chooses from a token and the two after it, of its 20.
     expected = [
         sorted((token + i) % 20 for i in range(3)) if sampled else []
         for token, sampled in zip(group.tokens.tolist(), group.loss_mask.tolist(), strict=True)
     ]
-    assert [group.kept.cut(i, i + 1).ids.tolist() for i in range(19)] == expected
+    assert [group.sampling_mask.cut(i, i + 1).ids.tolist() for i in range(19)] == expected
     assert group.logprobs[group.loss_mask] == pytest.approx(-math.log(3))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rollout.leases import Leases
-from services.contracts.dataset import Position
+from rollout.work.leases import Leases
+from services.contracts.task import TaskPosition
 from services.launch import Stack, UpOptions
 from services.store import Store
 from services.store.prompts import Lease
@@ -29,7 +29,7 @@ def held(store: Store) -> tuple[Leases, asyncio.Task[None]]:
     """A lease on attempt `a`, which the store does not know, and the work on it."""
     leases = Leases("run", store, 30.0, lambda: None)
     task = asyncio.create_task(_until_cancelled())
-    leases.hold(Lease("a", 0, Position(0, 1, 0)), task)
+    leases.hold(Lease("a", TaskPosition(0, 0, 1, 0)), task)
     return leases, task
 
 
@@ -42,7 +42,7 @@ async def test_work_on_a_lost_lease_is_cancelled(store: Store) -> None:
         await task
 
 
-async def test_a_group_that_is_being_handed_in_is_not_taken_for_lost(store: Store) -> None:
+async def test_a_lease_that_is_being_completed_is_not_lost(store: Store) -> None:
     leases, task = held(store)
     await leases.complete("a", 0, "lineage", b"group")
 

@@ -9,7 +9,7 @@ from tests.integration.rollout.working import working
 
 MODULE = """
 import numpy as np
-from rollout.continuing import joined, not_sampled
+from rollout.vllm.resume import joined, not_sampled
 from rollout.episodes import Completion
 
 class Twice:
@@ -56,9 +56,7 @@ def episode(name: str) -> dict[str, object]:
     return {"episode": of_type, "groups_in_flight": 1}
 
 
-async def test_its_turns_are_one_trajectory_that_trains_what_was_sampled(
-    tmp_path: Path, packages: Path
-) -> None:
+async def test_turns_of_an_own_episode_are_one_trajectory(tmp_path: Path, packages: Path) -> None:
     async with working(
         tmp_path, ["1+1"], SCRIPT, packages, rollout=episode("twice"), sampling={"max_tokens": 16}
     ) as one:

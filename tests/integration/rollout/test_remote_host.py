@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from learner.lead import export_description
-from learner.models import make_model
-from rollout.model_folder import fetch_model
-from rollout.prompts import load_tokenizer
-from services.api_key import authorization
+from learner.model.loading import make_model
+from learner.persist.export_model import export_description
+from rollout.vllm.model_files import fetch_model, load_tokenizer
 from services.contracts.config.model import CharacterTokenizer, ScratchModel
 from services.contracts.records import WorkerRecord
 from services.launch import Stack, UpOptions
+from services.runtime.api_key import authorization
 from services.volume import DamagedFile, GatewayAway, Volume
-from tests.integration.rollout.test_follower import following
+from tests.integration.rollout.test_weight_follower import following
 
 NAME = "runs/r/model"
 
@@ -58,7 +57,26 @@ async def test_copies_of_versions_that_were_replaced_are_deleted(
     assert len(list(there.rglob("*.safetensors"))) == 3
 
 
-async def test_copies_that_killed_workers_and_ended_runs_have_left_are_deleted_after_an_hour(
+async def test_a_copy_that_another_worker_of_the_host_loads_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
+    with Stack(options) as stack:
+        volume = Volume(here, stack.gateway_url)
+        async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
+            scene.follow()
+            other = WorkerRecord(id="w", pool="other", host="h", pid=1, state="updating")
+            for version in range(3):
+                await scene.learner.publish(version)
+                await scene.until_live(version)
+                other.files = other.files or scene.follower.files
+                await scene.learner.store.workers.heartbeat(other)
+            copies = sorted(path.name for path in here.rglob("*.safetensors"))
+            assert copies == ["v000000-aaa.safetensors", "v000002-aaa.safetensors"]
+
+
+async def test_abandoned_copies_are_deleted_after_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
@@ -66,7 +84,8 @@ async def test_copies_that_killed_workers_and_ended_runs_have_left_are_deleted_a
     left.mkdir(parents=True)
     whole, half = left / "v000009-aaa.safetensors", left / ".v000009-bbb.safetensors.x7k2"
     needed, fresh = left / "v000008-aaa.safetensors", left / "v000007-aaa.safetensors"
-    for path in (whole, half, needed, fresh):
+    lock = left / ".v000009-aaa.safetensors.lock"
+    for path in (whole, half, needed, fresh, lock):
         path.touch()
         if path is not fresh:
             os.utime(path, (time.time() - 3700,) * 2)
@@ -82,10 +101,10 @@ async def test_copies_that_killed_workers_and_ended_runs_have_left_are_deleted_a
             scene.follow()
             await scene.learner.publish(0)
             await scene.until(lambda: scene.follower.healthy)
-    assert sorted(path.name for path in left.iterdir()) == [fresh.name, needed.name]
+    assert sorted(path.name for path in left.iterdir()) == [lock.name, fresh.name, needed.name]
 
 
-async def test_a_gateway_that_is_away_is_waited_for_and_its_password_told_to_nobody(
+async def test_a_worker_waits_for_the_gateway_and_logs_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
@@ -108,7 +127,7 @@ async def test_a_gateway_that_is_away_is_waited_for_and_its_password_told_to_nob
     assert "hunter2" not in str(away.value) + said
 
 
-async def test_a_gateway_that_refuses_is_said_without_its_password(tmp_path: Path) -> None:
+async def test_a_gateways_refusal_is_reported_without_its_password(tmp_path: Path) -> None:
     options = UpOptions(
         data=tmp_path / "there", port=0, parts=frozenset({"redis", "gateway"}), redis_port=0
     )
@@ -120,7 +139,7 @@ async def test_a_gateway_that_refuses_is_said_without_its_password(tmp_path: Pat
     assert "hunter2" not in str(missing.value)
 
 
-async def test_a_worker_with_a_wrong_key_says_so_and_goes_on_with_the_right_one(
+async def test_a_worker_with_a_wrong_key_is_unhealthy_until_it_has_the_right_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, here = tmp_path / "there", tmp_path / "here"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rollout.scoring import RewardClient
+from rollout.rewards.client import RewardClient
 from services.contracts.scores import ScoreItem, ScoreResponse, ScoreResult, ScoreStatus
 
 RESULT = ScoreResult(id="0", status=ScoreStatus.CORRECT, reward=1.0)
@@ -64,7 +64,7 @@ async def server() -> AsyncIterator[tuple[Server, RewardClient]]:
     listening.close()
 
 
-async def test_a_service_that_is_there_is_given_its_time(
+async def test_a_slow_reward_service_is_waited_for(
     server: tuple[Server, RewardClient],
 ) -> None:
     made, client = server
@@ -78,7 +78,7 @@ async def test_a_service_that_is_there_is_given_its_time(
     assert made.scorings == 1
 
 
-async def test_a_service_that_hangs_is_asked_again(server: tuple[Server, RewardClient]) -> None:
+async def test_a_hanging_reward_service_is_asked_again(server: tuple[Server, RewardClient]) -> None:
     made, client = server
     made.alive = False
     scoring = asyncio.create_task(client.score([ITEM]))

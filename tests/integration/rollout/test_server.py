@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rollout.policy import (
+from rollout.vllm.client import (
     LoadRefused,
     PolicyClient,
     RequestRefused,
-    Snapshot,
     VLLMUnavailable,
+    WeightUpdate,
 )
-from rollout.samples import sampling_params
-from rollout.vllm_server import VLLMFailed, VLLMServer
+from rollout.vllm.response import sampling_params
+from rollout.vllm.server import VLLMFailed, VLLMServer
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
-from services.process import started_at
+from services.runtime.process import started_at
 from tests.served import is_paused, live_version
 
 COMMAND = f"{sys.executable} -m tests.scripted_vllm"
@@ -43,10 +43,10 @@ def make_server(folder: Path, monkeypatch: pytest.MonkeyPatch, **script: object)
     )
 
 
-def snapshot(folder: Path, version: int, width: int = 4) -> Snapshot:
+def snapshot(folder: Path, version: int, width: int = 4) -> WeightUpdate:
     path = folder / f"v{version}-{width}.safetensors"
     save_file({"weight": np.full((2, width), version, np.float32)}, path)
-    return Snapshot(str(path), f"aaaaaa:{version}", tensors=1)
+    return WeightUpdate(str(path), f"aaaaaa:{version}", tensors=1)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest.fixture
 async def policy(server: VLLMServer) -> AsyncIterator[PolicyClient]:
-    client = PolicyClient(server.url)
+    client = PolicyClient(server.socket)
     yield client
     await client.close()
 
@@ -80,7 +80,7 @@ async def test_a_request_in_flight_over_an_update_shows_both_versions(
         assert len(sample.token_ids) == 100
 
 
-async def test_a_refused_snapshot_leaves_the_server_running_on_the_old_version(
+async def test_a_refused_version_leaves_the_server_on_the_old_weights(
     policy: PolicyClient, tmp_path: Path
 ) -> None:
     await policy.load(snapshot(tmp_path, 1))
@@ -88,11 +88,11 @@ async def test_a_refused_snapshot_leaves_the_server_running_on_the_old_version(
     with pytest.raises(LoadRefused, match=r"weight is F32 \[2, 5\], the model's was F32 \[2, 4\]"):
         await policy.load(snapshot(tmp_path, 2, width=5))
 
-    assert await live_version(policy.url) == "aaaaaa:1"
-    assert not await is_paused(policy.url)
+    assert await live_version(policy.socket) == "aaaaaa:1"
+    assert not await is_paused(policy.socket)
 
 
-async def test_an_update_that_lost_its_end_does_not_block_the_next_one(
+async def test_an_unfinished_update_does_not_block_the_next_one(
     policy: PolicyClient, tmp_path: Path
 ) -> None:
     """As after a worker that died between start and finish and was replaced."""
@@ -101,8 +101,8 @@ async def test_an_update_that_lost_its_end_does_not_block_the_next_one(
 
     await policy.load(snapshot(tmp_path, 3))
 
-    assert await live_version(policy.url) == "aaaaaa:3"
-    assert not await is_paused(policy.url)
+    assert await live_version(policy.socket) == "aaaaaa:3"
+    assert not await is_paused(policy.socket)
 
 
 async def test_the_context_limit_comes_from_the_server(policy: PolicyClient) -> None:
@@ -132,11 +132,21 @@ async def test_a_server_that_dies_is_noticed_with_its_signal(
         server.check()
 
 
-async def test_stop_leaves_no_process(server: VLLMServer) -> None:
-    pid = server.pid
+async def test_a_server_listens_on_no_port_that_another_process_could_take(
+    server: VLLMServer,
+) -> None:
+    sockets = {os.readlink(fd) for fd in Path(f"/proc/{server.pid}/fd").iterdir()}
+    listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    assert not [line for line in listening if f"socket:[{line[9]}]" in sockets]
+    assert server.socket.parent.stat().st_mode & 0o077 == 0
+
+
+async def test_stop_leaves_no_process_and_no_folder(server: VLLMServer) -> None:
+    pid, folder = server.pid, server.socket.parent
     await server.stop()
     await server.stop()
     assert started_at(pid) is None
+    assert not folder.exists()
 
 
 async def test_a_start_that_fails_carries_the_reason_from_the_log(

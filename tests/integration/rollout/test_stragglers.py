@@ -43,8 +43,8 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         yield one
 
 
-def test_a_straggler_is_completed_with_what_is_done(slow: Installation) -> None:
-    rollout = {"straggler_deadline": 1.0, "straggler": "complete"}
+def test_a_straggler_is_completed_with_its_tokens_at_the_deadline(slow: Installation) -> None:
+    rollout = {"straggler_deadline": 1.0, "at_deadline": "complete"}
     run, events = slow.ended(slow.submit(**COMMON, rollout=rollout))
 
     assert (run["state"], run["reason"]) == ("succeeded", "")
@@ -57,25 +57,26 @@ def test_a_straggler_is_completed_with_what_is_done(slow: Installation) -> None:
     assert (audit["lost"], audit["duplicated"]) == (0, 0)
 
 
-def test_prompts_that_are_never_done_in_time_are_given_back_and_the_run_says_so(
+def test_a_run_whose_prompts_all_miss_the_deadline_fails_with_the_reason(
     slow: Installation,
 ) -> None:
-    rollout = {"straggler_deadline": 0.5, "straggler": "give_back"}
+    rollout = {"straggler_deadline": 0.5, "at_deadline": "release"}
     run, events = slow.ended(slow.submit(**COMMON, rollout=rollout))
 
     assert run["state"] == "failed"
-    assert "nothing is sampled in time: rollout.straggler_deadline is 0.5 s" in run["reason"]
+    assert (
+        "no group is finished in time (rollout.straggler_deadline), e.g. dataset row "
+        in run["reason"]
+    )
     warnings = [event.data["message"] for event in events if event.kind == "warning"]
-    assert any("a prompt goes out again: rollout.straggler_deadline" in text for text in warnings)
+    assert any(text.startswith("a prompt is sampled again: dataset row ") for text in warnings)
     audit = slow.api.get(f"/v1/runs/{run['id']}/audit")
     assert (audit["lost"], audit["duplicated"]) == (0, 0)
     assert set(audit["dropped"]) <= {"too_slow"}
 
 
 @pytest.mark.parametrize("mode", ["keep", "abort", "wait"])
-def test_a_run_is_whole_whatever_becomes_of_requests_at_an_update(
-    slow: Installation, mode: str
-) -> None:
+def test_a_run_loses_nothing_in_any_update_mode(slow: Installation, mode: str) -> None:
     rollout = {"update_mode": mode, "max_staleness": 3}
     training = {"max_steps": 4, "checkpoint_every": 2}
     run, events = slow.ended(slow.submit(**COMMON, rollout=rollout, training=training))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
 from rollout.supervisor import Supervisor
-from rollout.telling import Telling
 from services.contracts.records import RunState, WorkerRecord
 from services.launch import Stack, UpOptions
 from services.store import Store
@@ -32,29 +32,30 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         await store.close()
 
 
-async def a_worker_finds_it_hopeless(scene: Scene, tmp_path: Path) -> tuple[str, str]:
+async def after_a_failure(scene: Scene, tmp_path: Path) -> tuple[str, str]:
     """The run's state, and the worker's."""
     settings = RolloutSettings.model_validate({"worker": "broken", "data": tmp_path})
     supervisor = Supervisor(settings, scene.store)
     run = await scene.store.runs.get(RUN)
     assert run is not None
-    await supervisor._broken(run, Telling(RUN, "broken", scene.store), WHY, certain=True)
+    supervisor._limit.run_failed(WHY)
+    await supervisor._failed(run, RunEvents(RUN, "broken", scene.store), WHY)
     run = await scene.store.runs.get(RUN)
     assert run is not None
     return run.state, supervisor.record.state
 
 
-async def test_a_worker_that_alone_cannot_work_does_not_end_the_run(
+async def test_one_broken_worker_does_not_fail_a_run_that_others_work_on(
     scene: Scene, tmp_path: Path
 ) -> None:
     await scene.finished(1)
-    assert await a_worker_finds_it_hopeless(scene, tmp_path) == (RunState.RUNNING, "unhealthy")
+    assert await after_a_failure(scene, tmp_path) == (RunState.RUNNING, "unhealthy")
 
 
-async def test_a_run_of_which_nobody_has_finished_anything_ends(
+async def test_a_run_without_one_finished_group_fails_though_another_worker_lives(
     scene: Scene, tmp_path: Path
 ) -> None:
-    assert await a_worker_finds_it_hopeless(scene, tmp_path) == (RunState.FAILED, "unhealthy")
+    assert await after_a_failure(scene, tmp_path) == (RunState.FAILED, "unhealthy")
     run = await scene.store.runs.get(RUN)
     assert run is not None
     assert run.reason == WHY

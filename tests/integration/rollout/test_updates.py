@@ -1,4 +1,4 @@
-"""Weight updates while requests are in flight, and requests cut off: with the scripted server."""
+"""Weight updates while requests are in flight, and aborted requests: with the scripted server."""
 
 import asyncio
 import os
@@ -6,12 +6,11 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import pytest
 
-from rollout.policy import PastDeadline, PolicyClient, VLLMHangs
-from rollout.samples import Sample, check_spans, sampling_params
-from rollout.vllm_server import VLLMServer
+from rollout.vllm.client import PastDeadline, PolicyClient, VLLMHangs
+from rollout.vllm.response import Sample, check_spans, sampling_params
+from rollout.vllm.server import VLLMServer
 from services.contracts.config.rollout import Sampling
 from tests.integration.rollout.test_server import make_server, snapshot
 
@@ -29,7 +28,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest.fixture
 async def policy(server: VLLMServer, tmp_path: Path) -> AsyncIterator[PolicyClient]:
-    client = PolicyClient(server.url)
+    client = PolicyClient(server.socket)
     await client.load(snapshot(tmp_path, 1))
     yield client
     await client.close()
@@ -54,7 +53,7 @@ def versions(samples: list[Sample]) -> list[list[str]]:
     return [[span.version for span in sample.spans] for sample in samples]
 
 
-async def test_abort_continues_every_sample_under_the_new_version(
+async def test_mode_abort_resumes_every_sample_under_the_new_version(
     policy: PolicyClient, tmp_path: Path
 ) -> None:
     request = await in_flight(policy)
@@ -70,7 +69,9 @@ async def test_abort_continues_every_sample_under_the_new_version(
     assert sampled < 2 * LENGTH
 
 
-async def test_wait_lets_requests_in_flight_end_first(policy: PolicyClient, tmp_path: Path) -> None:
+async def test_mode_wait_lets_requests_in_flight_end_first(
+    policy: PolicyClient, tmp_path: Path
+) -> None:
     request = await in_flight(policy)
 
     loading = asyncio.create_task(policy.load(snapshot(tmp_path, 2), "wait"))
@@ -82,14 +83,16 @@ async def test_wait_lets_requests_in_flight_end_first(policy: PolicyClient, tmp_
     assert loading.done()
 
 
-async def test_keep_goes_on_under_the_new_version(policy: PolicyClient, tmp_path: Path) -> None:
+async def test_mode_keep_goes_on_under_the_new_version(
+    policy: PolicyClient, tmp_path: Path
+) -> None:
     request = await in_flight(policy)
     await policy.load(snapshot(tmp_path, 2), "keep")
     assert versions(await request) == [["aaaaaa:1", "aaaaaa:2"]] * 2
 
 
 @pytest.mark.parametrize("mode", ["keep", "abort", "wait"])
-async def test_requests_of_an_update_and_after_it_have_the_new_versions_salt(
+async def test_requests_during_and_after_an_update_have_the_new_salt(
     policy: PolicyClient, server: VLLMServer, tmp_path: Path, mode: str
 ) -> None:
     request = await in_flight(policy, n=1)
@@ -101,13 +104,12 @@ async def test_requests_of_an_update_and_after_it_have_the_new_versions_salt(
     after = asyncio.create_task(policy.generate([1, 2], 1, WHOLE))
     await asyncio.gather(request, during, after)
 
-    async with httpx.AsyncClient(trust_env=False) as http:
-        salts = (await http.get(f"{server.url}/salts")).json()
+    salts = (await policy._send("GET", "/salts")).json()
     continued = 1 if mode == "abort" else 0
     assert salts == [["aaaaaa:1", "aaaaaa:1"], *[["aaaaaa:2", "aaaaaa:2"]] * (2 + continued)]
 
 
-async def test_a_request_past_its_deadline_ends_where_it_is(policy: PolicyClient) -> None:
+async def test_a_request_at_its_deadline_returns_its_tokens(policy: PolicyClient) -> None:
     cut = asyncio.Event()
     request = asyncio.create_task(policy.generate([1, 2], 3, WHOLE, cut))
     other = await in_flight(policy, n=1)
@@ -122,7 +124,7 @@ async def test_a_request_past_its_deadline_ends_where_it_is(policy: PolicyClient
     assert versions(await other) == [["aaaaaa:1"]]
 
 
-async def test_a_request_without_a_token_at_its_deadline_is_given_up(policy: PolicyClient) -> None:
+async def test_a_request_without_a_token_at_its_deadline_fails(policy: PolicyClient) -> None:
     await policy._control("/pause?mode=keep&clear_cache=false")
     cut = asyncio.Event()
     request = asyncio.create_task(policy.generate([1, 2], 1, WHOLE, cut))
@@ -145,7 +147,7 @@ async def test_a_deadline_during_an_update_of_mode_abort_is_kept(
     assert {sample.finish_reason for sample in await request} == {"deadline"}
 
 
-async def test_a_server_that_hangs_in_an_update_is_given_nothing_more(
+async def test_a_server_that_hangs_in_an_update_gets_no_more_requests(
     policy: PolicyClient,
     server: VLLMServer,
     tmp_path: Path,

@@ -22,11 +22,11 @@ def told(events: list[Event], kind: str) -> list[dict[str, Any]]:
 
 
 def failures(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [line for line in lines if line["event"] == "draw failed"]
+    return [line for line in lines if line["event"] == "task failed"]
 
 
 async def test_every_line_names_its_run_and_worker_and_group(tmp_path: Path) -> None:
-    # Both prompts, again and again: every second draw fails.
+    # Both prompts, again and again: every second task fails.
     sampling = {"max_tokens": 2}
     async with working(tmp_path, [SHORT, LONG], {}, rollout=LONGEST, sampling=sampling) as one:
         eventually(lambda: len(failures(one.lines())) >= 2, 30)
@@ -38,12 +38,12 @@ async def test_every_line_names_its_run_and_worker_and_group(tmp_path: Path) -> 
     assert {line["worker"] for line in lines} == {worker.id}
     assert {line["run"] for line in lines[began:]} == {RUN}
     failed = failures(lines)
-    assert len({line["draw"] for line in failed}) == len(failed) >= 2
+    assert len({line["task"] for line in failed}) == len(failed) >= 2
     assert len({line["attempt"] for line in failed}) == len(failed)
     assert all("the prompt has 65 tokens" in line["reason"] for line in failed)
 
 
-async def test_a_run_hears_of_its_worker_from_the_beginning(tmp_path: Path) -> None:
+async def test_a_runs_events_show_its_worker_from_start_to_stop(tmp_path: Path) -> None:
     async with working(tmp_path, [SHORT], {}) as one:
         await one.group(1)
         (worker,) = await one.store.workers.list("default")
@@ -61,7 +61,7 @@ async def test_a_run_hears_of_its_worker_from_the_beginning(tmp_path: Path) -> N
     assert (left["state"], left["detail"]) == ("left", "it was told to stop")
 
 
-async def test_a_vllm_that_fails_to_start_is_told_at_the_first_time(tmp_path: Path) -> None:
+async def test_the_first_failed_start_of_vllm_is_an_event_of_the_run(tmp_path: Path) -> None:
     script = {"fail_start": "no such device"}
     async with working(tmp_path, [SHORT], script) as one:
         events = await one.events(
@@ -80,7 +80,9 @@ async def test_a_vllm_that_fails_to_start_is_told_at_the_first_time(tmp_path: Pa
     assert [said["state"] for said in told(events, "worker")] == ["joined", "starting"]
 
 
-async def test_a_stream_that_is_full_shows_as_waiting_for_the_learner(tmp_path: Path) -> None:
+async def test_a_worker_with_a_full_stream_reports_that_it_waits_for_the_learner(
+    tmp_path: Path,
+) -> None:
     # Ten batches of 50 are admitted, and of their groups, 4 kB each with 64 samples, 1 MiB.
     sections: dict[str, Any] = {
         "algorithm": {"prompts_per_step": 50, "samples_per_prompt": 64},
@@ -120,13 +122,13 @@ async def test_groups_that_wait_for_one_long_answer_make_room_for_the_next(tmp_p
         "sampling": {"max_tokens": 100},
     }
     async with working(tmp_path, [SHORT], script, **sections) as one:
-        first = [await one.group(draw) for draw in range(3)]
+        first = [await one.group(task) for task in range(3)]
         fourth = await one.group(3)
 
     assert fourth.header.leased_at < min(group.header.generated_at for group in first)
 
 
-async def test_recorded_routing_is_handed_in_with_its_tokens(tmp_path: Path) -> None:
+async def test_a_completed_group_contains_its_expert_routing(tmp_path: Path) -> None:
     script = {"replies": [[5, 6, 7], [8]]}
     sections = {"algorithm": {"router": {"replay": True}}}
     async with working(tmp_path, [SHORT], script, **sections) as one:
@@ -142,7 +144,7 @@ async def test_recorded_routing_is_handed_in_with_its_tokens(tmp_path: Path) -> 
     assert group.experts[:, 0, 1].tolist() == [t + 1 for t in [*prompt, 5, 6]]
 
 
-async def test_only_the_completions_that_were_chosen_are_handed_in(tmp_path: Path) -> None:
+async def test_a_completed_group_contains_only_the_best_of_completions(tmp_path: Path) -> None:
     # Of each prompt the answers 1 (token 5), which is right, 11, 111 and 1111.
     script = {"replies": [[5] * length for length in (1, 2, 3, 4)]}
     sections = {"algorithm": {"best_of": {"generation_size": 4}}}

@@ -13,8 +13,8 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from learner.lead import export_description
-from learner.models import make_model, weight_tensors
+from learner.model.loading import make_model, weight_tensors
+from learner.persist.export_model import export_description
 from services.contracts.config import parse_config
 from services.contracts.config.model import ScratchModel
 from services.contracts.dataset import Row
@@ -42,11 +42,11 @@ class Working:
     stack: Stack
     store: Store
 
-    async def group(self, draw: int) -> TrajectoryGroup:
-        """The finished group of a draw."""
+    async def group(self, task: int) -> TrajectoryGroup:
+        """The finished group of a task."""
         while True:
             try:
-                return decode((await self.store.trajectories.payloads(RUN, [draw]))[0])
+                return decode((await self.store.trajectories.payloads(RUN, [task]))[0])
             except KeyError:
                 await asyncio.sleep(0.02)
 

@@ -1,4 +1,4 @@
-"""A real Redis, as durable as an installation's, empty for every test."""
+"""A real Redis with an installation's durability, emptied for every test."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from services.launch.options import free_ports
 from services.launch.redis import find_server, servers_here, write_config
-from services.process import die_with
+from services.runtime.process import die_with
 from services.store import Store
 from tests.integration.store.scene import Scene
 
@@ -34,7 +34,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 async def raw(redis_url: str) -> AsyncIterator[Redis]:
-    """Redis itself, to look behind the store or to tamper with it."""
+    """A plain Redis client, to read or change keys behind the store."""
     client = Redis.from_url(redis_url)
     await client.flushall()
     yield client

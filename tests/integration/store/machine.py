@@ -24,7 +24,7 @@ from services.store.keys import run_key
 from tests.integration.store.model import (
     BATCH,
     ETA,
-    MAX_LEFT_OUT,
+    MAX_FILTERED,
     MAX_STEPS,
     RESERVE,
     STALE_LIMIT,
@@ -35,7 +35,7 @@ from tests.integration.store.model import (
 from tests.integration.store.scene import MINUTE, record, segment
 
 NAMES = itertools.count()
-ENDINGS = ("complete", "complete", "drop", "leave_out", "give_back")
+ENDINGS = ("complete", "complete", "drop", "filter_group", "release")
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -81,7 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _submit(self, before: str | None) -> None:
         self.run = f"run{next(NAMES)}"
         fields = {"batch": BATCH, "eta": ETA, "max_steps": MAX_STEPS, "budget": self.model.budget}
-        fields["max_left_out"] = MAX_LEFT_OUT
+        fields["max_filtered"] = MAX_FILTERED
         given = record(self.run, dataset=self.dataset, resume_from=before, **fields)
         self.do(self.store.runs.submit(given))
 
@@ -94,14 +94,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.do(self.store.runs.set_state(self.run, "running", "", epoch=self.epochs[-1]))
 
     def _note(self, groups: list[Any]) -> None:
-        self.entries |= {int(g.draw.partition(":")[0]): g.entry for g in groups}
+        self.entries |= {int(g.task.partition(":")[0]): g.entry for g in groups}
 
     def _read(self) -> None:
         """The learner reads until it has every group that the model has."""
         while not set(self.model.stream) <= set(self.entries):
             self._note(self.do(self.store.trajectories.read(self.run, wait=1)))
 
-    def _draw(self, position: int) -> str:
+    def _task(self, position: int) -> str:
         return ":".join(map(str, (position, *self.model.row_of[position])))
 
     # --- workers --------------------------------------------------------------------------------
@@ -132,16 +132,16 @@ class StoreMachine(RuleBasedStateMachine):
         )
         refusal, positions = model.lease(count, version)
         assert granted.refusal == refusal
-        assert [lease.draw for lease in granted.leases] == positions
+        assert [lease.task for lease in granted.leases] == positions
         attempts = []
         for lease in granted.leases:
             where = (lease.position.epoch, lease.position.rows, lease.position.index)
-            assert where == model.row_of[lease.draw]
-            attempt = Attempt(lease.attempt, lease.draw, (model.lineage, version))
+            assert where == model.row_of[lease.task]
+            attempt = Attempt(lease.attempt, lease.task, (model.lineage, version))
             model.held[attempt.name] = attempt
             attempts.append(attempt)
         self.attempts += attempts
-        self.failed = refusal in ("exhausted", "no_signal")
+        self.failed = refusal in ("exhausted", "filtered_group")
         self.highest = max(self.highest, version)
         return attempts
 
@@ -154,23 +154,23 @@ class StoreMachine(RuleBasedStateMachine):
         elif ending == "drop":
             dropped = self.do(prompts.drop(self.run, attempt.name, "bad_reference", ""))
             assert dropped == self.model.drop(attempt, "bad_reference")
-        elif ending == "leave_out":
-            self._leave_out(attempt)
+        elif ending == "filter_group":
+            self._filter_group(attempt)
         else:
             cause = data.draw(st.sampled_from(["", "verifier_error", "refused"]))
-            given = prompts.give_back(self.run, [attempt.name], cause=cause, limit=TRIES)
-            assert self.do(given) == self.model.give_back(attempt, cause)
+            given = prompts.release(self.run, [attempt.name], cause=cause, limit=TRIES)
+            assert self.do(given) == self.model.release(attempt, cause)
 
     @precondition(lambda self: not self.failed)
     @rule(count=st.integers(1, 2 * BATCH))
-    def nothing_has_a_signal(self, count: int) -> None:
-        """Groups that are leased now are left out, one after the other."""
+    def groups_are_filtered(self, count: int) -> None:
+        """Groups that are leased now are filtered, one after the other."""
         for attempt in self._lease(count, 0):
-            self._leave_out(attempt)
+            self._filter_group(attempt)
 
-    def _leave_out(self, attempt: Attempt) -> None:
-        left = self.do(self.store.prompts.leave_out(self.run, attempt.name, "", 0.5))
-        assert left == self.model.leave_out(attempt)
+    def _filter_group(self, attempt: Attempt) -> None:
+        left = self.do(self.store.prompts.filter_group(self.run, attempt.name, "", 0.5))
+        assert left == self.model.filter_group(attempt)
 
     def _complete(self, attempt: Attempt, bytes: int) -> None:
         blob = b"x" * bytes
@@ -211,19 +211,19 @@ class StoreMachine(RuleBasedStateMachine):
             self._train()
 
     def _train(self) -> None:
-        """A recorded batch again, verbatim; else one from what waits, stale groups sent back."""
+        """A recorded batch again, verbatim; else one from what waits, stale groups requeued."""
         model, epoch, step = self.model, self.epochs[-1], self.model.version + 1
         self._read()
         if step not in model.plans:
             stale = model.stale()
             entries = [self.entries.pop(position) for position in stale]
-            send_back = self.store.trajectories.send_back
-            dropped = self.do(send_back(self.run, epoch, entries, limit=STALE_LIMIT))
-            assert dropped == sum(model.send_back(position) for position in stale)
+            requeue = self.store.trajectories.requeue
+            dropped = self.do(requeue(self.run, epoch, entries, limit=STALE_LIMIT))
+            assert dropped == sum(model.requeue(position) for position in stale)
             batch = [group.position for group in model.waiting[:BATCH]]
             if len(batch) < BATCH:
                 return
-            pairs = [(self.entries[p], self._draw(p)) for p in batch]
+            pairs = [(self.entries[p], self._task(p)) for p in batch]
             self.do(self.store.trajectories.plan(self.run, epoch, step, pairs))
             model.plan(batch)
         positions = model.plans[step]
@@ -264,7 +264,7 @@ class StoreMachine(RuleBasedStateMachine):
             for call in (
                 self.store.trajectories.commit(self.run, old, "old", MAX_STEPS, "old"),
                 self.store.trajectories.plan(self.run, old, step, []),
-                self.store.trajectories.send_back(self.run, old, entries, limit=1),
+                self.store.trajectories.requeue(self.run, old, entries, limit=1),
                 self.store.runs.finish(self.run, "default", "failed", "", epoch=old),
             ):
                 with pytest.raises(Fenced):
@@ -300,7 +300,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert not open_ & ended
         found = self.do(self.store.ledger.audit(self.run))
         assert (found.lost, found.duplicated, found.problems) == (0, 0, [])
-        assert found.drawn == model.cursor
+        assert found.tasks == model.cursor
         assert found.trained == len(model.trained)
         assert sum(found.dropped.values()) == len(model.dropped)
         assert found.in_flight == len(open_)
@@ -337,18 +337,18 @@ class StoreMachine(RuleBasedStateMachine):
             pipe.get(key("bytes"))
             groups, blobs, held, plans, attempts, returned, bytes = await pipe.execute()
         return (
-            {_position(said[b"draw"]): int(said[b"bytes"]) for _, said in groups},
+            {_position(said[b"task"]): int(said[b"bytes"]) for _, said in groups},
             {int(position): len(blob) for position, blob in blobs.items()},
             int(bytes or 0),
             {name.decode() for name in attempts},
             {name.decode(): _position(said) for name, said in held.items()},
-            [_position(draw) for draw in returned],
+            [_position(task) for task in returned],
             {
-                int(step): [_position(draw.encode()) for _, draw in json.loads(plan)["pairs"]]
+                int(step): [_position(task.encode()) for _, task in json.loads(plan)["pairs"]]
                 for step, plan in plans.items()
             },
         )
 
 
-def _position(draw: bytes) -> int:
-    return int(draw.split(b":")[0])
+def _position(task: bytes) -> int:
+    return int(task.split(b":")[0])

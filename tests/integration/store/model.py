@@ -1,6 +1,6 @@
 """What the store must do, as a few Python collections: nothing atomic, nothing clever.
 
-Positions stand for draws. `version` is (lineage, number); the tree of versions is kept as each
+Positions stand for tasks. `version` is (lineage, number); the tree of versions is kept as each
 version's parent, so that staleness is a walk between two nodes and not a formula.
 """
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 Version = tuple[str, int]
 
 ETA, BATCH, MAX_STEPS, RESERVE, STALE_LIMIT, TRIES = 1, 2, 8, 10, 3, 2
-MAX_LEFT_OUT = 2
+MAX_FILTERED = 2
 """For each group of a batch."""
 
 
 @dataclass
 class Attempt:
-    """One lease of a draw, whether it is still held or not."""
+    """One lease of a task, whether it is still held or not."""
 
     name: str
     position: int
@@ -43,15 +43,15 @@ class Model:
     committed: int = 0
     cursor: int = 0
     last_finished: int = 0
-    left_out: list[int] = field(default_factory=list)
-    """Of each group without a signal, how many batches of groups had been finished by then."""
+    filtered: list[int] = field(default_factory=list)
+    """Of each filtered group, how many batches of groups had been finished by then."""
     finished: int = 0
     """Groups, also those that went back later."""
     epoch: int = 0
     index: int = 0
     rows: int = 0
     row_of: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """Epoch, rows and index of each draw."""
+    """Epoch, rows and index of each task."""
     returned: set[int] = field(default_factory=set)
     held: dict[str, Attempt] = field(default_factory=dict)
     stream: dict[int, Finished] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Model:
             node = self.parent[node]
         return path
 
-    def distance(self, version: Version) -> int:
+    def staleness(self, version: Version) -> int:
         """Steps through the tree from `version` to the living version."""
         ours, theirs = self.path((self.lineage, self.version)), self.path(version)
         shared = set(ours) & set(theirs)
@@ -120,8 +120,8 @@ class Model:
         count = min(count, max((self.budget - used) // RESERVE, lacking))
         if count <= 0:
             return "bytes", []
-        if self.left_out_now > MAX_LEFT_OUT * BATCH:
-            return "no_signal", []
+        if self.filtered_now > MAX_FILTERED * BATCH:
+            return "filtered_group", []
         fruitless = self.cursor - self.last_finished >= 2 * max(self.rows, self.dataset_rows)
         if fruitless and not self.held and not self.returned:
             return "exhausted", []
@@ -158,21 +158,21 @@ class Model:
         self.dropped[attempt.position] = reason
         return True
 
-    def leave_out(self, attempt: Attempt) -> bool:
+    def filter_group(self, attempt: Attempt) -> bool:
         """Whether the store must accept it."""
-        if not self.drop(attempt, "no_signal"):
+        if not self.drop(attempt, "filtered_group"):
             return False
-        self.left_out.append(self.finished // BATCH)
+        self.filtered.append(self.finished // BATCH)
         self.last_finished = self.cursor
         return True
 
     @property
-    def left_out_now(self) -> int:
-        """Groups without a signal while those of the present batch were finished."""
-        return self.left_out.count(self.finished // BATCH)
+    def filtered_now(self) -> int:
+        """Groups that were filtered while those of the present batch were finished."""
+        return self.filtered.count(self.finished // BATCH)
 
-    def give_back(self, attempt: Attempt, cause: str) -> int:
-        """How many draws the store must drop."""
+    def release(self, attempt: Attempt, cause: str) -> int:
+        """How many tasks the store must drop."""
         if self.held.pop(attempt.name, None) is None:
             return 0
         return self.back(attempt.position, cause, cause, TRIES)
@@ -197,20 +197,20 @@ class Model:
     def waiting(self) -> list[Finished]:
         """Groups that no plan has, oldest version first."""
         free = [group for p, group in self.stream.items() if p not in self.planned]
-        return sorted(free, key=lambda group: (-self.distance(group.version), group.position))
+        return sorted(free, key=lambda group: (-self.staleness(group.version), group.position))
 
     def stale(self) -> list[int]:
         """Positions of groups that the next batch must not have."""
-        return [g.position for g in self.waiting if self.distance(g.version) > ETA]
+        return [g.position for g in self.waiting if self.staleness(g.version) > ETA]
 
-    def send_back(self, position: int) -> int:
-        """How many draws the store must drop."""
+    def requeue(self, position: int) -> int:
+        """How many tasks the store must drop."""
         del self.stream[position]
         return self.back(position, "stale", "too_slow", STALE_LIMIT)
 
     def plan(self, positions: list[int]) -> None:
         """Record the batch that is trained now."""
-        ages = [self.distance(self.stream[position].version) for position in positions]
+        ages = [self.staleness(self.stream[position].version) for position in positions]
         self.plans[self.version + 1] = positions
         self.plan_age[self.version + 1] = max(ages)
 
@@ -231,7 +231,7 @@ class Model:
         self.returned |= {a.position for a in self.held.values()} | set(self.stream)
         self.held, self.stream, self.plans, self.failures = {}, {}, {}, {}
         self.last_finished = self.cursor
-        self.left_out, self.finished = [], 0
+        self.filtered, self.finished = [], 0
 
     # --- what must hold -------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Model:
 
     @property
     def open(self) -> set[int]:
-        """Draws that have not ended. Each is in one place, or this fails."""
+        """Tasks that have not ended. Each is in one place, or this fails."""
         places = [*self.returned, *(a.position for a in self.held.values()), *self.stream]
         assert len(places) == len(set(places))
         return set(places)

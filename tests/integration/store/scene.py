@@ -29,10 +29,10 @@ def segment(rows: int) -> DatasetSegment:
 
 
 def record(run: str = RUN, **fields: Any) -> RunRecord:
-    """A run of batches of `batch` draws, η = `eta`; with `max_left_out`, of dynamic sampling."""
+    """A run of batches of `batch` tasks, η = `eta`; with `max_filtered`, of dynamic sampling."""
     batch, eta = fields.pop("batch", 2), fields.pop("eta", 0)
-    limit = fields.pop("max_left_out", None)
-    dynamic = {} if limit is None else {"dynamic_sampling": {"max_left_out": limit}}
+    limit = fields.pop("max_filtered", None)
+    dynamic = {} if limit is None else {"dynamic_sampling": {"max_filtered": limit}}
     config = {
         "data": {"dataset": fields.pop("dataset", "d")},
         "algorithm": {"prompts_per_step": batch, **dynamic},
@@ -62,7 +62,7 @@ class Scene:
     version: int = 0
     epoch: int = 0
     read: dict[str, Group] = field(default_factory=dict)
-    """Groups that the learner has read and neither committed nor taken out, by draw."""
+    """Groups that the learner has read and neither committed nor requeued, by task."""
 
     async def dataset(self, rows: int, name: str = "d") -> None:
         await self.store.datasets.add(
@@ -82,7 +82,7 @@ class Scene:
         run = await self.store.runs.get(self.run)
         assert run is not None
         self.version = run.committed_step
-        self.read = {g.draw: g for g in await self.store.trajectories.pending(self.run)}
+        self.read = {g.task: g for g in await self.store.trajectories.pending(self.run)}
         await self.store.runs.set_state(self.run, "running", "", epoch=self.epoch)
 
     async def lease(self, count: int, ttl: float = MINUTE, **fields: Any) -> Granted:
@@ -113,7 +113,7 @@ class Scene:
         now = time.time()
         header = GroupHeader(
             run=self.run,
-            draw=lease.draw,
+            task=lease.task,
             attempt=lease.attempt,
             worker="w",
             row=0,
@@ -135,15 +135,15 @@ class Scene:
         )  # fmt: skip
 
     async def finished(self, count: int, blob: bytes = b"group") -> list[Group]:
-        """Lease and complete `count` draws, and have the learner read them."""
+        """Lease and complete `count` tasks, and have the learner read them."""
         for lease in await self.leased(count):
             assert await self.complete(lease, blob)
         groups = await self.store.trajectories.read(self.run, wait=1)
-        self.read |= {group.draw: group for group in groups}
+        self.read |= {group.task: group for group in groups}
         return groups
 
     async def plan(self, step: int, groups: list[Group]) -> list[tuple[str, str]]:
-        pairs = [(group.entry, group.draw) for group in groups]
+        pairs = [(group.entry, group.task) for group in groups]
         await self.store.trajectories.plan(self.run, self.epoch, step, pairs)
         return pairs
 
@@ -179,8 +179,8 @@ class Scene:
     # --- behind the store -----------------------------------------------------------------------
 
     async def returned(self) -> list[int]:
-        draws = await self.raw.zrange(run_key(self.run, "returned"), 0, -1)
-        return [int(draw.split(b":")[0]) for draw in draws]
+        tasks = await self.raw.zrange(run_key(self.run, "returned"), 0, -1)
+        return [int(task.split(b":")[0]) for task in tasks]
 
     async def weight(self) -> int:
         return int(await self.raw.get(run_key(self.run, "bytes")) or 0)
@@ -196,8 +196,8 @@ class Scene:
         return [{k.decode(): v.decode() for k, v in said.items()} for _, said in rows]
 
 
-def draws(leases: list[Lease]) -> list[int]:
-    return [lease.draw for lease in leases]
+def tasks(leases: list[Lease]) -> list[int]:
+    return [lease.task for lease in leases]
 
 
 def same_ids() -> Callable[[int], str]:

@@ -14,7 +14,7 @@ import redis
 
 from services.launch.options import free_ports
 from services.launch.redis import find_server, servers_here
-from services.process import die_with
+from services.runtime.process import die_with
 
 SLOTS = 16384
 DURABLE = (

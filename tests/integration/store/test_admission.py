@@ -1,11 +1,11 @@
-"""Leases: how many draws a worker gets, which ones, and when there are none."""
+"""Leases: how many tasks a worker gets, which ones, and when there are none."""
 
 import pytest
 
-from services.contracts.dataset import Position
 from services.contracts.records import RunState
+from services.contracts.task import TaskPosition
 from services.store.keys import run_key
-from tests.integration.store.scene import Scene, draws, record, same_ids, segment
+from tests.integration.store.scene import Scene, record, same_ids, segment, tasks
 
 # --- admission ----------------------------------------------------------------------------------
 
@@ -15,7 +15,7 @@ async def test_a_worker_at_version_0_may_run_eta_batches_ahead(
     scene: Scene, eta: int, batches: int
 ) -> None:
     await scene.start(eta=eta, batch=2)
-    assert draws((await scene.lease(100)).leases) == list(range(2 * batches))
+    assert tasks((await scene.lease(100)).leases) == list(range(2 * batches))
     assert (await scene.lease(1)).refusal == "admission"
 
 
@@ -26,26 +26,26 @@ async def test_finished_groups_count_until_a_commit_and_trained_ones_after_it(sc
     await scene.plan(1, groups)
     # Trained and published, not committed: the stream's 2 + 2 more are version 1's 2 batches.
     await scene.publish(1)
-    assert draws(await scene.leased(2)) == [2, 3]
+    assert tasks(await scene.leased(2)) == [2, 3]
     assert (await scene.lease(1)).refusal == "admission"
     await scene.commit(1)
     assert (await scene.lease(1)).refusal == "admission"
-    assert draws((await scene.lease(9, version=2)).leases) == [4, 5]
+    assert tasks((await scene.lease(9, version=2)).leases) == [4, 5]
 
 
-async def test_no_more_draws_than_the_run_has_steps_for(scene: Scene) -> None:
+async def test_no_more_tasks_than_the_run_has_steps_for(scene: Scene) -> None:
     await scene.start(eta=5, batch=2, max_steps=3)
     assert len((await scene.lease(100)).leases) == 6
 
 
-async def test_a_dropped_draw_is_replaced_by_a_further_one(scene: Scene) -> None:
+async def test_a_dropped_task_is_replaced_by_a_further_one(scene: Scene) -> None:
     await scene.start(eta=0, batch=2, max_steps=1)
     first, _ = await scene.leased(2)
     await scene.store.prompts.drop("r1", first.attempt, "bad_reference", "no number")
-    assert draws(await scene.leased(1)) == [2]
+    assert tasks(await scene.leased(1)) == [2]
 
 
-async def test_a_worker_of_a_dead_lineage_gets_nothing(scene: Scene) -> None:
+async def test_a_worker_of_a_dead_lineage_gets_no_lease(scene: Scene) -> None:
     await scene.start()
     await scene.take_over("bbb")
     assert (await scene.lease(1, lineage="aaa")).refusal == "lineage"
@@ -53,27 +53,27 @@ async def test_a_worker_of_a_dead_lineage_gets_nothing(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("state", ["starting", "paused", "cancelled"])
-async def test_a_run_that_does_not_run_gives_nothing(scene: Scene, state: str) -> None:
+async def test_a_run_that_is_not_running_grants_no_lease(scene: Scene, state: str) -> None:
     await scene.start()
     await scene.store.runs.set_state("r1", state, "")
     assert (await scene.lease(1)).refusal == "state"
 
 
-async def test_a_run_that_is_to_be_cancelled_gives_nothing(scene: Scene) -> None:
+async def test_a_cancelling_run_grants_no_lease(scene: Scene) -> None:
     await scene.start()
     await scene.store.runs.take("default")
     await scene.store.runs.cancel("r1")
     assert (await scene.lease(1)).refusal == "state"
 
 
-async def test_a_midtraining_run_and_a_missing_one_give_nothing(scene: Scene) -> None:
+async def test_a_midtraining_run_and_a_missing_one_grant_no_lease(scene: Scene) -> None:
     await scene.start(kind="midtrain")
     assert (await scene.lease(1)).refusal == "state"
     scene.run = "nobody"
     assert (await scene.lease(1)).refusal == "state"
 
 
-async def test_asking_for_none_gets_none(scene: Scene) -> None:
+async def test_a_lease_of_no_tasks_grants_none(scene: Scene) -> None:
     await scene.start()
     granted = await scene.lease(0)
     assert (granted.refusal, granted.leases) == ("", [])
@@ -82,7 +82,7 @@ async def test_asking_for_none_gets_none(scene: Scene) -> None:
 # --- bytes --------------------------------------------------------------------------------------
 
 
-async def test_what_runs_ahead_stays_within_the_byte_budget(scene: Scene) -> None:
+async def test_groups_beyond_the_next_batch_stay_within_the_byte_budget(scene: Scene) -> None:
     await scene.start(eta=9, batch=2, budget=1000)
     assert len((await scene.lease(50, reserve_bytes=200)).leases) == 5
     assert (await scene.lease(1, reserve_bytes=200)).refusal == "bytes"
@@ -114,44 +114,41 @@ async def test_the_batch_after_a_planned_one_becomes_whole_too(scene: Scene) -> 
 # --- order --------------------------------------------------------------------------------------
 
 
-async def test_draws_follow_the_order_and_wrap_into_the_next_permutation(scene: Scene) -> None:
+async def test_tasks_follow_the_order_and_wrap_into_the_next_permutation(scene: Scene) -> None:
     await scene.start(rows=3, eta=9)
     leases = await scene.leased(7)
-    assert draws(leases) == [0, 1, 2, 3, 4, 5, 6]
-    assert [lease.position for lease in leases[2:5]] == [
-        Position(epoch=0, rows=3, index=2),
-        Position(epoch=1, rows=3, index=0),
-        Position(epoch=1, rows=3, index=1),
-    ]
+    assert tasks(leases) == [0, 1, 2, 3, 4, 5, 6]
+    assert [str(lease.position) for lease in leases[2:5]] == ["2:0:3:2", "3:1:3:0", "4:1:3:1"]
 
 
 async def test_rows_appended_later_join_the_next_epoch(scene: Scene) -> None:
     await scene.start(rows=3, eta=9)
     await scene.leased(2)
     await scene.store.datasets.append("d", segment(2))
-    assert [lease.position for lease in await scene.leased(3)] == [
-        Position(epoch=0, rows=3, index=2),
-        Position(epoch=1, rows=5, index=0),
-        Position(epoch=1, rows=5, index=1),
+    leases = await scene.leased(3)
+    assert [lease.position for lease in leases] == [
+        TaskPosition(position=2, epoch=0, rows=3, index=2),
+        TaskPosition(position=3, epoch=1, rows=5, index=0),
+        TaskPosition(position=4, epoch=1, rows=5, index=1),
     ]
 
 
-async def test_returned_draws_go_out_first_in_the_runs_order(scene: Scene) -> None:
+async def test_returned_tasks_are_leased_first_in_the_runs_order(scene: Scene) -> None:
     await scene.start(eta=9)
     leases = await scene.leased(5)
     for number in (3, 1, 2):
-        await scene.store.prompts.give_back("r1", [leases[number].attempt])
+        await scene.store.prompts.release("r1", [leases[number].attempt])
     again = await scene.leased(4)
-    assert draws(again) == [1, 2, 3, 5]
+    assert tasks(again) == [1, 2, 3, 5]
     assert again[0].position == leases[1].position
     assert not {lease.attempt for lease in again} & {lease.attempt for lease in leases}
 
 
-async def test_lapsed_draws_go_out_first_in_the_runs_order(scene: Scene) -> None:
+async def test_lapsed_tasks_are_leased_first_in_the_runs_order(scene: Scene) -> None:
     await scene.start(eta=9)
     leases = await scene.leased(4)
     await scene.lapse(leases[2], leases[0], leases[1])
-    assert draws(await scene.leased(4)) == [0, 1, 2, 4]
+    assert tasks(await scene.leased(4)) == [0, 1, 2, 4]
 
 
 async def test_a_lease_whose_reply_was_lost_is_the_same_lease_when_asked_again(
@@ -161,10 +158,10 @@ async def test_a_lease_whose_reply_was_lost_is_the_same_lease_when_asked_again(
     await scene.start(eta=9)
     for _ in range(2):
         monkeypatch.setattr("services.store.prompts.secrets.token_hex", same_ids())
-        assert draws((await scene.lease(3)).leases) == [0, 1, 2]
+        assert tasks((await scene.lease(3)).leases) == [0, 1, 2]
     assert await scene.raw.hlen(run_key("r1", "held")) == 3
     monkeypatch.undo()
-    assert draws(await scene.leased(1)) == [3]
+    assert tasks(await scene.leased(1)) == [3]
 
 
 # --- data that has nothing left -----------------------------------------------------------------
@@ -183,7 +180,7 @@ async def test_data_of_which_every_row_was_dropped_fails_the_run(scene: Scene) -
     run = await scene.store.runs.get("r1")
     assert run is not None
     assert run.state is RunState.FAILED
-    assert "nothing left to give" in run.reason
+    assert "no row of the dataset is of use" in run.reason
     assert "the last one as bad_reference: dataset row 2: no number" in run.reason
     assert (await scene.lease(1)).refusal == "state"
 
@@ -196,7 +193,7 @@ async def test_one_good_row_keeps_a_run_going(scene: Scene) -> None:
     assert (await scene.lease(1)).refusal == ""
 
 
-async def test_draws_in_flight_may_still_be_good(scene: Scene) -> None:
+async def test_a_run_with_tasks_in_flight_is_not_exhausted(scene: Scene) -> None:
     await scene.start(rows=3, eta=9)
     (good,) = await scene.leased(1)
     await drop_all(scene, 6)
@@ -205,69 +202,69 @@ async def test_draws_in_flight_may_still_be_good(scene: Scene) -> None:
     assert (await scene.lease(1)).refusal == ""
 
 
-async def test_draws_that_wait_to_go_out_again_may_still_be_good(scene: Scene) -> None:
+async def test_a_run_with_returned_tasks_is_not_exhausted(scene: Scene) -> None:
     await scene.start(rows=3, eta=9)
     (good,) = await scene.leased(1)
     await drop_all(scene, 6)
-    await scene.store.prompts.give_back("r1", [good.attempt])
-    assert draws(await scene.leased(1)) == [0]
+    await scene.store.prompts.release("r1", [good.attempt])
+    assert tasks(await scene.leased(1)) == [0]
 
 
-# --- groups without a signal --------------------------------------------------------------------
+# --- filtered groups ----------------------------------------------------------------------------
 
 
-async def leave_out(scene: Scene, count: int) -> None:
+async def filter_group(scene: Scene, count: int) -> None:
     for lease in await scene.leased(count):
         detail = f"dataset row {lease.position.index}: all its rewards are 0"
-        assert await scene.store.prompts.leave_out("r1", lease.attempt, detail, 0.0)
+        assert await scene.store.prompts.filter_group("r1", lease.attempt, detail, 0.0)
 
 
-async def test_a_group_that_is_left_out_frees_its_place_for_a_further_draw(scene: Scene) -> None:
-    await scene.start(eta=0, batch=2, max_steps=1, max_left_out=10)
+async def test_a_group_that_is_filtered_frees_its_place_for_a_further_task(scene: Scene) -> None:
+    await scene.start(eta=0, batch=2, max_steps=1, max_filtered=10)
     for _ in range(3):
-        await leave_out(scene, 2)
-    assert draws(await scene.leased(2)) == [6, 7]
+        await filter_group(scene, 2)
+    assert tasks(await scene.leased(2)) == [6, 7]
     assert (await scene.lease(1)).refusal == "admission"
 
 
-async def test_a_run_whose_groups_have_no_signal_fails_with_the_reason(scene: Scene) -> None:
-    # Batches of 2, with 2 groups left out for each: 4 may be, the 5th is one too many.
-    await scene.start(rows=100, eta=9, batch=2, max_left_out=2)
+async def test_a_run_whose_groups_are_filtered_fails_with_the_reason(scene: Scene) -> None:
+    # Batches of 2, with 2 groups filtered for each: 4 may be, the 5th is one too many.
+    await scene.start(rows=100, eta=9, batch=2, max_filtered=2)
     await scene.finished(1)
-    await leave_out(scene, 4)
-    await leave_out(scene, 1)
-    assert (await scene.lease(1)).refusal == "no_signal"
+    await filter_group(scene, 4)
+    await filter_group(scene, 1)
+    assert (await scene.lease(1)).refusal == "filtered_group"
     run = await scene.store.runs.get("r1")
     assert run is not None
     assert run.state is RunState.FAILED
     assert run.reason.startswith(
-        "too little to learn from: 5 groups were left out while 1 of the 2 groups of a batch were "
-        "finished, the last one as no_signal: dataset row 5: all its rewards are 0. "
+        "too little to learn from: 5 groups were filtered while 1 of the 2 groups of a batch were "
+        "finished, the last one as filtered_group: dataset row 5: all its rewards are 0. "
     )
     assert (await scene.lease(1)).refusal == "state"
 
 
-async def test_each_batch_that_is_finished_may_leave_out_as_many_again(scene: Scene) -> None:
-    await scene.start(rows=100, eta=9, batch=2, max_left_out=2)
+async def test_each_batch_that_is_finished_may_filter_as_many_again(scene: Scene) -> None:
+    await scene.start(rows=100, eta=9, batch=2, max_filtered=2)
     for _ in range(3):
-        await leave_out(scene, 4)
+        await filter_group(scene, 4)
         await scene.finished(2)
-    await leave_out(scene, 5)
-    assert (await scene.lease(1)).refusal == "no_signal"
+    await filter_group(scene, 5)
+    assert (await scene.lease(1)).refusal == "filtered_group"
 
 
-async def test_rows_without_a_signal_now_may_have_one_later(scene: Scene) -> None:
+async def test_filtered_groups_do_not_exhaust_the_dataset(scene: Scene) -> None:
     # Twice through all rows and more, which rows that cannot be used at all would end the run for.
-    await scene.start(rows=2, eta=9, batch=2, max_left_out=10)
-    await leave_out(scene, 7)
+    await scene.start(rows=2, eta=9, batch=2, max_filtered=10)
+    await filter_group(scene, 7)
     assert (await scene.lease(1)).refusal == ""
 
 
-async def test_a_run_that_goes_on_may_leave_out_as_many_again(scene: Scene) -> None:
-    await scene.start(rows=100, eta=9, batch=2, max_left_out=2)
-    await leave_out(scene, 5)
-    assert (await scene.lease(1)).refusal == "no_signal"
-    await scene.store.runs.submit(record("r2", batch=2, eta=9, max_left_out=2, resume_from="r1"))
+async def test_a_run_that_goes_on_may_filter_as_many_again(scene: Scene) -> None:
+    await scene.start(rows=100, eta=9, batch=2, max_filtered=2)
+    await filter_group(scene, 5)
+    assert (await scene.lease(1)).refusal == "filtered_group"
+    await scene.store.runs.submit(record("r2", batch=2, eta=9, max_filtered=2, resume_from="r1"))
     scene.run = "r2"
     await scene.take_over("bbb")
-    assert draws(await scene.leased(4)) == [5, 6, 7, 8]
+    assert tasks(await scene.leased(4)) == [5, 6, 7, 8]

@@ -17,7 +17,7 @@ from tests.integration.store.scene import RUN, Scene, record
 
 
 async def busy(scene: Scene) -> None:
-    """Draws 0 to 3 trained, 4 dropped, 5 returned, 6 held, 7 finished, 8 and 9 planned."""
+    """Tasks 0 to 3 trained, 4 dropped, 5 returned, 6 held, 7 finished, 8 and 9 planned."""
     await scene.start(batch=2, eta=9)
     groups = await scene.finished(4)
     await scene.plan(1, groups[:2])
@@ -25,18 +25,18 @@ async def busy(scene: Scene) -> None:
     await scene.commit(2)
     four, five, _, seven, *planned = await scene.leased(6)
     await scene.store.prompts.drop(RUN, four.attempt, "bad_reference", "")
-    await scene.store.prompts.give_back(RUN, [five.attempt])
+    await scene.store.prompts.release(RUN, [five.attempt])
     for lease in (seven, *planned):
         await scene.complete(lease)
     groups = await scene.store.trajectories.read(RUN, wait=1)
     await scene.plan(3, groups[1:])
 
 
-async def test_every_draw_of_a_busy_run_is_accounted_for(scene: Scene) -> None:
+async def test_every_task_of_a_busy_run_is_accounted_for(scene: Scene) -> None:
     await busy(scene)
     assert await scene.store.ledger.audit(RUN) == Audit(
         run=RUN,
-        drawn=10,
+        tasks=10,
         trained=4,
         dropped={"bad_reference": 1},
         in_flight=5,
@@ -49,13 +49,13 @@ async def test_every_draw_of_a_busy_run_is_accounted_for(scene: Scene) -> None:
     )
 
 
-async def test_a_run_before_its_first_draw_and_a_midtraining_run_are_clean(scene: Scene) -> None:
+async def test_a_run_before_its_first_task_and_a_midtraining_run_are_clean(scene: Scene) -> None:
     await scene.dataset(10)
     await scene.store.runs.submit(record())
     await scene.store.runs.submit(record("m", kind="midtrain"))
     for run in (RUN, "m"):
         found = await scene.store.ledger.audit(run)
-        assert (found.drawn, found.in_flight, found.clean) == (0, 0, True)
+        assert (found.tasks, found.in_flight, found.clean) == (0, 0, True)
 
 
 async def forget(scene: Scene, part: str) -> None:
@@ -63,12 +63,12 @@ async def forget(scene: Scene, part: str) -> None:
 
 
 LOSSES: dict[str, Callable[[Scene], Awaitable[object]]] = {
-    "draw 5 was drawn": lambda scene: forget(scene, "returned"),
-    "draw 6 was drawn": lambda scene: forget(scene, "held"),
-    "draw 7 is in the stream without": lambda s: s.raw.hdel(run_key(RUN, "blobs"), "7"),
-    "draw 4 was drawn": lambda scene: remove_last_row(scene),
-    "draw 10 was drawn": lambda scene: scene.raw.hincrby(run_key(RUN, "order"), "position", 1),
-    "draw 9 is planned for step 3, not": lambda scene: remove_last_group(scene),
+    "task 5 was leased": lambda scene: forget(scene, "returned"),
+    "task 6 was leased": lambda scene: forget(scene, "held"),
+    "task 7 is in the stream without": lambda s: s.raw.hdel(run_key(RUN, "blobs"), "7"),
+    "task 4 was leased": lambda scene: remove_last_row(scene),
+    "task 10 was leased": lambda scene: scene.raw.hincrby(run_key(RUN, "order"), "position", 1),
+    "task 9 is planned for step 3, not": lambda scene: remove_last_group(scene),
 }
 
 
@@ -89,11 +89,11 @@ async def test_a_loss_is_found_wherever_it_happened(scene: Scene, said: str) -> 
     found = await scene.store.ledger.audit(RUN)
     assert (found.lost, found.duplicated) == (1, 0)
     assert found.problems[0].startswith(said)
-    assert found.drawn == found.trained + sum(found.dropped.values()) + found.in_flight + found.lost
+    assert found.tasks == found.trained + sum(found.dropped.values()) + found.in_flight + found.lost
 
 
 def end_again(scene: Scene) -> Awaitable[object]:
-    row = {"end": "dropped", "reason": "too_slow", "draws": '["2:0:100:2"]'}
+    row = {"end": "dropped", "reason": "too_slow", "tasks": '["2:0:100:2"]'}
     return scene.raw.xadd(run_key(RUN, "ledger"), row)
 
 
@@ -116,11 +116,11 @@ def move_the_cursor_back(scene: Scene) -> Awaitable[object]:
 
 
 TWICE: dict[str, Callable[[Scene], Awaitable[object]]] = {
-    "draw 2 is in several places: trained at 2, dropped as too_slow": end_again,
-    "draw 5 is in several places: returned, held": hand_out_twice,
-    "draw 0 is in several places: trained at 1, returned": hand_out_again,
-    "draw 8 is planned for steps 3, 4": plan_again,
-    "draw 9 is in the stream, and its position has not been handed out": move_the_cursor_back,
+    "task 2 is in several places: trained at 2, dropped as too_slow": end_again,
+    "task 5 is in several places: returned, held": hand_out_twice,
+    "task 0 is in several places: trained at 1, returned": hand_out_again,
+    "task 8 is planned for steps 3, 4": plan_again,
+    "task 9 is in the stream, and the cursor has not reached its position": move_the_cursor_back,
 }
 
 
@@ -141,11 +141,11 @@ async def test_a_continued_run_is_audited_with_the_one_before(scene: Scene) -> N
     await scene.take_over("bbb")
     await scene.trained(3)
     found = await scene.store.ledger.audit("r2")
-    assert (found.drawn, found.trained, found.dropped) == (10, 6, {"bad_reference": 1})
+    assert (found.tasks, found.trained, found.dropped) == (10, 6, {"bad_reference": 1})
     assert (found.in_flight, found.clean) == (3, True)
-    # Draw 5 is trained here; the run before had trained 0.
+    # Task 5 is trained here; the run before had trained 0.
     await scene.raw.xadd(
-        run_key(RUN, "ledger"), {"end": "dropped", "reason": "filtered", "draws": '["5:0:100:5"]'}
+        run_key(RUN, "ledger"), {"end": "dropped", "reason": "filtered", "tasks": '["5:0:100:5"]'}
     )
     found = await scene.store.ledger.audit("r2")
     assert (found.lost, found.duplicated) == (0, 1)
@@ -168,7 +168,7 @@ def test_what_a_run_trained_beyond_where_it_was_continued_does_not_count() -> No
         held=["2:0:9:2"],
     )
     found = audit([first, second])
-    assert (found.drawn, found.trained, found.in_flight, found.clean) == (3, 2, 1, True)
+    assert (found.tasks, found.trained, found.in_flight, found.clean) == (3, 2, 1, True)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ async def test_a_long_ledger_is_read_page_by_page(
     for step in range(1, 6):
         await scene.trained(step, 1)
     found = await scene.store.ledger.audit(RUN)
-    assert (found.drawn, found.trained, found.clean) == (5, 5, True)
+    assert (found.tasks, found.trained, found.clean) == (5, 5, True)
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ async def test_the_api_and_the_command_tell_a_clean_run_from_a_damaged_one(
         assert (await api.get("/v1/runs/nobody/audit")).status_code == 404
     assert answer == {
         "run": RUN,
-        "drawn": 10,
+        "tasks": 10,
         "trained": 4,
         "dropped": {"bad_reference": 1},
         "in_flight": 5,
@@ -262,8 +262,8 @@ async def test_the_api_and_the_command_tell_a_clean_run_from_a_damaged_one(
     code, said = await audited(gateway)
     assert code == 1
     assert f"{'trained, in the checkpoint':<28}{4:>10}\n" in said
-    assert "draw 5 was drawn, has not ended and is nowhere" in said
-    assert "draw 0 is in several places: trained at 1, returned" in said
+    assert "task 5 was leased, has not ended and is nowhere" in said
+    assert "task 0 is in several places: trained at 1, returned" in said
 
 
 async def audited(gateway: GatewayProcess, *options: str) -> tuple[int, str]:

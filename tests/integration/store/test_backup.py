@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from services.backup import BackupError, back_up, restore
+from services.backup.archive import BackupError, back_up, restore
 from services.contracts.schema import SchemaMismatch
 from services.store import Store
-from services.store.snapshots import NotEmpty, Snapshot
+from services.store.dumps import Dump, NotEmpty
 from tests.integration.store.scene import RUN, Scene
 
 WEIGHTS = f"runs/{RUN}/weights/v000001-aaa.safetensors"
@@ -53,7 +53,7 @@ async def test_a_volume_comes_back_without_secrets_logs_and_unfinished_files(
     assert await restore(store, there, tmp_path / "all.tar", quiet) == index
     assert files(there) == ["datasets/d/0.arrow", METRICS, WEIGHTS]
     assert (there / METRICS).read_text() == f"{METRICS}\n"
-    assert [run.id for run in await store.runs.list()] == [RUN]
+    assert [run.id for run in await store.runs.all()] == [RUN]
 
 
 async def test_large_files_are_linked_and_growing_ones_copied(
@@ -88,7 +88,7 @@ async def test_a_torn_file_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ["missing.tar", "folder.tar", "text.tar"])
-async def test_what_is_no_backup_is_named(store: Store, tmp_path: Path, name: str) -> None:
+async def test_a_file_that_is_no_backup_is_named(store: Store, tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.tar").mkdir()
     (tmp_path / "text.tar").write_text("hello\n" * 1000)
     with pytest.raises(BackupError, match=name):
@@ -142,7 +142,7 @@ async def test_what_another_version_has_written_is_not_backed_up_in_part(
     assert not (tmp_path / "all.tar").exists()
 
 
-async def test_nobody_begins_with_a_run_that_is_not_there_yet(
+async def test_no_learner_takes_a_run_before_it_is_restored(
     scene: Scene,
     store: Store,
     raw: Redis,
@@ -154,18 +154,18 @@ async def test_nobody_begins_with_a_run_that_is_not_there_yet(
     await back_up(store, data, tmp_path / "all.tar", quiet)
     await raw.flushall()
     written: list[str] = []
-    write = store.snapshots.write
+    write = store.dumps.write
 
-    async def noted(part: Snapshot) -> None:
+    async def noted(part: Dump) -> None:
         written.append(part.of)
         await write(part)
 
-    monkeypatch.setattr(store.snapshots, "write", noted)
+    monkeypatch.setattr(store.dumps, "write", noted)
     await restore(store, tmp_path / "there", tmp_path / "all.tar", quiet)
     assert written == [*["shared"] * 4, "run", "pool"]
 
 
-async def test_what_is_there_already_is_not_overwritten(
+async def test_a_restore_overwrites_no_data(
     scene: Scene, store: Store, raw: Redis, data: Path, tmp_path: Path
 ) -> None:
     await scene.start()
@@ -179,7 +179,7 @@ async def test_what_is_there_already_is_not_overwritten(
     assert files(data) == before
 
 
-async def test_a_restoring_that_broke_off_goes_on(
+async def test_an_interrupted_restore_goes_on(
     scene: Scene, store: Store, raw: Redis, data: Path, tmp_path: Path
 ) -> None:
     await scene.start()
@@ -189,7 +189,7 @@ async def test_a_restoring_that_broke_off_goes_on(
     # As far as a first try came: its mark, some files, its claim on Redis.
     (there / "datasets").mkdir(parents=True)
     (there / f".restored-{index.id}").touch()
-    await store.snapshots.begin(index.id)
+    await store.dumps.begin(index.id)
     await restore(store, there, tmp_path / "all.tar", quiet)
     assert files(there) == ["datasets/d/0.arrow", METRICS, WEIGHTS]
-    assert [run.id for run in await store.runs.list()] == [RUN]
+    assert [run.id for run in await store.runs.all()] == [RUN]

@@ -14,11 +14,11 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 from services.contracts.config.training import Evaluation
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import WeightFile, WeightManifest
-from services.durability import cannot_use
 from services.settings import Settings
 from services.store import Store
+from services.store.durability import cannot_use
 from services.store.scripts import Scripts, script_names
-from tests.integration.store.scene import RUN, Scene, draws, record, segment
+from tests.integration.store.scene import RUN, Scene, record, segment, tasks
 from tests.integration.store.servers import (
     DURABLE,
     Server,
@@ -81,7 +81,7 @@ async def test_a_password_is_given_and_never_shown(tmp_path: Path) -> None:
         server.kill()
 
 
-async def test_a_unix_socket(tmp_path: Path) -> None:
+async def test_a_unix_socket_is_connected_to(tmp_path: Path) -> None:
     path = tmp_path / "s"
     server = Server(tmp_path / "redis", 0, *DURABLE, "--unixsocket", str(path))
     server.wait()
@@ -94,7 +94,7 @@ async def test_a_unix_socket(tmp_path: Path) -> None:
         server.kill()
 
 
-async def test_tls_with_a_ca_of_ones_own(server: Server, tmp_path: Path) -> None:
+async def test_tls_accepts_the_ca_that_the_url_names(server: Server, tmp_path: Path) -> None:
     ca, cert, key = certificates(tmp_path / "tls")
     async with tls_in_front_of(server.port, cert, key) as port:
         async with opened(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={ca}") as store:
@@ -127,7 +127,7 @@ async def test_scripts_that_redis_forgot_are_loaded_again(server: Server) -> Non
 
         # The same client, the same lease, scripts that the new process has never seen.
         (one,) = await scene.leased(1)
-        assert one.draw == 1
+        assert one.task == 1
         assert await scene.complete(one)
         groups = await store.trajectories.read(RUN, wait=1)
         assert len(groups) == 2
@@ -199,8 +199,8 @@ async def test_a_whole_life_on_three_masters_and_every_script_on_one_slot(
 async def whole_life(scene: Scene) -> None:
     """Everything that processes do with the store, once at least."""
     store = scene.store
-    assert await store.runs.lock_pool("default", "box:1:1:a", 10) == ""
-    assert await store.runs.prolong_pool("default", "box:1:1:a", 10)
+    assert await store.pools.lock("default", "box:1:1:a", 10) == ""
+    assert await store.pools.prolong("default", "box:1:1:a", 10)
     await scene.start(batch=2, eta=9)
     assert (await store.runs.take("default")) is not None
     await store.datasets.append("d", segment(5))
@@ -220,7 +220,7 @@ async def whole_life(scene: Scene) -> None:
     given = {"worker": "w", "lineage": "aaa", "version": 0, "ttl": 60.0}
     rows = await store.evaluations.lease(RUN, count=3, **given)  # type: ignore[arg-type]
     await store.evaluations.renew(RUN, [attempt for attempt, _ in rows.rows], 60)
-    await store.evaluations.give_back(RUN, [rows.rows[0][0]])
+    await store.evaluations.release(RUN, [rows.rows[0][0]])
     again = await store.evaluations.lease(RUN, count=1, **given)  # type: ignore[arg-type]
     for attempt, _ in [*rows.rows[1:], *again.rows]:
         outcome = {"rewards": [1.0], "statuses": ["correct"]}
@@ -229,29 +229,29 @@ async def whole_life(scene: Scene) -> None:
     await store.evaluations.close(RUN, rows.id)
 
     leases = await scene.leased(7)
-    assert draws(leases) == [0, 1, 2, 3, 4, 5, 6]
-    assert await store.trajectories.awaited(RUN, "aaa") == {0: 7}
+    assert tasks(leases) == [0, 1, 2, 3, 4, 5, 6]
+    assert await store.trajectories.in_flight(RUN, "aaa") == {0: 7}
     assert await store.prompts.renew(RUN, [lease.attempt for lease in leases], 60) == []
     judging = {"outside": True, "passes": 1, "max_share": 0.5}
-    assert await store.prompts.judge(RUN, leases[0].attempt, 0, **judging)  # type: ignore[arg-type]
-    assert await store.prompts.retired(RUN, 0)
+    assert await store.prompts.filter_prompt(RUN, leases[0].attempt, 0, **judging)  # type: ignore[arg-type]
+    assert await store.prompts.prompt_filtered(RUN, 0)
     for lease in leases[:4]:
         assert await scene.complete(lease, scene.group(lease))
     assert await store.prompts.drop(RUN, leases[4].attempt, "too_long", "")
-    assert await store.prompts.give_back(RUN, [leases[5].attempt]) == 0
-    assert await store.prompts.leave_out(RUN, leases[6].attempt, "", 1.0)
-    assert await store.trajectories.left_out(RUN) == (1, 1.0)
-    groups = sorted(await store.trajectories.read(RUN, wait=1), key=lambda g: int(g.draw[0]))
+    assert await store.prompts.release(RUN, [leases[5].attempt]) == 0
+    assert await store.prompts.filter_group(RUN, leases[6].attempt, "", 1.0)
+    assert await store.trajectories.filtered(RUN) == (1, 1.0)
+    groups = sorted(await store.trajectories.read(RUN, wait=1), key=lambda g: int(g.task[0]))
     await scene.plan(1, groups[:2])
     assert len(await store.trajectories.payloads(RUN, [0, 1])) == 2
     await store.runs.update(RUN, scene.epoch, {"step": 1})
     await store.events.add(RUN, "step", {"step": 1})
     assert await scene.commit(1) == 2
-    await store.trajectories.send_back(RUN, scene.epoch, [groups[2].entry], limit=3)
+    await store.trajectories.requeue(RUN, scene.epoch, [groups[2].entry], limit=3)
     why = await store.insight.situation(await store.runs.get(RUN))  # type: ignore[arg-type]
     assert (why.flow.waiting, why.flow.returned) == (1, 2)
     assert [one.id for one in why.workers] == ["w"]
-    assert RUN in [part.name async for part in store.snapshots.read()]
+    assert RUN in [part.name async for part in store.dumps.read()]
 
     await store.runs.cancel(RUN)
     await store.runs.finish(RUN, "default", "cancelled", "on request", epoch=scene.epoch)
@@ -259,18 +259,18 @@ async def whole_life(scene: Scene) -> None:
         await store.runs.submit(record(run, batch=2, eta=9, resume_from=RUN))
     audit = await store.ledger.audit("r2")
     assert (audit.trained, audit.in_flight, audit.dropped) == (
-        (2, 3, {"no_signal": 1, "too_long": 1})
+        (2, 3, {"filtered_group": 1, "too_long": 1})
     )
     assert (audit.lost, audit.duplicated) == (0, 0)
-    assert {run.id for run in await store.runs.list()} == {RUN, "r2", "r3"}
+    assert {run.id for run in await store.runs.all()} == {RUN, "r2", "r3"}
     await store.runs.cancel("r3")
-    await store.runs.doom("r3")
+    await store.runs.mark_deleting("r3")
     assert await store.runs.free(record("r3"))
     await store.runs.delete("r3")
-    assert {run.id for run in await store.runs.list()} == {RUN, "r2"}
+    assert {run.id for run in await store.runs.all()} == {RUN, "r2"}
     await store.datasets.delete("held-out")
     await store.workers.remove("default", "w")
-    await store.runs.release_pool("default", "box:1:1:a")
+    await store.pools.unlock("default", "box:1:1:a")
 
 
 async def test_a_master_that_restarts_is_waited_for(cluster: list[Server]) -> None:

@@ -8,10 +8,11 @@ import pytest
 from redis.asyncio import Redis
 
 from services.contracts.schema import SchemaMismatch
-from services.durability import require_durable
 from services.launch import Stack, UpOptions
 from services.settings import Settings
 from services.store import Store, UnsafeRedis
+from services.store.durability import require_durable
+from tests.integration.gateway.servers import RedisServer
 
 
 async def test_a_redis_of_headrace_up_is_accepted(tmp_path: Path) -> None:
@@ -22,14 +23,15 @@ async def test_a_redis_of_headrace_up_is_accepted(tmp_path: Path) -> None:
 
 
 async def test_a_redis_that_may_lose_a_second_is_refused(tmp_path: Path) -> None:
-    options = UpOptions(
-        data=tmp_path, parts=frozenset({"redis"}), redis_port=0, redis_fsync="everysec"
-    )
-    with Stack(options) as stack:
-        store = Store.from_url(stack.redis_url)
+    server = RedisServer(tmp_path, fsync="everysec")
+    server.start()
+    store = Store.from_url(server.url)
+    try:
         with pytest.raises(UnsafeRedis, match="appendfsync everysec"):
             await store.check_durability()
+    finally:
         await store.close()
+        server.stop()
 
 
 @pytest.fixture
@@ -47,7 +49,9 @@ async def test_state_of_another_version_is_refused(newer: None, store: Store) ->
 
 
 @pytest.mark.parametrize("process", ["services.gateway", "rollout", "learner"])
-def test_no_process_starts_on_it(newer: None, redis_url: str, process: str) -> None:
+def test_no_process_starts_with_state_of_another_version(
+    newer: None, redis_url: str, process: str
+) -> None:
     flags = ["--redis-url", redis_url, "--data", "/nonexistent"]
     flags += ["--port", "0"] if process == "services.gateway" else []
 

@@ -14,10 +14,10 @@ WRONG: dict[str, Any] = {"rewards": [0.0], "statuses": ["wrong"]}
 BROKEN: dict[str, Any] = {"rewards": [None], "statuses": ["error"]}
 
 
-async def asked(scene: Scene, rows: int = 3, min_version: int = 0) -> str:
+async def asked(scene: Scene, rows: int = 3, min_version: int = 0, samples: int = 1) -> str:
     await scene.start()
     await scene.dataset(rows, "held-out")
-    evaluation = Evaluation(dataset="held-out")
+    evaluation = Evaluation(dataset="held-out", samples=samples)
     return await scene.store.evaluations.ask(
         RUN, scene.epoch, evaluation, step=5, min_version=min_version
     )
@@ -57,10 +57,21 @@ async def test_an_evaluation_is_done_when_every_row_has_one_answer(scene: Scene)
     assert (await lease(scene, 1)).rows == []
 
 
+async def test_answers_that_are_only_rated_have_no_accuracy(scene: Scene) -> None:
+    id = await asked(scene, rows=2)
+    rated: dict[str, Any] = {"rewards": [0.25, 0.5], "statuses": ["scored", "scored"]}
+    for (attempt, _), outcome in zip((await lease(scene, 2)).rows, (rated, BROKEN), strict=True):
+        await scene.store.evaluations.complete(RUN, id, attempt, outcome)
+
+    told = await scene.store.evaluations.outcome(RUN, id)
+
+    assert told == {"step": 5, "version": 0, "name": "held-out", "reward": 0.375, "rows": 2}
+
+
 async def test_with_several_samples_a_row_the_chance_that_one_is_right_is_known(
     scene: Scene,
 ) -> None:
-    id = await asked(scene)
+    id = await asked(scene, samples=4)
     one_of_four = {"rewards": [1, 0, 0, 0], "statuses": ["correct", *["wrong"] * 3]}
     answers = [one_of_four, {"rewards": [1] * 4, "statuses": ["correct"] * 4}, BROKEN]
     for (attempt, _), answer in zip((await lease(scene, 3)).rows, answers, strict=True):
@@ -72,13 +83,15 @@ async def test_with_several_samples_a_row_the_chance_that_one_is_right_is_known(
     assert outcome is not None
     assert outcome["pass_at_2"] == pytest.approx((0.5 + 1 + 0) / 3)
     assert outcome["pass_at_4"] == pytest.approx(2 / 3)
+    # A row that failed counts as 4 wrong answers, whatever was recorded of it.
+    assert outcome["accuracy"] == pytest.approx((1 + 4 + 0) / 12)
 
 
-async def test_rows_that_were_given_back_or_lapsed_go_out_again(scene: Scene) -> None:
+async def test_released_and_lapsed_rows_are_leased_again(scene: Scene) -> None:
     id = await asked(scene)
     evaluations = scene.store.evaluations
     (back, _), (kept, _), (lapsing, _) = (await lease(scene, 3)).rows
-    await evaluations.give_back(RUN, [back, "unknown"])
+    await evaluations.release(RUN, [back, "unknown"])
     await evaluations.renew(RUN, [kept], MINUTE)
     await evaluations.renew(RUN, [lapsing], 0)
     again = await lease(scene, 3)
@@ -105,7 +118,7 @@ async def test_a_newer_version_starts_over_what_no_one_goes_on_with(scene: Scene
     evaluations = scene.store.evaluations
     answered, unanswered = (await lease(scene, 2, version=4)).rows
     await evaluations.complete(RUN, id, answered[0], RIGHT)
-    await evaluations.give_back(RUN, [unanswered[0]])
+    await evaluations.release(RUN, [unanswered[0]])
     assert rows(await lease(scene, 9, version=3)) == []
     newer = await lease(scene, 9, version=5)
     assert rows(newer) == [0, 1, 2]
@@ -137,7 +150,7 @@ async def test_a_lease_whose_reply_was_lost_is_the_same_lease_when_asked_again(
     assert rows(await lease(scene, 2)) == [2]
 
 
-async def test_asking_again_replaces_what_was_open(scene: Scene) -> None:
+async def test_a_new_evaluation_replaces_an_open_one(scene: Scene) -> None:
     old = await asked(scene)
     leases = await lease(scene, 1)
     new = await scene.store.evaluations.ask(
@@ -163,7 +176,9 @@ async def test_a_learner_that_was_replaced_cannot_put_its_evaluation_before_its_
     assert await scene.store.evaluations.left(RUN) == (id, 6)
 
 
-async def test_asking_may_be_repeated(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repeated_request_for_an_evaluation_changes_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await scene.start()
     await scene.dataset(3, "held-out")
     monkeypatch.setattr("services.store.evaluations.secrets.token_hex", lambda _: "feed")
@@ -189,7 +204,7 @@ async def test_a_run_that_has_ended_keeps_nothing_of_its_evaluation(scene: Scene
     id = await asked(scene)
     one, two, _ = (await lease(scene, 3)).rows
     await scene.store.evaluations.complete(RUN, id, one[0], RIGHT)
-    await scene.store.evaluations.give_back(RUN, [two[0]])
+    await scene.store.evaluations.release(RUN, [two[0]])
     await scene.store.runs.finish(RUN, "default", "cancelled", "")
     assert await scene.raw.keys("*evaluation*") == []
 

@@ -1,4 +1,4 @@
-"""Groups from the stream into a checkpoint: read, planned, sent back, committed."""
+"""Groups from the stream into a checkpoint: read, planned, requeued, committed."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from services.store import Fenced, PlanStands, Unplanned
 from services.store.keys import run_key
-from tests.integration.store.scene import RUN, Scene, draws
+from tests.integration.store.scene import RUN, Scene, tasks
 
 # --- read ---------------------------------------------------------------------------------------
 
@@ -15,10 +15,10 @@ from tests.integration.store.scene import RUN, Scene, draws
 async def test_groups_are_read_once_and_stay_pending_until_a_commit(scene: Scene) -> None:
     await scene.start(batch=2, eta=9)
     first = await scene.finished(2)
-    assert [group.draw for group in first] == ["0:0:100:0", "1:0:100:1"]
+    assert [group.task for group in first] == ["0:0:100:0", "1:0:100:1"]
     await scene.plan(1, first)
     second = await scene.finished(2)
-    assert [group.draw for group in second] == ["2:0:100:2", "3:0:100:3"]
+    assert [group.task for group in second] == ["2:0:100:2", "3:0:100:3"]
     assert await scene.store.trajectories.pending(RUN) == first + second
     await scene.commit(1)
     assert await scene.store.trajectories.pending(RUN) == second
@@ -32,16 +32,16 @@ async def test_groups_whose_reply_was_lost_come_once_nothing_new_does(
     to this learner or to one that was replaced and does not know it yet."""
     await scene.start(batch=2, eta=9)
     found = []
-    for draw in range(2):
+    for task in range(2):
         (lease,) = await scene.leased(1)
         assert await scene.complete(lease)
-        if draw == lost:
+        if task == lost:
             stream: dict[Any, Any] = {run_key(RUN, "groups"): ">"}
             assert await raw.xreadgroup("learner", "rank0", stream)
         else:
             found += await scene.store.trajectories.read(RUN, wait=1)
     again = await scene.store.trajectories.read(RUN, wait=0.001)
-    assert [group.draw for group in again] == ["0:0:100:0", "1:0:100:1"]
+    assert [group.task for group in again] == ["0:0:100:0", "1:0:100:1"]
     assert found == [again[1 - lost]]
 
 
@@ -75,7 +75,7 @@ async def test_a_payload_that_is_gone_is_named(scene: Scene) -> None:
     await scene.start(eta=9)
     await scene.finished(1)
     assert await scene.store.trajectories.payloads(RUN, []) == []
-    with pytest.raises(KeyError, match="group of draw 7 "):
+    with pytest.raises(KeyError, match="group of task 7 "):
         await scene.store.trajectories.payloads(RUN, [0, 7])
 
 
@@ -111,31 +111,31 @@ async def test_a_plan_outlives_its_learner_but_not_its_commit(scene: Scene) -> N
 async def test_a_stale_group_goes_back_and_leaves_nothing_behind(scene: Scene) -> None:
     await scene.start(batch=2, eta=9)
     stale, fresh = await scene.finished(2, b"12345")
-    assert await scene.store.trajectories.send_back(RUN, scene.epoch, [stale.entry], limit=3) == 0
+    assert await scene.store.trajectories.requeue(RUN, scene.epoch, [stale.entry], limit=3) == 0
     assert await scene.returned() == [0]
     assert await scene.payloads() == [b"1"]
     assert await scene.weight() == 5
     assert await scene.store.trajectories.pending(RUN) == [fresh]
     assert (await scene.raw.xpending(run_key(RUN, "groups"), "learner"))["pending"] == 1
     # Its attempt is over: the same entry again changes nothing.
-    assert await scene.store.trajectories.send_back(RUN, scene.epoch, [stale.entry], limit=3) == 0
+    assert await scene.store.trajectories.requeue(RUN, scene.epoch, [stale.entry], limit=3) == 0
     assert await scene.returned() == [0]
 
 
-async def test_a_draw_that_was_stale_three_times_ends_as_too_slow(scene: Scene) -> None:
+async def test_a_task_that_was_stale_three_times_ends_as_too_slow(scene: Scene) -> None:
     await scene.start(batch=2, eta=9)
     dropped = []
     for _ in range(3):
         (group,) = await scene.finished(1)
-        assert group.draw == "0:0:100:0"
-        back = await scene.store.trajectories.send_back(RUN, scene.epoch, [group.entry], limit=3)
+        assert group.task == "0:0:100:0"
+        back = await scene.store.trajectories.requeue(RUN, scene.epoch, [group.entry], limit=3)
         dropped.append(back)
     assert dropped == [0, 0, 1]
-    assert [(row["reason"], row["draws"]) for row in await scene.ledger()] == [
+    assert [(row["reason"], row["tasks"]) for row in await scene.ledger()] == [
         ("too_slow", '["0:0:100:0"]')
     ]
     assert await scene.tries() == {}
-    assert draws(await scene.leased(1)) == [1]
+    assert tasks(await scene.leased(1)) == [1]
 
 
 # --- commit -------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ async def test_a_commit_acknowledges_deletes_and_writes_the_ledger(scene: Scene)
             "step": step,
             "lineage": "aaa",
             "planned": "aaa",
-            "draws": drawn,
+            "tasks": drawn,
             "oldest": tags,
         }
         for step, drawn in (
@@ -207,12 +207,12 @@ async def test_a_midtraining_run_commits_without_plans(scene: Scene) -> None:
     assert run.committed_step == 500
 
 
-async def test_a_commit_forgets_how_often_its_draws_failed(scene: Scene) -> None:
+async def test_a_commit_forgets_how_often_its_tasks_failed(scene: Scene) -> None:
     await scene.start(batch=1, eta=9)
     (lease,) = await scene.leased(1)
-    await scene.store.prompts.give_back(RUN, [lease.attempt], cause="refused")
+    await scene.store.prompts.release(RUN, [lease.attempt], cause="refused")
     (stale,) = await scene.finished(1)
-    await scene.store.trajectories.send_back(RUN, scene.epoch, [stale.entry], limit=3)
+    await scene.store.trajectories.requeue(RUN, scene.epoch, [stale.entry], limit=3)
     assert await scene.tries() == {b"0": b'{"refused":1,"stale":1}'}
     await scene.trained(1, 1)
     assert await scene.tries() == {}
@@ -232,9 +232,9 @@ async def test_a_learner_that_was_replaced_can_change_nothing(scene: Scene) -> N
     entries = [group.entry for group in groups]
     store = scene.store
     for refused in (
-        store.trajectories.plan(RUN, old, 2, [(groups[2].entry, groups[2].draw)]),
+        store.trajectories.plan(RUN, old, 2, [(groups[2].entry, groups[2].task)]),
         store.trajectories.commit(RUN, old, "aaa", 1, "checkpoints/1"),
-        store.trajectories.send_back(RUN, old, entries, limit=3),
+        store.trajectories.requeue(RUN, old, entries, limit=3),
         store.weights.publish(old, scene.manifest(1), keep=64),
         store.runs.update(RUN, old, {"step": 1}),
         store.runs.set_state(RUN, "failed", "", epoch=old),
@@ -250,17 +250,17 @@ async def test_a_learner_that_was_replaced_can_change_nothing(scene: Scene) -> N
     assert await scene.commit(1) == 2
 
 
-async def test_groups_in_the_works_are_counted_by_the_version_they_were_granted_for(
+async def test_groups_in_flight_are_counted_by_the_version_they_were_granted_for(
     scene: Scene,
 ) -> None:
     await scene.start(batch=4, eta=9)
     done, lapsed, _, dropped, returned = await scene.leased(5)
     await scene.leased(2, version=1)
-    awaited = scene.store.trajectories.awaited
-    assert await awaited(RUN, "aaa") == {0: 5, 1: 2}
-    assert await awaited(RUN, "bbb") == {}
+    in_flight = scene.store.trajectories.in_flight
+    assert await in_flight(RUN, "aaa") == {0: 5, 1: 2}
+    assert await in_flight(RUN, "bbb") == {}
     assert await scene.complete(done)
     await scene.lapse(lapsed)
     assert await scene.store.prompts.drop(RUN, dropped.attempt, "too_long", "")
-    await scene.store.prompts.give_back(RUN, [returned.attempt])
-    assert await awaited(RUN, "aaa") == {0: 1, 1: 2}
+    await scene.store.prompts.release(RUN, [returned.attempt])
+    assert await in_flight(RUN, "aaa") == {0: 1, 1: 2}

@@ -1,8 +1,8 @@
-"""What `headrace why` finds in a real store: draws where they are, and who holds what."""
+"""What `headrace why` finds in a real store: tasks where they are, and who holds what."""
 
-from services.contracts.records import HeldDraw, WorkerRecord
-from services.contracts.why import Flow, OldestDraw, Why
-from services.diagnosis import diagnose
+from services.contracts.records import HeldTask, WorkerRecord
+from services.contracts.why import Flow, OldestTask, Why
+from services.diagnosis.diagnose import diagnose
 from services.store.insight import lock_token
 from tests.integration.store.scene import RUN, Scene, record
 
@@ -14,7 +14,7 @@ async def why(scene: Scene, run: str = RUN) -> Why:
 
 
 async def learner(scene: Scene) -> None:
-    await scene.store.runs.lock_pool("default", lock_token("box", 7, 0), 10)
+    await scene.store.pools.lock("default", lock_token("box", 7, 0), 10)
 
 
 async def beat(scene: Scene, **fields: object) -> None:
@@ -22,10 +22,11 @@ async def beat(scene: Scene, **fields: object) -> None:
     await scene.store.workers.heartbeat(WorkerRecord.model_validate(given | fields))
 
 
-def places(oldest: OldestDraw | None) -> tuple[int, str, str | None, list[str]]:
+def place(oldest: OldestTask | None) -> tuple[int, str, str | None, int | None]:
     assert oldest is not None
-    assert all(one.seconds_ago is None or one.seconds_ago < 60 for one in oldest.timeline)
-    return oldest.draw, oldest.place, oldest.worker, [one.what for one in oldest.timeline]
+    assert (oldest.seconds is None) == (oldest.place == "returned")
+    assert oldest.seconds is None or oldest.seconds < 60
+    return oldest.task, oldest.place, oldest.worker, oldest.step
 
 
 async def test_a_queued_run_sees_whom_it_waits_for(scene: Scene) -> None:
@@ -44,7 +45,7 @@ async def test_a_queued_run_sees_whom_it_waits_for(scene: Scene) -> None:
     assert (found.learner.host, found.learner.pid) == ("box", 7)
 
 
-async def test_a_draw_is_followed_from_its_lease_to_its_checkpoint(scene: Scene) -> None:
+async def test_a_task_is_followed_from_its_lease_to_its_checkpoint(scene: Scene) -> None:
     await scene.start(batch=2, eta=9)
     await learner(scene)
     zero, one = await scene.leased(2)
@@ -52,21 +53,21 @@ async def test_a_draw_is_followed_from_its_lease_to_its_checkpoint(scene: Scene)
     assert found.cause == "no_worker"
     assert found.words == "the learner waits for groups: no worker is alive"
     assert found.flow == Flow(held=2)
-    assert places(found.oldest) == (0, "generating", "w", ["leased", "generating"])
+    assert place(found.oldest) == (0, "generating", "w", None)
     assert found.oldest is not None
     assert found.oldest.lease_seconds_left is not None
     assert 50 < found.oldest.lease_seconds_left <= 60
 
-    scoring = HeldDraw(draw=0, stage="scoring", leased_seconds=2, stage_seconds=1)
+    scoring = HeldTask(task=0, stage="scoring", leased_seconds=2, stage_seconds=1)
     await beat(scene, run=RUN, groups_in_flight=2, scoring=1, oldest=scoring, version=0)
     found = await why(scene)
-    assert places(found.oldest) == (0, "scoring", "w", ["leased", "generating", "scoring"])
+    assert place(found.oldest) == (0, "scoring", "w", None)
     assert found.workers[0].scoring == 1
 
-    await scene.store.prompts.give_back(RUN, [zero.attempt], cause="refused")
+    await scene.store.prompts.release(RUN, [zero.attempt], cause="refused")
     found = await why(scene)
     assert found.flow == Flow(returned=1, held=1)
-    assert places(found.oldest) == (0, "returned", None, [])
+    assert place(found.oldest) == (0, "returned", None, None)
     assert found.oldest is not None
     assert found.oldest.failures == {"refused": 1}
 
@@ -74,21 +75,20 @@ async def test_a_draw_is_followed_from_its_lease_to_its_checkpoint(scene: Scene)
     for lease in (zero, one):
         await scene.complete(lease, scene.group(lease))
     groups = await scene.store.trajectories.read(RUN, wait=1)
-    finished = ["leased", "generating", "scoring", "completed"]
     found = await why(scene)
     assert found.flow == Flow(waiting=2)
-    assert places(found.oldest) == (0, "waiting", "w", finished)
+    assert place(found.oldest) == (0, "waiting", None, None)
 
-    await scene.plan(1, sorted(groups, key=lambda group: group.draw))
+    await scene.plan(1, sorted(groups, key=lambda group: group.task))
     found = await why(scene)
     assert found.flow == Flow(planned=2)
-    assert places(found.oldest) == (0, "planned", "w", [*finished, "planned"])
+    assert place(found.oldest) == (0, "planned", None, 1)
 
     await scene.store.runs.update(RUN, scene.epoch, {"step": 1})
     await scene.store.events.add(RUN, "step", {"step": 1, "time/step": 1.0, "bottleneck": "none"})
     found = await why(scene)
     assert (found.cause, found.flow) == ("none", Flow(trained=2))
-    assert places(found.oldest) == (0, "trained", "w", [*finished, "planned", "trained"])
+    assert place(found.oldest) == (0, "trained", None, 1)
     assert found.last_step_seconds_ago is not None
 
     await scene.commit(1)
@@ -108,13 +108,13 @@ async def test_a_lapsed_lease_is_seen_and_a_run_that_is_over_has_nothing_in_flig
     assert [remark.text for remark in found.remarks] == ["failed: nothing works"]
 
 
-async def test_groups_without_a_signal_are_counted_while_a_batch_is_collected(scene: Scene) -> None:
-    await scene.start(batch=2, eta=9, max_left_out=10)
+async def test_filtered_groups_are_counted_while_a_batch_is_collected(scene: Scene) -> None:
+    await scene.start(batch=2, eta=9, max_filtered=10)
     await learner(scene)
     for lease in await scene.leased(3):
-        assert await scene.store.prompts.leave_out(RUN, lease.attempt, "", 0.0)
+        assert await scene.store.prompts.filter_group(RUN, lease.attempt, "", 0.0)
     found = await why(scene)
-    assert (found.flow, found.oldest) == (Flow(left_out=3), None)
+    assert (found.flow, found.oldest) == (Flow(filtered=3), None)
     for lease in await scene.leased(2):
         assert await scene.complete(lease, scene.group(lease))
     assert (await why(scene)).flow == Flow(waiting=2)
@@ -153,7 +153,7 @@ async def test_a_pool_without_a_run_wants_no_groups(scene: Scene) -> None:
 
 
 async def test_a_pool_wants_what_its_workers_hold_and_what_admission_leaves(scene: Scene) -> None:
-    # Batches of 2 and η = 2: six draws may be open at version 0.
+    # Batches of 2 and η = 2: six tasks may be open at version 0.
     await scene.start(batch=2, eta=2)
     await scene.store.runs.take("default")
     assert await load(scene) == (RUN, 0, 0, 0, 6)

@@ -3,32 +3,32 @@
 import pytest
 
 from services.store.keys import run_key
-from tests.integration.store.scene import Scene, draws
+from tests.integration.store.scene import Scene, tasks
 
-# --- renew, give back, drop ---------------------------------------------------------------------
+# --- renew, release, drop -----------------------------------------------------------------------
 
 
 async def test_renew_moves_what_is_held_and_names_what_is_lost(scene: Scene) -> None:
     await scene.start(eta=9)
     kept, lost = await scene.leased(2, ttl=0.0)
-    await scene.store.prompts.give_back("r1", [lost.attempt])
+    await scene.store.prompts.release("r1", [lost.attempt])
     attempts = [kept.attempt, lost.attempt, "unknown"]
     assert await scene.store.prompts.renew("r1", attempts, 60) == [lost.attempt, "unknown"]
-    assert draws(await scene.leased(2)) == [1, 2]
+    assert tasks(await scene.leased(2)) == [1, 2]
     assert await scene.store.prompts.renew("r1", [], 60) == []
 
 
-async def test_an_attempt_whose_draw_went_to_another_cannot_be_renewed(scene: Scene) -> None:
+async def test_an_attempt_whose_task_went_to_another_cannot_be_renewed(scene: Scene) -> None:
     await scene.start(eta=9)
     (slow,) = await scene.leased(1, ttl=0.0)
     (quick,) = await scene.leased(1)
-    assert quick.draw == slow.draw
+    assert quick.task == slow.task
     assert await scene.store.prompts.renew("r1", [slow.attempt], 60) == [slow.attempt]
     assert not await scene.complete(slow)
     assert await scene.complete(quick)
 
 
-async def test_a_late_completion_is_refused_and_its_draw_goes_out_again(scene: Scene) -> None:
+async def test_a_late_completion_is_refused_and_its_task_is_leased_again(scene: Scene) -> None:
     await scene.start(eta=9)
     (late,) = await scene.leased(1, ttl=0.0)
     assert not await scene.complete(late)
@@ -36,21 +36,21 @@ async def test_a_late_completion_is_refused_and_its_draw_goes_out_again(scene: S
     assert await scene.returned() == [0]
 
 
-async def test_giving_back_twice_is_giving_back_once(scene: Scene) -> None:
+async def test_a_repeated_release_changes_nothing(scene: Scene) -> None:
     await scene.start(eta=9)
     (lease,) = await scene.leased(1)
     for _ in range(2):
-        assert await scene.store.prompts.give_back("r1", [lease.attempt]) == 0
+        assert await scene.store.prompts.release("r1", [lease.attempt]) == 0
     assert await scene.returned() == [0]
 
 
-async def test_a_draw_that_fails_three_times_for_one_cause_ends(scene: Scene) -> None:
+async def test_a_task_that_fails_three_times_for_one_cause_ends(scene: Scene) -> None:
     await scene.start(eta=9)
 
     async def fail(cause: str) -> int:
         (lease,) = await scene.leased(1)
-        assert lease.draw == 0
-        return await scene.store.prompts.give_back(
+        assert lease.task == 0
+        return await scene.store.prompts.release(
             "r1",
             [lease.attempt],
             cause=cause,
@@ -61,73 +61,73 @@ async def test_a_draw_that_fails_three_times_for_one_cause_ends(scene: Scene) ->
     causes = ["verifier_error", "refused", "verifier_error", "", "verifier_error"]
     assert [await fail(cause) for cause in causes] == [0, 0, 0, 0, 1]
     (row,) = await scene.ledger()
-    assert (row["end"], row["reason"], row["draws"]) == (
+    assert (row["end"], row["reason"], row["tasks"]) == (
         ("dropped", "verifier_error", '["0:0:100:0"]')
     )
     assert row["detail"].startswith("verifier_error of attempt ")
     assert await scene.tries() == {}
-    assert draws(await scene.leased(1)) == [1]
+    assert tasks(await scene.leased(1)) == [1]
 
 
 @pytest.mark.parametrize("reason", ["bad_reference", "verifier_error", "too_long", "cancelled"])
-async def test_a_drop_ends_a_held_draw_once_with_its_reason(scene: Scene, reason: str) -> None:
+async def test_a_drop_ends_a_held_task_once_with_its_reason(scene: Scene, reason: str) -> None:
     await scene.start(eta=9)
     (lease,) = await scene.leased(1)
     assert await scene.store.prompts.drop("r1", lease.attempt, reason, "row 7 says why")
     assert not await scene.store.prompts.drop("r1", lease.attempt, reason, "row 7 says why")
-    assert await scene.store.prompts.give_back("r1", [lease.attempt]) == 0
+    assert await scene.store.prompts.release("r1", [lease.attempt]) == 0
     assert not await scene.complete(lease)
     assert await scene.ledger() == [
         {
             "end": "dropped",
             "reason": reason,
             "detail": "row 7 says why",
-            "draws": '["0:0:100:0"]',
+            "tasks": '["0:0:100:0"]',
         }
     ]
     assert await scene.returned() == []
 
 
-async def test_a_drop_forgets_how_often_the_draw_failed(scene: Scene) -> None:
+async def test_a_drop_forgets_how_often_the_task_failed(scene: Scene) -> None:
     await scene.start(eta=9)
     (lease,) = await scene.leased(1)
-    await scene.store.prompts.give_back("r1", [lease.attempt], cause="refused")
+    await scene.store.prompts.release("r1", [lease.attempt], cause="refused")
     assert await scene.tries() == {b"0": b'{"refused":1}'}
     (lease,) = await scene.leased(1)
     await scene.store.prompts.drop("r1", lease.attempt, "bad_reference", "")
     assert await scene.tries() == {}
 
 
-# --- left out -------------------------------------------------------------------------------------
+# --- filtered -------------------------------------------------------------------------------------
 
 
-async def test_a_group_without_a_signal_ends_its_draw_once_and_is_counted_once(
+async def test_a_filtered_group_ends_its_task_once_and_is_counted_once(
     scene: Scene,
 ) -> None:
-    await scene.start(eta=9, max_left_out=10)
+    await scene.start(eta=9, max_filtered=10)
     lease, other = await scene.leased(2)
     said = "dataset row 7: all its rewards are 1"
-    assert await scene.store.prompts.leave_out("r1", lease.attempt, said, 1.0)
-    assert not await scene.store.prompts.leave_out("r1", lease.attempt, said, 1.0)
+    assert await scene.store.prompts.filter_group("r1", lease.attempt, said, 1.0)
+    assert not await scene.store.prompts.filter_group("r1", lease.attempt, said, 1.0)
     assert not await scene.store.prompts.drop("r1", lease.attempt, "too_long", "")
     assert not await scene.complete(lease)
-    assert await scene.store.prompts.leave_out("r1", other.attempt, "", 0.25)
+    assert await scene.store.prompts.filter_group("r1", other.attempt, "", 0.25)
     assert [(row["end"], row["reason"], row["detail"]) for row in await scene.ledger()] == [
-        ("dropped", "no_signal", said),
-        ("dropped", "no_signal", ""),
+        ("dropped", "filtered_group", said),
+        ("dropped", "filtered_group", ""),
     ]
-    assert await scene.store.trajectories.left_out("r1") == (2, 1.25)
+    assert await scene.store.trajectories.filtered("r1") == (2, 1.25)
     assert (await scene.weight(), await scene.payloads(), await scene.returned()) == (0, [], [])
 
 
-async def test_an_attempt_that_lost_its_draw_cannot_leave_its_group_out(scene: Scene) -> None:
-    await scene.start(eta=9, max_left_out=10)
+async def test_an_attempt_that_lost_its_task_cannot_filter_its_group(scene: Scene) -> None:
+    await scene.start(eta=9, max_filtered=10)
     (slow,) = await scene.leased(1, ttl=0.0)
     (quick,) = await scene.leased(1)
-    assert quick.draw == slow.draw
-    assert not await scene.store.prompts.leave_out("r1", slow.attempt, "", 1.0)
+    assert quick.task == slow.task
+    assert not await scene.store.prompts.filter_group("r1", slow.attempt, "", 1.0)
     assert await scene.complete(quick)
-    assert await scene.store.trajectories.left_out("r1") == (0, 0.0)
+    assert await scene.store.trajectories.filtered("r1") == (0, 0.0)
 
 
 # --- complete -----------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ async def test_a_completed_group_stands_in_the_stream_once_with_its_payload_besi
     assert await scene.complete(lease, b"0123456789")
     assert not await scene.complete(lease, b"0123456789")
     (group,) = await scene.store.trajectories.read("r1", wait=1)
-    assert (group.draw, group.min_version, group.lineage, group.bytes) == (
+    assert (group.task, group.min_version, group.lineage, group.bytes) == (
         "0:0:100:0",
         0,
         "aaa",

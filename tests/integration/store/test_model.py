@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from services.launch import Stack, UpOptions
+from tests.integration.gateway.servers import RedisServer
 from tests.integration.store.machine import StoreMachine
 
 EXAMPLES = os.environ.get("HEADRACE_EXAMPLES")
@@ -21,12 +21,11 @@ EXAMPLES = os.environ.get("HEADRACE_EXAMPLES")
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[type[StoreMachine]]:
     """On a Redis of its own, which may lose a second: thousands of writes wait for the disk."""
-    options = UpOptions(
-        data=tmp_path, parts=frozenset({"redis"}), redis_port=0, redis_fsync="everysec"
-    )
-    with Stack(options) as stack:
-        StoreMachine.url = stack.redis_url
-        yield StoreMachine
+    server = RedisServer(tmp_path, fsync="everysec")
+    server.start()
+    StoreMachine.url = server.url
+    yield StoreMachine
+    server.stop()
 
 
 @pytest.mark.timeout(0 if EXAMPLES else 300)

@@ -5,7 +5,7 @@ import pytest
 from services.contracts.records import RunState
 from services.store import Fenced, StillRunning
 from services.store.keys import RUNS, run_key
-from tests.integration.store.scene import RUN, Scene, draws, record, segment
+from tests.integration.store.scene import RUN, Scene, record, segment, tasks
 
 # --- the queue ----------------------------------------------------------------------------------
 
@@ -38,11 +38,10 @@ async def test_a_queued_run_is_cancelled_at_once_an_active_one_is_asked_to_end(
     await runs.take("default")
     for run in ("active", "queued"):
         await runs.cancel(run)
-    found = {r.id: (r.state, r.cancel_requested) for r in await runs.list()}
-    assert found == {
-        "active": (RunState.QUEUED, True),
-        "queued": (RunState.CANCELLED, True),
-    }
+    found = {r.id: r.state for r in await runs.all()}
+    assert found == {"active": RunState.CANCELLING, "queued": RunState.CANCELLED}
+    for state in ("starting", "running", "paused"):
+        assert not await runs.set_state("active", state, "")
     await runs.finish("active", "default", "cancelled", "")
     assert await runs.take("default") is None
 
@@ -76,8 +75,42 @@ async def test_a_run_is_written_once(scene: Scene) -> None:
     run = await scene.store.runs.get(RUN)
     assert run is not None
     assert (run.name, run.state) == (RUN, RunState.RUNNING)
-    assert draws(await scene.leased(1)) == [3]
+    assert tasks(await scene.leased(1)) == [3]
     assert await scene.raw.zcard(RUNS) == 1
+
+
+async def test_pages_list_every_run_once_while_runs_come_and_go(scene: Scene) -> None:
+    runs = scene.store.runs
+    await scene.dataset(10)
+    # Three of one moment, between an older and a newer one.
+    for run, created in (("old", 1.0), ("a", 2.0), ("b", 2.0), ("c", 2.0), ("new", 3.0)):
+        await runs.submit(record(run, created=created))
+    first, after = await runs.page(2)
+    await runs.submit(record("newest", created=4.0))
+    await runs.cancel("c")
+    await runs.delete("c")
+    second, then = await runs.page(2, after)
+    third, end = await runs.page(2, then)
+
+    assert [[run.id for run in page] for page in (first, second, third)] == [
+        ["new", "c"],
+        ["b", "a"],
+        ["old"],
+    ]
+    assert end is None
+
+
+async def test_a_page_of_some_runs_ends_with_the_last_of_them(scene: Scene) -> None:
+    runs = scene.store.runs
+    await scene.dataset(10)
+    for number in range(6):
+        await runs.submit(record(f"r{number}", name=f"n{number % 2}", created=float(number)))
+
+    even, after = await runs.page(2, None, lambda run: run.name == "n0")
+    rest, end = await runs.page(2, after, lambda run: run.name == "n0")
+
+    assert [run.id for run in [*even, *rest]] == ["r4", "r2", "r0"]
+    assert end is None
 
 
 # --- states -------------------------------------------------------------------------------------
@@ -125,21 +158,21 @@ async def test_a_state_can_be_left_only_from_where_it_is_said(scene: Scene) -> N
 
 
 async def test_a_pool_has_one_learner_and_its_lock_lapses(scene: Scene) -> None:
-    runs = scene.store.runs
-    assert await runs.lock_pool("default", "a:1", 60) == ""
-    assert await runs.lock_pool("default", "a:1", 60) == ""
-    assert await runs.lock_pool("default", "b:2", 60) == "a:1"
-    assert await runs.lock_pool("other", "b:2", 60) == ""
-    assert await runs.prolong_pool("default", "a:1", 0.001)
-    assert not await runs.prolong_pool("default", "b:2", 60)
+    pools = scene.store.pools
+    assert await pools.lock("default", "a:1", 60) == ""
+    assert await pools.lock("default", "a:1", 60) == ""
+    assert await pools.lock("default", "b:2", 60) == "a:1"
+    assert await pools.lock("other", "b:2", 60) == ""
+    assert await pools.prolong("default", "a:1", 0.001)
+    assert not await pools.prolong("default", "b:2", 60)
     # Redis lets a key of a millisecond go by itself; asking again is the condition waited for.
-    while await runs.lock_pool("default", "b:2", 60):
+    while await pools.lock("default", "b:2", 60):
         continue
-    assert not await runs.prolong_pool("default", "a:1", 60)
-    await runs.release_pool("default", "a:1")
-    assert await runs.lock_pool("default", "a:1", 60) == "b:2"
-    await runs.release_pool("default", "b:2")
-    assert await runs.lock_pool("default", "a:1", 60) == ""
+    assert not await pools.prolong("default", "a:1", 60)
+    await pools.unlock("default", "a:1")
+    assert await pools.lock("default", "a:1", 60) == "b:2"
+    await pools.unlock("default", "b:2")
+    assert await pools.lock("default", "a:1", 60) == ""
 
 
 async def test_each_learner_of_a_run_has_a_higher_epoch_and_a_lineage_of_its_own(
@@ -155,16 +188,16 @@ async def test_each_learner_of_a_run_has_a_higher_epoch_and_a_lineage_of_its_own
     assert await runs.lineages(RUN) == [("aaa", 0), ("bbb", 1), ("ccc", 1)]
     with pytest.raises(Fenced):
         await runs.update(RUN, epochs[0], {"step": 9})
-    await runs.update(RUN, epochs[2], {"step": 2, "summary": {"reward": 0.5}})
+    await runs.update(RUN, epochs[2], {"step": 2, "metrics": {"reward": 0.5}})
     run = await runs.get(RUN)
     assert run is not None
-    assert (run.step, run.lineage, run.summary) == (2, "ccc", {"reward": 0.5})
+    assert (run.step, run.lineage, run.metrics) == (2, "ccc", {"reward": 0.5})
 
 
 # --- the end of a run ---------------------------------------------------------------------------
 
 
-async def test_a_run_that_ends_lets_go_of_all_it_holds(scene: Scene) -> None:
+async def test_a_run_that_ends_frees_all_it_holds(scene: Scene) -> None:
     await scene.start(batch=2, eta=9)
     await scene.trained(1)
     groups = await scene.finished(3)
@@ -181,7 +214,7 @@ async def test_a_run_that_ends_lets_go_of_all_it_holds(scene: Scene) -> None:
         await scene.commit(2)
 
 
-async def test_of_a_run_that_is_over_a_learner_reads_nothing_more(scene: Scene) -> None:
+async def test_a_learner_reads_no_groups_of_a_run_that_is_over(scene: Scene) -> None:
     """It notices by itself that the run has ended; until then its reads must not break."""
     await scene.start(batch=2, eta=9)
     await scene.finished(1)
@@ -194,18 +227,20 @@ async def test_of_a_run_that_is_over_a_learner_reads_nothing_more(scene: Scene) 
 
 
 async def cancelled_after_one_step(scene: Scene) -> None:
-    """Draws 0, 1 trained, 4 dropped; 2 is held, 3 is finished, 5 given back."""
+    """Tasks 0, 1 trained, 4 dropped; 2 is held, 3 is finished, 5 released."""
     await scene.start(rows=100, batch=2, eta=9)
     await scene.trained(1)
     two, three, four, five = await scene.leased(4)
     await scene.complete(three)
     await scene.store.prompts.drop(RUN, four.attempt, "bad_reference", "")
-    await scene.store.prompts.give_back(RUN, [five.attempt])
-    assert two.draw == 2
+    await scene.store.prompts.release(RUN, [five.attempt])
+    assert two.task == 2
     await scene.store.runs.set_state(RUN, "cancelled", "on request")
 
 
-async def test_it_goes_on_at_the_checkpoint_with_the_open_draws_first(scene: Scene) -> None:
+async def test_a_continued_run_starts_at_the_checkpoint_with_the_open_tasks_first(
+    scene: Scene,
+) -> None:
     await cancelled_after_one_step(scene)
     await scene.store.runs.submit(record("r2", batch=2, eta=9, resume_from=RUN))
     run = await scene.store.runs.get("r2")
@@ -216,11 +251,11 @@ async def test_it_goes_on_at_the_checkpoint_with_the_open_draws_first(scene: Sce
     await scene.take_over("bbb")
     assert await scene.store.runs.lineages("r2") == [("aaa", 0), ("bbb", 1)]
     leases = await scene.leased(5)
-    assert draws(leases) == [2, 3, 5, 6, 7]
+    assert tasks(leases) == [2, 3, 5, 6, 7]
     assert [lease.position.index for lease in leases] == [2, 3, 5, 6, 7]
 
 
-async def test_what_the_ended_run_still_tries_does_not_reach_the_new_one(scene: Scene) -> None:
+async def test_calls_for_the_ended_run_do_not_reach_the_run_that_continues_it(scene: Scene) -> None:
     await cancelled_after_one_step(scene)
     await scene.store.runs.submit(record("r2", batch=2, eta=9, resume_from=RUN))
     with pytest.raises(Fenced):
@@ -228,7 +263,7 @@ async def test_what_the_ended_run_still_tries_does_not_reach_the_new_one(scene: 
     assert [row["end"] for row in await scene.ledger()] == ["trained", "dropped"]
 
 
-async def test_it_can_be_continued_twice(scene: Scene) -> None:
+async def test_a_run_can_be_continued_twice(scene: Scene) -> None:
     await cancelled_after_one_step(scene)
     for run in ("r2", "r3"):
         await scene.store.runs.submit(record(run, batch=2, eta=9, resume_from=RUN))
@@ -236,7 +271,9 @@ async def test_it_can_be_continued_twice(scene: Scene) -> None:
         assert await scene.returned() == [2, 3, 5]
 
 
-async def test_other_data_begins_at_its_first_row_and_the_open_draws_end(scene: Scene) -> None:
+async def test_a_continued_run_with_another_dataset_begins_at_its_first_row_and_ends_the_open_tasks(
+    scene: Scene,
+) -> None:
     await cancelled_after_one_step(scene)
     await scene.dataset(7, "other")
     await scene.store.runs.submit(record("r2", batch=2, eta=9, resume_from=RUN, dataset="other"))
@@ -245,13 +282,13 @@ async def test_other_data_begins_at_its_first_row_and_the_open_draws_end(scene: 
         {
             "end": "dropped",
             "reason": "cancelled",
-            "detail": "run r1 drew from another dataset",
-            "draws": '["2:0:100:2", "3:0:100:3", "5:0:100:5"]',
+            "detail": "run r1 used another dataset",
+            "tasks": '["2:0:100:2", "3:0:100:3", "5:0:100:5"]',
         }
     ]
     await scene.take_over("bbb")
     (lease,) = await scene.leased(1)
-    assert (lease.draw, lease.position.rows, lease.position.index) == (6, 7, 0)
+    assert (lease.task, lease.position.rows, lease.position.index) == (6, 7, 0)
 
 
 async def test_a_run_that_has_not_ended_is_not_continued(scene: Scene) -> None:
@@ -273,7 +310,7 @@ async def test_every_live_run_learns_of_new_rows_and_none_forgets_them(scene: Sc
     grown = await scene.store.datasets.append("d", segment(5))
     assert grown.rows == 15
     before = grown.model_copy(update={"rows": 10})
-    await scene.store.datasets.tell(RUN, before)
+    await scene.store.datasets.grow_run(RUN, before)
     rows = [await scene.raw.hget(run_key(run, "order"), "dataset_rows") for run in (RUN, "over")]
     assert rows == [b"15", b"10"]
     with pytest.raises(KeyError):

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from bench.figures import Generated, TooFewSteps, departures, joined, steady, updates
+from bench.generation import departures, rate
+from bench.training import TooFewSteps, steady, updates
 
 
 def row(time: float, **changes: float) -> dict[str, Any]:
@@ -27,16 +28,17 @@ def test_only_the_steps_after_the_warm_up_count() -> None:
     rows = [slow_start, row(102.0), row(104.0), row(110.0)]
     found = steady(rows, warmup=1, steps=2, batch=2)
     # From 100 to 104: 4 s, 2 steps of 2 samples of 10 tokens.
-    assert (found.seconds, found.samples, found.tokens) == (4.0, 4, 40)
-    assert (found.samples_per_second, found.tokens_per_second) == (1.0, 10.0)
+    assert (found["seconds"], found["samples"], found["tokens"]) == (4.0, 4, 40)
+    assert (found["samples_per_second"], found["tokens_per_second"]) == (1.0, 10.0)
     # (0.5 + 0.5) / 4, (1 + 1) / 4, (1 + 1) / 4
-    assert (found.learner_waits, found.workers_wait, found.training) == (0.25, 0.5, 0.5)
-    assert (found.step_median, found.staleness) == (2.0, 0.5)
+    shares = (found["learner_waits"], found["workers_wait"], found["training"])
+    assert shares == (0.25, 0.5, 0.5)
+    assert (found["step_median"], found["staleness"]) == (2.0, 0.5)
 
 
 def test_time_between_steps_counts_although_no_step_owns_it() -> None:
     rows = [row(100.0), row(110.0)]
-    assert steady(rows, warmup=1, steps=1, batch=2).tokens_per_second == 2.0
+    assert steady(rows, warmup=1, steps=1, batch=2)["tokens_per_second"] == 2.0
 
 
 def test_bytes_per_token_weighs_steps_by_their_tokens() -> None:
@@ -46,7 +48,7 @@ def test_bytes_per_token_weighs_steps_by_their_tokens() -> None:
         row(2.0, **{"response/tokens_mean": 30.0, "wire/bytes_per_token": 4.0}),
     ]
     # (20 tokens · 8 + 60 tokens · 4) / 80 tokens
-    assert steady(rows, warmup=1, steps=2, batch=2).wire_bytes_per_token == 5.0
+    assert steady(rows, warmup=1, steps=2, batch=2)["wire_bytes_per_token"] == 5.0
 
 
 def test_a_run_that_ended_early_is_refused() -> None:
@@ -80,28 +82,31 @@ def test_updates_are_those_of_the_window_and_the_run() -> None:
         live("mine", "f29ea3:7", 8.0, 8.0),
     ]
     found = updates(records, "mine", first=3, last=6)
-    assert found is not None
-    assert found.count == 3
-    assert (found.live_median, found.live_max) == (0.2, 0.6)
-    assert (found.pause_median, found.pause_max) == (0.03, 0.04)
+    assert found == {
+        "updates": 3,
+        "live_median": 0.2,
+        "live_max": 0.6,
+        "pause_median": 0.03,
+        "pause_max": 0.04,
+    }
 
 
 def test_a_window_without_updates_has_no_figures() -> None:
-    assert updates([live("mine", "f29ea3:1", 0.1, 0.1)], "mine", first=2, last=5) is None
+    assert updates([live("mine", "f29ea3:1", 0.1, 0.1)], "mine", first=2, last=5) == {}
 
 
 def test_groups_count_in_the_order_they_are_finished() -> None:
     groups = [(100, 10.0), (200, 14.0), (400, 12.0), (800, 18.0)]
     found = departures(groups, skip=1, count=2)
     # Those that ended at 12 and 14, since 10.
-    assert found == Generated(tokens=600, seconds=4.0)
-    assert found.tokens_per_second == 150.0
+    assert found == (600, 4.0)
+    assert rate([found]) == 150.0
 
 
 def test_overlapping_groups_have_the_throughput_of_their_server() -> None:
     # Two at a time, each 10 s long, begun 5 s apart: one group of 100 tokens every 5 s.
     groups = [(100, 10.0 + 5.0 * n) for n in range(6)]
-    assert departures(groups, skip=2, count=4).tokens_per_second == 20.0
+    assert rate([departures(groups, skip=2, count=4)]) == 20.0
 
 
 def test_too_few_groups_have_no_throughput() -> None:
@@ -111,5 +116,4 @@ def test_too_few_groups_have_no_throughput() -> None:
 
 def test_rounds_are_joined_by_their_totals() -> None:
     # Not the mean of 100 and 10 tokens/s.
-    both = joined([Generated(100, 1.0), Generated(100, 10.0)])
-    assert both.tokens_per_second == pytest.approx(200 / 11)
+    assert rate([(100, 1.0), (100, 10.0)]) == pytest.approx(200 / 11)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench import simulated_gpus as gpus
-from bench.overlap import figures, sent_back
+from bench.overlap import figures, requeued
 from bench.simulated_vllm import spans
 
 
@@ -76,7 +76,7 @@ def test_the_share_is_of_what_the_gpus_could_have_done_in_the_window() -> None:
     assert found["speedup"] == pytest.approx(synchronous / 4)
 
 
-def test_groups_sent_back_are_those_the_learner_speaks_of(tmp_path: Path) -> None:
+def test_requeued_groups_are_counted_from_the_learners_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
         '{"event": "stale groups go back", "groups": 2}\n'
@@ -84,4 +84,4 @@ def test_groups_sent_back_are_those_the_learner_speaks_of(tmp_path: Path) -> Non
         '{"event": "run starts", "run": "a"}\n'
         '{"event": "stale groups go back", "groups": 1}\n'
     )
-    assert sent_back(log) == 3
+    assert requeued(log) == 3

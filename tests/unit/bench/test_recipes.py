@@ -1,12 +1,13 @@
 """What the recipes' benchmark runs, what it still has to run, and the page that it writes."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.recipe_report import BEGIN, END, PAGE, found, kept, smooth, tables
+from bench.recipe_tables import BEGIN, END, KEPT, PAGE, newest, smooth, tables
 from bench.recipe_trials import (
     ANSWERS,
     RISE,
@@ -39,8 +40,8 @@ def outcome(trial: Trial, after: float = 0.8, **fields: Any) -> Outcome:
         part=trial.part,
         name=trial.name,
         seed=trial.seed,
-        steps=trial.steps,
-        eta=trial.eta,
+        steps=trial.config["training"]["max_steps"],
+        eta=trial.config["rollout"]["max_staleness"],
         key=trial.key,
         start="abc",
         before=0.4,
@@ -151,14 +152,14 @@ def test_objectives_are_compared_by_what_they_end_with() -> None:
 def test_the_newest_outcome_of_a_trial_counts() -> None:
     (trial,) = recipe_trials(["grpo"], 1, 60)
     outcomes = [outcome(trial, 0.5), outcome(trial, 0.6), outcome(trial, 0.7, key="of another")]
-    assert [one.after for one in found([trial], outcomes)] == [0.6]
+    assert [one.after for one in newest([trial], outcomes)] == [0.6]
 
 
 def test_runs_from_other_weights_stand_in_no_table_together() -> None:
     first, second = trials = recipe_trials(["grpo"], 2, 60)
     outcomes = [outcome(first, start="old"), outcome(second, start="old"), outcome(first)]
-    assert [(one.seed, one.start) for one in found(trials, outcomes)] == [(0, "abc")]
-    assert found(trials, []) == []
+    assert [(one.seed, one.start) for one in newest(trials, outcomes)] == [(0, "abc")]
+    assert newest(trials, []) == []
 
 
 @pytest.mark.parametrize("part", ["--recipe=grpo", "--only=staleness"])
@@ -174,4 +175,5 @@ def test_curves_are_means_of_the_last_steps() -> None:
 
 def test_the_page_has_the_tables_of_the_figures_beside_it() -> None:
     page = PAGE.read_text()
-    assert page.split(BEGIN)[1].split(END)[0].strip() == tables(kept()).strip()
+    published = [Outcome(**one) for one in json.loads(KEPT.read_text())]
+    assert page.split(BEGIN)[1].split(END)[0].strip() == tables(published).strip()

@@ -10,11 +10,11 @@ import typer
 from typer.testing import CliRunner
 
 from bench.generation import engine_options, sampling
-from bench.kept import keep
-from bench.run import PARTS, scale
-from bench.workload import FULL, QUICK, generation_config, model_config, run_config
+from bench.results import keep
+from bench.training import PARTS
+from bench.workload import generation_config, model_config, run_config
 from recipes import find_recipe, merged
-from rollout.vllm_options import command_line
+from rollout.vllm.options import command_line
 from services.cli.output import CliError
 from services.contracts.config import MidtrainConfig, RLConfig, parse_config
 
@@ -49,7 +49,7 @@ def test_all_runs_can_share_one_server() -> None:
 
 def test_the_offline_side_has_the_options_of_the_worker_s_server() -> None:
     vllm = parsed("demo_grpo", generation_config("run:0123abcd")).rollout.vllm
-    arguments = command_line(Path("weights"), vllm, "float32", 8000, "cpu")
+    arguments = command_line(Path("weights"), vllm, "float32", Path("socket"), "cpu")
     served = dict(itertools.pairwise(arguments))
     offline = engine_options(Path("weights"))
     assert "--enforce-eager" in arguments
@@ -70,17 +70,6 @@ def test_the_offline_side_samples_as_the_worker_does() -> None:
     }
 
 
-def test_warm_up_lasts_until_the_queue_can_be_full() -> None:
-    assert [FULL.warmup(eta) for eta in (0, 1, 4)] == [2, 3, 6]
-
-
-def test_steps_can_be_chosen_at_either_scale() -> None:
-    assert scale(quick=False, steps=None) == FULL
-    assert scale(quick=True, steps=None) == QUICK
-    chosen = scale(quick=True, steps=7)
-    assert (chosen.steps, chosen.rounds) == (7, QUICK.rounds)
-
-
 def test_results_are_kept_under_the_time_they_began(tmp_path: Path) -> None:
     results = {"started": "2026-11-21T06:27:13+00:00", "failed": {}}
     path = keep(results, tmp_path / "results")
@@ -89,10 +78,10 @@ def test_results_are_kept_under_the_time_they_began(tmp_path: Path) -> None:
 
 
 def test_a_part_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    from services.cli.bench import register
+    from services.cli.bench import bench
 
     app = typer.Typer()
-    register(app)
+    app.command()(bench)
     refused = CliRunner().invoke(app, ["--only", "eta-2"])
     assert isinstance(refused.exception, CliError)
     assert str(refused.exception) == f"there is no part eta-2; there is {', '.join(PARTS)}"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from services.demo import installation
+from services.cli.demo import installation
 from services.launch import UpOptions
 
 

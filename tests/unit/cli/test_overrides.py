@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from services.cli.local import rendering_of
+from services.cli.chat import prompt_options, template_note
 from services.cli.output import CliError, duration, size
-from services.cli.runs import overrides_from
+from services.cli.submit import overrides_from
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,25 @@ def test_a_place_that_a_list_set_before_does_not_have_is_refused() -> None:
         overrides_from(["a=[1, 2]", "a.0.b=3"])
 
 
-def test_a_run_is_talked_to_with_its_own_template() -> None:
+def test_chat_renders_prompts_as_the_run_does_and_says_so() -> None:
     data = {"dataset": "sums", "system": None, "template": "{prompt}=", "chat_template": "none"}
-    assert rendering_of({"data": data}) == ["--template={prompt}=", "--chat-template=none"]
+    assert prompt_options(data, False) == ["--template={prompt}=", "--chat-template=none"]
+    assert template_note(data, False) == (
+        "prompts get the run's data.template '{prompt}='; --no-template sends them as typed"
+    )
+
+
+def test_chat_without_the_template_sends_prompts_as_typed() -> None:
+    data = {"system": "Be brief.", "template": "Q: {prompt}", "chat_template": "auto"}
+    assert prompt_options(data, True) == ["--chat-template=auto"]
+    assert template_note(data, True) == (
+        "prompts are sent without the run's data.system 'Be brief.' and data.template 'Q: {prompt}'"
+    )
+
+
+def test_chat_says_nothing_of_a_run_that_adds_nothing_to_a_prompt() -> None:
+    data = {"system": None, "template": "{prompt}", "chat_template": "auto"}
+    assert template_note(data, False) == template_note(data, True) == ""
 
 
 def test_durations_and_sizes_are_said_in_the_unit_that_fits() -> None:

@@ -8,7 +8,7 @@ from services.cli.output import CliError
 
 
 @pytest.mark.parametrize("flag", ["--only", "--without"])
-def test_a_part_that_there_is_not(flag: str) -> None:
+def test_an_unknown_part_ends_the_command_with_code_2(flag: str) -> None:
     result = CliRunner().invoke(root, ["up", flag, "gateway,lerner"])
     assert isinstance(result.exception, CliError)
     assert result.exception.code == 2

@@ -60,7 +60,8 @@ def test_every_kind_of_event_has_a_line() -> None:
         said(event("worker", worker="w1", state="left", detail="it was told to stop"), None),
         said(event("warning", message="all rewards are zero"), None),
         said(event("checkpoint", step=20, directory="runs/a/checkpoints/step-000020"), None),
-        said(event("evaluation", step=20, accuracy=0.5, rows=100), None),
+        said(event("evaluation", step=20, accuracy=0.5, reward=0.4, rows=100), None),
+        said(event("evaluation", step=20, reward=0.4, rows=100), None),
     ]
 
     assert lines == [
@@ -68,6 +69,7 @@ def test_every_kind_of_event_has_a_line() -> None:
         "warning: all rewards are zero",
         "checkpoint at step 20: runs/a/checkpoints/step-000020",
         "evaluation at step 20: accuracy 0.500 on 100 rows",
+        "evaluation at step 20: reward 0.400 on 100 rows",
     ]
 
 

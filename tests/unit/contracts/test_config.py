@@ -6,7 +6,9 @@ import pytest
 
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.optimizer import AdamW, MuonAdamW
+from services.contracts.config.other_names import OTHER_NAMES
 from services.contracts.config.run import MidtrainConfig, RLConfig
+from services.contracts.config.tags import key_paths
 from services.contracts.config.terms import NoKL, ReferenceKL
 
 RL: dict[str, Any] = {
@@ -92,39 +94,63 @@ def test_a_key_that_only_other_types_have_needs_the_type() -> None:
         ),
     ],
 )
-def test_a_key_of_another_type_is_told_which(
+def test_a_key_of_another_type_is_refused_with_that_type(
     algorithm: dict[str, Any], path: str, said: str
 ) -> None:
     assert refusal(RL | {"algorithm": algorithm}) == {path: said}
 
 
-def test_a_type_that_is_given_stays() -> None:
+def test_a_type_that_the_user_sets_stays() -> None:
     kl = rl(algorithm={"kl": {"type": "k3", "beta": 0.1}}).algorithm.kl
     assert kl == ReferenceKL(type="k3", beta=0.1)
+
+
+def test_every_key_that_another_systems_name_leads_to_exists() -> None:
+    assert set(OTHER_NAMES.values()) <= set(key_paths(RLConfig))
+    assert not set(OTHER_NAMES) & set(RLConfig.model_fields)
 
 
 @pytest.mark.parametrize(
     ("sections", "path", "said"),
     [
         ({"optimzer": {}}, "optimzer", "unknown key; did you mean 'optimizer'?"),
-        ({"optimizer": {"lrr": 1}}, "optimizer.lrr", "unknown key; did you mean 'lr'?"),
+        ({"optimizer": {"lrr": 1}}, "optimizer.lrr", "unknown key; did you mean 'optimizer.lr'?"),
         (
             {"algorithm": {"kl": {"type": "k2", "bta": 1}}},
             "algorithm.kl.bta",
-            "unknown key; did you mean 'beta'?",
+            "unknown key; did you mean 'algorithm.kl.beta'?",
         ),
         (
             {"rewards": [{"verifier": "math", "wieght": 2}]},
             "rewards.0.wieght",
-            "unknown key; did you mean 'weight'?",
+            "unknown key; did you mean 'rewards.0.weight'?",
         ),
         (
             {"sampling": {"min_tokens": 0}},
             "sampling.min_tokens",
-            "unknown key; did you mean 'max_tokens'?",
+            "unknown key; did you mean 'sampling.max_tokens'?",
         ),
         ({"algorithm": {"zzzz": 1}}, "algorithm.zzzz", "unknown key; known here: advantage,"),
         ({"sampling": 5}, "sampling", "is a section, not 5: its keys are ignore_eos, max_tokens,"),
+        ({"learning_rate": 1}, "learning_rate", "unknown key; did you mean 'optimizer.lr'?"),
+        ({"temperature": 1}, "temperature", "unknown key; did you mean 'sampling.temperature'?"),
+        (
+            {"algorithm": {"num_generations": 8}},
+            "algorithm.num_generations",
+            "unknown key; did you mean 'algorithm.samples_per_prompt'?",
+        ),
+        # It is called so in other sections.
+        ({"top_p": 1}, "top_p", "unknown key; did you mean 'sampling.top_p'?"),
+        (
+            {"training": {"adaptive": {}}},
+            "training.adaptive",
+            "unknown key; did you mean 'algorithm.kl.adaptive'?",
+        ),
+        (
+            {"actor_rollout_ref": {"rollout": {"n": 8}, "ref": {"strategy": "fsdp"}}},
+            "actor_rollout_ref.rollout.n",
+            "unknown key; did you mean 'algorithm.samples_per_prompt'?",
+        ),
         # A letter that another key has, too, makes no likeness.
         ({"a": 1}, "a", "unknown key; known here: algorithm,"),
         ({"optimizer": {"type": "adam"}}, "optimizer", "did you mean 'adamw'?"),
@@ -133,7 +159,7 @@ def test_a_type_that_is_given_stays() -> None:
         ({"optimizer": 5}, "optimizer", "is a section, not 5: its keys are"),
     ],
 )
-def test_what_is_not_known_is_named_with_the_nearest_that_is(
+def test_an_unknown_key_or_type_is_refused_with_the_nearest_known_one(
     sections: dict[str, Any], path: str, said: str
 ) -> None:
     assert said in refusal(RL | sections)[path]
@@ -158,7 +184,7 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is(
             "model.dtype",
             "float16 has too small a range: without loss scaling, which the learner does not do",
         ),
-        ({"sampling": {"top_p": 0.9}}, "sampling", "set top_k, too, for example to 100"),
+        ({"sampling": {"top_p": 0.9}}, "sampling", "set top_k as well, for example to 100"),
         ({"sampling": {"top_k": 1001}}, "sampling.top_k", "less than or equal to 1000"),
         ({"training": {"seed": -1}}, "training.seed", "greater than or equal to 0"),
         ({"optimizer": {"lr": float("inf")}}, "optimizer.lr", "finite"),
@@ -214,7 +240,7 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is(
         (
             {"model": LORA, "algorithm": {"proximal": {"type": "lagged"}}},
             "",
-            "lagged is a second copy of the whole model, of which model.lora has one",
+            "lagged needs a second copy of the whole model, and model.lora has one",
         ),
         (
             {
@@ -222,7 +248,7 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is(
                 "algorithm": {"kl": {"type": "k3", "reference": {"type": "ema", "rate": 0.1}}},
             },
             "",
-            "reference.type ema moves a second copy of the whole model",
+            "reference.type ema needs a second copy of the whole model",
         ),
         (
             {"model": LORA, "placement": {"reference": "cpu"}},
@@ -257,7 +283,7 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is(
         (
             {"placement": {"reference": "gpu1"}},
             "placement.reference",
-            "'gpu1' is no place: there is same, cpu, and cuda:0 and so on",
+            "'gpu1' is no device: choose same, cpu, or cuda:0 and so on",
         ),
         (
             {"rollout": {"vllm": {"dtype": "float16"}}},
@@ -267,7 +293,7 @@ def test_what_is_not_known_is_named_with_the_nearest_that_is(
         ({"data": {"dataset": "sums", "template": "{}"}}, "data", "lacks the placeholder"),
     ],
 )
-def test_a_combination_that_cannot_work_is_refused_with_the_way_out(
+def test_a_config_that_cannot_work_is_refused_with_the_way_out(
     sections: dict[str, Any], path: str, said: str
 ) -> None:
     assert said in refusal(RL | sections)[path]
@@ -282,11 +308,11 @@ def test_a_combination_that_cannot_work_is_refused_with_the_way_out(
     ],
     ids=["reinforce weighs by all of π/μ", "recompute leaves w to correct", "a mask looks at ρ"],
 )
-def test_a_correction_that_does_something_is_taken(algorithm: dict[str, Any]) -> None:
+def test_a_correction_that_changes_weights_is_accepted(algorithm: dict[str, Any]) -> None:
     assert rl(algorithm=algorithm).algorithm.correction.type == algorithm["correction"]["type"]
 
 
-def test_midtraining_trains_whole_models() -> None:
+def test_midtraining_refuses_lora() -> None:
     said = refusal(MIDTRAIN | {"model": {"path": "m", "lora": {}}})
     assert said == {
         "": "model.lora is for runs of type rl: midtraining trains all weights; leave it out"
@@ -294,7 +320,7 @@ def test_midtraining_trains_whole_models() -> None:
     assert "model.lora" in refusal(MIDTRAIN | {"model": {"source": "scratch", "lora": {}}})
 
 
-def test_midtraining_takes_what_rollout_takes_to_render_prompts() -> None:
+def test_midtraining_and_rl_render_prompts_with_the_same_options() -> None:
     rendering = {"system": "Add.", "template": "{prompt}=", "chat_template": "none"}
     config = parse_config(MIDTRAIN | {"data": {"dataset": "sums", **rendering}})
     options = rl(data={"dataset": "sums", **rendering}).data.model_dump(exclude={"filter"})
@@ -303,7 +329,7 @@ def test_midtraining_takes_what_rollout_takes_to_render_prompts() -> None:
     assert "lacks the placeholder {prompt}" in said["data"]
 
 
-def test_a_mapping_in_place_of_a_list_is_told_both_ways_out() -> None:
+def test_a_mapping_for_a_list_is_refused_with_both_ways_out() -> None:
     said = refusal(RL | {"rewards": {"verifier": "math"}})
 
     assert said["rewards"] == (
@@ -312,7 +338,7 @@ def test_a_mapping_in_place_of_a_list_is_told_both_ways_out() -> None:
     )
 
 
-def test_what_is_no_mapping_is_refused() -> None:
+def test_a_config_that_is_no_mapping_is_refused() -> None:
     assert "a run config is a mapping, not list" in refusal([])[""]  # type: ignore[arg-type]
 
 
@@ -322,8 +348,10 @@ def test_warnings_name_whole_keys() -> None:
     assert sentence.startswith("algorithm.kl.type: the gradient of k1")
 
 
-def test_stop_tokens_without_the_tokenizers_end_of_sequence_are_named() -> None:
+def test_stop_tokens_without_the_end_of_sequence_give_a_warning() -> None:
     (sentence,) = rl(sampling={"stop_token_ids": [5], "ignore_eos": True}).warnings()
-    assert sentence.startswith("sampling.stop_token_ids: they end completions, and with ignore_eos")
+    assert sentence.startswith(
+        "sampling.stop_token_ids: these tokens end completions, but with ignore"
+    )
     assert rl(sampling={"stop_token_ids": [5]}).warnings() == []
     assert rl(sampling={"ignore_eos": True}).warnings() == []

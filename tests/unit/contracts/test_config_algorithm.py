@@ -16,11 +16,11 @@ from services.contracts.config.algorithm import Algorithm
         ),
         (
             {"kl": {"type": "k1_in_reward"}},
-            "advantage group_zscore knows nothing: set advantage.type to global_whiten or gae",
+            "advantage group_zscore takes one reward per sample: set advantage.type to",
         ),
         (
             {"advantage": {"type": "sequence_value"}, "critic": {}, "kl": {"type": "k1_in_reward"}},
-            "advantage sequence_value knows nothing: set advantage.type to global_whiten or gae",
+            "advantage sequence_value takes one reward per sample: set advantage.type to global_wh",
         ),
         ({"advantage": {"type": "gae"}}, "advantage gae needs a critic: add `critic: {}`"),
         (
@@ -33,7 +33,7 @@ from services.contracts.config.algorithm import Algorithm
         ),
         (
             {"advantage": {"type": "gae", "whiten": False, "keep_mean": True}, "critic": {}},
-            "keep_mean adds back what whiten takes off",
+            "keep_mean adds back the mean that whiten subtracts",
         ),
         (
             {"aggregation": {"type": "prompt_mean", "chunk": 9}},
@@ -49,11 +49,11 @@ from services.contracts.config.algorithm import Algorithm
         ),
         (
             {"correction": {"type": "mask"}, "proximal": {"type": "lagged"}},
-            "correction mask looks at w, which proximal lagged does not have: set correction.type",
+            "correction mask uses w, which proximal lagged does not have: set correction.type",
         ),
         (
             {"correction": {"type": "truncate"}, "proximal": {"type": "lagged"}},
-            "correction truncate looks at w",
+            "correction truncate uses w",
         ),
         (
             {"correction": {"type": "truncate"}, "loss": {"type": "cispo"}},
@@ -65,11 +65,11 @@ from services.contracts.config.algorithm import Algorithm
                 "samples_per_prompt": 1,
                 "dynamic_sampling": {},
             },
-            "leaves out groups whose rewards are all equal, which a group of one always is",
+            "filters groups whose rewards are all equal, as they always are in a group of one",
         ),
         (
             {"dynamic_sampling": {"low": 0.5, "high": 0.5}},
-            "low 0.5 is not below high 0.5: every group would be left out",
+            "low 0.5 is not below high 0.5: every group would be filtered",
         ),
         (
             {"best_of": {"generation_size": 8}},
@@ -77,7 +77,7 @@ from services.contracts.config.algorithm import Algorithm
         ),
     ],
 )
-def test_what_cannot_work_is_refused(algorithm: dict[str, Any], said: str) -> None:
+def test_an_objective_that_cannot_work_is_refused(algorithm: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Algorithm.model_validate(algorithm)
 
@@ -97,13 +97,13 @@ def test_one_sample_is_enough_for_an_estimator_that_compares_none(
     assert Algorithm.model_validate(one).samples_per_prompt == 1
 
 
-def test_of_each_prompt_is_sampled_what_is_trained_or_what_is_chosen_from() -> None:
+def test_best_of_samples_more_completions_than_it_trains() -> None:
     assert Algorithm(samples_per_prompt=4).samples_generated == 4
     chosen = Algorithm.model_validate({"samples_per_prompt": 4, "best_of": {"generation_size": 16}})
     assert chosen.samples_generated == 16
 
 
-def test_lambda_is_written_as_it_is_called_and_stays_when_it_is_stored() -> None:
+def test_the_key_lambda_survives_storing() -> None:
     given = {"advantage": {"type": "gae", "lambda": 0.5}, "critic": {}}
     algorithm = Algorithm.model_validate(given)
     stored = algorithm.model_dump(mode="json")
@@ -148,20 +148,22 @@ def test_lambda_is_written_as_it_is_called_and_stays_when_it_is_stored() -> None
             {
                 "advantage": {"type": "gae", "bootstrap_truncated": True},
                 "critic": {},
-                "shaping": {"mask_too_long": True},
+                "shaping": {"mask_truncated": True},
             },
             "advantage.bootstrap_truncated",
-            "shaping.mask_too_long leaves those out of the loss",
+            "shaping.mask_truncated masks those from the loss",
         ),
         (
             {"advantage": {"type": "global_whiten"}, "dynamic_sampling": {}},
             "dynamic_sampling",
-            "groups with equal rewards teach something, too",
+            "groups with equal rewards have a signal too",
         ),
     ],
 )
-def test_what_is_hardly_meant_is_named(algorithm: dict[str, Any], path: str, said: str) -> None:
-    ((key, sentence),) = Algorithm.model_validate(algorithm).warnings()
+def test_an_objective_that_is_probably_a_mistake_gives_a_warning(
+    algorithm: dict[str, Any], path: str, said: str
+) -> None:
+    ((key, sentence),) = list(Algorithm.model_validate(algorithm).warnings())
     assert key == path
     assert said in sentence
 
@@ -175,4 +177,4 @@ def test_the_default_and_common_objectives_give_no_warning() -> None:
         {"dynamic_sampling": {"low": 0.1, "high": 0.9}, "best_of": {"generation_size": 16}},
         {"advantage": {"type": "global_whiten", "baseline": True}, "dynamic_sampling": {}},
     ):
-        assert Algorithm.model_validate(algorithm).warnings() == []
+        assert list(Algorithm.model_validate(algorithm).warnings()) == []

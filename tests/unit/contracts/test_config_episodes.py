@@ -23,13 +23,13 @@ def episode(value: Any) -> Any:
     return config.rollout.episode
 
 
-def test_a_name_is_short_for_the_type() -> None:
+def test_an_episode_may_be_written_as_its_name() -> None:
     assert episode("single_turn") == SingleTurn()
     assert episode("calculator") == Calculator(type="calculator")
     assert episode("mine") == OwnEpisode(type="own", name="mine")
 
 
-def test_overrides_change_keys_or_replace_the_type() -> None:
+def test_overrides_change_an_episode_or_replace_it() -> None:
     base = {"rollout": {"episode": {"type": "calculator", "end": "="}}}
     changed = merged(base, {"rollout": {"episode": {"max_calls": 3}}})
     assert episode(changed["rollout"]["episode"]) == Calculator(
@@ -44,12 +44,12 @@ def test_overrides_change_keys_or_replace_the_type() -> None:
     ("value", "said"),
     [
         ({"type": "calculater"}, "type 'calculater' does not exist (did you mean 'calculator'?)"),
-        ({"type": "calculator", "ends": "="}, "unknown key; did you mean 'end'?"),
+        ({"type": "calculator", "ends": "="}, "unknown key; did you mean 'rollout.episode.end'?"),
         ({"type": "calculator", "start": "<=", "end": "="}, "no call would ever begin"),
         ({"type": "calculator", "max_calls": 0}, "greater than or equal to 1"),
     ],
 )
-def test_what_cannot_work_is_refused(value: Any, said: str) -> None:
+def test_an_episode_that_cannot_work_is_refused(value: Any, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         episode(value)
     assert said in str(refused.value)

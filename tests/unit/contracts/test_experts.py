@@ -23,7 +23,7 @@ def test_a_model_without_a_choice_is_dense(config: dict[str, Any]) -> None:
     assert expert_count(config) == 0
 
 
-def test_what_transformers_makes_of_a_config_counts_the_same() -> None:
+def test_a_config_object_of_transformers_counts_the_same_experts() -> None:
     assert expert_count(MixtralConfig(num_local_experts=4)) == 4
     assert expert_count(Qwen3MoeConfig(num_experts=6)) == 6
     assert expert_count(LlamaConfig()) == 0

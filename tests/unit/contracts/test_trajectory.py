@@ -21,7 +21,7 @@ from services.contracts.trajectory import (
 GROUP = TrajectoryGroup(
     header=GroupHeader(
         run="r",
-        draw=5,
+        task=5,
         attempt="x",
         worker="w",
         row=3,
@@ -50,7 +50,7 @@ ONE, TWO, THREE = (bytes.fromhex(f"cb {double}") for double in (
 HEADER = b"".join(
     [
         b"\xde\x00\x10",
-        b"\xa3run\xa1r\xa4draw\x05\xa7attempt\xa1x\xa6worker\xa1w\xa3row\x03",
+        b"\xa3run\xa1r\xa4task\x05\xa7attempt\xa1x\xa6worker\xa1w\xa3row\x03",
         b"\xa7lineage\xa1a\xa4tags\x91\xa3a:1",
         b"\xaefinish_reasons\x92\xa4stop\xa6length",
         b"\xa8statuses\x92\xa7correct\xa5wrong",
@@ -84,12 +84,12 @@ GOLDEN = (
 )  # 0xf2 = 242 bytes of header, 0x178 = 376 of index
 
 
-def test_a_group_is_these_bytes() -> None:
+def test_a_group_is_encoded_as_fixed_bytes() -> None:
     assert (len(HEADER), len(INDEX), len(ARRAYS)) == (242, 376, 63)
     assert encode(GROUP) == GOLDEN
 
 
-def test_these_bytes_are_the_group() -> None:
+def test_fixed_bytes_are_decoded_as_the_group() -> None:
     found = decode(GOLDEN)
     assert found.header == decode_header(GOLDEN) == GROUP.header
     for array in fields(TrajectoryGroup)[1:]:
@@ -136,15 +136,15 @@ def test_routing_that_does_not_fit_its_tokens_is_refused(
         encode(replace(routed_group(), **change))
 
 
-def test_a_group_that_is_cut_short_anywhere_is_refused() -> None:
+def test_a_group_with_missing_bytes_is_refused() -> None:
     for length in range(len(GOLDEN)):
         with pytest.raises(ValueError, match="trajectory group") as refused:
             decode(GOLDEN[:length])
         assert refused.type is ValueError
 
 
-def test_a_group_with_more_behind_it_is_refused() -> None:
-    with pytest.raises(ValueError, match="draw 5 is damaged"):
+def test_bytes_after_a_group_are_refused() -> None:
+    with pytest.raises(ValueError, match="task 5 is damaged"):
         decode(GOLDEN + b"\0")
 
 
@@ -162,7 +162,7 @@ def test_another_version_s_group_is_refused_by_name() -> None:
     with pytest.raises(SchemaMismatch, match=said):
         decode(GOLDEN.replace(b"\xa6schema\x01", b"\xa6schema\x02"))
     # Whatever else that version's header holds.
-    header = msgspec.msgpack.encode({"schema": 2, "draws": [1, 2]})
+    header = msgspec.msgpack.encode({"schema": 2, "tasks": [1, 2]})
     with pytest.raises(SchemaMismatch, match=said):
         decode_header(struct.pack("<I", len(header)) + header)
 
@@ -186,7 +186,7 @@ def test_a_token_costs_at_most_12_bytes(
     edges = np.linspace(0, tokens, spans + 1).astype(int)
     header: dict[str, Any] = {
         "run": "0123abcd",
-        "draw": 123_456,
+        "task": 123_456,
         "attempt": "0123456789abcdef",
         "worker": "a-host-with-a-name-0123ab",
         "row": 12_345,

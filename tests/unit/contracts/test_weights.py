@@ -22,7 +22,7 @@ MANIFEST = WeightManifest(
 )
 
 
-def test_a_manifest_is_read_from_these_bytes() -> None:
+def test_a_manifest_is_read_from_fixed_bytes() -> None:
     assert decode_manifest(GOLDEN) == MANIFEST
     assert MANIFEST.tag == "9f3a1c:7"
 
@@ -33,7 +33,7 @@ def test_another_version_s_manifest_is_refused_by_name() -> None:
         decode_manifest(newer)
 
 
-def test_a_manifest_that_is_cut_short_anywhere_is_refused() -> None:
+def test_a_manifest_with_missing_bytes_is_refused() -> None:
     for length in range(len(GOLDEN)):
         with pytest.raises(ValueError, match="weight manifest is damaged") as refused:
             decode_manifest(GOLDEN[:length])

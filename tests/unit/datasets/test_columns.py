@@ -1,60 +1,160 @@
 """Which column is the prompt, which the answer, and what a row may not be."""
 
+from typing import Any
+
 import pytest
 
-from services.datasets.columns import ColumnMapping, DatasetError, row_from
+from services.datasets.columns import MAX_OTHER_BYTES, ColumnMapping, DatasetError, row_from
+
+USER, ASSISTANT = ({"role": role, "content": role} for role in ("user", "assistant"))
+VERL = {
+    "data_source": "openai/gsm8k",
+    "prompt": [USER],
+    "reward_model": {"style": "rule", "ground_truth": "72"},
+    "extra_info": {"split": "train", "index": 0},
+}
+HUMANEVAL = {"task_id": "0", "prompt": "def f():", "entry_point": "f", "test": "def check(f): 0"}
+
+
+def columns(*names: str) -> dict[str, str]:
+    return dict.fromkeys(names, "x")
 
 
 def test_well_known_names_are_found_in_their_order_of_preference() -> None:
-    mapping = ColumnMapping().resolved(["id", "question", "prompt", "solution", "answer"])
+    mapping = ColumnMapping().resolved(columns("id", "question", "prompt", "solution", "answer"))
 
     assert mapping == ColumnMapping(prompt="prompt", answer="answer")
 
 
 def test_well_known_names_are_found_whatever_their_case() -> None:
-    assert ColumnMapping().resolved(["Question", "Gold"]) == ColumnMapping("Question", "Gold")
+    mapping = ColumnMapping().resolved(columns("Question", "Gold"))
+
+    assert mapping == ColumnMapping("Question", "Gold")
 
 
 def test_a_source_without_anything_like_an_answer_has_none() -> None:
-    assert ColumnMapping().resolved(["prompt", "id"]).answer is None
+    assert ColumnMapping().resolved(columns("prompt", "id")).answer is None
 
 
-def test_a_given_column_wins_over_a_well_known_one() -> None:
-    mapping = ColumnMapping(prompt="text", answer="label").resolved(["prompt", "text", "label"])
+def test_a_mapped_column_wins_over_a_well_known_one() -> None:
+    mapping = ColumnMapping("text", "label").resolved(columns("prompt", "text", "label"))
 
-    assert mapping == ColumnMapping(prompt="text", answer="label")
+    assert mapping == ColumnMapping("text", "label")
 
 
-def test_a_column_that_is_not_there_is_named_with_the_nearest_and_all_there_are() -> None:
+@pytest.mark.parametrize(
+    ("mapping", "said"),
+    [
+        (
+            ColumnMapping(prompt="quesiton"),
+            "there is no column 'quesiton' to take the prompt from (did you mean 'question'?); "
+            "columns: 'question', 'gold'",
+        ),
+        (ColumnMapping(answer="gold.trueth"), "(did you mean 'gold.truth'?)"),
+        (ColumnMapping(answer=("gold.truth", "level")), "no column 'level' to take the answer"),
+        (ColumnMapping(keep=("id",)), "no column 'id' to take the rest from"),
+    ],
+)
+def test_a_column_that_is_not_there_is_refused_with_the_nearest(
+    mapping: ColumnMapping, said: str
+) -> None:
     with pytest.raises(DatasetError) as refused:
-        ColumnMapping(prompt="quesiton").resolved(["question", "answer"])
+        mapping.resolved({"question": "1+1", "gold": {"truth": "2"}})
 
-    assert str(refused.value) == (
-        "there is no column 'quesiton' to take the prompt from (did you mean 'question'?); "
-        "columns: 'question', 'answer'"
-    )
+    assert said in str(refused.value)
 
 
 def test_where_nothing_looks_like_a_prompt_the_columns_and_the_way_out_are_named() -> None:
     with pytest.raises(DatasetError, match=r"columns: 'a', 'b'.*--prompt COLUMN"):
-        ColumnMapping().resolved(["a", "b"])
+        ColumnMapping().resolved(columns("a", "b"))
 
 
-def test_unmapped_columns_become_meta() -> None:
+def test_unmapped_columns_stay_with_the_row() -> None:
     row = row_from("line 1", {"q": "1+1", "a": 2, "level": "easy"}, ColumnMapping("q", "a"))
 
-    assert (row.prompt, row.answer, row.meta) == ("1+1", 2, {"level": "easy"})
+    assert (row.prompt, row.answer, row.columns) == ("1+1", 2, {"level": "easy"})
 
 
-def test_an_unmapped_object_named_meta_is_the_meta_itself() -> None:
-    row = row_from("line 1", {"prompt": "x", "meta": {"k": 1}, "id": 7}, ColumnMapping("prompt"))
+def test_an_unmapped_object_named_columns_is_the_columns_themselves() -> None:
+    source = {"prompt": "x", "columns": {"k": 1}, "id": 7}
 
-    assert row.meta == {"k": 1, "id": 7}
+    assert row_from("line 1", source, ColumnMapping("prompt")).columns == {"k": 1, "id": 7}
+
+
+def test_only_the_columns_to_keep_stay_with_the_row() -> None:
+    source = {"prompt": "x", "image": "…" * MAX_OTHER_BYTES, "id": 7}
+
+    assert row_from("row 1", source, ColumnMapping("prompt", keep=("id",))).columns == {"id": 7}
+    with pytest.raises(DatasetError, match=r"row 1: .* 'image' most of them.*--keep COLUMN"):
+        row_from("row 1", source, ColumnMapping("prompt"))
 
 
 def test_a_row_without_the_mapped_column_is_named_by_its_place() -> None:
     with pytest.raises(DatasetError, match=r"line 9 has no column 'answer'; it has: 'prompt'"):
         row_from("line 9", {"prompt": "x"}, ColumnMapping("prompt", "answer"))
+
+
+def test_a_path_leads_into_nested_columns() -> None:
+    mapping = ColumnMapping("extra.question", "gold.truth")
+    source = {"extra": {"question": "1+1", "level": 3}, "gold": {"truth": "2"}}
+    row = row_from("row 1", source, mapping.resolved(source))
+
+    assert (row.prompt, row.answer, row.columns) == ("1+1", "2", source)
+
+
+def test_a_column_with_a_dot_in_its_name_is_found_before_a_path() -> None:
+    source = {"prompt": "x", "a.b": "1", "a": {"b": "2"}}
+
+    assert row_from("row 1", source, ColumnMapping("prompt", "a.b")).answer == "1"
+
+
+def test_several_columns_make_an_answer_that_is_an_object() -> None:
+    source = {"prompt": "x", "tests": {"code": "assert f"}, "name": "f"}
+    row = row_from("row 1", source, ColumnMapping("prompt", ("tests.code", "name")))
+
+    assert row.answer == {"code": "assert f", "name": "f"}
+    with pytest.raises(DatasetError, match=r"several of the answer's columns are called code"):
+        ColumnMapping("prompt", ("tests.code", "code")).resolved(source | {"code": 1})
+
+
+@pytest.mark.parametrize(
+    ("source", "answer", "rest"),
+    [
+        (VERL, "72", {"data_source", "reward_model", "extra_info"}),
+        (
+            HUMANEVAL,
+            {"test": "def check(f): 0", "entry_point": "f", "prompt": "def f():"},
+            {"task_id"},
+        ),
+    ],
+)
+def test_files_of_verl_and_humaneval_need_no_mapping(
+    source: dict[str, Any], answer: object, rest: set[str]
+) -> None:
+    row = row_from("row 1", source, ColumnMapping().resolved(source))
+
+    assert (row.prompt, row.answer, set(row.columns)) == (source["prompt"], answer, rest)
+
+
+def test_the_last_turn_of_a_chat_is_the_answer_where_no_column_is() -> None:
+    source = {"messages": [USER, ASSISTANT, USER, ASSISTANT]}
+    mapping = ColumnMapping().resolved(source)
+    row = row_from("line 1", source, mapping)
+
+    assert (row.prompt, row.answer) == ([USER, ASSISTANT, USER], "assistant")
+    with pytest.raises(DatasetError, match=r"line 2: .*does not end with an assistant's turn"):
+        row_from("line 2", {"messages": [USER]}, mapping)
+    with pytest.raises(DatasetError, match=r"line 3: the last turn .* has no content"):
+        row_from("line 3", {"messages": [USER, {"role": "assistant", "tool_calls": []}]}, mapping)
+
+
+def test_a_chat_that_shows_the_policy_its_answer_is_refused_with_the_way_out() -> None:
+    source = {"messages": [USER, ASSISTANT], "answer": "42"}
+
+    with pytest.raises(DatasetError, match=r'\{"prompt": "messages", "answer": "messages"\}'):
+        row_from("line 1", source, ColumnMapping().resolved(source))
+    split = row_from("line 1", source, ColumnMapping("messages", "messages").resolved(source))
+    assert (split.prompt, split.answer, split.columns) == ([USER], "assistant", {"answer": "42"})
 
 
 @pytest.mark.parametrize(
@@ -71,7 +171,7 @@ def test_a_row_without_the_mapped_column_is_named_by_its_place() -> None:
         ([{"role": "user", "content": ""}], "is empty"),
     ],
 )
-def test_a_prompt_that_says_nothing_is_refused(prompt: object, said: str) -> None:
+def test_an_empty_prompt_or_one_of_another_type_is_refused(prompt: object, said: str) -> None:
     with pytest.raises(DatasetError, match=r"^line 2: the prompt.*") as refused:
         row_from("line 2", {"prompt": prompt}, ColumnMapping("prompt"))
 

@@ -22,7 +22,7 @@ from services.datasets import (
     append_rows,
     import_file,
 )
-from services.datasets.segments import BATCH, Segment, write_segment
+from services.datasets.segments import BATCH, SCHEMA, Segment, write_segment
 from services.volume import Volume
 
 Import = Callable[..., Imported]
@@ -50,14 +50,14 @@ def parquet(table: dict[str, list[Any]]) -> bytes:
     return sink.getvalue()
 
 
-def test_jsonl_comes_back_as_it_went_in(imported: Import, tmp_path: Path) -> None:
+def test_rows_of_jsonl_are_read_back_unchanged(imported: Import, tmp_path: Path) -> None:
     result = imported(
         b'{"question": "2+2", "answer": 4, "level": "easy"}\n\n'
         b'{"question": [{"role": "user", "content": "\xc3\xa9"}], "answer": {"x": [1]}}\n'
     )
 
     assert rows_of(tmp_path, result) == [
-        Row(prompt="2+2", answer=4, meta={"level": "easy"}),
+        Row(prompt="2+2", answer=4, columns={"level": "easy"}),
         Row(prompt=[{"role": "user", "content": "é"}], answer={"x": [1]}),
     ]
 
@@ -79,7 +79,7 @@ def test_tsv_is_csv_with_tabs(imported: Import, tmp_path: Path) -> None:
 def test_parquet_keeps_types_and_nested_values(imported: Import, tmp_path: Path) -> None:
     result = imported(parquet({"problem": ["a"], "gold": [3], "tags": [["x", "y"]]}), "rows.bin")
 
-    assert rows_of(tmp_path, result) == [Row(prompt="a", answer=3, meta={"tags": ["x", "y"]})]
+    assert rows_of(tmp_path, result) == [Row(prompt="a", answer=3, columns={"tags": ["x", "y"]})]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_column(imported: Import, tmp_path: Path) -> None:
@@ -140,15 +140,13 @@ def test_a_row_without_the_answer_that_others_have_is_named(imported: Import) ->
 
 
 @pytest.mark.parametrize("filename", ["rows.txt", "rows", "rows.jsonl.gz"])
-def test_a_format_nobody_reads_is_refused_with_those_that_are(
-    imported: Import, filename: str
-) -> None:
+def test_an_unknown_format_is_refused_with_the_known_ones(imported: Import, filename: str) -> None:
     content = b"\x1f\x8b" if filename.endswith(".gz") else b"hello"
     with pytest.raises(UnsupportedFormat, match=r"jsonl, \.csv or \.parquet|unpack it"):
         imported(content, filename)
 
 
-def test_a_file_without_a_telling_name_is_known_by_its_first_bytes(imported: Import) -> None:
+def test_a_file_format_is_known_by_its_first_bytes(imported: Import) -> None:
     assert imported(b'{"prompt": "a"}', "upload").segment.rows == 1
     assert imported(parquet({"prompt": ["a", "b"]}), "upload").segment.rows == 2
 
@@ -158,6 +156,25 @@ def test_the_same_rows_under_the_same_name_are_the_same_dataset(imported: Import
     again = imported(b'{"question": "a",   "answer": 1}\n\n')
 
     assert (first.id, first.segment) == (again.id, again.segment)
+
+
+def test_rows_with_the_prompt_and_answer_of_an_earlier_row_are_counted(imported: Import) -> None:
+    rows = (
+        b'{"prompt": "%s", "answer": %d, "id": %d}\n' % row
+        for row in ((b"a", 1, 1), (b"a", 1, 2), (b"a", 2, 3), (b"b", 1, 4), (b"a", 1, 5))
+    )
+
+    assert imported(b"".join(rows)).duplicates == 2
+
+
+def test_a_segment_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "old.arrow"
+    schema = SCHEMA.with_metadata({b"headrace.segment": b"1"})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema):
+        pass
+
+    with pytest.raises(DatasetError, match=r"another version of Headrace: delete its dataset"):
+        Segment(path)
 
 
 def test_another_name_or_another_mapping_is_another_dataset(imported: Import) -> None:
@@ -187,7 +204,7 @@ def test_rows_are_read_by_index_across_segments(imported: Import, tmp_path: Path
         reader.row(3)
 
 
-def test_a_reader_takes_in_what_was_appended_later(imported: Import, tmp_path: Path) -> None:
+def test_a_reader_finds_rows_that_were_appended_later(imported: Import, tmp_path: Path) -> None:
     first = imported(b'{"prompt": "a"}')
     record = DatasetRecord(id=first.id, name="rows", rows=1, created=0, segments=[first.segment])
     reader = DatasetReader(Volume(tmp_path), record)
@@ -202,12 +219,14 @@ def test_a_reader_takes_in_what_was_appended_later(imported: Import, tmp_path: P
 def test_prompts_that_are_appended_are_checked_like_uploaded_ones(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="prompt 2: the prompt is empty"):
         append_rows(tmp_path, "d", [Row(prompt="a"), Row(prompt="")])
+    with pytest.raises(DatasetError, match="prompt 1: its unmapped columns take"):
+        append_rows(tmp_path, "d", [Row(prompt="a", columns={"b": "…" * 2**16})])
     with pytest.raises(DatasetError, match="no prompts were given"):
         append_rows(tmp_path, "d", [])
 
 
 @given(count=st.sampled_from([1, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH + 3]), data=st.data())
-def test_any_row_is_found_at_its_index(
+def test_any_row_of_a_segment_is_found_at_its_index(
     tmp_path_factory: pytest.TempPathFactory, count: int, data: st.DataObject
 ) -> None:
     rows = (Row(prompt=str(index), answer=index) for index in range(count))

@@ -1,11 +1,8 @@
 """The Helm chart: what it renders is safe by default, and is what the processes need."""
 
 import os
-import re
 import secrets
-import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ import redis
 from deploy.chart_lint import CHART, problems, rendered, values_files
 from services.launch.options import free_ports
 from services.launch.redis import find_server, servers_here
-from services.process import die_with
+from services.runtime.process import die_with
 from services.store import Store
 
 EVERYTHING = CHART / "ci" / "everything.yaml"
@@ -45,7 +42,7 @@ def environment(container: Manifest) -> dict[str, Any]:
     return {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
 
 
-def test_it_lints_and_fits_kubernetes() -> None:
+def test_the_chart_lints_and_fits_kubernetes_schemas() -> None:
     assert list(problems()) == []
 
 
@@ -82,7 +79,7 @@ def test_only_the_gateway_is_reached_from_elsewhere() -> None:
     assert {s["spec"].get("type", "ClusterIP") for s in services.values()} == {"ClusterIP"}
 
 
-def test_the_reward_service_has_no_key_to_anything() -> None:
+def test_the_reward_service_has_neither_key_nor_redis() -> None:
     for _, pod in ((n, p) for n, p in pods(EVERYTHING) if n.endswith("-reward")):
         for container in pod["containers"]:
             assert "HEADRACE_REDIS_URL" not in environment(container)
@@ -108,7 +105,7 @@ def test_secrets_are_made_once_or_taken_from_yours() -> None:
                 assert key == {"secretKeyRef": {"name": "mine", "key": "api-key"}}, name
 
 
-def test_gpus_are_asked_for_and_without_them_the_cpu_images_run() -> None:
+def test_pods_request_gpus_or_run_the_cpu_images() -> None:
     (rollout,) = of_kind("Deployment", EVERYTHING)["rollout"]["spec"]["template"]["spec"][
         "containers"
     ]
@@ -121,7 +118,22 @@ def test_gpus_are_asked_for_and_without_them_the_cpu_images_run() -> None:
     assert cpu["image"].endswith("-cpu")
 
 
-def test_workers_follow_admission() -> None:
+def test_a_reward_service_that_loads_models_has_torch_and_gpus() -> None:
+    def reward(values: Path | None) -> Manifest:
+        pod = of_kind("Deployment", values)["reward"]["spec"]["template"]["spec"]
+        found: Manifest = pod["containers"][0]
+        return found
+
+    loading = reward(EVERYTHING)
+    assert loading["image"] == "registry.example/team/headrace-reward-models:1.2.3"
+    assert loading["resources"]["limits"]["nvidia.com/gpu"] == 2
+    assert environment(loading)["HEADRACE_REWARD_GPUS"] == "0,1"
+    assert loading["envFrom"] == [{"secretRef": {"name": "endpoint-keys"}}]
+    assert reward(None)["image"].startswith("headrace-reward:")
+    assert "nvidia.com/gpu" not in reward(None)["resources"]["limits"]
+
+
+def test_the_autoscaler_follows_groups_wanted() -> None:
     scaled = of_kind("ScaledObject", EVERYTHING)["rollout"]["spec"]
     (trigger,) = scaled["triggers"]
     assert trigger["metadata"]["url"].endswith(":8000/v1/load?pool=big")
@@ -129,7 +141,7 @@ def test_workers_follow_admission() -> None:
     assert "replicas" not in of_kind("Deployment", EVERYTHING)["rollout"]["spec"]
 
 
-def test_another_image_makes_another_job_since_one_cannot_be_changed() -> None:
+def test_an_upgrade_makes_another_learner_job() -> None:
     (defaults,) = of_kind("Job")
     (others,) = of_kind("Job", EVERYTHING)
     assert defaults != others
@@ -153,7 +165,7 @@ def in_chart(tmp_path: Path) -> Iterator[tuple[str, str]]:
     server.wait()
 
 
-async def test_its_redis_keeps_what_it_acknowledges_and_is_no_shell(
+async def test_the_charts_redis_is_durable_and_refuses_admin_commands(
     in_chart: tuple[str, str],
 ) -> None:
     url, password = in_chart
@@ -173,45 +185,14 @@ async def test_its_redis_keeps_what_it_acknowledges_and_is_no_shell(
     await store.close()
 
 
-def test_the_pods_of_a_learner_find_each_other(tmp_path: Path) -> None:
-    (job,) = of_kind("Job", EVERYTHING).values()
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    shell, flag, command = container["args"]
-    (port,) = free_ports("127.0.0.1", 1)
-    script = tmp_path / "rank.py"
-    script.write_text(
-        # One write: the ranks share a pipe.
-        "import os\nos.write(1, 'rank {RANK} {WORLD_SIZE}\\n'.format(**os.environ).encode())\n"
-    )
-    # As in the cluster, but for the name of the first pod and what the ranks do.
-    command = re.sub(r'"\$\{LEARNER_JOB\}-0\.headrace-learner:29400"', f"127.0.0.1:{port}", command)
-    command = command.replace("exec python", f"exec {shlex.quote(sys.executable)}")
-    command = command.replace("--nnodes 4", "--nnodes 2").replace("per-node gpu", "per-node 2")
-    command = command.replace("-m learner", f"--local-addr 127.0.0.1 {script}")
-    nodes = [
-        subprocess.Popen(
-            [shell, flag, command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=os.environ | {"JOB_COMPLETION_INDEX": str(index), "OMP_NUM_THREADS": "1"},
-            preexec_fn=die_with(os.getpid()),
-        )
-        for index in (1, 0)
-    ]
-    said = [node.communicate(timeout=100)[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0]
-    assert sorted("".join(said).split("\n"))[1:] == [f"rank {rank} 4" for rank in range(4)]
-
-
-def test_a_redis_of_yours_needs_its_password_from_you(tmp_path: Path) -> None:
+def test_an_external_redis_needs_an_existing_secret(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text("redis: {enabled: false}\nexternalRedis: {url: 'redis://redis.example'}\n")
     with pytest.raises(helm_python.HelmRenderError, match=r"global\.existingSecret is needed"):
         rendered(values)
 
 
-def test_the_reward_service_has_a_process_for_each_cpu_that_was_asked_for(tmp_path: Path) -> None:
+def test_the_reward_service_has_a_process_for_each_requested_cpu(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text("reward: {code: {enabled: true}}\n")
     asked_for = {"resourceFieldRef": {"resource": "requests.cpu"}}

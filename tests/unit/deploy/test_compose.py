@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[3]
@@ -25,24 +26,50 @@ def target(volume: str | dict[str, Any]) -> str:
     return re.sub(r"\$\{[^}]*\}", "source", volume).split(":")[1]
 
 
-def test_every_knob_is_explained_and_no_other_is() -> None:
+def test_env_example_explains_every_setting_of_compose() -> None:
     used = {name for file in FILES for name in re.findall(r"\$\{(\w+)", file.read_text())}
     explained = set(re.findall(r"^#(\w+)=", (ROOT / ".env.example").read_text(), re.M))
     assert explained - COMPOSE == used
 
 
-def test_what_is_said_to_be_the_default_is() -> None:
+def test_env_example_states_the_true_defaults() -> None:
     said = dict(re.findall(r"^#(\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.M))
     defaults = dict(re.findall(r"\$\{(\w+):-([^}]+)\}", FILES[0].read_text()))
     lists = {"HEADRACE_JUDGES", "HEADRACE_REWARD_MODELS", "HEADRACE_VERIFIERS"}
-    paths = {"HEADRACE_SECRETS", "HEADRACE_REWARD_ENDPOINT_KEYS"}
+    paths = {"HEADRACE_SECRETS", "HEADRACE_REWARD_ENDPOINT_KEYS", "HEADRACE_MODELS"}
     examples = lists | paths
     assert {n: said[n] for n in defaults if n not in examples} == {
         n: default for n, default in defaults.items() if n not in examples
     }
 
 
-def test_the_key_and_the_password_are_seen_by_those_alone_who_show_them() -> None:
+def test_the_hub_token_is_seen_by_what_downloads_models_and_by_nothing_else() -> None:
+    seeing = {
+        (file.name, name)
+        for file in FILES
+        for name, service in services(file).items()
+        if "HF_TOKEN" in service.get("environment", {})
+    }
+    assert seeing == {
+        ("docker-compose.yml", "learner"),
+        ("docker-compose.yml", "learner-cpu"),
+        ("compose.reward-models.yml", "reward"),
+        ("compose.reward-models-cpu.yml", "reward"),
+    }
+
+
+@pytest.mark.parametrize("profile", ["gpu", "cpu"])
+def test_a_reward_service_that_loads_models_has_torch(profile: str) -> None:
+    name = "compose.reward-models.yml" if profile == "gpu" else "compose.reward-models-cpu.yml"
+    reward = services(ROOT / "deploy" / name)["reward"]
+    assert reward["build"] == {"target": "reward-models", "args": {"PROFILE": profile}}
+    assert reward["image"].startswith("headrace-reward-models:")
+    stages = re.findall(r"^FROM (\S+) AS (\S+)", (ROOT / "deploy/Dockerfile").read_text(), re.M)
+    assert ("train", "reward-models") in stages
+    assert "/models" in map(target, reward["volumes"])
+
+
+def test_only_services_that_need_the_secrets_mount_them() -> None:
     seeing = {
         name
         for name, service in services(FILES[0]).items()
@@ -54,9 +81,12 @@ def test_the_key_and_the_password_are_seen_by_those_alone_who_show_them() -> Non
     }
 
 
-def test_no_container_has_rights_to_speak_of() -> None:
+def test_no_container_has_capabilities_or_a_writable_root() -> None:
+    base = services(FILES[0])
     for file in FILES:
-        for name, service in services(file).items():
+        for name, own in services(file).items():
+            # A file beside docker-compose.yml changes a service that is whole there.
+            service = base.get(name, {}) | own
             if "image" not in service:
                 continue
             assert service["read_only"] is True, name

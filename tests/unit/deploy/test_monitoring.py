@@ -17,7 +17,7 @@ def asked(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("file", ["alerts.yml", "grafana/boards/headrace.json"])
-def test_only_metrics_that_exist_are_asked_for(file: str) -> None:
+def test_boards_and_alerts_use_only_metrics_that_exist(file: str) -> None:
     exported = {re.sub(r"[^a-z_]", "_", f"headrace_{name}") for name in documented()}
     exported |= {name for name in documented() if name.startswith("headrace_")}
     assert len(asked(MONITORING / file)) > 2

@@ -36,7 +36,7 @@ def model(folder: Path) -> Path:
     return folder
 
 
-def test_a_target_that_no_layer_is_called_is_refused_with_those_there_are(tmp_path: Path) -> None:
+def test_a_lora_target_that_names_no_layer_is_refused_with_the_layers(tmp_path: Path) -> None:
     folder = model(tmp_path / "model")
     assert check_targets(folder, config("q_proj", "mlp.up_proj")) == []
     assert check_targets(folder, config()) == []
@@ -46,7 +46,7 @@ def test_a_target_that_no_layer_is_called_is_refused_with_those_there_are(tmp_pa
     ]
 
 
-def test_of_an_adapter_the_base_is_asked(tmp_path: Path) -> None:
+def test_lora_targets_of_an_adapter_are_those_of_its_base(tmp_path: Path) -> None:
     base, adapter = model(tmp_path / "model"), tmp_path / "adapter"
     adapter.mkdir()
     said = {"base_model_name_or_path": str(base)}
@@ -55,7 +55,7 @@ def test_of_an_adapter_the_base_is_asked(tmp_path: Path) -> None:
     assert "'k_proj' is no linear layer" in problem
 
 
-def test_where_no_file_can_be_read_the_learner_will_say(tmp_path: Path) -> None:
+def test_lora_targets_of_an_unreadable_model_are_not_checked(tmp_path: Path) -> None:
     assert check_targets(tmp_path, config("nothing")) == []
     (tmp_path / "model.safetensors").write_bytes(b"PK\x03\x04 a pickle in a zip")
     assert check_targets(tmp_path, config("nothing")) == []

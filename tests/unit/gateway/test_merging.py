@@ -23,7 +23,7 @@ def test_sections_merge_key_by_key_and_nothing_is_changed_in_place() -> None:
     assert GRPO["optimizer"]["lr"] == 1e-6
 
 
-def test_lists_are_replaced() -> None:
+def test_a_list_in_an_override_replaces_the_recipes_list() -> None:
     assert merged(GRPO, {"rewards": [{"verifier": "exact"}]})["rewards"] == [{"verifier": "exact"}]
 
 
@@ -68,7 +68,7 @@ def test_a_place_and_a_name_are_not_mixed() -> None:
         merged(GRPO, {"rewards": {"0": {"weight": 2}, "weight": 3}})
 
 
-def test_null_removes_an_optional_section() -> None:
+def test_null_in_an_override_removes_an_optional_section() -> None:
     base = {"evaluation": {"dataset": "test"}}
 
     assert merged(base, {"evaluation": None}) == {"evaluation": None}

@@ -5,13 +5,13 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.contracts.records import RunRecord, RunState
-from services.gateway.routes.metrics import Snapshot
+from services.gateway.routes.metrics import Scrape
 
 
 def test_components_whose_names_differ_in_one_sign_are_told_apart() -> None:
     run = RunRecord(
         id="9f3a", name="a", pool="p", kind="rl", state=RunState.RUNNING, config={}, created=0.0,
-        summary={
+        metrics={
             "reward/mean": 0.5,
             "reward/component/a-b": 0.25,
             "reward/component/a_b": 0.75,
@@ -19,7 +19,7 @@ def test_components_whose_names_differ_in_one_sign_are_told_apart() -> None:
         },
     )  # fmt: skip
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Snapshot(True, [run], [], []))
+    registry.register(Scrape(True, [run], [run], [], []))
 
     families = list(text_string_to_metric_families(generate_latest(registry).decode()))
 
@@ -37,6 +37,13 @@ def test_a_run_that_waits_its_turn_is_not_seen_to_stand_still() -> None:
     runs = [
         RunRecord(id=state, name=state, pool="p", kind="rl", state=state, config={}, created=0.0)
         for state in RunState
+        if not state.final
     ]
-    (steps,) = [f for f in Snapshot(True, runs, [], []).collect() if f.name == "headrace_run_step"]
-    assert {sample.labels["run"] for sample in steps.samples} == {"starting", "running", "paused"}
+    families = Scrape(True, runs, runs, [], []).collect()
+    (steps,) = [family for family in families if family.name == "headrace_run_step"]
+    assert {sample.labels["run"] for sample in steps.samples} == {
+        "starting",
+        "running",
+        "paused",
+        "cancelling",
+    }

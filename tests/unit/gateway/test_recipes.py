@@ -9,7 +9,7 @@ from services.contracts.config import parse_config
 
 
 @pytest.mark.parametrize("recipe", list_recipes(), ids=lambda recipe: recipe.name)
-def test_it_is_valid_and_says_when_to_use_it(recipe: Recipe) -> None:
+def test_a_recipe_is_valid_and_says_when_to_use_it(recipe: Recipe) -> None:
     given = {"data": {"dataset": "d"}}
     if recipe.config["model"].get("source") != "scratch":
         given["model"] = {"path": "org/model"}
@@ -75,3 +75,23 @@ def test_a_file_that_is_not_yaml_is_refused_by_line() -> None:
 def test_a_file_that_is_not_a_mapping_is_refused() -> None:
     with pytest.raises(UnknownRecipe, match="a recipe is a mapping"):
         read_recipe("mine.yaml", "- 1\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "training:\n  seed: 1\noptimizer: {lr: 1}\ntraining:\n  max_steps: 2\n",
+        "a:\n- b: 1\n  c: 2\n\n  b: 3\n",
+    ],
+)
+def test_a_key_that_a_recipe_has_twice_is_refused_with_its_lines(text: str) -> None:
+    with pytest.raises(
+        UnknownRecipe, match=r"the key '\w+' of line [12] is there again at line [45]"
+    ):
+        read_recipe("mine.yaml", text)
+
+
+def test_a_recipe_may_reuse_a_part_and_change_a_key_of_it() -> None:
+    text = "one: &part {a: 1, b: 2}\ntwo: {<<: *part, b: 3}\n"
+
+    assert read_recipe("mine.yaml", text).config["two"] == {"a": 1, "b": 3}

@@ -1,15 +1,16 @@
 """Who gets which core. Worked out by hand for machines from one core to sixteen."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.launch.cores import join_cores, physical_cores, plan_cores
+from services.launch.cores import CorePlan, bound_to, cores_here, plan_cores
 
 
-def machine(count: int) -> list[tuple[int, ...]]:
-    """`count` physical cores without hyper-threads."""
-    return [(id_,) for id_ in range(count)]
+def machine(count: int) -> list[int]:
+    return list(range(count))
 
 
 def test_two_cores_give_one_to_generation_and_one_to_training() -> None:
@@ -48,19 +49,6 @@ def test_a_side_that_does_not_run_takes_nothing() -> None:
     assert plan_cores(machine(2), rollouts=1, ranks=0).rollouts == ((0, 1),)
 
 
-def test_hyperthreads_stay_idle_while_there_are_whole_cores() -> None:
-    four_cores_eight_threads = [(0, 4), (1, 5), (2, 6), (3, 7)]
-    plan = plan_cores(four_cores_eight_threads, rollouts=1, ranks=1)
-    assert plan.rollouts == ((0, 1),)
-    assert plan.ranks == ((2,),)
-
-
-def test_two_threads_of_one_core_are_better_than_sharing_one() -> None:
-    plan = plan_cores([(0, 1)], rollouts=1, ranks=1)
-    assert plan.rollouts == ((0,),)
-    assert plan.ranks == ((1,),)
-
-
 def test_no_cores_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one core"):
         plan_cores([], 1, 1)
@@ -81,41 +69,31 @@ def test_engines_and_ranks_never_share_and_all_get_something(
     assert generating | training <= set(range(count))
 
 
-def test_environment_names_ids_for_vllm_and_a_thread_count_for_torch() -> None:
-    plan = plan_cores(machine(8), rollouts=1, ranks=1)
-    assert plan.rollout_environment(0) == {"VLLM_CPU_OMP_THREADS_BIND": "0,1,2,3"}
-    assert plan.learner_environment() == {"OMP_NUM_THREADS": "3"}
-
-
 def test_uneven_ranks_run_with_the_threads_the_smallest_has() -> None:
+    assert plan_cores(machine(8), 1, 1).learner_environment() == {"OMP_NUM_THREADS": "3"}
     assert plan_cores(machine(8), 2, 2).learner_environment() == {"OMP_NUM_THREADS": "1"}
 
 
-def test_siblings_as_the_kernel_writes_them() -> None:
-    assert physical_cores([0, 1, 2, 3], {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}) == [
-        (0, 2),
-        (1, 3),
-    ]
+def test_vllm_is_bound_to_its_cores() -> None:
+    assert bound_to((0, 1, 2)) == {"VLLM_CPU_OMP_THREADS_BIND": "0,1,2"}
 
 
-def test_an_affinity_mask_can_leave_half_a_core() -> None:
-    assert physical_cores([1, 2], {1: "0-1", 2: "2-3"}) == [(1,), (2,)]
-
-
-def test_a_core_without_topology_stands_alone() -> None:
-    assert physical_cores([0, 1], {}) == [(0,), (1,)]
+def test_cores_here_are_allowed_ones_and_all_of_them_where_parts_need_more() -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    assert set(cores_here(1)) <= set(allowed)
+    assert cores_here(10_000) == allowed
 
 
 def test_a_worker_that_joins_gets_an_even_share_of_the_cores_that_fewest_hold() -> None:
+    plan = CorePlan(generating=(0, 1, 2, 3), rollouts=(), ranks=())
     four = (0, 1, 2, 3)
-    assert join_cores(four, [four], 2) == (0, 1)
-    assert join_cores(four, [four, (0, 1)], 3) == (2,)
-    assert join_cores(four, [(0, 1)], 2) == (2, 3)
-    assert join_cores(four, [], 1) == four
-    assert join_cores((0,), [(0,), (0,)], 3) == (0,)
+    assert plan.joining([four], 2) == (0, 1)
+    assert plan.joining([four, (0, 1)], 3) == (2,)
+    assert plan.joining([(0, 1)], 2) == (2, 3)
+    assert plan.joining([], 1) == four
+    assert CorePlan((0,), (), ()).joining([(0,), (0,)], 3) == (0,)
 
 
 def test_workers_join_where_generation_was_planned_and_else_anywhere() -> None:
-    cores = [(0,), (1,), (2,), (3,)]
-    assert plan_cores(cores, 1, 1).generating == (0, 1)
-    assert plan_cores(cores, 0, 1).generating == (0, 1, 2, 3)
+    assert plan_cores(machine(4), 1, 1).generating == (0, 1)
+    assert plan_cores(machine(4), 0, 1).generating == (0, 1, 2, 3)

@@ -76,7 +76,7 @@ def test_two_parts_cannot_share_a_port() -> None:
         choose_ports(UpOptions(port=port, reward_port=port, redis_port=0))
 
 
-def test_port_out_of_range() -> None:
+def test_a_port_out_of_range_is_refused() -> None:
     with pytest.raises(LaunchError, match="--port 70000: a port is a number from 1 to 65535"):
         choose_ports(UpOptions(port=70000, reward_port=0, redis_port=0))
 

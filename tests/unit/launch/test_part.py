@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from services.launch.kept import how_it_ended, pause_before_restart
 from services.launch.part import LogFile
+from services.launch.supervised_part import how_it_ended, pause_before_restart
 
 
 def test_tail_shows_only_what_the_current_process_wrote(tmp_path: Path) -> None:

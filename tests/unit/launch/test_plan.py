@@ -15,7 +15,7 @@ FREE = UpOptions(port=0, reward_port=0, redis_port=0)
 
 
 def on_two_cores(rollouts: int, ranks: int) -> CorePlan:
-    return plan_cores([(0,), (1,)], rollouts, ranks)
+    return plan_cores([0, 1], rollouts, ranks)
 
 
 def part(plan: Plan, name: str) -> Part:
@@ -52,9 +52,10 @@ def test_processes_start_by_their_own_names(plan: Plan) -> None:
     assert learner[:3] == (sys.executable, "-m", "torch.distributed.run")
     assert learner[learner.index("--nproc-per-node") + 1] == "2"
     assert learner[-2:] == ("-m", "learner")
+    assert part(plan, "learner").environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
 
-def test_everyone_is_told_the_same_addresses(plan: Plan, tmp_path: Path) -> None:
+def test_all_parts_get_the_same_addresses(plan: Plan, tmp_path: Path) -> None:
     for name in ("gateway", "reward", "rollout-0", "learner"):
         environment = part(plan, name).environment
         assert environment["HEADRACE_REDIS_URL"] == plan.redis_url
@@ -98,7 +99,7 @@ def test_parts_elsewhere_are_reached_where_the_settings_say(
     assert environment["HEADRACE_REDIS_URL"] == "redis://big-box:6379/0"
 
 
-def test_an_accepted_loss_is_accepted_by_every_process(tmp_path: Path) -> None:
+def test_an_unsafe_redis_that_was_accepted_is_accepted_by_every_process(tmp_path: Path) -> None:
     options = UpOptions(
         port=0, reward_port=0, redis_url="redis://box:6379/0", allow_unsafe_redis=True
     )
@@ -108,13 +109,7 @@ def test_an_accepted_loss_is_accepted_by_every_process(tmp_path: Path) -> None:
         assert one.environment["HEADRACE_ALLOW_UNSAFE_REDIS"] == "true"
 
 
-def test_weaker_durability_is_passed_on_so_that_the_store_accepts_it(tmp_path: Path) -> None:
-    plan = make_plan(replace(FREE, redis_fsync="everysec"), tmp_path)
-    assert part(plan, "gateway").environment["HEADRACE_ALLOW_UNSAFE_REDIS"] == "true"
-    assert "appendfsync everysec" in (tmp_path / "redis" / "redis.conf").read_text()
-
-
-def test_another_terminal_in_any_folder_is_told_where_all_is(
+def test_another_terminal_gets_absolute_addresses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,5 @@
-"""One thread of torch: its threads wait for each other at every product, which in models this small
-takes longer than the product, and where other processes have the cores twenty times as long."""
+"""torch uses one thread. In small models its threads wait for each other longer than they compute,
+and twenty times as long if other processes have the cores."""
 
 import torch
 

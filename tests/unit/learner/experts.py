@@ -5,9 +5,8 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from learner.attention import use_packed_attention
-from learner.batch import Sample
-from learner.routing import OWN
+from learner.batch.samples import OWN, Sample
+from learner.model.packed_attention import use_packed_attention
 
 LAYERS, EXPERTS, USED = 3, 4, 2
 

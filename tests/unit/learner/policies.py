@@ -5,12 +5,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from torch import nn
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from learner.attention import use_packed_attention
-from learner.batch import Sample
-from learner.losses import Tokens
-from learner.models import LoadedModel, make_model
+from learner.batch.samples import Sample
+from learner.model.loading import LoadedModel, make_model
+from learner.model.logprobs import TokenLogprobs
+from learner.model.packed_attention import use_packed_attention
+from learner.model.references import Copies
+from learner.model.value_model import Critic
+from learner.objective.losses import Tokens
+from learner.optim.optimizers import Optimizers
+from learner.state import Progress, TrainingState
 from services.contracts.config.model import ScratchModel
 from services.contracts.trajectory import GroupHeader, TrajectoryGroup
 
@@ -32,6 +38,22 @@ def tiny_critic(labels: int = 1) -> LlamaForSequenceClassification:
         critic = LlamaForSequenceClassification(LlamaConfig(**unlabelled, num_labels=labels))
     use_packed_attention(critic)
     return critic
+
+
+def state_of(
+    policy: nn.Module | LoadedModel,
+    optimizers: Optimizers,
+    copies: Copies | None = None,
+    critic: Critic | None = None,
+    progress: Progress | None = None,
+) -> TrainingState:
+    """The training state around a policy, before the first step unless `progress` is another."""
+    if isinstance(policy, LoadedModel):
+        loaded, policy = policy, TokenLogprobs(policy.model, policy.autocast)
+    else:
+        loaded = LoadedModel(getattr(policy, "model", policy), None, torch.float32, True)
+    progress = progress or Progress("r", 0, 0, [("a", 0)], "base")
+    return TrainingState(loaded, policy, optimizers, progress, critic, copies or Copies())
 
 
 def logs(*ratios: float) -> torch.Tensor:
@@ -66,15 +88,15 @@ def random_samples(groups: int, per_group: int, seed: int = 0) -> list[Sample]:
         prompt = integer(2, 9)
         for number in range(per_group):
             length = integer(1, 12)
-            wanted = torch.zeros(prompt + length, dtype=torch.bool)
-            wanted[prompt:] = number != per_group - 1
-            k = int(wanted.sum())
+            loss_mask = torch.zeros(prompt + length, dtype=torch.bool)
+            loss_mask[prompt:] = number != per_group - 1
+            k = int(loss_mask.sum())
             samples.append(
                 Sample(
                     tokens=torch.randint(4, 20, (prompt + length,), generator=generator),
-                    wanted=wanted,
+                    loss_mask=loss_mask,
                     sampler_logprobs=-3.0 + 0.2 * torch.randn(k, generator=generator),
-                    behind=torch.randint(0, 2, (k,), generator=generator),
+                    staleness=torch.randint(0, 2, (k,), generator=generator),
                     advantage=float(torch.randn(1, generator=generator)),
                     group=group,
                     number=number,
@@ -84,7 +106,7 @@ def random_samples(groups: int, per_group: int, seed: int = 0) -> list[Sample]:
 
 
 def trajectory_group(rewards: list[float | None], **header: Any) -> TrajectoryGroup:
-    """A group of draw 5 with prompt [1, 7], whose sample i has the i + 2 tokens 10, 11, …; the
+    """A group of task 5 with prompt [1, 7], whose sample i has the i + 2 tokens 10, 11, …; the
     second token of each is not the policy's; the first was sampled at a:1, the others at a:2."""
     n = len(rewards)
     lengths = np.arange(2, 2 + n)
@@ -96,7 +118,7 @@ def trajectory_group(rewards: list[float | None], **header: Any) -> TrajectoryGr
         header=msgspec.structs.replace(
             GroupHeader(
                 run="r",
-                draw=5,
+                task=5,
                 attempt="x",
                 worker="w",
                 row=3,

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from learner.critic import Critic
-from learner.logprobs import PackedRow
-from learner.optimizers import Optimizers
-from learner.values import Moments
+from learner.model.logprobs import PackedRow
+from learner.model.value_model import Critic
+from learner.objective.value_loss import Moments
+from learner.optim.optimizers import Optimizers
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.policies import tiny_model

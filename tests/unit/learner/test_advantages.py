@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from learner.advantages import discounted_returns, group_advantages, whitened
+from learner.objective.advantages import discounted_returns, group_advantages, whitened
 from services.contracts.config.terms import (
     Advantage,
     GlobalWhiten,
@@ -25,7 +25,7 @@ def advantages(config: Advantage, *rewards: float) -> list[float]:
 MEAN, ZSCORE, LOO = GroupMean(type="group_mean"), GroupZScore(), LeaveOneOut(type="leave_one_out")
 
 
-def test_group_mean_is_the_distance_from_the_mean() -> None:
+def test_group_mean_is_the_difference_from_the_mean() -> None:
     assert advantages(MEAN, 1, 0, 0, 3) == [0.0, -1.0, -1.0, 2.0]
 
 
@@ -70,7 +70,7 @@ def test_leave_one_out_of_two_is_the_pairwise_difference() -> None:
     assert advantages(LOO, 0.75, -1.5) == [2.25, -2.25]
 
 
-def test_whitening_starts_from_rewards_or_from_their_distance_to_the_group() -> None:
+def test_whitening_starts_from_rewards_or_from_their_difference_from_the_group_mean() -> None:
     plain = GlobalWhiten(type="global_whiten")
     assert advantages(plain, 1, NAN, 0, 3) == [1.0, 0.0, 0.0, 3.0]
     assert advantages(plain, 5) == [5.0]

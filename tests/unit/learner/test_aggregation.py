@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from learner.aggregation import (
+from learner.objective.aggregation import (
     Counts,
     averaged_together,
     local_counts,
@@ -27,7 +27,7 @@ CONFIGS: list[Aggregation] = [
 ]
 
 
-def test_what_does_not_train_does_not_count() -> None:
+def test_sequences_without_tokens_in_the_loss_do_not_count() -> None:
     assert local_counts(LENGTHS, PROMPT) == Counts(tokens=12, sequences=3, prompts=2)
 
 
@@ -41,7 +41,9 @@ def test_what_does_not_train_does_not_count() -> None:
     ],
     ids=lambda value: getattr(value, "type", ""),
 )
-def test_weights(config: Aggregation, expected: list[float]) -> None:
+def test_each_aggregation_weighs_tokens_by_its_formula(
+    config: Aggregation, expected: list[float]
+) -> None:
     counts = local_counts(LENGTHS, PROMPT)
     weights = sequence_weights(config, LENGTHS, PROMPT, counts, max_tokens=10)
     assert weights.tolist() == pytest.approx(expected)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from learner import chat
-from learner.models import LoadedModel, save_description, weight_tensors
+from learner.model.loading import LoadedModel, save_description, weight_tensors
+from learner.tools import chat
 from services.contracts.config.data import Data
 from services.contracts.dataset import Row
 from services.contracts.rendering import compose, render
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_nothing_but_the_answer_is_said(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chat_prints_only_the_answer(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert chat.main([folder, "1+2=", "--max-tokens", "4"]) == 0
     said = capsys.readouterr()
     assert (said.out.count("\n"), said.err) == (1, "")

@@ -9,41 +9,41 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from learner.checkpoint import (
+from learner.distributed import Ranks
+from learner.model.loading import LoadedModel, load_critic, load_model
+from learner.model.logprobs import TokenLogprobs
+from learner.model.value_model import Critic, TokenValues, train_critic
+from learner.objective.compose import Objective
+from learner.objective.value_loss import Moments
+from learner.optim.optimizers import Optimizers
+from learner.persist.checkpoint import (
     CRITIC,
-    TrainingState,
+    CRITIC_OPTIMIZER,
     UnusableCheckpoint,
     capture,
-    load_critic_optimizer,
     load_optimizer,
+    load_random_state,
     retain,
     verify,
     write_checkpoint,
 )
-from learner.critic import Critic, TokenValues, train_critic
-from learner.distributed import Ranks
-from learner.logprobs import TokenLogprobs
-from learner.models import LoadedModel, load_critic, load_model
-from learner.objective import Objective
-from learner.optimizers import Optimizers
+from learner.state import Progress
 from learner.step import train_batch
-from learner.values import Moments
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from services.contracts.schema import SchemaMismatch
-from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model
+from tests.unit.learner.policies import random_samples, state_of, tiny_critic, tiny_model
 
-STATE = TrainingState("r1", 10, 10, 20, [("a", 0), ("b", 5)], "models/base")
+STATE = Progress("r1", 10, 10, [("a", 0), ("b", 5)], "models/base")
 VALUED = Algorithm.model_validate({"advantage": {"type": "gae"}, "critic": {}})
 CONFIGS: list[AdamW | MuonAdamW] = [AdamW(lr=1e-3), MuonAdamW(type="muon", lr=1e-3)]
 
 
 def step(loaded: LoadedModel, optimizers: Optimizers, seed: int) -> None:
     train_batch(
-        TokenLogprobs(loaded.model),
-        optimizers,
+        state_of(TokenLogprobs(loaded.model), optimizers),
         [random_samples(groups=2, per_group=3, seed=seed)],
         Objective(Algorithm(), 1.0, 12),
         1000,
@@ -59,7 +59,9 @@ def test_training_goes_on_exactly_where_the_checkpoint_was_made(
     loaded = tiny_model()
     optimizers = Optimizers(loaded.model, config)
     step(loaded, optimizers, 1)
-    folder = write_checkpoint(tmp_path, capture(loaded, optimizers, STATE), nothing)
+    folder = write_checkpoint(
+        tmp_path, capture(state_of(loaded, optimizers, progress=STATE)), nothing
+    )
     assert folder == tmp_path / "step-000010-b"
     (new := tmp_path / "new").touch()
     modes = {path.stat().st_mode for path in folder.rglob("*") if path.is_file()}
@@ -71,6 +73,7 @@ def test_training_goes_on_exactly_where_the_checkpoint_was_made(
     again_optimizers = Optimizers(again.model, config)
     assert verify(folder) == STATE
     load_optimizer(folder, again_optimizers)
+    load_random_state(folder)
     assert torch.equal(torch.rand(3), drawn)
     step(again, again_optimizers, 2)
     expected = loaded.model.state_dict()
@@ -84,7 +87,7 @@ def test_what_training_changes_after_the_copy_is_not_in_the_checkpoint(tmp_path:
     step(loaded, optimizers, 1)
     before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
     moments = {name: tensor.clone() for name, tensor in optimizers.tensors().items()}
-    captured = capture(loaded, optimizers, STATE)
+    captured = capture(state_of(loaded, optimizers, progress=STATE))
 
     step(loaded, optimizers, 2)
 
@@ -116,14 +119,15 @@ def test_a_critic_goes_on_exactly_where_the_checkpoint_was_made(
     loaded = tiny_model()
     critic = a_critic(config)
     critic_step(critic, 1)
-    captured = capture(loaded, Optimizers(loaded.model, config), STATE, critic)
+    optimizers = Optimizers(loaded.model, config)
+    captured = capture(state_of(loaded, optimizers, critic=critic, progress=STATE))
     critic_step(critic, 2)
     folder = write_checkpoint(tmp_path, captured, nothing)
     verify(folder)
 
     model = load_critic(str(folder / CRITIC), PretrainedModel(path="policy"), loaded.model)
     again = Critic(model, TokenValues(model), Optimizers(model, config), critic.config, Moments())
-    load_critic_optimizer(folder, again.optimizers)
+    load_optimizer(folder, again.optimizers, CRITIC_OPTIMIZER)
     critic_step(again, 2)
     expected = critic.model.state_dict()
     assert float(expected["score.weight"].abs().max()) > 0
@@ -136,7 +140,7 @@ def test_a_critic_goes_on_exactly_where_the_checkpoint_was_made(
 def test_the_units_of_a_critic_are_as_exact_as_they_were(tmp_path: Path) -> None:
     state = replace(STATE, critic_moments=(1 / 3, 2e-17, 0.1 + 0.2))
     loaded = tiny_model()
-    captured = capture(loaded, Optimizers(loaded.model, CONFIGS[0]), state)
+    captured = capture(state_of(loaded, Optimizers(loaded.model, CONFIGS[0]), progress=state))
     assert verify(write_checkpoint(tmp_path, captured, nothing)) == state
 
 
@@ -146,7 +150,7 @@ def nothing() -> None:
 
 def checkpoint(root: Path) -> Path:
     loaded = tiny_model()
-    captured = capture(loaded, Optimizers(loaded.model, CONFIGS[0]), STATE)
+    captured = capture(state_of(loaded, Optimizers(loaded.model, CONFIGS[0]), progress=STATE))
     return write_checkpoint(root, captured, nothing)
 
 
@@ -161,7 +165,7 @@ def test_a_checkpoint_is_a_hugging_face_folder(tmp_path: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
 
 
-def test_what_serves_a_checkpoint_finds_no_weights_but_the_model(tmp_path: Path) -> None:
+def test_a_server_of_a_checkpoint_finds_only_the_models_weights(tmp_path: Path) -> None:
     # vLLM reads every *.safetensors beside the config.
     found = [path.name for path in checkpoint(tmp_path).glob("*.safetensors")]
     assert found == ["model.safetensors"]
@@ -227,7 +231,7 @@ def test_a_learner_that_was_replaced_leaves_nothing(tmp_path: Path) -> None:
         raise RuntimeError("fenced")
 
     loaded = tiny_model()
-    captured = capture(loaded, Optimizers(loaded.model, CONFIGS[0]), STATE)
+    captured = capture(state_of(loaded, Optimizers(loaded.model, CONFIGS[0]), progress=STATE))
     with pytest.raises(RuntimeError, match="fenced"):
         write_checkpoint(tmp_path, captured, fenced)
     assert list(tmp_path.iterdir()) == []
@@ -240,7 +244,7 @@ LINEAGES = [("a", 0), ("b", 20), ("c", 30)]
 def left_after(root: Path, names: list[str], keep: int, step: int) -> list[str]:
     for name in names:
         (root / name).mkdir()
-    current = TrainingState("r1", step, step, 2 * step, LINEAGES, "models/base")
+    current = Progress("r1", step, step, LINEAGES, "models/base")
     (root / current.directory).mkdir(exist_ok=True)
     retain(root, keep, current)
     return sorted(path.name for path in root.iterdir())
@@ -287,6 +291,6 @@ def test_another_versions_checkpoint_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = checkpoint(tmp_path)
-    monkeypatch.setattr("learner.checkpoint.SCHEMA", 2)
-    with pytest.raises(SchemaMismatch, match="checkpoint step-000010-b has schema 1"):
+    monkeypatch.setattr("learner.persist.checkpoint.SCHEMA", 3)
+    with pytest.raises(SchemaMismatch, match="checkpoint step-000010-b has schema 2"):
         verify(folder)

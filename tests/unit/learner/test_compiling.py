@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from learner.compiling import compile_blocks
-from learner.logprobs import TokenLogprobs, packed_row
-from learner.models import UnusableModel
+from learner.model.compiling import compile_blocks
+from learner.model.loading import UnusableModel
+from learner.model.logprobs import TokenLogprobs, packed_row
 from tests.unit.learner.policies import tiny_model
 
 ROWS = [[5, 5], [9, 3, 7], [12, 2, 2, 6]]
@@ -28,7 +28,7 @@ def passes(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 @pytest.mark.timeout(300)
-def test_compiled_blocks_say_and_learn_the_same_for_any_row() -> None:
+def test_compiled_blocks_compute_and_learn_the_same_for_any_row() -> None:
     plain, compiled = tiny_model().model, tiny_model().model
     names = list(compiled.state_dict())
     compile_blocks(compiled)

@@ -19,7 +19,7 @@ from tests.unit.learner.threads import on_ranks
         ({}, "0"),
     ],
 )
-def test_a_start_is_told_from_earlier_ones_where_all_ranks_agree_on_it(
+def test_a_start_differs_from_earlier_ones_where_all_ranks_agree_on_it(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], told: str
 ) -> None:
     for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):

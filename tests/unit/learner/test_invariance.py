@@ -10,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.batch import Sample
+from learner.batch.returns import set_returns
+from learner.batch.samples import Sample
 from learner.distributed import Ranks
-from learner.logprobs import TokenLogprobs
-from learner.objective import Objective, set_returns
+from learner.model.logprobs import TokenLogprobs
+from learner.objective.compose import Objective
+from learner.objective.value_loss import Scale
 from learner.step import accumulate_gradients
-from learner.values import Scale
 from services.contracts.config.algorithm import Algorithm
 from tests.unit.learner.policies import random_samples, tiny_model
 from tests.unit.learner.threads import assert_same_gradients, mean_gradients
@@ -83,14 +84,16 @@ def batch(name: str) -> list[Sample]:
         if "kept" in name:
             # As many as the sample's number says, beside the token itself.
             among = torch.arange(2 + sample.number)
-            sample.kept = (sample.tokens[sample.wanted][:, None] + among).remainder(20).int()
+            sample.sampling_mask = (
+                (sample.tokens[sample.loss_mask][:, None] + among).remainder(20).int()
+            )
         if goal.algorithm.proximal.type == "recompute":
             sample.proximal_logprobs = near(sample.sampler_logprobs, 100 + number, 0.1)
         if goal.algorithm.kl.type != "none":
             sample.reference_logprobs = near(sample.sampler_logprobs, 200 + number, 0.1)
         if goal.algorithm.critic is not None:
             sample.values = near(torch.zeros(len(sample.sampler_logprobs) + 1), 300 + number)
-            sample.cut_off = number % 3 == 0
+            sample.truncated = number % 3 == 0
     return samples
 
 
@@ -115,7 +118,7 @@ def padded(sample: Sample, extra: int) -> Sample:
     return replace(
         sample,
         tokens=torch.cat([sample.tokens, torch.full((extra,), 5)]),
-        wanted=torch.cat([sample.wanted, torch.zeros(extra, dtype=torch.bool)]),
+        loss_mask=torch.cat([sample.loss_mask, torch.zeros(extra, dtype=torch.bool)]),
     )
 
 
@@ -141,15 +144,15 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
 
 def with_a_tool(sample: Sample) -> Sample:
     """The third token of the completion is a tool's."""
-    first = int(sample.wanted.nonzero()[0])
-    wanted = sample.wanted.clone()
-    wanted[first + 2] = False
+    first = int(sample.loss_mask.nonzero()[0])
+    loss_mask = sample.loss_mask.clone()
+    loss_mask[first + 2] = False
     keep = torch.arange(len(sample.sampler_logprobs)) != 2
     return replace(
         sample,
-        wanted=wanted,
+        loss_mask=loss_mask,
         sampler_logprobs=sample.sampler_logprobs[keep],
-        behind=sample.behind[keep],
+        staleness=sample.staleness[keep],
     )
 
 
@@ -171,7 +174,7 @@ def test_only_the_predictors_of_tokens_in_the_loss_have_a_gradient() -> None:
     has_gradient = (hidden.grad[0] != 0).any(1)
     # A position predicts the token after it: all others, the prompt's, the tool's and padding, have
     # exactly none.
-    expected = torch.cat([sample.wanted[1:], torch.tensor([False])])
+    expected = torch.cat([sample.loss_mask[1:], torch.tensor([False])])
     assert not expected[-4:].any()
     assert has_gradient.tolist() == expected.tolist()
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from learner.attention import use_packed_attention
-from learner.errors import USER_ERRORS
-from learner.logprobs import TokenLogprobs, head_logprobs, packed_row
+from learner.distributed import USER_ERRORS
+from learner.model.logprobs import TokenLogprobs, head_logprobs, packed_row
+from learner.model.packed_attention import use_packed_attention
 
 
 def reference(

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from learner.kl import adapted_beta, kl_estimate
-from learner.losses import log_ratio, policy_loss, sequence_mean
+from learner.objective.kl import adapted_beta, kl_estimate
+from learner.objective.losses import log_ratio, policy_loss, sequence_mean
 from services.contracts.config.terms import (
     AdaptiveBeta,
     CISPOLoss,
@@ -114,7 +114,9 @@ def test_a_sequence_without_tokens_has_mean_zero() -> None:
         ("k3", [0.5 + math.log(2) - 1, 4 - math.log(4) - 1], [0.5, -3.0]),
     ],
 )
-def test_kl_estimates(kind: str, values: list[float], slopes: list[float]) -> None:
+def test_each_kl_estimate_has_the_value_of_its_formula(
+    kind: str, values: list[float], slopes: list[float]
+) -> None:
     logprobs = logs(2.0, 0.25).requires_grad_()
     kl = kl_estimate(kind, logprobs, torch.zeros(2, dtype=torch.float64))  # type: ignore[arg-type]
     (grad,) = torch.autograd.grad(kl.sum(), logprobs)

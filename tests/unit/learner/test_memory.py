@@ -9,19 +9,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
-from learner.copies import Copies, PolicyCopy
-from learner.critic import Critic, TokenValues
 from learner.distributed import Ranks
-from learner.logprobs import CPU_VOCABULARY, TokenLogprobs, head_logprobs
-from learner.objective import Objective
-from learner.optimizers import Optimizers
+from learner.model.logprobs import CPU_VOCABULARY, TokenLogprobs, head_logprobs
+from learner.model.references import Copies, PolicyCopy
+from learner.model.value_model import Critic, TokenValues
+from learner.objective.compose import Objective
+from learner.objective.value_loss import Moments
+from learner.optim.optimizers import Optimizers
 from learner.step import train_batch
-from learner.values import Moments
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW
 from services.contracts.config.terms import GAE, RecomputeProximal, ReferenceKL
-from tests.unit.learner.policies import random_samples
+from tests.unit.learner.policies import random_samples, state_of
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 WORDS = 10 * CPU_VOCABULARY
@@ -67,8 +67,12 @@ def largest_of_a_step() -> tuple[int, int]:
     policy = model()
     with Largest() as largest:
         train_batch(
-            TokenLogprobs(policy),
-            Optimizers(policy, AdamW(lr=1e-3)),
+            state_of(
+                TokenLogprobs(policy),
+                Optimizers(policy, AdamW(lr=1e-3)),
+                Copies(reference=PolicyCopy(TokenLogprobs(model(1)))),
+                valued(),
+            ),
             [samples],
             Objective(
                 Algorithm(
@@ -83,8 +87,6 @@ def largest_of_a_step() -> tuple[int, int]:
             10_000,  # one micro-batch: nothing but the chunks keeps it small
             ALONE,
             lambda _: 1.0,
-            Copies(reference=PolicyCopy(TokenLogprobs(model(1)))),
-            valued(),
         )
     return sum(len(sample.sampler_logprobs) for sample in samples), largest.elements
 
@@ -94,8 +96,10 @@ def test_no_tensor_of_a_step_is_as_large_as_its_tokens_times_the_vocabulary() ->
     assert tokens * CPU_VOCABULARY <= largest < tokens * WORDS
 
 
-def test_without_chunks_there_would_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_chunks_a_tensor_is_as_large_as_tokens_times_the_vocabulary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole = partial(head_logprobs, vocabulary=WORDS)
-    monkeypatch.setattr("learner.logprobs.head_logprobs", whole)
+    monkeypatch.setattr("learner.model.logprobs.head_logprobs", whole)
     tokens, largest = largest_of_a_step()
     assert largest == tokens * WORDS

@@ -9,21 +9,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from learner.critic import Critic, TokenValues, train_critic
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
-from learner.logprobs import TokenLogprobs
-from learner.models import make_model
-from learner.objective import Objective
-from learner.optimizers import Config, Optimizers, check_in_backward
+from learner.model.loading import make_model
+from learner.model.logprobs import TokenLogprobs
+from learner.model.value_model import Critic, TokenValues, train_critic
+from learner.objective.compose import Objective
+from learner.objective.value_loss import Moments
+from learner.optim.optimizers import Config, Optimizers, check_in_backward
 from learner.step import train_batch
-from learner.values import Moments
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.optimizer import AdamW, AdamW8bit, MuonAdamW
-from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model
+from tests.unit.learner.policies import random_samples, state_of, tiny_critic, tiny_model
 from tests.unit.learner.unigrams import ALONE
 
 # Matrices of 64 · 64 = 4,096 entries, the fewest that are quantised.
@@ -144,8 +144,7 @@ def trained(config: Config, budget: int) -> tuple[dict[str, torch.Tensor], list[
     optimizers = Optimizers(model, config)
     metrics = [
         train_batch(
-            TokenLogprobs(model),
-            optimizers,
+            state_of(TokenLogprobs(model), optimizers),
             [random_samples(groups=3, per_group=3, seed=step + 10 * part) for part in (0, 1)],
             Objective(Algorithm(minibatches=2), 0.8, 12),
             budget,
@@ -180,8 +179,7 @@ def test_no_more_than_one_gradient_is_there_at_a_time() -> None:
     for part in optimizers.parts:
         part.register_step_pre_hook(count)
     train_batch(
-        TokenLogprobs(model),
-        optimizers,
+        state_of(TokenLogprobs(model), optimizers),
         [random_samples(groups=3, per_group=3)],
         Objective(Algorithm(), 0.8, 12),
         10_000,
@@ -252,7 +250,7 @@ def test_updates_in_the_backward_pass_are_taken_where_a_minibatch_fits() -> None
         (
             {"optimizer": {"in_backward": True}},
             "optimizer",
-            "max_grad_norm 1 is of all gradients together, which in_backward never has: set",
+            "max_grad_norm 1 needs all gradients at once, and in_backward frees them one by one",
         ),
         (
             {"training": {"tokens_per_microbatch": 1199}},
@@ -264,7 +262,7 @@ def test_updates_in_the_backward_pass_are_taken_where_a_minibatch_fits() -> None
         (
             {"algorithm": RL["algorithm"] | {"early_stop_kl": 0.1}},
             "",
-            "optimizer.in_backward makes an update before it is known whether",
+            "optimizer.in_backward updates before algorithm.early_stop_ratio",
         ),
         (
             {
@@ -297,7 +295,7 @@ def test_midtraining_adds_up_gradients() -> None:
         "data": {"dataset": "d"},
         "optimizer": {"type": "muon", "in_backward": True, "max_grad_norm": None},
     }
-    with pytest.raises(ConfigError, match="which midtraining takes: leave it out"):
+    with pytest.raises(ConfigError, match="which midtraining has: leave it out"):
         parse_config(raw)
 
 
@@ -309,7 +307,7 @@ def test_with_bfloat16_weights_gradients_and_moments_are_float32() -> None:
     policy = TokenLogprobs(model, torch.bfloat16)
     goal = Objective(Algorithm(), 0.8, 12)
     batch = [random_samples(groups=3, per_group=3)]
-    train_batch(policy, optimizers, batch, goal, 1000, ALONE, lambda _: 1.0)
+    train_batch(state_of(policy, optimizers), batch, goal, 1000, ALONE, lambda _: 1.0)
     assert {tensor.dtype for tensor in optimizers.state().values()} == {torch.float32}
     for name, parameter in model.named_parameters():
         assert parameter.dtype == torch.float32

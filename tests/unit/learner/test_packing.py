@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.packing import micro_batches, micro_batches_needed, share
+from learner.batch.packing import micro_batches, micro_batches_needed, share
 
 lengths_strategy = st.lists(st.integers(1, 50), max_size=40)
 

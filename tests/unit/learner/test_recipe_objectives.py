@@ -1,8 +1,8 @@
 """Each recipe's objective, composed by the learner, against its formula written out here; and what
 its critic learns, where it has one.
 
-Two groups of 10 and 3 answers: one answer was cut off, one has no reward, every second token is not
-the policy's. All in float64, loss and gradient.
+Two groups of 10 and 3 answers: one answer was truncated, one has no reward, every second token is
+not the policy's. All in float64, loss and gradient.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from statistics import fmean, stdev
 import pytest
 import torch
 
-from learner.batch import Sample
-from learner.critic import accumulate_value_gradients, learn_scale
-from learner.objective import Objective
+from learner.batch.samples import Sample
+from learner.model.value_model import accumulate_value_gradients, learn_scale
+from learner.objective.compose import Objective
 from recipes import find_recipe, list_recipes, merged
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.trajectory import TrajectoryGroup
@@ -150,24 +150,29 @@ def nanochat_grpo(answers: list[Answer]) -> torch.Tensor:
     return torch.stack(means).mean()
 
 
-def discounted(x: Answer, score: float, beta: float, decay: float) -> torch.Tensor:
-    """A_t = Σ_l decay^(l−t) δ_l, where each token earns −β·k1, and the last one the score."""
+def discounted(
+    x: Answer, score: float, beta: float, decay: float, after: float = 0.0
+) -> torch.Tensor:
+    """A_t = Σ_l decay^(l−t) δ_l, where each token earns −β·k1, and the last one the score; `after`
+    is the value after the last."""
     rewards = -beta * (x.prox - x.ref)
     rewards[-1] += score
     value = x.values[:-1]
-    delta = rewards + torch.cat([value[1:], torch.zeros(1)]) - value
+    delta = rewards + torch.cat([value[1:], torch.tensor([after], dtype=torch.float64)]) - value
     k = len(delta)
     parts = [sum(decay ** (j - t) * float(delta[j]) for j in range(t, k)) for t in range(k)]
     return torch.tensor(parts, dtype=torch.float64)
 
 
-# No answer has the 18 tokens that torchtune wants: every score is −3.
+# No answer has the 19 tokens that torchtune wants: every score is −3.
 def torchtune_advantages(x: Answer) -> torch.Tensor:
     return discounted(x, -3.0, 0.01, 0.95)
 
 
 def areal_advantages(x: Answer) -> torch.Tensor:
-    return discounted(x, x.score, 0.1, 1.0)
+    # Of a truncated answer AReaL takes the critic's value at the last token for the value after it.
+    truncated = ENDS[x.group][x.number] == "length"
+    return discounted(x, x.score, 0.1, 1.0, float(x.values[-1]) if truncated else 0.0)
 
 
 def over_tokens(answers: list[Answer], of: Callable[[Answer], torch.Tensor]) -> torch.Tensor:
@@ -276,7 +281,7 @@ def answers_of(samples: list[Sample], policy: Unigrams, temperature: float) -> l
         score = rewards[sample.number]
         if score is None:
             continue
-        p = (policy.logits / temperature).log_softmax(0)[sample.tokens[sample.wanted]]
+        p = (policy.logits / temperature).log_softmax(0)[sample.tokens[sample.loss_mask]]
         mu = sample.sampler_logprobs.double()
         unused = torch.full_like(mu, torch.nan)
         answers.append(
@@ -292,7 +297,7 @@ def answers_of(samples: list[Sample], policy: Unigrams, temperature: float) -> l
                 number=sample.number,
                 values=unused if sample.values is None else sample.values,
                 tokens=sample.tokens.tolist(),
-                places=sample.wanted.nonzero().squeeze(1).tolist(),
+                places=sample.loss_mask.nonzero().squeeze(1).tolist(),
             )
         )
     return answers

@@ -1,6 +1,7 @@
 """On the same recorded groups, 20 steps straight and 10, a checkpoint, and 10 more end in the same
 weights, bit for bit; with everything that a run carries from step to step."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from learner.checkpoint import capture, write_checkpoint
 from learner.distributed import Ranks
-from learner.models import save_description, weight_tensors
-from learner.orders import Order
-from learner.rl import advanced, fetch, prepare, train
-from learner.trainee import Trainee
+from learner.model.loading import save_description, weight_tensors
+from learner.persist.checkpoint import capture, write_checkpoint
+from learner.persist.restore import prepare
+from learner.rl import fetch, train
+from learner.state import TrainingState
+from learner.store.commands import Command
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.records import RunRecord, RunState
 from services.contracts.trajectory import encode
@@ -65,16 +67,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 class Recorded:
-    """Where a learner finds recorded groups: what it asks its link for."""
+    """Where a learner finds recorded groups, in place of its RunStore."""
 
     def __init__(self) -> None:
         self.blobs: list[bytes] = []
-        draw = torch.Generator().manual_seed(0)
+        task = torch.Generator().manual_seed(0)
         for number in range(STEPS * GROUPS):
-            rewards = torch.randint(0, 2, (3,), generator=draw).double().tolist()
-            group = trajectory_group(rewards, draw=number)
-            group.tokens = torch.randint(4, 20, (len(group.tokens),), generator=draw).numpy()
+            rewards = torch.randint(0, 2, (3,), generator=task).double().tolist()
+            group = trajectory_group(rewards, task=number)
+            group.tokens = torch.randint(4, 20, (len(group.tokens),), generator=task).numpy()
             self.blobs.append(encode(group))
+
+        self.trajectories = self
+
+    def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        return method(*arguments)
 
     def payloads(self, positions: list[int]) -> list[bytes]:
         return [self.blobs[position] for position in positions]
@@ -95,7 +102,7 @@ def start(root: Path) -> str:
     return str(folder)
 
 
-def begun(config: RLConfig, root: Path, checkpoint: Path | None) -> Trainee:
+def begun(config: RLConfig, root: Path, checkpoint: Path | None) -> TrainingState:
     record = RunRecord(
         id="r",
         name="r",
@@ -110,19 +117,17 @@ def begun(config: RLConfig, root: Path, checkpoint: Path | None) -> Trainee:
     return prepare(record, config, ALONE, Recorded(), Volume(root))  # type: ignore[arg-type]
 
 
-def advance(trainee: Trainee, config: RLConfig, steps: int) -> list[dict[str, float]]:
-    """So many steps on the recorded groups, beginning where `trainee` stands. Returns their
+def advance(state: TrainingState, config: RLConfig, steps: int) -> list[dict[str, float]]:
+    """So many steps on the recorded groups, beginning where `state` stands. Returns their
     metrics."""
-    link, rows = Recorded(), []
+    store, rows = Recorded(), []
     for _ in range(steps):
-        step = trainee.state.step + 1
+        step = state.progress.step + 1
         first = (step - 1) * GROUPS
         parts = [[[first, first + 1]], [[first + 2, first + 3]]]
-        order = Order("train", step, parts)
-        minibatches, _outcomes, _picked = fetch(order, config, ALONE, link, trainee.state)  # type: ignore[arg-type]
-        metrics = train(trainee, minibatches, config, ALONE, STEPS)
-        trainee.state = advanced(trainee.state, config, metrics, trainee.critic)
-        rows.append(metrics)
+        command = Command("train", step, parts)
+        batch = fetch(command, config, ALONE, store, state.progress)  # type: ignore[arg-type]
+        rows.append(train(state, batch.minibatches, config, ALONE, STEPS))
     return rows
 
 
@@ -141,10 +146,10 @@ def test_the_schedule_and_the_critics_warm_up_go_by_the_runs_steps(tmp_path: Pat
     assert rows[2]["train/lr"] == pytest.approx(rates[2])
 
 
-def weights(trainee: Trainee) -> dict[str, torch.Tensor]:
-    models: dict[str, nn.Module] = {"policy": trainee.loaded.model}
-    if trainee.critic:
-        models["critic"] = trainee.critic.model
+def weights(state: TrainingState) -> dict[str, torch.Tensor]:
+    models: dict[str, nn.Module] = {"policy": state.loaded.model}
+    if state.critic:
+        models["critic"] = state.critic.model
     return {
         f"{model} {name}": tensor.clone()
         for model, module in models.items()
@@ -153,7 +158,7 @@ def weights(trainee: Trainee) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_twenty_steps_are_ten_and_a_checkpoint_and_ten(tmp_path: Path, name: str) -> None:
+def test_twenty_steps_equal_ten_a_checkpoint_and_ten_bit_for_bit(tmp_path: Path, name: str) -> None:
     config = parse_config(RL | CONFIGS[name] | {"model": {"path": start(tmp_path)}})
     assert isinstance(config, RLConfig)
 
@@ -163,13 +168,13 @@ def test_twenty_steps_are_ten_and_a_checkpoint_and_ten(tmp_path: Path, name: str
 
     first = begun(config, tmp_path, None)
     advance(first, config, HALF)
-    folder = (tmp_path / first.state.path).parent
-    captured = capture(first.loaded, first.optimizers, first.state, first.critic)
+    folder = (tmp_path / first.progress.path).parent
+    captured = capture(first)
     second = begun(config, tmp_path, write_checkpoint(folder, captured, lambda: None))
-    assert second.state.step == HALF
+    assert second.progress.step == HALF
     advance(second, config, STEPS - HALF)
 
-    assert straight.state == second.state
+    assert straight.progress == second.progress
     expected, found = weights(straight), weights(second)
     assert expected.keys() == found.keys()
     for key, tensor in expected.items():

@@ -1,99 +1,90 @@
-"""Which answers of a batch are written down, and how."""
+"""From a group on the wire to samples: masks, advantages, token versions."""
 
+import numpy as np
 import pytest
 
-from learner.batch import group_samples
-from learner.models import UNKNOWN
-from learner.samples import choose, cut, described, pick
-from learner.staleness import Ancestry
+from learner.batch.lineage import Ancestry
+from learner.batch.samples import OWN, group_samples, token_staleness
 from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.terms import GlobalWhiten, GroupMean
-from services.contracts.samples import SampledAnswer
-from tests.unit.learner.policies import tiny_model, trajectory_group
+from services.contracts.config.router import Router
+from services.contracts.config.shaping import Shaping
+from services.contracts.config.terms import GroupMean
+from services.contracts.trajectory import decode, encode
+from tests.unit.learner.policies import trajectory_group
 
+LINE = Ancestry((("a", 0),))
 MEAN = Algorithm(advantage=GroupMean(type="group_mean"))
-WHITENED = Algorithm(advantage=GlobalWhiten(type="global_whiten"))
 
 
-@pytest.mark.parametrize(
-    ("step", "chosen"),
-    [
-        # The best and the worst of group 0, then sample 2 % 3 of group 1 and of group 0.
-        (2, [(0, 1), (0, 0), (1, 2), (0, 2)]),
-        # All of group 1 are the same: one of it; then sample 3 % 3 of each, then 4 % 3.
-        (3, [(1, 2), (0, 0), (1, 0), (0, 1)]),
-    ],
-)
-def test_the_best_and_the_worst_of_one_group_and_one_of_each_other(
-    step: int, chosen: list[tuple[int, int]]
-) -> None:
-    rewards = [[0.1, 0.9, 0.5], [1.0, 1.0, 1.0]]
-
-    assert choose(rewards, step, 4) == chosen
-    assert choose(rewards, step, 2) == chosen[:2]
+def test_a_sample_holds_what_was_sampled_and_trains_only_that() -> None:
+    group = decode(encode(trajectory_group([1.0, 0.0])))
+    first, second = group_samples(group, MEAN, 9, LINE, version=3, index=4)
+    assert first.tokens.tolist() == [1, 7, 10, 11]
+    assert first.loss_mask.tolist() == [False, False, True, False]
+    assert first.sampler_logprobs.tolist() == pytest.approx([-0.1])
+    assert first.staleness.tolist() == [2]
+    assert second.tokens.tolist() == [1, 7, 10, 11, 12]
+    assert second.loss_mask.tolist() == [False, False, True, False, True]
+    assert second.sampler_logprobs.tolist() == pytest.approx([-0.3, -0.5])
+    assert second.staleness.tolist() == [2, 1]
+    assert [first.advantage, second.advantage] == [0.5, -0.5]
+    assert first.group == second.group == 4
 
 
-def test_no_more_is_chosen_than_there_is_and_nothing_twice() -> None:
-    assert sorted(choose([[0.0, 1.0], [1.0, None]], 7, 64)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert choose([[None, None]], 1, 4) == [(0, 1), (0, 0)]
-    assert choose([[0.0, 1.0]], 1, 0) == []
-    # A rank without a share of the batch.
-    assert choose([], 1, 4) == []
+REPLAY = Algorithm(advantage=GroupMean(type="group_mean"), router=Router(replay=True))
 
 
-def test_an_answer_stands_there_as_it_was_sampled_with_all_that_it_earned() -> None:
-    # Prompt [1, 7]; the answers are 10 11 and 10 11 12.
-    tokenizer = tiny_model().tokenizer
-    group = trajectory_group([0.25, 1.0], components={"math": [0.0, 1.0], "format": [0.5, None]})
-    samples = group_samples(group, MEAN, 9, Ancestry((("a", 0),)), version=3, index=0)
-
-    (best, worst) = described(pick([group], samples, 4, 2), 4, MEAN, tokenizer)
-
-    bos, digit, *answer = tokenizer.convert_ids_to_tokens([1, 7, 10, 11, 12])
-    assert bos == "<bos>"
-    assert SampledAnswer(**best) == SampledAnswer(
-        step=4,
-        draw=5,
-        row=3,
-        prompt=bos + digit,
-        completion="".join(answer),
-        tokens=3,
-        reward=1.0,
-        status="correct",
-        components={"math": 1.0, "format": None},
-        advantage=0.375,
-        finish_reason="stop",
-        versions=[1, 2],
-    )
-    assert (worst["reward"], worst["advantage"]) == (0.25, -0.375)
-    assert (worst["completion"], worst["versions"]) == ("".join(answer[:2]), [1])
+def test_each_sample_replays_the_experts_of_its_prompt_and_its_own_tokens() -> None:
+    group = trajectory_group([1.0, 0.0])
+    # A layer with one expert a token: of the prompt's two, of the first answer's one that was
+    # through a layer, of the second's two.
+    group.experts = np.array([3, 250, 1, 5, 6], np.uint8).reshape(5, 1, 1)
+    group.routed = np.array([1, 2])
+    first, second = group_samples(decode(encode(group)), REPLAY, 9, LINE, version=3, index=0)
+    assert first.experts is not None
+    assert first.experts.flatten().tolist() == [3, 250, 1, OWN]
+    assert second.experts is not None
+    assert second.experts.flatten().tolist() == [3, 250, 5, 6, OWN]
+    without = group_samples(group, MEAN, 9, LINE, 3, 0)
+    assert [sample.experts for sample in without] == [None, None]
+    # Groups of before the run was resumed with replay.
+    old = group_samples(trajectory_group([1.0, 0.0]), REPLAY, 9, LINE, 3, 0)
+    assert [sample.experts for sample in old] == [None, None]
 
 
-def test_special_tokens_are_kept_and_no_blank_is_tidied_away() -> None:
-    tokenizer = tiny_model().tokenizer
-    group = trajectory_group([1.0])
-    group.tokens[:] = tokenizer.convert_tokens_to_ids([UNKNOWN, "<eos>"])
-    samples = group_samples(group, MEAN, 9, Ancestry((("a", 0),)), version=3, index=0)
-
-    (only,) = described(pick([group], samples, 1, 4), 1, MEAN, tokenizer)
-
-    assert only["completion"] == "<unk><eos>"
+def test_a_null_reward_masks_the_sample_and_leaves_the_statistics() -> None:
+    samples = group_samples(trajectory_group([1.0, None, 0.0]), MEAN, 9, LINE, 3, 0)
+    assert [sample.advantage for sample in samples] == [0.5, 0.0, -0.5]
+    assert [sample.trains for sample in samples] == [True, False, True]
+    assert len(samples[1].sampler_logprobs) == 0
+    assert not samples[1].loss_mask.any()
 
 
-def test_an_answer_without_an_advantage_of_its_own_says_so() -> None:
-    tokenizer = tiny_model().tokenizer
-    group = trajectory_group([1.0, None, 0.0])
-    samples = group_samples(group, MEAN, 9, Ancestry((("a", 0),)), version=3, index=0)
-    picked = pick([group], samples, 1, 3)
-
-    by_reward = {row["reward"]: row["advantage"] for row in described(picked, 1, MEAN, tokenizer)}
-
-    # The one whose verifier broke is not in the loss.
-    assert by_reward == {1.0: 0.5, 0.0: -0.5, None: None}
-    whitened = described(picked, 1, WHITENED, tokenizer)
-    assert [row["advantage"] for row in whitened] == [None, None, None]
+@pytest.mark.parametrize("reason", ["length", "deadline"])
+def test_a_truncated_sample_stays_in_the_statistics(reason: str) -> None:
+    group = trajectory_group([1.0, 0.0, 0.5], finish_reasons=["stop", reason, "stop"])
+    masking = MEAN.model_copy(update={"shaping": Shaping(mask_truncated=True)})
+    samples = group_samples(group, masking, 9, LINE, 3, 0)
+    assert [sample.trains for sample in samples] == [True, False, True]
+    assert [sample.advantage for sample in samples] == [0.5, -0.5, 0.0]
+    assert all(sample.trains for sample in group_samples(group, MEAN, 9, LINE, 3, 0))
 
 
-def test_a_long_text_loses_its_middle() -> None:
-    assert cut("abcdefghij", 10) == "abcdefghij"
-    assert cut("abcdefghijk", 4) == "ab\n[… 7 characters left out …]\njk"
+def test_rewards_are_clipped_before_advantages() -> None:
+    clipped = MEAN.model_copy(update={"shaping": Shaping(max_reward_clip=2.0)})
+    samples = group_samples(trajectory_group([9.0, 0.0]), clipped, 9, LINE, 3, 0)
+    assert [sample.advantage for sample in samples] == [1.0, -1.0]
+
+
+def test_length_and_end_of_an_answer_shape_its_reward() -> None:
+    # Answers of 2, 3 and 4 of at most 5 tokens: the last is 1 of 2 tokens into the buffer; the
+    # second was truncated, and its 1 is replaced by −1. Scores .5, −1, 1: mean 1/6.
+    group = trajectory_group([0.5, 1.0, 1.5], finish_reasons=["stop", "length", "stop"])
+    shaping = Shaping(penalise_no_eos=True, reward_penalty=-1.0, overlong_buffer=2)
+    samples = group_samples(group, MEAN.model_copy(update={"shaping": shaping}), 5, LINE, 3, 0)
+    advantages = [sample.advantage for sample in samples]
+    assert advantages == pytest.approx([0.5 - 1 / 6, -1 - 1 / 6, 1 - 1 / 6])
+
+
+def test_each_token_has_its_own_staleness() -> None:
+    assert token_staleness(trajectory_group([1.0, 0.0]), LINE, 4).tolist() == [3, 0, 3, 0, 2]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from learner.schedules import lr_share
+from learner.optim.schedules import lr_share
 from services.contracts.config.training import Schedule
 
 
@@ -13,6 +13,21 @@ def shares(schedule: Schedule, steps: list[int], total: int = 10) -> list[float]
 def test_warm_up_rises_linearly_and_is_never_zero() -> None:
     schedule = Schedule(type="constant", warmup_steps=3)
     assert shares(schedule, [0, 1, 2, 3, 9]) == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_warm_up_counts_batches_whatever_a_batch_is_cut_into() -> None:
+    schedule = Schedule(type="constant", warmup_steps=2)
+    # 2 batches of 4 updates: nine equal steps up, the ninth is the first at the peak.
+    rising = [lr_share(schedule, batch, 10, i, 4) for batch in (0, 1, 2) for i in range(4)]
+    assert rising == pytest.approx([*(n / 9 for n in range(1, 9)), 1, 1, 1, 1])
+
+
+def test_a_run_resumed_with_other_minibatches_goes_on_at_the_same_rate() -> None:
+    schedule = Schedule(type="linear")
+    for updates in (1, 4):
+        assert lr_share(schedule, 5, 10, 0, updates) == pytest.approx(0.5)
+    # The last update is one update's width from the end.
+    assert lr_share(schedule, 9, 10, 3, 4) == pytest.approx(1 / 40)
 
 
 def test_linear_falls_to_its_floor() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from learner.shaping import shaped_rewards
+from learner.objective.shaping import shaped_rewards
 from services.contracts.config.shaping import Shaping
 
 NAN = float("nan")
@@ -27,7 +27,7 @@ def scores(
     return shaped.tolist()
 
 
-def test_nothing_configured_changes_nothing() -> None:
+def test_shaping_without_configuration_changes_nothing() -> None:
     assert scores(Shaping(), [1.0, -2.5], [False, True], [1, 10]) == [1.0, -2.5]
 
 
@@ -80,6 +80,6 @@ def test_a_missing_reward_stays_missing() -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(shaping: dict[str, float], said: str) -> None:
+def test_contradictory_shaping_is_refused(shaping: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Shaping.model_validate(shaping)

@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
-from learner.aggregation import local_counts
-from learner.batch import Sample
-from learner.copies import Copies, PolicyCopy
+from learner.batch.samples import Sample
 from learner.distributed import Ranks
-from learner.logprobs import TokenLogprobs
-from learner.objective import Objective
-from learner.optimizers import Optimizers
+from learner.model.logprobs import TokenLogprobs
+from learner.model.references import Copies, PolicyCopy
+from learner.objective.aggregation import local_counts
+from learner.objective.compose import Objective
+from learner.optim.optimizers import Optimizers
+from learner.report.loss_metrics import Tally
 from learner.step import accumulate_gradients, train_batch
-from learner.tally import Tally
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.optimizer import AdamW
 from services.contracts.config.terms import (
@@ -29,7 +29,7 @@ from services.contracts.config.terms import (
     SequenceMean,
     TokenMean,
 )
-from tests.unit.learner.policies import random_samples, tiny_model
+from tests.unit.learner.policies import random_samples, state_of, tiny_model
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -81,7 +81,7 @@ def test_the_gradient_is_that_of_the_formula_in_float64() -> None:
     for sample in samples:
         logits = model(sample.tokens[None], use_cache=False).logits[0] / 0.8
         every = logits[:-1].log_softmax(-1).gather(1, sample.tokens[1:, None]).squeeze(1)
-        rho = (every[sample.wanted[1:]] - sample.sampler_logprobs.double()).exp()
+        rho = (every[sample.loss_mask[1:]] - sample.sampler_logprobs.double()).exp()
         a = sample.advantage
         total = total - torch.minimum(rho * a, rho.clamp(0.9, 1.15) * a).sum()
     tokens = sum(len(sample.sampler_logprobs) for sample in samples)
@@ -110,7 +110,7 @@ def test_reinforce_is_weighed_by_the_truncated_policy_over_the_sampler(proximal:
     for sample in samples:
         logits = model(sample.tokens[None], use_cache=False).logits[0] / 0.8
         every = logits[:-1].log_softmax(-1).gather(1, sample.tokens[1:, None]).squeeze(1)
-        logprobs = every[sample.wanted[1:]]
+        logprobs = every[sample.loss_mask[1:]]
         weight = (logprobs.detach() - sample.sampler_logprobs.double()).exp()
         cut += int((weight > 1.1).sum())
         total = total - (weight.clamp(max=1.1) * sample.advantage * logprobs).sum()
@@ -142,7 +142,7 @@ def own_logprobs(temperature: float) -> list[Sample]:
     policy = TokenLogprobs(tiny_model().model)
     for sample, values in _forward(policy, samples, temperature, 1000):
         sample.sampler_logprobs = values
-        sample.behind.zero_()
+        sample.staleness.zero_()
     return samples
 
 
@@ -165,10 +165,10 @@ def test_at_version_equality_there_is_no_mismatch_and_every_ratio_is_one() -> No
     assert tally.sums[0] == counts.tokens
 
 
-def test_sampler_and_policy_are_compared_also_where_all_tokens_are_behind() -> None:
+def test_sampler_and_policy_are_compared_also_where_all_tokens_are_stale() -> None:
     samples = own_logprobs(0.8)
     for sample in samples:
-        sample.behind += 1
+        sample.staleness += 1
         sample.sampler_logprobs = sample.sampler_logprobs - math.log(2)
     tally = Tally()
     policy = TokenLogprobs(tiny_model().model)
@@ -183,8 +183,8 @@ def test_an_answer_that_a_weight_update_interrupted_is_no_measure_of_the_sampler
     samples = own_logprobs(0.8)
     interrupted = samples[0]
     # Its last token was sampled under the trained version, over keys and values of the one before.
-    interrupted.behind = torch.ones_like(interrupted.behind)
-    interrupted.behind[-1] = 0
+    interrupted.staleness = torch.ones_like(interrupted.staleness)
+    interrupted.staleness[-1] = 0
     interrupted.sampler_logprobs = interrupted.sampler_logprobs - 0.1
     tally = Tally()
     policy = TokenLogprobs(tiny_model().model)
@@ -199,8 +199,7 @@ def test_recomputed_proximal_makes_the_ratio_one_whatever_the_sampler() -> None:
     model = tiny_model()
     goal = objective(proximal=RecomputeProximal(type="recompute"))
     metrics = train_batch(
-        TokenLogprobs(model.model),
-        Optimizers(model.model, AdamW(lr=1e-3)),
+        state_of(TokenLogprobs(model.model), Optimizers(model.model, AdamW(lr=1e-3))),
         [random_samples(groups=3, per_group=3)],
         goal,
         60,
@@ -217,14 +216,16 @@ def test_a_reference_equal_to_the_policy_adds_nothing_and_one_apart_pulls() -> N
     for seed in (0, 1):
         model = tiny_model()
         metrics = train_batch(
-            TokenLogprobs(model.model),
-            Optimizers(model.model, AdamW(lr=1e-3)),
+            state_of(
+                model,
+                Optimizers(model.model, AdamW(lr=1e-3)),
+                Copies(reference=PolicyCopy(TokenLogprobs(tiny_model(seed).model))),
+            ),
             [random_samples(groups=3, per_group=3)],
             goal,
             60,
             ALONE,
             lambda _: 1.0,
-            Copies(reference=PolicyCopy(TokenLogprobs(tiny_model(seed).model))),
         )
         kls.append(metrics["train/kl"])
     assert kls[0] == pytest.approx(0, abs=1e-9)
@@ -241,8 +242,7 @@ def test_every_minibatch_of_every_epoch_is_one_optimizer_step() -> None:
 
     parts = [random_samples(groups=2, per_group=3, seed=seed) for seed in (0, 1, 2)]
     train_batch(
-        TokenLogprobs(model.model),
-        Optimizers(model.model, AdamW(lr=1e-3)),
+        state_of(TokenLogprobs(model.model), Optimizers(model.model, AdamW(lr=1e-3))),
         parts,
         objective(minibatches=3, epochs_per_batch=2),
         60,
@@ -256,8 +256,7 @@ def test_a_batch_that_is_stopped_leaves_neither_an_update_nor_a_gradient() -> No
     model = tiny_model()
     before = {name: p.detach().clone() for name, p in model.model.named_parameters()}
     metrics = train_batch(
-        TokenLogprobs(model.model),
-        Optimizers(model.model, AdamW(lr=1.0)),
+        state_of(TokenLogprobs(model.model), Optimizers(model.model, AdamW(lr=1.0))),
         [random_samples(groups=3, per_group=3)],
         objective(early_stop_kl=1e-6),
         60,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from learner.optimizers import Optimizers
+from learner.optim.optimizers import Optimizers
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from tests.unit.learner.policies import tiny_model
 

@@ -1,4 +1,4 @@
-"""A policy small enough to write its objective down: it draws each token from one distribution."""
+"""A policy small enough to write its objective down: it tasks each token from one distribution."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from learner.batch import Sample, group_samples
+from learner.batch.lineage import Ancestry
+from learner.batch.returns import set_returns
+from learner.batch.samples import Sample, group_samples
 from learner.distributed import Ranks
-from learner.logprobs import PackedRow
-from learner.objective import Objective, set_returns
-from learner.staleness import Ancestry
+from learner.model.logprobs import PackedRow
+from learner.objective.compose import Objective
+from learner.objective.value_loss import Scale
+from learner.report.loss_metrics import Tally
 from learner.step import accumulate_gradients
-from learner.tally import Tally
-from learner.values import Scale
 from services.contracts.trajectory import TrajectoryGroup
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -60,7 +61,7 @@ def prepared(
             group, algorithm, objective.max_tokens, Ancestry((("a", 0),)), 3, index
         )
     for number, sample in enumerate(samples):
-        own = every[sample.tokens[sample.wanted]]
+        own = every[sample.tokens[sample.loss_mask]]
         if algorithm.proximal.type in ("recompute", "lagged"):
             sample.proximal_logprobs = near(own, 100 + number)
         if algorithm.kl.type != "none":

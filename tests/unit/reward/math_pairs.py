@@ -24,6 +24,9 @@ EQUAL: dict[str, list[tuple[str, str]]] = {
         ("3.", "3"),
         ("0.1 + 0.2", "0.3"),
         ("3.1415927", "3.14159265"),
+        ("1000,99", "1000.99"),
+        ("0,111", "0.111"),
+        ("2.74", "2,74"),
     ],
     "scientific": [
         ("1e3", "1000"),
@@ -144,6 +147,7 @@ EQUAL: dict[str, list[tuple[str, str]]] = {
         ("x = 1 or x = 2", "\\{1,2\\}"),
         ("\\pm 2", "\\{-2, 2\\}"),
         ("\\emptyset", "\\{\\}"),
+        ("1,22", "22,1"),
         ("\\{\\frac{1}{2}, 2\\}", "\\{0.5,2\\}"),
     ],
     "tuples and vectors": [
@@ -169,6 +173,16 @@ EQUAL: dict[str, list[tuple[str, str]]] = {
         ("New York", "\\text{New York}"),
         ("Yes", "yes"),
         ("even", "\\text{even}"),
+        ("$\\text{Evelyn}$", "$\\text{Evelyn}$"),
+        ("\\text{Evelyn}", "Evelyn"),
+        ("\\text{13}", "13"),
+    ],
+    "punctuation of the sentence": [
+        ("$\\frac{1}{3}.$", "$\\frac{1}{3}$"),
+        ("$\\frac{1}{3},$", "1/3"),
+        ("$\\sqrt{2}.$", "$\\sqrt{2}$"),
+        ("$(1,2).$", "(1,2)"),
+        ("\\[\\sqrt{3};\\]", "\\sqrt{3}"),
     ],
 }
 
@@ -187,6 +201,8 @@ DIFFERENT: dict[str, list[tuple[str, str]]] = {
         ("2.4999", "2.5"),
         ("3.14", "3.14159265"),
         ("3.1416", "\\pi"),
+        ("1000,98", "1000.99"),
+        ("0,11", "0.111"),
     ],
     "scientific": [
         ("1e4", "1000"),
@@ -271,5 +287,11 @@ DIFFERENT: dict[str, list[tuple[str, str]]] = {
         ("No", "Yes"),
         ("odd", "even"),
         ("pairs", "Paris"),
+        ("\\text{Evelyn}", "\\text{Carla}"),
+    ],
+    "punctuation of the sentence": [
+        ("$2^{10}.$", "$2$"),
+        ("$1/3.$", "$1$"),
+        ("$1, 2, 3, ...$", "$1, 2, 3$"),
     ],
 }

@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 from reward.models.batching import next_batch
 
 
-def test_all_go_at_once_if_they_fit() -> None:
+def test_a_batch_takes_all_conversations_if_they_fit() -> None:
     assert next_batch([10, 10, 10], batch_tokens=30) == [0, 1, 2]
 
 
-def test_the_oldest_goes_with_those_nearest_in_length() -> None:
+def test_a_batch_takes_the_oldest_and_those_nearest_in_length() -> None:
     # 12 · 3 = 36 fit into 40; with a fourth it would be 48, or 400 with the long one.
     assert next_batch([11, 100, 12, 1, 10], batch_tokens=40) == [0, 2, 4]
 
 
-def test_one_goes_even_if_it_does_not_fit() -> None:
+def test_a_batch_holds_one_conversation_even_if_it_does_not_fit() -> None:
     assert next_batch([100, 1], batch_tokens=40) == [0]
 
 

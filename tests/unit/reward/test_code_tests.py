@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reward.verifiers.base import BadReferenceError, Item
+from reward.verifiers.base import BadReferenceError
 from reward.verifiers.code import find_program
 from reward.verifiers.code_tests import Case, Suite, read_tests
 
@@ -24,11 +24,11 @@ from reward.verifiers.code_tests import Case, Suite, read_tests
         ({"language": "python", "test_cases": [{"input": "1", "output": "2"}]}, [Case("1", "2")]),
     ],
 )
-def test_forms(answer: Any, cases: list[Case]) -> None:
+def test_every_form_of_tests_is_read(answer: Any, cases: list[Case]) -> None:
     assert read_tests(answer) == Suite(cases)
 
 
-def test_humaneval() -> None:
+def test_a_humaneval_row_is_read() -> None:
     tests = read_tests(
         {"task_id": "0", "prompt": "def f(x):\n", "entry_point": "f", "test": "def check(c): c(1)"}
     )
@@ -37,7 +37,7 @@ def test_humaneval() -> None:
     assert tests == Suite([Case(code=code)], entry_point="f", prompt="def f(x):\n")
 
 
-def test_mbpp_with_imports() -> None:
+def test_imports_of_an_mbpp_row_are_read() -> None:
     tests = read_tests({"test_imports": ["import math"], "test_list": ["assert f(1)"]})
 
     assert tests.setup.strip() == "import math"
@@ -66,7 +66,7 @@ def test_calls_of_a_named_function(answer: Any, call: str) -> None:
      {"inputs": [None], "outputs": ["1"]}, {"fn_name": "f", "inputs": [1], "outputs": [1]},
      {"fn_name": "f", "inputs": ["{"], "outputs": ["1"]}],
 )  # fmt: skip
-def test_what_holds_no_tests_is_named(answer: Any) -> None:
+def test_a_reference_without_tests_is_refused(answer: Any) -> None:
     with pytest.raises(BadReferenceError):
         read_tests(answer)
 
@@ -91,23 +91,49 @@ FUNCTION = Suite([Case(code="check(candidate)")], "f", PROMPT)
         ("````python\nx = '''\n```\n'''\n````", "x = '''\n```\n'''\n"),
     ],
 )
-def test_the_program_in_a_completion(completion: str, program: str) -> None:
-    assert find_program(Item("code", "", completion, None, {}), ASSERTS) == program
+def test_the_last_block_of_python_is_the_program(completion: str, program: str) -> None:
+    assert find_program(completion, ASSERTS) == program
 
 
-def test_a_completion_that_continues_the_prompt() -> None:
-    found = find_program(Item("code", "", "    return 2 * x\n", None, {}), FUNCTION)
+def test_a_completion_may_continue_the_prompt() -> None:
+    found = find_program("    return 2 * x\n", FUNCTION)
 
     assert found == PROMPT + "    return 2 * x\n"
 
 
 def test_a_completion_that_writes_the_function_out_keeps_the_prompts_imports() -> None:
-    found = find_program(Item("code", "", "def f(x): return 2 * x\n", None, {}), FUNCTION)
+    found = find_program("def f(x): return 2 * x\n", FUNCTION)
 
     assert found == f"{PROMPT}\ndef f(x): return 2 * x\n"
 
 
-def test_a_prompt_in_words_is_no_part_of_the_program() -> None:
-    item = Item("code", "Write a function f.", "def f(x): return 2 * x\n", None, {})
+CHECK = "def check(candidate):\n    assert candidate(1) == 2\n"
+HUMANEVAL = Suite([Case(code=f"{CHECK}\n\ncheck(candidate)\n")], "f", PROMPT)
 
-    assert find_program(item, FUNCTION._replace(prompt="")) == "def f(x): return 2 * x\n"
+
+@pytest.mark.parametrize(
+    ("answer", "columns"),
+    [
+        (None, {"test": CHECK, "entry_point": "f", "prompt": PROMPT, "task_id": "1"}),
+        (CHECK, {"entry_point": "f", "prompt": PROMPT}),
+        ({"test": CHECK}, {"entry_point": "f", "prompt": PROMPT, "test_list": ["assert False"]}),
+        ({"entry_point": "f"}, {"test": CHECK, "prompt": PROMPT}),
+        ("    return 2 * x\n", {"test": CHECK, "entry_point": "f", "prompt": PROMPT}),
+    ],
+)
+def test_columns_provide_the_tests_that_the_answer_lacks(
+    answer: Any, columns: dict[str, Any]
+) -> None:
+    assert read_tests(answer, columns) == HUMANEVAL
+
+
+def test_tests_in_the_answer_win_over_those_of_a_column() -> None:
+    answer = {"inputs": ["1"], "outputs": ["3"]}
+
+    assert read_tests(answer, {"test": CHECK, "entry_point": "f"}).cases == [Case("1", "3")]
+
+
+@pytest.mark.parametrize("answer", ["    return 2 * x\n", "def f(x):\n    return x\n", CHECK])
+def test_text_that_cannot_fail_a_program_is_no_reference(answer: str) -> None:
+    with pytest.raises(BadReferenceError):
+        read_tests(answer, {"task_id": "HumanEval/0"})

@@ -18,7 +18,43 @@ from reward.verifiers.final_answer import find_answer, too_deep
         ("\\boxed{7} and then it was cut \\boxed{8", "7", "\\boxed"),
         ("\\fbox{7}", "7", "\\boxed"),
         ("\\boxed{}", "", "\\boxed"),
-        ("\\boxed{5}\n#### 6", "5", "\\boxed"),
+        ("\\boxed{-2} \\quad \\text{and} \\quad \\boxed{1}", "-2, 1", "\\boxed"),
+        ("$x = \\boxed{-2}$ or $x = \\boxed{1}$", "-2, 1", "\\boxed"),
+        ("\\boxed{-2}. Then add 3, which gives \\boxed{1}", "1", "\\boxed"),
+        ("\\boxed{12 $ and $13 }", "12  and 13", "\\boxed"),
+        ("\\boxed{\\$16,\\!386.20}", "\\$16,\\!386.20", "\\boxed"),
+        # Announced after the box
+        ("\\boxed{5}\n#### 6", "6", "####"),
+        ("\\boxed{5} is half. The final answer is $10$.", "$10$", "answer is"),
+        ("\\boxed{5} is half. **Final answer:** x = 10", "x = 10", "answer is"),
+        ("\\boxed{5} is half. <answer>10</answer>", "10", "<answer>"),
+        ("<answer>half of \\boxed{5}</answer>", "5", "\\boxed"),
+        (
+            "\\boxed{5}. The answer is about 10 miles per hour.",
+            "about 10 miles per hour",
+            "answer is",
+        ),
+        ("\\boxed{5} is half. The final answer is $x = 10$ apples", "$x = 10$ apples", "answer is"),
+        ("\\boxed{5} is half. The answer is [1, 2).", "[1, 2)", "answer is"),
+        ("\\boxed{5} days later. The answer is New York.", "New York", "answer is"),
+        ("\\boxed{5} days later.\n#### blue", "blue", "####"),
+        ("\\boxed{5}. The answer is $\\text{blue}$.", "$\\text{blue}$", "answer is"),
+        ("\\boxed{A} seems right. The answer is C.", "C", "answer is"),
+        # Words about an answer announce none
+        ("\\boxed{5}. The answer is 5 since 2 of 7 remain.", "5", "\\boxed"),
+        ("\\boxed{12}\nThe final answer is 12 dollars, which is less than 20.", "12", "\\boxed"),
+        ("\\boxed{5}. The answer is 5 (not 7).", "5", "\\boxed"),
+        ("\\boxed{42}. One might think the answer is 24, but that is a trap.", "42", "\\boxed"),
+        ("\\boxed{42}. The answer is 24 but only there", "42", "\\boxed"),
+        ("\\boxed{5}. The answer: 1) check 2) done", "5", "\\boxed"),
+        ("\\boxed{5}. The answer: 1) done", "5", "\\boxed"),
+        ("\\boxed{5}. The answer is not 7.", "5", "\\boxed"),
+        ("\\boxed{5}. The answer is correct.", "5", "\\boxed"),
+        ("\\boxed{5}. The answer is a", "5", "\\boxed"),
+        ("\\boxed{C}. The answer is Option C.", "C", "\\boxed"),
+        ("\\boxed{5}. I hope the answer is correct.", "5", "\\boxed"),
+        ("\\boxed{5}. The answer is obtained in 3 steps.", "5", "\\boxed"),
+        ("The answer is 4, no: \\boxed{5}", "5", "\\boxed"),
         ("<think>4</think><answer> 72 </answer>", "72", "<answer>"),
         ("<answer>1</answer> wait <answer>2</answer>", "2", "<answer>"),
         ("<answer>so \\boxed{2}</answer>", "2", "\\boxed"),
@@ -57,3 +93,5 @@ def test_a_megabyte_of_open_boxes_takes_linear_time() -> None:
     assert find_answer("\\boxed{" * 150_000) is None
     assert find_answer("<answer>" * 130_000) is None
     assert find_answer("answer is " * 100_000) is not None
+    assert find_answer("\\boxed{1}" * 50_000 + "answer is " * 50_000) is not None
+    assert find_answer("\\boxed{1}" + "$ " * 500_000 + "\\boxed{2}") is not None

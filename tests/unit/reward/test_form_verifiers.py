@@ -97,13 +97,15 @@ def test_the_form_of_a_megabyte_of_middles_takes_linear_time() -> None:
         ("b", "wrong", 0.0),
     ],
 )
-def test_xml_format(completion: str, status: str, reward: float) -> None:
+def test_xml_format_scores_elements_that_are_there_once_in_order(
+    completion: str, status: str, reward: float
+) -> None:
     verdict = score("xml_format", completion)
 
     assert (verdict.status, verdict.reward) == (status, reward), verdict.detail
 
 
-def test_xml_format_of_other_tags() -> None:
+def test_xml_format_takes_other_tags() -> None:
     params = {"tags": ["plan", "code", "test"], "whole_share": 0.25}
 
     assert score("xml_format", "<plan>a</plan><code>b</code>", **params).reward == 0.5  # .75 · 2/3
@@ -117,11 +119,11 @@ def test_xml_format_of_other_tags() -> None:
     ("part", "expected"),
     [("whole", "<think> a </think> b <answer>c</answer>"), ("thinking", "a"), ("answer", "c")],
 )
-def test_parts(part: Part, expected: str) -> None:
+def test_a_completion_is_split_into_thinking_and_answer(part: Part, expected: str) -> None:
     assert part_of(" <think> a </think> b <answer>c</answer>", part) == expected
 
 
-def test_parts_that_are_missing() -> None:
+def test_missing_parts_are_none() -> None:
     assert part_of("b", "thinking") is None
     assert part_of(" b ", "answer") == "b"
     assert part_of("a</think> b", "thinking") == "a"
@@ -149,7 +151,7 @@ def test_length_of_thinking_as_minimind_rewards_it() -> None:
 
 
 @pytest.mark.parametrize(("words", "reward"), [(10, 0.0), (11, -0.25), (14, -1.0), (99, -1.0)])
-def test_length_with_a_slope(words: int, reward: float) -> None:
+def test_length_falls_with_a_slope_outside_the_range(words: int, reward: float) -> None:
     verdict = score("length", "word " * words, unit="words", maximum=10, slope=4)
 
     assert verdict.reward == reward
@@ -180,7 +182,9 @@ def test_length_needs_a_range() -> None:
         ("a b c a b c</think> fine", {"part": "thinking"}, -0.25),
     ],
 )
-def test_repetition(completion: str, params: dict[str, object], reward: float) -> None:
+def test_repeated_ngrams_are_penalized(
+    completion: str, params: dict[str, object], reward: float
+) -> None:
     verdict = score("repetition", completion, **params)
 
     assert verdict.status == "scored"
@@ -201,7 +205,9 @@ def test_repetition(completion: str, params: dict[str, object], reward: float) -
         ("你好 $x + y$ \\(z\\) \\[w\\] ```\nprint(1)\n``` 吗", "chinese", 1.0),
     ],
 )
-def test_language(completion: str, script: str, reward: float) -> None:
+def test_language_is_the_share_of_letters_of_a_script(
+    completion: str, script: str, reward: float
+) -> None:
     verdict = score("language", completion, script=script)
 
     assert (verdict.status, verdict.reward) == ("scored", reward)
@@ -212,7 +218,7 @@ def test_language_with_a_minimum_is_all_or_nothing() -> None:
     assert score("language", "你好 ab", script="chinese", minimum=0.75).reward == 0.0
 
 
-def test_language_of_no_letters() -> None:
+def test_text_without_letters_has_no_language() -> None:
     verdict = score("language", "123", script="latin")
 
     assert (verdict.status, verdict.reward) == ("no_answer", 0.0)

@@ -7,7 +7,7 @@ from reward.frames import Unpacker, pack
 
 
 @given(st.lists(st.binary(max_size=50)), st.integers(min_value=1, max_value=60))
-def test_any_cut_of_the_stream_gives_back_the_frames(bodies: list[bytes], size: int) -> None:
+def test_frames_survive_any_cut_of_the_stream(bodies: list[bytes], size: int) -> None:
     stream = b"".join(len(body).to_bytes(4, "little") + body for body in bodies)
     unpacker = Unpacker()
 
@@ -18,5 +18,5 @@ def test_any_cut_of_the_stream_gives_back_the_frames(bodies: list[bytes], size: 
     assert received == bodies
 
 
-def test_a_packed_value_is_its_length_and_msgpack() -> None:
+def test_a_frame_is_a_length_and_msgpack() -> None:
     assert pack("a") == b"\x02\x00\x00\x00" + b"\xa1a"

@@ -38,7 +38,7 @@ TREE = {"type": "array", "items": {"$ref": "#"}}
         ("[" * 100_000, "unparsable"),
     ],
 )
-def test_scores(completion: str, status: str) -> None:
+def test_json_that_fits_the_schema_is_correct(completion: str, status: str) -> None:
     verdict = score("json_schema", completion, schema=PERSON)
 
     assert (verdict.status, verdict.reward) == (status, float(status == "correct")), verdict.detail
@@ -67,7 +67,7 @@ def test_references_that_the_schema_itself_answers_are_followed() -> None:
     assert score("json_schema", '{"left": "1"}', schema=schema).status == "wrong"
 
 
-def test_extract_whole_takes_nothing_around_the_json() -> None:
+def test_extract_whole_refuses_text_around_the_json() -> None:
     fenced = '```json\n{"name": "Ada"}\n```'
 
     assert score("json_schema", fenced, schema=PERSON, extract="whole").status == "unparsable"

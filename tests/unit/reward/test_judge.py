@@ -30,7 +30,7 @@ def test_the_number_after_the_last_marker_counts_if_it_is_on_the_scale(
     assert read_score(reply, JudgeParams()) == score
 
 
-def test_the_marker_may_be_another() -> None:
+def test_the_judges_marker_can_be_set() -> None:
     assert read_score("Note: 3", JudgeParams(marker="note", maximum=6)) == 3.0
 
 

@@ -1,6 +1,8 @@
 """The `math` verifier by value: completion, reference, and what it is worth."""
 
 import pytest
+from math_verify import parse, verify
+from pydantic import ValidationError
 
 from reward.verifiers.base import BadReferenceError, Item, Verdict
 from reward.verifiers.mathematics import MathParams, MathVerifier
@@ -85,6 +87,11 @@ EQUAL = [
     ("\\boxed{(-\\infty, 2) \\cup (3, \\infty)}", "(-\\infty,2)\\cup(3,\\infty)"),
     ("\\boxed{2, 1}", "\\{1, 2\\}"),
     ("\\boxed{1} and \\boxed{2}", "1, 2"),
+    ("\\boxed{-2} and \\boxed{1}", "1,-2"),
+    ("\\boxed{12 $ and $13}", "between $\\boxed{12\\text{ and }13}$"),
+    ("\\boxed{5} is half. Final answer: 10", "10"),
+    ("\\boxed{5}. The answer is 5 since 2 of 7 remain.", "5"),
+    ("\\boxed{12}\nThe final answer is 12 dollars, which is less than 20.", "12"),
     ("\\boxed{(3, 4)}", "(3, 4)"),
     (
         "\\boxed{\\begin{pmatrix}1 & 2\\\\3 & 4\\end{pmatrix}}",
@@ -212,6 +219,37 @@ def test_extract_marked_ignores_a_last_number() -> None:
 def test_extract_boxed_ignores_other_marks() -> None:
     assert score("The answer is 72", "72", extract="boxed").status == "no_answer"
     assert score("\\boxed{72}", "72", extract="boxed").status == "correct"
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("\\boxed{-2} and \\boxed{1}", "$1,-2$"),
+        ("\\boxed{5}. The final answer is $10$", "$10$"),
+        ("$\\text{13}$", "$13$"),
+        ("$2^{10}.$", "$2$"),
+        ("The answer is 72", "72"),
+        ("I do not know", "72"),
+    ],
+)
+def test_strictness_math_verify_gives_the_librarys_own_verdict(
+    completion: str, answer: str
+) -> None:
+    expected = verify(parse(answer), parse(completion))
+
+    verdict = score(completion, answer, strictness="math_verify")
+
+    assert verdict.reward == float(expected), verdict.detail
+
+
+def test_a_reference_that_math_verify_cannot_read_is_an_error_of_the_dataset() -> None:
+    with pytest.raises(BadReferenceError, match="math-verify reads nothing"):
+        score("72", "no idea", strictness="math_verify")
+
+
+def test_parameters_without_meaning_for_math_verify_are_refused() -> None:
+    with pytest.raises(ValidationError, match="do not go with strictness"):
+        score("72", "72", strictness="math_verify", worked_out=True)
 
 
 def test_worked_out_refuses_to_take_the_question_for_an_answer() -> None:

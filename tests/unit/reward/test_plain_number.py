@@ -49,7 +49,7 @@ from reward.verifiers.plain_number import PlainNumber, read_number, same_number
         ("-\\dfrac{3}{4}", Fraction(-3, 4)),
     ],
 )
-def test_reads_plain_numbers_exactly(text: str, value: int | Fraction) -> None:
+def test_plain_numbers_are_read_exactly(text: str, value: int | Fraction) -> None:
     number = read_number(text)
 
     assert number is not None
@@ -75,7 +75,7 @@ def test_reads_plain_numbers_exactly(text: str, value: int | Fraction) -> None:
         ),
     ],
 )
-def test_leaves_everything_else_alone(text: str) -> None:
+def test_text_that_may_not_be_a_plain_number_is_left_to_the_library(text: str) -> None:
     assert read_number(text) is None
 
 
@@ -104,7 +104,7 @@ def test_compares_to_six_decimals_only_where_a_decimal_point_is(
     assert same_number(second, first, places=6) is same
 
 
-def test_fewer_places_accept_rounded_answers() -> None:
+def test_fewer_decimals_accept_rounded_answers() -> None:
     third, rounded = PlainNumber(Fraction(1, 3), False), PlainNumber(Fraction(33, 100), True)
 
     assert same_number(third, rounded, places=2)

@@ -10,11 +10,11 @@ from reward.endpoints import Endpoint
 from reward.verifiers.base import Item, RemoteParams, RemoteVerifier, Verdict, Verifier, correct
 from reward.verifiers.mathematics import MathVerifier
 from reward.verifiers.registry import (
-    RegistryError,
+    UnusableError,
     build_registry,
-    nearest,
     param_problems,
     parse_params,
+    usable,
 )
 from reward.verifiers.remote import HttpVerifier
 
@@ -74,33 +74,59 @@ def test_the_own_verifier_of_the_documentation_works_as_it_stands(
 
 
 def test_a_url_may_not_take_the_name_of_a_verifier() -> None:
-    with pytest.raises(RegistryError, match="'math' exists already; choose another name"):
-        build_registry((), [HttpVerifier(Endpoint("math", "http://localhost:9"))])
+    registry = build_registry((), [HttpVerifier(Endpoint("math", "http://localhost:9"))])
+
+    assert isinstance(registry["math"], MathVerifier)
+    (refused,) = (one for one in registry.values() if not one.available)
+    assert "a verifier 'math' exists already" in refused.notice
+
+
+def test_a_verifier_in_a_file_is_found_whatever_else_has_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "math.py"
+    file.write_text(f"from {__name__} import Asked\nfrom beside import NAME\n")
+    (tmp_path / "beside.py").write_text("NAME = 1\n")
+
+    assert build_registry([f"{file}:Asked"])["asked"].available
 
 
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("no.such.module:Verifier", "cannot be imported"),
-        ("reward.verifiers.mathematics:Missing", "cannot be imported"),
-        ("reward.verifiers.mathematics", "cannot be imported"),
+        ("no.such.module:Verifier", "cannot be loaded: ModuleNotFoundError"),
+        ("/no/such/file.py:Verifier", "cannot be loaded: FileNotFoundError"),
+        ("reward.verifiers.mathematics:Missing", "cannot be loaded: AttributeError"),
+        ("reward.verifiers.mathematics", "has no known form"),
+        ("haiku=my.module:Mine", "has no known form"),
+        ('["haiku:Haiku"', "has no known form"),
         ("reward.verifiers.base:Item", "is not a class derived from"),
+        ("reward.verifiers.base:Verifier", "cannot be loaded: TypeError"),
         ("reward.verifiers.mathematics:MathVerifier", "exists already"),
     ],
 )
-def test_an_unusable_verifier_is_named(path: str, reason: str) -> None:
-    with pytest.raises(RegistryError, match=reason) as caught:
-        build_registry([path])
+def test_a_bad_verifier_disables_itself_and_says_why(path: str, reason: str) -> None:
+    registry = build_registry([path])
 
-    assert path in str(caught.value)
+    bad = registry[path]
+    assert not bad.available
+    assert reason in bad.notice
+    assert bad.notice.startswith(f"HEADRACE_VERIFIERS (--verifiers): {path!r}")
+    assert reason == "exists already" or "package.module:Class" in bad.notice
+    assert registry["math"].available
+
+
+def test_using_a_verifier_that_was_not_loaded_names_the_reason() -> None:
+    with pytest.raises(UnusableError, match=r"'haiku' does not exist.* Not loaded: HEADRACE_VERIF"):
+        usable(build_registry(["no_such:Haiku"]), "haiku", {})
 
 
 def test_the_nearest_name_is_offered() -> None:
-    assert nearest("maths", ["math", "exact"]) == "; did you mean 'math'?"
-    assert nearest("zzz", ["math", "exact"]) == ""
+    with pytest.raises(UnusableError, match=r"'maths' does not exist \(did you mean 'math'\?\)$"):
+        usable(build_registry(), "maths", {})
+    with pytest.raises(UnusableError, match=r"'zzz' does not exist; there is math, exact, "):
+        usable(build_registry(), "zzz", {})
 
 
-def test_of_many_bad_parameters_a_few_are_named() -> None:
+def test_only_the_first_ten_bad_parameters_are_named() -> None:
     verifier = MathVerifier()
 
     with pytest.raises(ValidationError) as caught:

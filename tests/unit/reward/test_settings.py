@@ -26,6 +26,37 @@ def test_names_stand_for_urls_folders_and_keys() -> None:
     }
 
 
+def test_models_that_are_loaded_here_take_the_gpus_in_turn() -> None:
+    settings = RewardSettings(
+        reward_models=["a=/models/a", "far=http://rm:8000", "b=/models/b", "c=/models/c"],
+        reward_gpus="2, GPU-7f",
+    )
+
+    loaded = {n: one.gpu for n, one in settings.model_places.items() if isinstance(one, Options)}
+    assert loaded == {"a": "2", "b": "GPU-7f", "c": "2"}
+
+
+@pytest.mark.parametrize(
+    ("given", "classes", "endpoints"),
+    [
+        ('["a:A", "b=http://b"]', ["a:A"], ["b"]),
+        ("a:A, b=http://b", ["a:A"], ["b"]),
+        ("", [], []),
+        ("a=A:B", ["a=A:B"], []),
+        ('["a:A"', ['["a:A"'], []),
+    ],
+)
+def test_the_variable_for_verifiers_takes_any_text(
+    given: str, classes: list[str], endpoints: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_VERIFIERS", given)
+
+    settings = RewardSettings()
+
+    assert settings.verifier_classes == classes
+    assert [endpoint.name for endpoint in settings.verifier_endpoints] == endpoints
+
+
 def test_a_key_is_not_shown() -> None:
     assert "secret" not in repr(Endpoint("strict", "http://judge", "secret"))
 
@@ -36,10 +67,9 @@ def test_a_key_is_not_shown() -> None:
         ({"judges": ["http://judge:8000"]}, "must be name=value"),
         ({"judges": ["a=http://x", "a=http://y"]}, "'a' is given twice"),
         ({"judges": ["a=judge:8000"]}, "'a' needs a URL"),
-        ({"verifiers": ["haiku=my.module:Mine"]}, "'haiku' needs a URL"),
         ({"endpoint_keys": {"b": "k"}}, "no judge, reward model or verifier is named 'b'"),
     ],
 )
-def test_what_makes_no_sense_is_said(given: dict[str, object], said: str) -> None:
+def test_wrong_settings_are_named(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         RewardSettings.model_validate(given)

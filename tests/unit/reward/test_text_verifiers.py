@@ -25,7 +25,7 @@ from tests.unit.reward.scoring import score
         ("regex", "abc", None, {"pattern": "B", "ignore_case": True}, "correct"),
     ],
 )
-def test_scores(
+def test_text_verifiers_compare_the_completion_as_it_is(
     name: str, completion: str, answer: object, params: dict[str, object], status: str
 ) -> None:
     verdict = score(name, completion, answer, **params)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout.samples import Sample, Span
+from rollout.vllm.response import Sample, Span
 
 WORDS = [
     "<eos>",

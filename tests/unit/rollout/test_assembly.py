@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from rollout.assembly import Origin, assemble, oldest_tag
-from rollout.combining import SampleScore
 from rollout.episodes import Completion
-from rollout.samples import Span
+from rollout.rewards.combine import SampleScore
+from rollout.vllm.response import Span
+from rollout.work.assembly import Origin, assemble, oldest_tag
 from services.contracts.trajectory import decode, encode
 
 ORIGIN = Origin("run1", 17, "attempt", "w1", 4, "aa", 1.0, 2.0, 3.0)
@@ -45,10 +45,10 @@ def test_a_group_survives_the_wire_token_for_token():
     assert group.header.sampled_reward == 0.25
     assert group.header.components == {"math": [1.0, None]}
     assert group.header.finish_reasons == ["stop", "length"]
-    assert (group.header.draw, group.header.row, group.header.lineage) == (17, 4, "aa")
+    assert (group.header.task, group.header.row, group.header.lineage) == (17, 4, "aa")
 
 
-def test_routing_that_is_to_be_replayed_goes_with_the_group():
+def test_expert_routing_is_part_of_the_group():
     first = completion([5, 6], [1, 1], [Span(0, 2, "aa:3")])
     second = completion([8], [1], [Span(0, 1, "aa:3")])
     first.experts = np.array([[[1, 2]], [[3, 4]], [[5, 6]]], np.uint8)

@@ -8,7 +8,7 @@ import pytest
 
 from rollout.episodes import Completion, UnusableEpisode, load_episode
 from rollout.episodes.arithmetic import calculate
-from rollout.samples import Sample, Span
+from rollout.vllm.response import Sample, Span
 from services.contracts.config.episodes import Calculator
 from services.contracts.dataset import Row
 from tests.unit.rollout.episodes import Told, WordTokenizer, ids, sample
@@ -90,7 +90,7 @@ def test_a_token_may_end_one_call_and_begin_the_next() -> None:
     assert words(completion) == "[+][2]{2}<eos>"
 
 
-def test_what_was_sampled_behind_a_call_without_its_result_is_dropped() -> None:
+def test_tokens_sampled_after_a_call_without_its_result_are_dropped() -> None:
     """vLLM goes on where a request was interrupted within the marker."""
     late = sample(["[", "2", "]", "so ", "9", "<eos>"])
     completion, sampler = one(late, sample([" is ", "2", "<eos>"]))
@@ -104,7 +104,9 @@ def test_what_was_sampled_behind_a_call_without_its_result_is_dropped() -> None:
     [["[", "2", "/", "0", "]"], ["[", "]"], ["so ", "]"], ["[", "2", "*", "*", "2", "]"]],
     ids=["no value", "nothing to work out", "no call had begun", "a power"],
 )
-def test_what_cannot_be_worked_out_gets_no_output_and_the_answer_goes_on(call: list[str]) -> None:
+def test_an_expression_without_a_value_gets_no_output_and_the_answer_goes_on(
+    call: list[str],
+) -> None:
     completion, sampler = one(sample(call), sample(["so ", "<eos>"]))
     assert words(completion) == "".join(call) + "so <eos>"
     assert completion.loss_mask.all()
@@ -150,7 +152,7 @@ def test_each_answer_of_a_prompt_goes_on_by_itself() -> None:
     assert sorted(asked[3] for asked in sampler.asked[1:]) == [1, 2]
 
 
-def test_a_marker_that_the_tokenizer_cannot_say_is_refused() -> None:
+def test_a_marker_that_the_tokenizer_cannot_encode_is_refused() -> None:
     class WithoutBrackets(WordTokenizer):
         def decode(self, token_ids: object, **options: object) -> str:
             return super().decode(token_ids).replace("[", "?")
@@ -192,6 +194,6 @@ def test_the_calculator_knows_arithmetic_and_count_alone(text: str, value: str |
     assert calculate(text) == value
 
 
-def test_the_longest_expression_is_worked_out_at_once() -> None:
+def test_the_longest_expression_takes_no_time() -> None:
     assert calculate("9" * 128 + "*" + "9" * 127) == str((10**128 - 1) * (10**127 - 1))
     assert calculate("-" * 255 + "1") == "-1"

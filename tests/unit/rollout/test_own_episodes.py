@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rollout.episodes import Completion, UnusableEpisode, checked, load_episode
-from rollout.samples import Span
+from rollout.vllm.response import Span
 from services.contracts.config.episodes import OwnEpisode, own_episodes
 from tests.unit.rollout.episodes import WordTokenizer
 
@@ -42,7 +42,7 @@ def own(name: str, **options: object) -> OwnEpisode:
 
 
 @pytest.mark.usefixtures("installed")
-def test_it_is_made_with_the_configs_options() -> None:
+def test_an_episode_type_gets_the_configs_options() -> None:
     assert own_episodes() == ["guessing", "other"]
     assert load_episode(own("guessing", rounds=3), WordTokenizer()).rounds == 3  # type: ignore[attr-defined]
 
@@ -57,7 +57,9 @@ def test_it_is_made_with_the_configs_options() -> None:
     ],
     ids=["unknown", "options", "no episode"],
 )
-def test_what_cannot_be_used_is_said(episode: OwnEpisode, said: str) -> None:
+def test_an_unusable_episode_type_is_refused_with_the_reason(
+    episode: OwnEpisode, said: str
+) -> None:
     with pytest.raises(UnusableEpisode, match=said):
         load_episode(episode, WordTokenizer())
 
@@ -73,7 +75,7 @@ def completion(mask: list[bool], spans: list[Span], logprobs: int = 3) -> Comple
     )
 
 
-def test_what_was_sampled_and_what_was_put_in_may_alternate() -> None:
+def test_sampled_and_inserted_tokens_may_alternate() -> None:
     spans = [Span(0, 1, "a:1"), Span(2, 3, "a:2")]
     good = [completion([True, False, True], spans), completion([False] * 3, [])]
     assert checked(good, 2) == good
@@ -90,6 +92,8 @@ def test_what_was_sampled_and_what_was_put_in_may_alternate() -> None:
     ],
     ids=["none", "too many", "mask", "logprobs", "not sampled"],
 )
-def test_what_would_be_trained_wrongly_is_refused(completions: list[Completion], said: str) -> None:
+def test_wrong_completions_of_an_episode_are_refused(
+    completions: list[Completion], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         checked(completions, 1)

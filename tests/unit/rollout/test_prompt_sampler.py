@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rollout.continuing import mixed
-from rollout.groups import PromptSampler
-from rollout.policy import PastDeadline
-from rollout.samples import Sample
+from rollout.vllm.client import PastDeadline
+from rollout.vllm.response import Sample
+from rollout.vllm.resume import mixed
+from rollout.work.group import PromptSampler
 from services.contracts.config.rollout import Sampling
 from tests.unit.rollout.episodes import EOS, WordTokenizer, sample
 
@@ -57,7 +57,7 @@ def test_a_completion_is_as_long_as_the_run_and_the_context_allow() -> None:
 
 
 @pytest.mark.parametrize("there", [(17, 12), (20, 10)], ids=["max_tokens", "context"])
-def test_nothing_is_asked_where_no_token_is_left(there: tuple[int, int]) -> None:
+def test_no_request_is_sent_without_room_for_a_token(there: tuple[int, int]) -> None:
     policy = Asked()
     length, done = there
     one = sampler(policy, Sampling(max_tokens=12))
@@ -73,14 +73,14 @@ def test_each_turn_of_each_completion_has_random_numbers_of_its_own() -> None:
     assert asked(one, policy, [7] * 4, 1, "", 1, 3)["seed"] == mixed(10, 3)
 
 
-def test_a_text_that_is_one_token_of_its_own_is_stopped_at_by_its_id() -> None:
+def test_a_stop_text_that_is_an_added_token_stops_by_its_id() -> None:
     policy = Asked()
     params = asked(sampler(policy, Sampling(stop_token_ids=[5])), policy, [7], 1, "<eos>")
     assert params["stop_token_ids"] == [EOS, 5]
     assert "stop" not in params
 
 
-def test_any_other_text_is_looked_for_by_vllm() -> None:
+def test_any_other_stop_text_is_passed_to_vllm() -> None:
     policy = Asked()
     params = asked(sampler(policy, Sampling()), policy, [7], 1, "]")
     assert params["stop"] == ["]"]

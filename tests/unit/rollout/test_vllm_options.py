@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from rollout.adapter_slot import slot_for
-from rollout.vllm_options import command_line, environment, fingerprint, flag, with_memory
+from rollout.vllm.options import command_line, environment, fingerprint, flag, with_memory
+from rollout.vllm_plugin.lora_slot import slot_for
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.vllm import VLLM
 
 MODEL = Path("/data/runs/r1/model")
+SOCKET = Path("/s")
 
 
 def options_of(arguments: list[str]) -> dict[str, str | None]:
@@ -24,11 +25,12 @@ def options_of(arguments: list[str]) -> dict[str, str | None]:
     return found
 
 
-def test_the_server_listens_on_loopback_with_dummy_weights_and_the_safetensors_engine():
-    options = options_of(command_line(MODEL, VLLM(max_model_len=512), "float32", 9000, "cpu"))
+def test_the_server_listens_on_its_socket_with_dummy_weights_and_the_safetensors_engine():
+    options = options_of(command_line(MODEL, VLLM(max_model_len=512), "float32", SOCKET, "cpu"))
 
     assert options["--model"] == str(MODEL)
-    assert (options["--host"], options["--port"]) == ("127.0.0.1", "9000")
+    assert options["--uds"] == str(SOCKET)
+    assert "--port" not in options
     assert options["--load-format"] == "dummy"
     assert options["--dtype"] == "float32"
     assert options["--logprobs-mode"] == "processed_logprobs"
@@ -51,9 +53,9 @@ def test_an_adapter_is_the_policy_beside_weights_that_the_server_reads_itself(
     tmp_path: Path, rank: int, room: str
 ):
     model = adapted_model(tmp_path / "model", rank)
-    slot = slot_for(model)
+    slot = slot_for(model, tmp_path)
     assert slot is not None
-    arguments = command_line(model, VLLM(), "float32", 1, "cpu", slot=slot)
+    arguments = command_line(model, VLLM(), "float32", SOCKET, "cpu", slot=slot)
     options = options_of(arguments)
 
     at = arguments.index("--lora-target-modules")
@@ -66,11 +68,10 @@ def test_an_adapter_is_the_policy_beside_weights_that_the_server_reads_itself(
         "path": str(slot.folder),
         "base_model_name": "base",
     }
-    slot.remove()
 
 
-def test_a_slot_holds_the_adapter_that_was_put_last_and_no_file_of_a_version(tmp_path: Path):
-    slot = slot_for(adapted_model(tmp_path / "model", 4))
+def test_a_slot_links_to_the_last_adapter(tmp_path: Path):
+    slot = slot_for(adapted_model(tmp_path / "model", 4), tmp_path)
     assert slot is not None
     assert slot.weights.read_text() == "zeros"
     for version in ("1", "2"):
@@ -80,19 +81,18 @@ def test_a_slot_holds_the_adapter_that_was_put_last_and_no_file_of_a_version(tmp
     assert {path.name for path in slot.folder.iterdir()} == {
         *("adapter_config.json", "adapter_model.safetensors")
     }
-    slot.remove()
-    assert (tmp_path / "2").read_text() == "2"
-    assert not slot.folder.exists()
 
 
-def test_a_whole_model_has_no_slot(tmp_path: Path):
-    assert slot_for(tmp_path) is None
+def test_a_model_without_an_adapter_has_no_slot(tmp_path: Path):
+    assert slot_for(tmp_path, tmp_path) is None
 
 
-def test_the_type_is_that_of_the_published_weights_unless_the_run_says_otherwise():
-    assert options_of(command_line(MODEL, VLLM(), "bfloat16", 1, "cpu"))["--dtype"] == "bfloat16"
+def test_vllm_samples_in_the_type_of_the_published_weights_by_default():
+    assert (
+        options_of(command_line(MODEL, VLLM(), "bfloat16", SOCKET, "cpu"))["--dtype"] == "bfloat16"
+    )
     own = VLLM(dtype="float32")
-    assert options_of(command_line(MODEL, own, "bfloat16", 1, "cpu"))["--dtype"] == "float32"
+    assert options_of(command_line(MODEL, own, "bfloat16", SOCKET, "cpu"))["--dtype"] == "float32"
 
 
 def recording() -> VLLM:
@@ -109,22 +109,22 @@ def recording() -> VLLM:
 
 
 def test_a_run_that_replays_routing_has_it_recorded():
-    options = options_of(command_line(MODEL, recording(), "float32", 1, "cuda"))
+    options = options_of(command_line(MODEL, recording(), "float32", SOCKET, "cuda"))
     assert "--enable-return-routed-experts" in options
     assert options["--block-size"] == "32"
 
 
 def test_the_build_for_cpus_cannot_record_routing():
     with pytest.raises(ValueError, match=r"router\.replay .* set it to false, or sample on a GPU"):
-        command_line(MODEL, recording(), "float32", 1, "cpu")
+        command_line(MODEL, recording(), "float32", SOCKET, "cpu")
     # What another command can do is its own affair.
-    own = command_line(MODEL, recording(), "float32", 1, "cpu", "my-vllm serve")
+    own = command_line(MODEL, recording(), "float32", SOCKET, "cpu", "my-vllm serve")
     assert "--enable-return-routed-experts" in own
 
 
-def test_memory_share_is_for_gpus_and_eager_mode_for_cpus():
-    cpu = options_of(command_line(MODEL, VLLM(), "float32", 1, "cpu"))
-    gpu = options_of(command_line(MODEL, VLLM(), "float32", 1, "cuda"))
+def test_only_gpus_get_a_memory_share_and_only_cpus_eager_mode():
+    cpu = options_of(command_line(MODEL, VLLM(), "float32", SOCKET, "cpu"))
+    gpu = options_of(command_line(MODEL, VLLM(), "float32", SOCKET, "cuda"))
 
     assert "--gpu-memory-utilization" not in cpu
     assert "--enforce-eager" in cpu
@@ -132,18 +132,18 @@ def test_memory_share_is_for_gpus_and_eager_mode_for_cpus():
     assert "--enforce-eager" not in gpu
 
 
-def test_a_workers_share_of_memory_counts_where_the_run_names_none():
+def test_a_workers_memory_share_is_the_default_of_its_runs():
     def share(options: VLLM) -> str | None:
-        arguments = command_line(MODEL, with_memory(options, 0.4), "float32", 1, "cuda")
+        arguments = command_line(MODEL, with_memory(options, 0.4), "float32", SOCKET, "cuda")
         return options_of(arguments)["--gpu-memory-utilization"]
 
     assert share(VLLM()) == "0.4"
     assert share(VLLM(gpu_memory_utilization=0.7)) == "0.7"
 
 
-def test_what_follows_from_the_run_is_passed_on_and_asks_for_a_server_of_its_own(tmp_path: Path):
+def test_options_of_the_run_reach_vllm_and_change_the_fingerprint(tmp_path: Path):
     more = {"max-logprobs": 64}
-    options = options_of(command_line(MODEL, VLLM(), "float32", 1, "cpu", more=more))
+    options = options_of(command_line(MODEL, VLLM(), "float32", SOCKET, "cpu", more=more))
     assert options["--max-logprobs"] == "64"
     (tmp_path / "config.json").write_text("{}")
     plain, other = (fingerprint(tmp_path, VLLM(), "float32", m) for m in ({}, more))
@@ -153,7 +153,7 @@ def test_what_follows_from_the_run_is_passed_on_and_asks_for_a_server_of_its_own
 
 def test_extra_options_are_passed_on_in_vllms_spelling_and_win():
     extra = {"block_size": 32, "enforce-eager": False, "--seed": 3}
-    arguments = command_line(MODEL, VLLM(extra=extra), "float32", 1, "cpu")
+    arguments = command_line(MODEL, VLLM(extra=extra), "float32", SOCKET, "cpu")
 
     assert options_of(arguments)["--block-size"] == "32"
     assert options_of(arguments)["--seed"] == "3"
@@ -170,7 +170,9 @@ def test_options_that_headrace_relies_on_cannot_be_overridden(name):
 
 
 def test_another_command_takes_the_place_of_the_stock_server():
-    arguments = command_line(MODEL, VLLM(), "float32", 1, "cpu", "python 'my server.py' --slow")
+    arguments = command_line(
+        MODEL, VLLM(), "float32", SOCKET, "cpu", "python 'my server.py' --slow"
+    )
     assert arguments[:3] == ["python", "my server.py", "--slow"]
 
 
@@ -206,7 +208,7 @@ def test_the_environment_keeps_what_the_operator_set_and_hides_redis():
     assert "VLLM_CPU_KVCACHE_SPACE" not in environment({}, "cuda", 2)
 
 
-def test_runs_share_a_server_exactly_if_model_folder_type_and_options_agree(tmp_path):
+def test_runs_share_a_server_only_if_model_type_and_options_agree(tmp_path):
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}" if name != "c" else '{"layers": 2}')

@@ -1,0 +1,156 @@
+"""From groups on the wire to the samples that a step trains on.
+
+Must never let a trajectory whose verifier broke (reward null) into the loss, the denominators or
+its group's statistics, and never re-tokenizes: tokens are what the sampler drew.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from learner.batch.lineage import Ancestry
+from learner.objective.advantages import group_advantages
+from learner.objective.shaping import replaced, shaped_rewards
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.trajectory import TRUNCATED, TrajectoryGroup
+
+OWN = -1
+"""In place of an expert's number: the router's own choice."""
+
+
+@dataclass
+class Sample:
+    """One completion. `k` is the number of its tokens in the loss."""
+
+    tokens: torch.Tensor
+    """[t] prompt and completion."""
+    loss_mask: torch.Tensor
+    """[t] bool: tokens in the loss."""
+    sampler_logprobs: torch.Tensor
+    """[k] float32, log μ."""
+    staleness: torch.Tensor
+    """[k] versions between the token's sampler and the version being trained."""
+    advantage: float
+    """Of each of its tokens; with `global_whiten` or a critic, its reward."""
+    group: int
+    """Which of this rank's groups of its minibatch it belongs to."""
+    number: int
+    """Which of the group's samples it is."""
+    proximal_logprobs: torch.Tensor | None = None
+    """[k], where the proximal policy is not the sampler."""
+    reference_logprobs: torch.Tensor | None = None
+    """[k], with a KL to a reference."""
+    token_advantages: torch.Tensor | None = None
+    """[k], from estimators that give each token its own."""
+    rewards: torch.Tensor | None = None
+    """[k] float64 each token's part of a dense score; the last token gets the rest."""
+    sampling_mask: torch.Tensor | None = None
+    """[k, w] int32 ids that each was sampled from, then −1; None: the whole vocabulary."""
+    truncated: bool = False
+    """Whether the completion did not end by itself."""
+    values: torch.Tensor | None = None
+    """[k + 1] the critic's values before the batch's updates, in its units: before each token in
+    the loss, and at the last token."""
+    returns: torch.Tensor | None = None
+    """[k] float64 the critic's targets; [1] with `sequence_value`."""
+    experts: torch.Tensor | None = None
+    """[t, layers, experts per token] int16 experts that vLLM used, `OWN` where unknown; None
+    without replay."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether any of its tokens are in the loss."""
+        return len(self.sampler_logprobs) > 0
+
+
+def group_samples(
+    group: TrajectoryGroup,
+    algorithm: Algorithm,
+    max_tokens: int,
+    ancestry: Ancestry,
+    version: int,
+    index: int,
+) -> list[Sample]:
+    """The samples of `group`, this rank's `index`-th, trained at `version`. `max_tokens`: the
+    longest completion.
+
+    `shaping.mask_truncated` removes truncated samples from the loss but not from the group's
+    statistics; a null reward removes a sample from both.
+    """
+    header = group.header
+    rewards = torch.tensor(
+        [float("nan") if r is None else r for r in header.rewards], dtype=torch.float64
+    )
+    truncated = torch.tensor([reason in TRUNCATED for reason in header.finish_reasons])
+    scores = shaped_rewards(
+        algorithm.shaping, rewards, ~truncated, torch.from_numpy(group.lengths), max_tokens
+    )
+    advantages = group_advantages(algorithm.advantage, scores)
+    unreplaced = ~replaced(algorithm.shaping, ~truncated, torch.from_numpy(group.lengths))
+    staleness = token_staleness(group, ancestry, version)
+    prompt = torch.from_numpy(group.prompt_tokens)
+    sampling_mask = (
+        None if group.sampling_mask is None else torch.from_numpy(group.sampling_mask.table())
+    )
+    ends = group.lengths.cumsum()
+    samples = []
+    for i, (end, length) in enumerate(zip(ends, group.lengths, strict=True)):
+        piece = slice(int(end - length), int(end))
+        mask = torch.from_numpy(group.loss_mask[piece].copy())
+        if header.rewards[i] is None or (algorithm.shaping.mask_truncated and truncated[i]):
+            mask = torch.zeros_like(mask)
+        dense = None
+        if group.token_rewards is not None and unreplaced[i]:
+            earned = torch.from_numpy(group.token_rewards[piece]).double()
+            dense = algorithm.shaping.scale * rewards_in_loss(earned, mask)
+        samples.append(
+            Sample(
+                tokens=torch.cat([prompt, torch.from_numpy(group.tokens[piece])]),
+                loss_mask=torch.cat([torch.zeros(len(prompt), dtype=torch.bool), mask]),
+                sampler_logprobs=torch.from_numpy(group.logprobs[piece].copy())[mask],
+                staleness=staleness[piece][mask],
+                advantage=float(advantages[i]),
+                group=index,
+                number=i,
+                rewards=dense,
+                sampling_mask=None if sampling_mask is None else sampling_mask[piece][mask],
+                truncated=bool(truncated[i]),
+                experts=recorded_experts(group, i) if algorithm.router.replay else None,
+            )
+        )
+    return samples
+
+
+def rewards_in_loss(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """[k] rewards of the tokens in the loss (`mask` [t]), from `rewards` [t] of all. A token
+    outside the loss gives its reward to the last one before it, else to the first."""
+    found = rewards.new_zeros(int(mask.sum()))
+    if len(found):
+        found.index_add_(0, (mask.cumsum(0) - 1).clamp(min=0), rewards)
+    return found
+
+
+def recorded_experts(group: TrajectoryGroup, sample: int) -> torch.Tensor | None:
+    """[t, layers, experts per token] int16 of one sample, prompt included; its last token has no
+    routing. None where nothing was recorded."""
+    if group.experts is None or group.routed is None:
+        return None
+    prompt, length = len(group.prompt_tokens), int(group.lengths[sample])
+    start, known = prompt + int(group.routed[:sample].sum()), int(group.routed[sample])
+    experts = torch.full((prompt + length, *group.experts.shape[1:]), OWN, dtype=torch.int16)
+    experts[:prompt] = torch.from_numpy(group.experts[:prompt].astype("int16"))
+    own = group.experts[start : start + known]
+    experts[prompt : prompt + known] = torch.from_numpy(own.astype("int16"))
+    return experts
+
+
+def token_staleness(group: TrajectoryGroup, ancestry: Ancestry, version: int) -> torch.Tensor:
+    """[tokens] int64 staleness of each completion token at `version`; 0 for tokens outside every
+    span (the policy did not sample them)."""
+    found = torch.zeros(int(group.lengths.sum()), dtype=torch.int64)
+    starts = group.lengths.cumsum() - group.lengths
+    by_tag = [ancestry.staleness(tag, version) for tag in group.header.tags]
+    for sample, start, end, tag in group.spans.tolist():
+        offset = int(starts[sample])
+        found[offset + start : offset + end] = by_tag[tag]
+    return found

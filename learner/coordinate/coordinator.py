@@ -1,0 +1,345 @@
+"""Rank 0's side of an RL run: it decides what happens next, publishes, makes checkpoints, reports.
+
+Only copies are made on the training loop's time; two threads write to the disk. Neither may outlive
+the run, and an error on them ends it. A run ends when its newest state is committed, never before.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
+
+from learner.batch.lineage import Ancestry
+from learner.coordinate.checkpoint_schedule import CheckpointSchedule
+from learner.coordinate.crash_limit import CrashLimit
+from learner.coordinate.evaluations import Evaluations
+from learner.coordinate.planner import Planner
+from learner.distributed import Ranks
+from learner.model.loading import endless
+from learner.model.mfu import work
+from learner.persist.checkpoint import Captured, capture
+from learner.persist.checkpoint_writer import CheckpointWriter
+from learner.persist.disk_retry import CannotWrite, Disk
+from learner.persist.export_model import export_description
+from learner.persist.jsonl import MetricsFile, SamplesFile
+from learner.persist.publisher import Publisher, host_weights
+from learner.report.reward_metrics import outcome_metrics, selection_metrics
+from learner.report.sample_log import Picked, described
+from learner.report.step_metrics import (
+    StepTime,
+    admission_wait,
+    bottleneck,
+    peak_memory,
+    staleness_metrics,
+    time_metrics,
+)
+from learner.state import TrainingState
+from learner.store.commands import Command, Plan
+from learner.store.run_store import RunStore
+from services.contracts.config import RLConfig
+from services.contracts.why import ALL_ZERO
+from services.runtime.logs import get_logger
+from services.volume import Volume
+
+log = get_logger(__name__)
+
+P = ParamSpec("P")
+
+EVALUATION_POLL_SECONDS = 0.2
+PATIENCE_SECONDS = 60.0
+"""Waiting this long for groups is worth a warning that names the likely reason."""
+
+
+def _on_rank_0(
+    action: Callable[Concatenate["Coordinator", P], None],
+) -> Callable[Concatenate["Coordinator", P], None]:
+    """Work of rank 0 alone between two batches. The others hear of it where it ends the run; it is
+    left out once the run ends here because it cannot be written."""
+
+    def guarded(self: "Coordinator", /, *arguments: P.args, **options: P.kwargs) -> None:
+        if self._ending is not None:
+            return
+        with self._ranks.announcing():
+            try:
+                action(self, *arguments, **options)
+            except CannotWrite as error:
+                self._give_up(error)
+
+    return guarded
+
+
+class Coordinator:
+    """Coordinates one run from `state` on."""
+
+    def __init__(
+        self,
+        config: RLConfig,
+        max_steps: int,
+        ranks: Ranks,
+        store: RunStore,
+        volume: Volume,
+        state: TrainingState,
+        stop: threading.Event,
+    ) -> None:
+        self._config, self._max_steps, self._ranks = config, max_steps, ranks
+        self._store, self._state, self._stop = store, state, stop
+        self._folder = volume.path(f"runs/{store.run}")
+        self._disk = disk = Disk(volume.root, store, stop)
+        self._file = MetricsFile(volume.root, store.run, disk)
+        self._samples = SamplesFile(volume.root, store.run, disk)
+        lineage = state.progress.lineage
+        self._publisher = Publisher(
+            volume.root, store.run, lineage, disk, store.publish, store.needed_files
+        )
+        keep = config.training.keep_checkpoints
+        rows = (self._file, self._samples)
+        self._writer = CheckpointWriter(volume.root, keep, disk, store, rows)
+        self._captured: Captured | None = None
+        """A checkpoint that waits for the rows of its step."""
+        self._schedule = CheckpointSchedule(
+            config.training.checkpoint_every, max_steps, config.rollout.stream_bytes
+        )
+        self._planner = Planner(config, store, Ancestry(tuple(state.progress.lineages)))
+        self._evaluations = Evaluations(config.evaluation, max_steps, store, self._file)
+        critic = state.critic.model if state.critic else None
+        self._work = work(state.loaded.model, config.algorithm, ranks, critic)
+        self._ending: Command | None = None
+        """Set where the run ends here although its newest state cannot be written."""
+        self._time = StepTime()
+        self._plan = Plan([], [], [])
+        self._waits: dict[str, float] = {}
+        self._filtered = (0, 0.0)
+        """Groups without reward variance until the last step, and the sum of their mean rewards."""
+        self._all_zero = False
+        """Whether the last batch had no reward other than 0."""
+
+    @_on_rank_0
+    def begin(self) -> None:
+        """Publish what training starts from, go back to what an earlier learner had planned, and
+        let the run run."""
+        name = f"runs/{self._store.run}/model"
+        folder = self._folder / "model"
+        self._disk.retry(name, lambda: export_description(self._state.loaded, folder))
+        self._publish()
+        self._publisher.wait()
+        progress = self._state.progress
+        self._samples.begin(progress.step)
+        evaluated = self._file.begin(progress.step)
+        self._planner.begin()
+        self._evaluations.begin(progress, evaluated)
+        no_end = endless(self._state.loaded, self._config.sampling)
+        for warning in [*self._config.warnings(), *([no_end] if no_end else [])]:
+            self._store.warn(warning)
+        self._filtered = self._store.call(self._store.trajectories.filtered)
+        self._store.set_state("running")
+        _, self._waits = admission_wait({}, self._store.workers())
+
+    def next_command(self) -> Command:
+        """What all ranks do next. Waits for groups as long as it takes."""
+        self._time = StepTime()
+        try:
+            return self._ending or self._next_command()
+        except CannotWrite as error:
+            return self._give_up(error)
+
+    @_on_rank_0
+    def publish(self) -> None:
+        """Publish the version that the batch has made."""
+        self._time.lap("training")
+        self._publish()
+        self._time.lap("publishing")
+
+    @_on_rank_0
+    def checkpoint(self) -> None:
+        """Copy the training state to the host where a checkpoint is due. `report` hands it to the
+        thread that writes it: a commit needs the rows of its step."""
+        if self._schedule.due(self._state.progress.step, self._writer.busy):
+            self._captured = self._capture()
+        self._time.lap("checkpointing")
+
+    @_on_rank_0
+    def report(
+        self, metrics: dict[str, float], outcomes: dict[str, float], picked: list[Picked]
+    ) -> None:
+        """Report a trained batch, with the completions `picked` to be shown, and request an
+        evaluation where one is due. `outcomes`: sums over ranks."""
+        step = self._state.progress.step
+        row = self._row(metrics, outcomes)
+        # First what is fenced: a learner that was replaced while it slept writes no row.
+        self._store.step_done(step, row)
+        self._file.add(row)
+        if row["reward/all_zero"] and not self._all_zero:
+            # Nothing can be learned from it, and a broken verifier looks just like this.
+            self._store.warn(f"every reward of step {step} {ALL_ZERO}")
+        self._all_zero = bool(row["reward/all_zero"])
+        self._evaluations.after_step(self._state.progress)
+        tokenizer = self._state.loaded.tokenizer
+        self._samples.add(*described(picked, step, self._config.algorithm, tokenizer))
+        if self._captured:
+            self._hand_over(self._captured)
+            self._captured = None
+
+    def end(self, command: Command, crash_limit: CrashLimit) -> str:
+        """Evaluate and commit what is still open. Returns the kind of command that the run ends
+        with: `command`'s, unless its last state could not be written, or it was to end before its
+        last evaluation was done."""
+        if self._ending is not None:
+            return self._ending.kind
+        kind: str = command.kind
+        step = self._state.progress.step
+        try:
+            self._publisher.wait()
+            if kind == "finish":
+                kind = self._final_evaluation()
+            if step > self._writer.covers:
+                crash_limit.busy(step)
+                self._hand_over(self._capture())
+            self._writer.wait()
+        except CannotWrite as error:
+            return self._give_up(error).kind
+        return kind
+
+    def close(self) -> None:
+        """End the threads. They finish what they have begun, unless the disk takes nothing."""
+        self._disk.abandon()
+        self._publisher.close()
+        self._writer.close()
+
+    # --- the next batch -------------------------------------------------------------------------
+
+    def _next_command(self) -> Command:
+        self._evaluations.follow()
+        progress = self._state.progress
+        if progress.step >= self._max_steps:
+            return Command("finish")
+        plan = self._planner.next(progress, self._interrupted())
+        if plan is None:
+            return Command("yield" if self._stop.is_set() else "cancel")
+        self._plan = plan
+        self._schedule.trained(sum(plan.bytes))
+        self._time.lap("waiting")
+        shares = self._planner.shares(plan, self._ranks.size)
+        return Command("train", progress.step + 1, shares)
+
+    def _interrupted(self) -> Callable[[], bool]:
+        """Asked while groups are waited for: whether the run is to end. Meanwhile it follows open
+        evaluations, and warns where the wait is long."""
+        began = warned = time.monotonic()
+
+        def interrupted() -> bool:
+            nonlocal warned
+            self._check()
+            if self._stop.is_set() or self._store.cancelled():
+                return True
+            self._evaluations.follow()
+            if time.monotonic() - warned > PATIENCE_SECONDS:
+                warned = time.monotonic()
+                self._warn_of_wait("groups", warned - began)
+            return False
+
+        return interrupted
+
+    def _final_evaluation(self) -> str:
+        """Evaluate the last version and wait for the answers. Returns the kind of command that the
+        run ends with: `finish`, or another where it was to end before all were there."""
+        done = self._evaluated()
+        if done and self._evaluations.last(self._state.progress):
+            done = self._evaluated()
+        return "finish" if done else "cancel" if self._store.cancelled() else "yield"
+
+    def _evaluated(self) -> bool:
+        """Wait for an open evaluation. False where the run is to end without it."""
+        began = warned = time.monotonic()
+        while self._evaluations.follow():
+            self._check()
+            if self._stop.wait(EVALUATION_POLL_SECONDS) or self._store.cancelled():
+                return False
+            if time.monotonic() - warned > PATIENCE_SECONDS:
+                warned = time.monotonic()
+                self._warn_of_wait("an evaluation", warned - began)
+        return True
+
+    def _check(self) -> None:
+        self._publisher.check()
+        self._writer.check()
+
+    def _warn_of_wait(self, what: str, seconds: float) -> None:
+        workers = self._store.workers()
+        troubled = [f"{w.id}: {w.error}" for w in workers if w.error]
+        if not troubled and any(w.state == "starting" for w in workers):
+            # Nothing is wrong: vLLM takes minutes to start, and its worker says when it gives up.
+            log.info("waiting for workers to start", what=what, seconds=round(seconds))
+            return
+        if not workers:
+            reason = "no rollout worker serves this pool; start one (python -m rollout)"
+        elif troubled:
+            reason = "; ".join(troubled)
+        else:
+            reason = ", ".join(f"{w.id} is {w.state}" for w in workers)
+        filtered, _ = self._store.call(self._store.trajectories.filtered)
+        if filtered := filtered - self._filtered[0]:
+            reason += f"; {filtered} groups were filtered since the last step"
+        self._store.warn(f"waiting for {what} for {seconds:.0f} s: {reason}")
+        if troubled and (damage := self._publisher.damage()):
+            self._publish()
+            version = self._state.progress.version
+            self._store.warn(f"version {version} is published again: {damage}")
+
+    def _give_up(self, error: CannotWrite) -> Command:
+        """End here: the process or the run was told to end while nothing could be written. Steps
+        after the current checkpoint are trained again when the run goes on."""
+        log.error("the run ends before its newest state is written", reason=str(error))
+        self._ending = Command("cancel" if self._store.cancelled() else "yield")
+        return self._ending
+
+    # --- after a batch --------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        version = self._state.progress.version
+        self._publisher.submit(host_weights(self._state.loaded, version, time.time()))
+
+    def _capture(self) -> Captured:
+        # Waited for first: two copies of the training state may be more than memory holds.
+        self._writer.wait()
+        return capture(self._state)
+
+    def _hand_over(self, captured: Captured) -> None:
+        self._writer.submit(captured)
+        self._schedule.handed_over()
+
+    def _row(self, metrics: dict[str, float], sums: dict[str, float]) -> dict[str, Any]:
+        """The step's row of metrics."""
+        workers, spent = self._store.workers(), self._time
+        wait, self._waits = admission_wait(self._waits, workers)
+        samples, tokens = int(sums["samples"]), int(sums["completion_tokens"])
+        return {
+            "step": self._state.progress.step,
+            "version": self._state.progress.version,
+            "time": time.time(),
+            **metrics,
+            **outcome_metrics(sums, self._config.algorithm.samples_per_prompt),
+            **self._selection(sums),
+            **staleness_metrics(self._planner.staleness),
+            **time_metrics(spent, samples, tokens, int(sums["prompt_tokens"])),
+            **self._utilisation(sums, metrics["train/updates"]),
+            "time/workers_waiting_for_admission": wait,
+            "workers": len(workers),
+            "memory/peak_bytes": peak_memory(),
+            "wire/bytes_per_token": sum(self._plan.bytes) / max(tokens, 1),
+            "bottleneck": bottleneck(spent.total, spent.waiting, wait),
+        }
+
+    def _selection(self, sums: dict[str, float]) -> dict[str, float]:
+        algorithm = self._config.algorithm
+        if algorithm.dynamic_sampling is None and algorithm.best_of is None:
+            return {}
+        groups, reward = self._filtered
+        self._filtered = self._store.call(self._store.trajectories.filtered)
+        return selection_metrics(sums, self._filtered[0] - groups, self._filtered[1] - reward)
+
+    def _utilisation(self, sums: dict[str, float], updates: float) -> dict[str, float]:
+        if self._work is None:
+            return {}
+        passes = updates / self._config.algorithm.minibatches
+        tokens, squares = sums["row_tokens"], sums["row_tokens_squared"]
+        return self._work.metrics(tokens, squares, passes, self._time.training)

@@ -1,0 +1,102 @@
+"""How often a run may crash its learner without progress: the only limit that ends a run.
+
+torchrun, the launcher and Kubernetes restart processes without end, and the run resumes from its
+checkpoint. Where that ends in the same way again and again, the run fails with the reason. Each
+rank counts for itself: its own crashes, but not the loss of a peer; and its deaths by a signal,
+which leave no message, only the note that it was busy. Such a death may be the run's doing (no
+memory, a fault in native code) or come from outside, which must not end a run: so more of them are
+allowed, only those of a busy rank count, and a step further clears them.
+"""
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from learner.errors import RunCannotGoOn
+
+LIMIT = 3
+DEATHS = 10
+PEER_LOST = ("closed by peer", "reset by peer", "broken pipe", "remote process exited")
+"""Words of gloo's and NCCL's errors (torch 2.13) when a peer is gone."""
+
+
+class CrashedRepeatedly(RunCannotGoOn):
+    """A run ended its learner too often at the same checkpoint."""
+
+
+@dataclass
+class Counts:
+    """Counts since checkpoint `step` became the current one."""
+
+    step: int
+    crashes: int = 0
+    error: str = ""
+    """Of the last crash."""
+    deaths: int = 0
+    """While busy, since `furthest` was reached."""
+    furthest: int = 0
+    """The furthest step at which it died."""
+    at: int = 0
+    """The step in progress; 0: none."""
+
+
+class CrashLimit:
+    """One rank's counts, in a small file beside the run's metrics."""
+
+    def __init__(self, file: Path, committed_step: int) -> None:
+        self._file = file
+        self._counts = self._read(committed_step)
+
+    def check(self) -> None:
+        """Raise CrashedRepeatedly where trying again has not helped. Once per start, and before
+        `busy`: it counts the death that ended the start before, if that was busy."""
+        counts = self._counts
+        if counts.at > counts.furthest:
+            counts.furthest, counts.deaths = counts.at, 1
+        elif counts.at:
+            counts.deaths += 1
+        self.idle()
+        if counts.crashes >= LIMIT:
+            raise CrashedRepeatedly(
+                f"the learner crashed {counts.crashes} times after step {counts.step}, last with: "
+                f"{counts.error}"
+            )
+        if counts.deaths >= DEATHS:
+            raise CrashedRepeatedly(
+                f"the learner was killed {counts.deaths} times after step {counts.step}, never "
+                f"further than at work on step {counts.furthest}, and left no error of its own: "
+                "either the machine lacks memory (the kernel's log says so), or native code crashed"
+            )
+
+    def busy(self, step: int) -> None:
+        """From now on a death counts: batch `step` is trained, or prepared for."""
+        self._counts.at = step
+        self._write()
+
+    def idle(self) -> None:
+        """From now on no death counts: groups, or other ranks, are waited for."""
+        self._counts.at = 0
+        self._write()
+
+    def record(self, error: BaseException) -> None:
+        """Count a crash at this checkpoint, unless it only says that a peer was lost."""
+        if isinstance(error, RuntimeError) and any(s in str(error).lower() for s in PEER_LOST):
+            return
+        self._counts.crashes += 1
+        self._counts.error = f"{type(error).__name__}: {error}"[:500]
+        self._write()
+
+    def _write(self) -> None:
+        # Not fsynced: it is written twice a step, and a power cut is not the run's doing. The
+        # writes that matter report a full disk.
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.write_text(json.dumps(asdict(self._counts)))
+
+    def _read(self, committed_step: int) -> Counts:
+        try:
+            found = Counts(**json.loads(self._file.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return Counts(committed_step)
+        return found if found.step == committed_step else Counts(committed_step)

@@ -1,0 +1,132 @@
+"""Forms the run's batches from the stream: replays recorded plans, then plans new ones.
+
+A plan is recorded before anyone trains on it. Groups that are too stale are requeued; a group is
+never acknowledged here (that is the commit's).
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+from learner.batch.lineage import Ancestry, UnknownLineage
+from learner.batch.packing import share
+from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
+from learner.state import Progress
+from learner.store.commands import Plan
+from learner.store.run_store import RunStore
+from services.contracts.config import RLConfig
+from services.contracts.task import TaskPosition
+from services.contracts.weights import parse_version_tag, version_tag
+from services.runtime.logs import get_logger
+from services.store import Fenced
+from services.store.trajectories import Group
+
+log = get_logger(__name__)
+
+POLL_SECONDS = 1.0
+CROWDED_SECONDS = 0.05
+"""Pause where a batch waits for groups in flight: they arrive one by one, and each would be
+followed by the same question to the store."""
+STALE_LIMIT = 3
+"""A task whose groups were too stale this often ends as `too_slow`."""
+
+
+class Planner:
+    """The batches of one run, one after the other."""
+
+    def __init__(self, config: RLConfig, store: RunStore, ancestry: Ancestry) -> None:
+        algorithm, rollout = config.algorithm, config.rollout
+        self._minibatches, self._store, self._ancestry = algorithm.minibatches, store, ancestry
+        self._waits_for_stragglers = rollout.stragglers == "wait"
+        self._selection = BatchSelection(algorithm.prompts_per_step, rollout.max_staleness)
+        self._recorded: dict[int, Plan] = {}
+        self._oldest: dict[str, str] = {}
+        """Version tags of groups that an earlier learner read, by entry."""
+        self.staleness: list[int] = []
+        """Of each group of the newest plan, by its oldest token."""
+
+    def begin(self) -> None:
+        """Go back to the plans and groups that an earlier learner left uncommitted."""
+        pending = self._waiting(self._store.call(self._store.trajectories.pending))
+        sizes = {group.entry: group.bytes for group in pending}
+        self._oldest = {group.entry: group.oldest for group in pending}
+        for step, pairs in self._store.call(self._store.trajectories.plans).items():
+            entries = [entry for entry, _ in pairs]
+            tasks = [task for _, task in pairs]
+            self._recorded[step] = Plan(entries, tasks, [sizes.get(one, 1) for one in entries])
+            self._selection.planned(entries, step)
+        self._selection.arrive(pending)
+
+    def next(self, progress: Progress, interrupted: Callable[[], bool]) -> Plan | None:
+        """The plan of the batch after `progress`. Waits for groups until `interrupted`, which is
+        asked about once a second; then None."""
+        step = progress.step + 1
+        if plan := self._recorded.pop(step, None):
+            log.info("replaying a recorded batch", step=step)
+            # Counted as when it was planned: its lineage was the current one.
+            tags = [self._oldest[entry] for entry in plan.entries if entry in self._oldest]
+            self.staleness = [max(progress.version - parse_version_tag(t)[1], 0) for t in tags]
+            return plan
+        try:
+            groups = self._collect(progress, interrupted)
+        except UnknownLineage as error:
+            # The store lists all lineages there were when this one began.
+            log.warning("a group of a later learner's version", reason=str(error))
+            raise Fenced(self._store.run) from error
+        if groups is None:
+            return None
+        plan = Plan([g.entry for g in groups], [g.task for g in groups], [g.bytes for g in groups])
+        self.staleness = [self._ancestry.staleness(g.oldest, progress.version) for g in groups]
+        pairs = list(zip(plan.entries, plan.tasks, strict=True))
+        self._store.fenced(self._store.trajectories.plan, step, pairs)
+        return plan
+
+    def shares(self, plan: Plan, ranks: int) -> list[list[list[int]]]:
+        """Positions of tasks by minibatch and rank. Minibatches are cut before ranks are, so that
+        each holds the same groups however many ranks there are."""
+        positions = [TaskPosition.parse(task).position for task in plan.tasks]
+        bounds = [len(positions) * i // self._minibatches for i in range(self._minibatches + 1)]
+        return [
+            [[positions[a + i] for i in indices] for indices in share(plan.bytes[a:b], ranks)]
+            for a, b in pairwise(bounds)
+        ]
+
+    def _collect(
+        self, progress: Progress, interrupted: Callable[[], bool]
+    ) -> list[WaitingGroup] | None:
+        wait = 0.0
+        while not interrupted():
+            # Before the read, not after it: a group that was read may have been committed since.
+            self._selection.committed(self._store.committed_step)
+            self._selection.arrive(self._read(wait))
+            if batch := self._form(progress):
+                return batch
+            if self._selection.enough:
+                time.sleep(CROWDED_SECONDS)
+            wait = POLL_SECONDS
+        return None
+
+    def _form(self, progress: Progress) -> list[WaitingGroup] | None:
+        """The next batch, where it can be formed without making others too stale."""
+        in_flight: dict[int, int] = {}
+        if self._selection.enough and self._waits_for_stragglers:
+            lineage = self._store.lineage
+            in_flight = self._store.call(self._store.trajectories.in_flight, lineage)
+            # A group that is no longer in flight by now has been completed before this.
+            while fresh := self._read(0):
+                self._selection.arrive(fresh)
+        if stale := self._selection.stale(self._ancestry, progress.version):
+            log.info("stale groups are requeued", groups=len(stale), step=progress.step + 1)
+            entries = [group.entry for group in stale]
+            self._store.fenced(self._store.trajectories.requeue, entries, limit=STALE_LIMIT)
+        return self._selection.take(self._ancestry, progress.version, progress.step + 1, in_flight)
+
+    def _read(self, wait: float) -> list[WaitingGroup]:
+        return self._waiting(self._store.call(self._store.trajectories.read, wait=wait))
+
+    @staticmethod
+    def _waiting(groups: Iterable[Group]) -> list[WaitingGroup]:
+        return [
+            WaitingGroup(g.entry, g.task, version_tag(g.lineage, g.min_version), g.bytes)
+            for g in groups
+        ]

@@ -1,0 +1,352 @@
+"""The model a run trains and its tokenizer: loaded from a folder, or made from nothing.
+
+Optimizers always work on float32 weights; a run's `dtype` is the type of the forward pass and of
+published weights. Code shipped with a model runs only where the config allows it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+from transformers.core_model_loading import revert_weight_conversion
+
+from learner.errors import RunCannotGoOn
+from learner.model.packed_attention import use_packed_attention
+from learner.model.packing_check import mixes_sequences
+from services.contracts.config.lora import LoRA
+from services.contracts.config.model import CharacterTokenizer, PretrainedModel, ScratchModel
+from services.contracts.config.rollout import Sampling
+from services.runtime.model_path import base_of
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
+
+
+class UnusableModel(RunCannotGoOn):
+    """The run's model cannot be trained; the message says why and what to do."""
+
+
+@dataclass
+class LoadedModel:
+    """A model ready to train on one device."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    publish_dtype: torch.dtype
+    packed: bool
+    """Whether attention over packed rows costs no more than over the sequences alone."""
+    lora: LoRA | None = None
+    """The adapters, with explicit targets, if they are what is trained."""
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The type of the forward pass, if it is not float32."""
+        return None if self.publish_dtype == torch.float32 else self.publish_dtype
+
+    @property
+    def max_length(self) -> int | None:
+        """Positions of the model, if its config names them."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def load_model(
+    path: str, config: PretrainedModel, device: torch.device | str = "cpu"
+) -> LoadedModel:
+    """The model at `path`, a folder or a hub name; of a folder with a LoRA adapter, its base with
+    the adapter merged in. Raises UnusableModel."""
+    options = {"trust_remote_code": config.trust_remote_code}
+    base = _base(path)
+    try:
+        own = AutoConfig.from_pretrained(base, **options).get_text_config().dtype
+        model = AutoModelForCausalLM.from_pretrained(
+            base, dtype=torch.float32, use_safetensors=True, **options
+        )
+        model = model if base == path else _merged(model, path)
+        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise UnusableModel(_why_not(base, error)) from error
+    dtype = pass_dtype(config.dtype, own or torch.float32, device)
+    loaded = _ready(model, tokenizer, dtype, device)
+    if why := mixes_sequences(loaded.model):
+        raise UnusableModel(f"model {path}: {why}")
+    return loaded
+
+
+def pass_dtype(config: str, own: torch.dtype, device: torch.device | str) -> torch.dtype:
+    """Type of the forward pass and of published weights for `model.dtype` of a config. `own`: the
+    type that the model's folder names."""
+    if config != "auto":
+        return DTYPES[config]
+    # A CPU without bfloat16 instructions takes several times as long with it.
+    if torch.device(device).type != "cuda" or own == torch.float32:
+        return torch.float32
+    # float16 becomes bfloat16: the learner does not scale losses.
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(False) else torch.float32
+
+
+def with_dtype(config: PretrainedModel, published: Path) -> PretrainedModel:
+    """`config` with the type that the run has published before, by the config.json in `published`,
+    where it has; else as it is."""
+    path = published / "config.json"
+    if config.dtype != "auto" or not path.exists():
+        return config
+    return config.model_copy(update={"dtype": json.loads(path.read_text())["dtype"]})
+
+
+def load_critic(
+    path: str, config: PretrainedModel, policy: PreTrainedModel, device: torch.device | str = "cpu"
+) -> PreTrainedModel:
+    """The model at `path` with a value head, which is 0 unless the folder holds one. Raises
+    UnusableModel, also where it lacks tokens of the policy."""
+    base = _base(path)
+    try:
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
+            base,
+            num_labels=1,
+            dtype=torch.float32,
+            use_safetensors=True,
+            trust_remote_code=config.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+        model = model if base == path else _merged(model, path)
+    except (OSError, ValueError, KeyError) as error:
+        raise UnusableModel(f"the critic's {_why_not(base, error)}") from error
+    head = getattr(model, "score", None)
+    if not isinstance(head, nn.Linear):
+        raise UnusableModel(
+            f"the critic's model {path}: {type(model).__name__} has no linear value head that is "
+            "called score; start from another architecture"
+        )
+    unfit = [key for key, *_ in loading["mismatched_keys"]]
+    unfit += [key for key in loading["missing_keys"] if not key.startswith("score.")]
+    if unfit:
+        raise UnusableModel(
+            f"the critic's model {path} lacks {unfit[0]}, or has it in another shape; a value head "
+            "has one output"
+        )
+    if loading["missing_keys"]:
+        for parameter in head.parameters():
+            nn.init.zeros_(parameter)
+    known, needed = (m.get_input_embeddings().num_embeddings for m in (model, policy))
+    if known < needed:
+        raise UnusableModel(
+            f"the critic's model {path} knows {known} tokens, the policy's {needed}: a critic "
+            "needs the policy's tokenizer"
+        )
+    _place(model, device)
+    model.config.architectures = [type(model).__name__]
+    use_packed_attention(model)
+    if why := mixes_sequences(model):
+        raise UnusableModel(f"the critic's model {path}: {why}")
+    return model
+
+
+def make_model(config: ScratchModel, seed: int, device: torch.device | str = "cpu") -> LoadedModel:
+    """A Llama, or with experts a Qwen3-MoE, with random weights, drawn from `seed`, and its
+    character tokenizer."""
+    tokenizer = character_tokenizer(config.tokenizer, config.max_length)
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.heads,
+        "head_dim": config.hidden_size // config.heads,
+        "max_position_embeddings": config.max_length,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model: PreTrainedModel
+        if config.experts:
+            routed = Qwen3MoeConfig(
+                **sizes,
+                moe_intermediate_size=config.intermediate_size,
+                num_experts=config.experts,
+                num_experts_per_tok=config.experts_per_token,
+                norm_topk_prob=True,
+            )
+            model = Qwen3MoeForCausalLM(routed)
+        else:
+            model = LlamaForCausalLM(LlamaConfig(**sizes))
+    model.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return _ready(model, tokenizer, pass_dtype(config.dtype, torch.bfloat16, device), device)
+
+
+def character_tokenizer(config: CharacterTokenizer, max_length: int) -> PreTrainedTokenizerFast:
+    """One token per character; encoding text puts the beginning-of-sequence token before it."""
+    vocabulary = {token: i for i, token in enumerate([PAD, BOS, EOS, UNKNOWN, *config.alphabet])}
+    # Byte-pair encoding without merges splits into characters.
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, vocabulary[BOS])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        unk_token=UNKNOWN,
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def save_description(loaded: LoadedModel, folder: Path) -> None:
+    """Config, generation config and tokenizer into `folder`: all of a model but its weights.
+
+    The config names the type that is published, so that vLLM's `auto` picks it.
+    """
+    loaded.model.config.save_pretrained(folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["dtype"] = str(loaded.publish_dtype).removeprefix("torch.")
+    config["architectures"] = [type(loaded.model).__name__]
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    if loaded.model.generation_config is not None:
+        loaded.model.generation_config.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+
+
+def weight_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The weights by the names they have in `model`, tied ones once."""
+    seen: set[int] = set()
+    tensors: dict[str, torch.Tensor] = {}
+    tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+    for name, tensor in sorted(model.state_dict().items(), key=lambda item: item[0] in tied):
+        if tensor.data_ptr() in seen and tensor.numel() > 0:
+            continue
+        seen.add(tensor.data_ptr())
+        tensors[name] = tensor.detach()
+    return dict(sorted(tensors.items()))
+
+
+def on_host(
+    tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
+    """A copy of `tensors` in host memory, in their own type or in `dtype`."""
+    return {
+        name: tensor.to("cpu", dtype or tensor.dtype, copy=True).contiguous()
+        for name, tensor in tensors.items()
+    }
+
+
+def as_in_a_folder(
+    model: PreTrainedModel, tensors: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """`tensors` by the names of a model folder, which vLLM's `load_weights` takes: transformers
+    holds all experts of a layer in one tensor, which is split here. Copies these, so `tensors`
+    should be on the host."""
+    cut = revert_weight_conversion(model, tensors)
+    return {name: tensor.contiguous() for name, tensor in sorted(cut.items())}
+
+
+def end_tokens(loaded: LoadedModel) -> set[int]:
+    """Ids that end a completion: the tokenizer's and the generation config's."""
+    ends = {loaded.tokenizer.eos_token_id}
+    generation = loaded.model.generation_config
+    named = generation.eos_token_id if generation is not None else None
+    ends |= set(named) if isinstance(named, list | tuple) else {named}
+    return {int(end) for end in ends if end is not None}
+
+
+def endless(loaded: LoadedModel, sampling: Sampling) -> str | None:
+    """A warning where the model has no end of sequence, so that it ends no completion."""
+    if end_tokens(loaded):
+        return None
+    ends = "sampling.max_tokens"
+    if sampling.stop_token_ids:
+        ends = "sampling.stop_token_ids or sampling.max_tokens"
+    return (
+        "neither tokenizer nor generation config of the model name an end of sequence: only "
+        f"{ends} end completions; set eos_token_id in the model's generation_config.json"
+    )
+
+
+def _base(path: str) -> str:
+    """The folder of the weights: `path`, or the base of the LoRA adapter there."""
+    try:
+        return base_of(Path(path)) or path
+    except ValueError as error:
+        raise UnusableModel(str(error)) from error
+
+
+def _merged(model: PreTrainedModel, folder: str) -> PreTrainedModel:
+    """`model` with the adapter in `folder` added to its weights."""
+    from peft import PeftConfig, PeftModel
+
+    config = PeftConfig.from_pretrained(folder)
+    # Which would have to be that of `model`, a critic too.
+    config.task_type = None
+    adapted = PeftModel.from_pretrained(model, folder, config=config)
+    merged: PreTrainedModel = adapted.merge_and_unload()
+    # peft has frozen what it put the adapter beside.
+    return merged.requires_grad_(True)
+
+
+def _ready(
+    model: PreTrainedModel, tokenizer: Any, dtype: torch.dtype, device: torch.device | str
+) -> LoadedModel:
+    _place(model, device)
+    return LoadedModel(model, tokenizer, dtype, use_packed_attention(model))
+
+
+def _place(model: PreTrainedModel, device: torch.device | str) -> None:
+    model.to(device)
+    # Weights that were read from a file lie where its header leaves them, and a CPU rounds products
+    # by where their factors lie: without a copy a resumed run would not repeat bit for bit.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    model.config.use_cache = False
+
+
+def _why_not(path: str, error: Exception) -> str:
+    folder = Path(path)
+    if not folder.exists():
+        looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
+        where = "no such folder" if looks_local else "neither a folder here nor on the hub"
+        if not looks_local and "connect" in str(error):
+            where = "no folder here, and the hub cannot be reached from this host"
+        return f"model {path}: {where}; give a folder in Hugging Face layout, or run:RUN"
+    if not (folder / "config.json").exists():
+        return f"model {path}: the folder has no config.json, so it is not a Hugging Face model"
+    if not list(folder.glob("*.safetensors")):
+        return (
+            f"model {path}: the folder has no .safetensors file; weights in other formats can "
+            "hold code and are not read: convert them with save_pretrained"
+        )
+    if "trust_remote_code" in str(error):
+        return (
+            f"model {path} ships Python code of its own; set model.trust_remote_code if you have "
+            "read it and trust it"
+        )
+    return f"model {path} does not load: {str(error).splitlines()[0][:300]}"

@@ -1,0 +1,233 @@
+"""LoRA: the policy as a frozen base with small adapters, which alone are trained.
+
+Versions and checkpoints hold the adapters. The base is written once, into the run's model folder,
+in the published type. Workers, resumed learners and later runs read it there, by checksum, so that
+all use the same bytes. peft is imported where it is used: most runs have no adapters.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PreTrainedModel
+
+from learner.errors import RunCannotGoOn
+from learner.model.loading import (
+    LoadedModel,
+    UnusableModel,
+    as_in_a_folder,
+    load_model,
+    on_host,
+    weight_tensors,
+)
+from learner.model.logprobs import PackedRow, TokenLogprobs
+from services.contracts.config.lora import BESIDE_EXPERTS, LoRA
+from services.contracts.config.model import PretrainedModel
+from services.contracts.experts import expert_count
+from services.contracts.weights import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    MODEL_FILES,
+    WeightFile,
+)
+from services.runtime.model_path import base_of
+from services.volume import check_file
+
+PREFIX = "base_model.model."
+"""What peft puts before the names of a model's layers."""
+NAME = ".default"
+"""What peft calls the one adapter of a model, in the names of its parameters but not in files."""
+
+
+def load_policy(
+    config: PretrainedModel,
+    start: str,
+    own: Path,
+    checkpoint: Path | None,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> LoadedModel:
+    """The policy: from the run's `checkpoint`, else from the model at `start`. With `model.lora`
+    the base is that of the checkpoint, else that in `own`, the run's model folder, if it exists.
+
+    Raises UnusableModel, DamagedFile, and RunCannotGoOn for a checkpoint of other adapters.
+    """
+    if config.lora is None:
+        return load_model(str(checkpoint or start), config, device)
+    if checkpoint is not None:
+        start = base_of(checkpoint) or start
+    elif own.exists():
+        start = str(own)
+    check_files(Path(start))
+    loaded = load_model(start, config, device)
+    add_adapters(loaded, config.lora, seed)
+    if checkpoint is not None:
+        load_adapters(loaded, checkpoint)
+    return loaded
+
+
+def check_files(folder: Path) -> None:
+    """Read a run's model folder against its list of files; nothing for another one. Raises
+    DamagedFile, and RunCannotGoOn where a file is gone."""
+    index = folder / MODEL_FILES
+    if not index.is_file():
+        return
+    for file in msgspec.json.decode(index.read_bytes(), type=list[WeightFile]):
+        try:
+            check_file(folder / file.name, file.bytes, file.xxh3, f"{folder}/{file.name}")
+        except FileNotFoundError:
+            raise RunCannotGoOn(
+                f"{folder} lacks {file.name}: without it nobody knows what its adapters were "
+                "trained beside"
+            ) from None
+
+
+def add_adapters(loaded: LoadedModel, lora: LoRA, seed: int) -> None:
+    """Freeze the model, convert it to the published type, and add float32 adapters to its layers,
+    which change nothing at first: B is 0, and A is random from `seed`.
+
+    Raises UnusableModel for targets that the model lacks, and for a mixture of experts.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    model = loaded.model
+    if expert_count(model.config):
+        raise UnusableModel(f"model.lora: {BESIDE_EXPERTS}")
+    targets = targeted(model, lora)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            inject_adapter_in_model(
+                LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets), model
+            )
+        except ValueError as error:
+            raise UnusableModel(f"model.lora.targets: {error}") from error
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.to(loaded.publish_dtype)
+    loaded.lora = lora.model_copy(update={"targets": targets})
+
+
+def targeted(model: PreTrainedModel, lora: LoRA) -> list[str]:
+    """Ends of layers' names, as peft takes them. Raises UnusableModel where one is no layer."""
+    head = model.get_output_embeddings()
+    layers = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
+    ends = sorted({name.rpartition(".")[2] for name in layers})
+    for target in lora.targets or []:
+        if not any(f".{name}".endswith(f".{target}") for name in layers):
+            raise UnusableModel(
+                f"model.lora.targets: {target!r} is no linear layer of this model (the output head "
+                f"cannot have an adapter); it has {', '.join(ends)}"
+            )
+    return lora.targets or ends
+
+
+def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The adapters' weights by their names in peft's files."""
+    return {_in_file(name): p.detach() for name, p in model.named_parameters() if ".lora_" in name}
+
+
+def trained_tensors(loaded: LoadedModel) -> dict[str, torch.Tensor]:
+    """The weights that training changes, by their names in files."""
+    return adapter_tensors(loaded.model) if loaded.lora else weight_tensors(loaded.model)
+
+
+def trained_on_host(
+    loaded: LoadedModel, dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
+    """A copy of the weights that training changes, on the host, by their names in files; in their
+    own type, or in `dtype`."""
+    tensors = on_host(trained_tensors(loaded), dtype)
+    return tensors if loaded.lora else as_in_a_folder(loaded.model, tensors)
+
+
+def base_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The frozen weights, by the names of the model without adapters."""
+    return {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in weight_tensors(model).items()
+        if ".lora_" not in name
+    }
+
+
+def load_adapters(loaded: LoadedModel, folder: Path) -> None:
+    """Load a checkpoint's adapters. Raises RunCannotGoOn where they have other shapes."""
+    path = folder / ADAPTER_WEIGHTS
+    try:
+        saved = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise RunCannotGoOn(f"the adapters in {path} cannot be read: {error}") from error
+    own = adapter_tensors(loaded.model)
+    if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in own.items()}:
+        raise RunCannotGoOn(
+            f"the adapters in {path} are others than those of model.lora: its rank and targets "
+            "cannot change where a run goes on"
+        )
+    for name, tensor in own.items():
+        tensor.copy_(saved[name])
+
+
+def save_adapter_config(loaded: LoadedModel, folder: Path, base: str | None) -> None:
+    """Write the config that peft and vLLM read in an adapter's folder. `base`: its base model."""
+    from peft import LoraConfig
+
+    assert loaded.lora is not None
+    config = LoraConfig(
+        r=loaded.lora.rank,
+        lora_alpha=loaded.lora.alpha,
+        target_modules=loaded.lora.targets,
+        base_model_name_or_path=base,
+        task_type="CAUSAL_LM",
+        inference_mode=True,
+    )
+    said: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=sorted))
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
+
+
+def save_base(loaded: LoadedModel, folder: Path) -> None:
+    """Write the base's weights, and an adapter of zeros: a server starts with both. Runs of the
+    same base and shape get the same files, and can share a server."""
+    save_file(
+        on_host(base_tensors(loaded.model)), folder / "model.safetensors", metadata={"format": "pt"}
+    )
+    (folder / ADAPTER).mkdir()
+    save_adapter_config(loaded, folder / ADAPTER, None)
+    nothing = {
+        name: torch.zeros(tensor.shape, dtype=loaded.publish_dtype)
+        for name, tensor in adapter_tensors(loaded.model).items()
+    }
+    save_file(nothing, folder / ADAPTER / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+
+
+class BaseLogprobs(nn.Module):
+    """A policy without its adapters: the reference, at no cost in memory."""
+
+    def __init__(self, policy: TokenLogprobs) -> None:
+        from peft.tuners.lora import LoraLayer
+
+        super().__init__()
+        self.policy = policy
+        self.layers = [layer for layer in policy.model.modules() if isinstance(layer, LoraLayer)]
+
+    def forward(
+        self, row: PackedRow, temperature: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As TokenLogprobs; for passes without gradient."""
+        for layer in self.layers:
+            layer.enable_adapters(False)
+        try:
+            found: tuple[torch.Tensor, torch.Tensor] = self.policy(row, temperature)
+        finally:
+            for layer in self.layers:
+                layer.enable_adapters(True)
+        return found
+
+
+def _in_file(name: str) -> str:
+    return PREFIX + name.replace(f"{NAME}.", ".")

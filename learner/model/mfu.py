@@ -1,0 +1,126 @@
+"""Model FLOPs utilisation: the share of the devices' peak that training uses.
+
+Counted is what the objective asks for, as in PaLM (Chowdhery et al. 2022, appendix B): forward and
+backward pass take 6 FLOPs per weight and token, and 12·L·H·Q·T per token for attention over a
+sequence of T tokens (L layers, H query heads of Q); a forward pass alone takes a third of both.
+What is computed a second time to save memory does not count, nor what causal attention, a window or
+an output head at some tokens only, or for some ids only, saves.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import PreTrainedModel
+
+from services.contracts.experts import expert_count
+
+if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
+    from learner.distributed import Ranks
+    from services.contracts.config.algorithm import Algorithm
+
+PEAKS = (
+    (r"B200", 2250e12),
+    (r"H200 NVL", 835e12),
+    (r"H200", 989e12),
+    (r"H100 NVL", 835e12),
+    (r"H100 PCIe", 756e12),
+    (r"H100", 989e12),
+    (r"A100", 312e12),
+    (r"A40", 149.7e12),
+    (r"A10", 125e12),
+    (r"L40S", 362e12),
+    (r"L4", 121e12),
+    (r"RTX 4090$", 165.2e12),
+    (r"RTX 3090$", 71e12),
+)
+"""FLOP/s by the name that CUDA gives a device: dense, bfloat16, sums in float32. Half the figures
+with sparsity of NVIDIA's data sheets; GeForce: the white papers of the Ada and Ampere GA102
+architectures."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOPs of one pass over one token, and the devices' peak."""
+
+    weights: int
+    """Of matrices that a token is multiplied with: all but an embedding that is no output head, and
+    but the experts it does not go to."""
+    attention: int
+    """L·H·Q."""
+    forward: int
+    """Passes over a batch that are forward only: of the proximal policy, of the reference."""
+    peak: float
+    """FLOP/s of all devices together."""
+    frozen: int = 0
+    """Of `weights`, those that the backward pass goes through and makes no gradient of."""
+    critic: tuple[int, int] = (0, 0)
+    """Weights and L·H·Q of a critic."""
+    critic_passes: float = 0.0
+    """How often it is trained on a batch, and a third for what it says before."""
+
+    def metrics(
+        self, tokens: float, squares: float, passes: float, seconds: float
+    ) -> dict[str, float]:
+        """Of `seconds` in which sequences whose lengths add up to `tokens`, and their squares to
+        `squares`, were trained `passes` times."""
+
+        def once(weights: int, attention: int) -> float:
+            return 6 * weights * tokens + 12 * attention * squares
+
+        flops = (passes + self.forward / 3) * once(self.weights, self.attention)
+        flops -= passes * 2 * self.frozen * tokens
+        flops += self.critic_passes * once(*self.critic)
+        return {"train/mfu": flops / (max(seconds, 1e-9) * self.peak)}
+
+
+def work(
+    model: PreTrainedModel,
+    algorithm: "Algorithm",
+    ranks: "Ranks",
+    critic: PreTrainedModel | None = None,
+) -> Work | None:
+    """None where a device's peak is not known, or what a token takes is not to be read off the
+    model's config."""
+    if ranks.device.type != "cuda":
+        return None
+    peak, sizes = peak_flops(torch.cuda.get_device_name(ranks.device)), shape(model)
+    if peak is None or sizes is None:
+        return None
+    forward = (algorithm.proximal.type in ("recompute", "lagged")) + (algorithm.kl.type != "none")
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    frozen = max(sizes[0] - trained, 0)
+    plain = Work(*sizes, forward, peak * ranks.size, frozen)
+    if critic is None:
+        return plain
+    of_critic = shape(critic)
+    if of_critic is None:
+        return None
+    return replace(plain, critic=of_critic, critic_passes=algorithm.epochs_per_batch + 1 / 3)
+
+
+def shape(model: PreTrainedModel) -> tuple[int, int] | None:
+    """(weights, L·H·Q) of a model, of experts the part that a token uses; None where the config
+    does not say how many it uses, or has no attention heads."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_attention_heads", None)
+    experts, used = expert_count(config), getattr(config, "num_experts_per_tok", None)
+    if not isinstance(heads, int) or (experts and not isinstance(used, int)):
+        return None
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    if experts and used is not None:
+        shared = [p.numel() for name, p in model.named_parameters() if ".experts." in name]
+        weights -= sum(shared) * (experts - used) // experts
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
+    if head is None or embedding is not head.weight:
+        weights -= embedding.numel()
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return weights, config.num_hidden_layers * heads * size
+
+
+def peak_flops(name: str) -> float | None:
+    """The peak of the device that CUDA calls `name`; None for a part of one, and unknown ones."""
+    if "MIG" in name:
+        return None
+    return next((peak for known, peak in PEAKS if re.search(rf"\b{known}\b", name)), None)

@@ -1,0 +1,173 @@
+"""Routers of a mixture-of-experts model: their output for a row, and replay of recorded experts.
+
+Hooks on transformers' own modules; no other module knows them. A router that replays experts still
+weighs them by its own logits, so that it learns: rollout routing replay (Ma et al. 2025,
+arXiv:2510.11370).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from learner.batch.samples import OWN
+from learner.errors import RunCannotGoOn
+from services.contracts.experts import expert_count
+
+if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
+    from services.contracts.config.router import Balance
+
+ROUTERS = frozenset(
+    {"MixtralTopKRouter", "OlmoeTopKRouter", "Qwen2MoeTopKRouter", "Qwen3MoeTopKRouter"}
+)
+"""Classes that return (logits [T, E], weights [T, k], experts [T, k]), the weights a softmax over
+all experts at those with the largest logits, made to add up to 1 unless `norm_topk_prob` is off."""
+
+
+@dataclass(frozen=True)
+class Routed:
+    """The output of L routers for n tokens."""
+
+    logits: torch.Tensor
+    """[L, n, E] float32 or wider, with gradient."""
+    taken: torch.Tensor
+    """[L, n, k] experts that the tokens went to."""
+    own: torch.Tensor
+    """[L, n, k] experts that the routers would have taken."""
+    replayed: torch.Tensor
+    """[n] bool: whether `taken` was recorded."""
+
+
+class UnknownRouters(RunCannotGoOn):
+    """The config needs routers that the model lacks, or that the learner cannot read."""
+
+
+class Routing:
+    """The routers of one model, hooked. The weights are those of their terms in the loss.
+
+    Once there has been a `begin`, every forward pass of the model needs its own.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, aux_weight: float = 0.0, z_weight: float = 0.0
+    ) -> None:
+        """Raises UnknownRouters."""
+        config = model.config.get_text_config()
+        self.aux_weight, self.z_weight = aux_weight, z_weight
+        self.experts, self.used = expert_count(config), config.num_experts_per_tok
+        routers = find_routers(model)
+        self.layers = list(routers)
+        """Which of the model's layers have a router."""
+        self.routed: Routed | None = None
+        """Of the last pass."""
+        self._shape = config.num_hidden_layers, self.used
+        self._recorded: torch.Tensor | None = None
+        self._places = torch.zeros(0, dtype=torch.int64)
+        self._outputs: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
+        for layer, router in routers.items():
+            router.register_forward_hook(self._hook(layer))
+
+    def begin(self, recorded: torch.Tensor | None, places: torch.Tensor) -> None:
+        """Before a forward pass over T tokens: replay `recorded`, [T, layers, k] with `OWN` where
+        nothing is recorded, and collect the output at `places` [n].
+
+        Both hold until the next call: a backward pass that recomputes activations takes the same
+        experts. Raises ValueError where another model was recorded.
+        """
+        if recorded is not None and recorded.shape[1:] != self._shape:
+            raise ValueError(
+                f"recorded routing has {recorded.shape[1]} layers of {recorded.shape[2]} experts, "
+                f"the model {self._shape[0]} of {self._shape[1]}: another model sampled the answers"
+            )
+        self._recorded, self._places, self._outputs = recorded, places, []
+        self.routed = None
+
+    def end(self) -> None:
+        """After it: `routed` is the routers' output at `places`."""
+        assert self._outputs is not None
+        logits, taken, own = (torch.stack(each) for each in zip(*self._outputs, strict=True))
+        self._outputs = None
+        replayed = torch.zeros_like(self._places, dtype=torch.bool)
+        if self._recorded is not None:
+            replayed = self._recorded[self._places, self.layers[0], 0] != OWN
+        self.routed = Routed(logits, taken, own, replayed)
+
+    def _hook(self, layer: int) -> Any:
+        @torch.compiler.disable
+        def hook(router: nn.Module, _: Any, output: Any) -> Any:
+            logits, weights, own = output
+            taken = own
+            if self._recorded is not None:
+                recorded = self._recorded[:, layer].to(own.dtype)
+                taken = torch.where(recorded == OWN, own, recorded)
+                weights = expert_weights(router, logits, taken).to(weights.dtype)
+            # Also where nothing is collected: recomputed activations must take the same steps.
+            places = self._places
+            output = widened(logits[places]), taken[places], own[places]
+            if self._outputs is not None:
+                self._outputs.append(output)
+            return logits, weights, taken
+
+        return hook
+
+
+def expert_weights(router: nn.Module, logits: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
+    """[T, k] weights of the outputs of the experts `taken`, by the router's logits [T, E]."""
+    weights = widened(logits).softmax(-1).gather(-1, taken)
+    # As the classes of ROUTERS do: Mixtral's has no such switch.
+    normalised = getattr(router, "norm_topk_prob", True)
+    return weights / weights.sum(-1, keepdim=True) if normalised else weights
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """`x` in float32, or wider where it is."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def find_routers(model: PreTrainedModel) -> dict[int, nn.Module]:
+    """Each router by the layer it is in, in their order. Raises UnknownRouters."""
+    found: dict[int, nn.Module] = {}
+    for name, module in model.named_modules():
+        if type(module).__name__ in ROUTERS:
+            layer = re.search(r"\blayers\.(\d+)\.", name)
+            assert layer is not None
+            found[int(layer[1])] = module
+    if not found:
+        raise UnknownRouters(
+            f"the learner does not know the routers of {type(model).__name__}, only those of "
+            "Mixtral, OLMoE, Qwen2-MoE and Qwen3-MoE"
+        )
+    return found
+
+
+def policy_routing(
+    model: PreTrainedModel, terms: "Balance", key: str = "algorithm.router"
+) -> Routing | None:
+    """The hooked routers of the model that is trained; None for a dense model, and for unknown
+    routers of which `terms`, at `key` of the config, ask nothing. Raises UnknownRouters."""
+    config = model.config.get_text_config()
+    if not expert_count(config):
+        if terms.needs_experts:
+            raise UnknownRouters(
+                f"{key} is set, and {type(model).__name__} has no experts to route to: leave {key} "
+                "out"
+            )
+        return None
+    aux = own_weight(terms.aux_loss, config, "router_aux_loss_coef")
+    z = own_weight(terms.z_loss, config, "router_z_loss_coef")
+    try:
+        return Routing(model, aux, z)
+    except UnknownRouters as error:
+        if not (terms.needs_experts or aux or z):
+            return None
+        raise UnknownRouters(
+            f"{error}; set {key} to {{aux_loss: 0, z_loss: 0}} to train it as it routes"
+        ) from error
+
+
+def own_weight(weight: float | None, config: Any, name: str) -> float:
+    """A weight of the loss: as configured, else the model's own, else 0."""
+    return float(getattr(config, name, None) or 0.0) if weight is None else weight

@@ -1,0 +1,94 @@
+"""Placement of models beside the policy: on its device, on another, or on the host while idle.
+
+Only storage is freed and allocated. Parameters and optimizer state stay the same tensors on the
+same device, so that optimizers and DDP need not know.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from learner.distributed import Ranks
+from learner.errors import RunCannotGoOn
+
+
+class UnusableDevice(RunCannotGoOn):
+    """The config places a model on a device that it cannot use; the message names the devices."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model is."""
+
+    device: torch.device
+    """Where it computes."""
+    offload: bool = False
+    """Whether it is on the host while idle."""
+
+
+def place(key: str, placement: str, ranks: Ranks, devices: int | None = None) -> Place:
+    """What `placement`, the value of the config's `key`, means for this rank. `devices`: how many
+    GPUs this host has. Raises UnusableDevice."""
+    if placement == "same":
+        return Place(ranks.device)
+    if placement == "cpu":
+        return Place(ranks.device, offload=ranks.device.type != "cpu")
+    there = torch.cuda.device_count() if devices is None else devices
+    first = int(placement.removeprefix("cuda:"))
+    last = first + ranks.local_size - 1
+    if last >= there:
+        wanted = placement if last == first else f"{placement} to cuda:{last}, one for each rank"
+        has = f"has cuda:0 to cuda:{there - 1}" if there > 1 else "has only cuda:0"
+        raise UnusableDevice(
+            f"{key} wants {wanted}, and this host {has if there else 'has no GPU'}: name another, "
+            "or cpu, or leave it out for the policy's device"
+        )
+    if 0 < first < ranks.local_size:
+        raise UnusableDevice(
+            f"{key} wants {placement}, on which another rank trains its policy: with "
+            f"{ranks.local_size} ranks on this host the first free one is cuda:{ranks.local_size}"
+        )
+    return Place(torch.device("cuda", first + (ranks.device.index or 0)))
+
+
+class Offload:
+    """Tensors that have storage on their device only while they are used, else on the host."""
+
+    def __init__(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """`tensors`: all of them, each once; there may be more after a use than before."""
+        self._tensors = tensors
+        self.host: dict[torch.Tensor, torch.Tensor] = {}
+        """Content of each tensor while it has no storage."""
+        self.store(changed=True)
+
+    @torch.no_grad()
+    def load(self) -> None:
+        """Give every tensor its storage and content back."""
+        for tensor, kept in self.host.items():
+            tensor.untyped_storage().resize_(kept.numel() * kept.element_size())
+            tensor.copy_(kept, non_blocking=True)
+
+    @torch.no_grad()
+    def store(self, changed: bool) -> None:
+        """Free their storage. `changed`: copy their content to the host first."""
+        for tensor in self._tensors():
+            if tensor not in self.host:
+                # Copies from and to pinned memory run at the speed of the bus.
+                self.host[tensor] = torch.empty_like(
+                    tensor, device="cpu", pin_memory=tensor.is_cuda, requires_grad=False
+                ).copy_(tensor)
+            elif changed:
+                self.host[tensor].copy_(tensor)
+            tensor.untyped_storage().resize_(0)
+
+
+@contextmanager
+def present(offloads: Iterable[Offload], changed: bool) -> Iterator[None]:
+    """A block in which the tensors of `offloads` can be used. `changed`: it changes them."""
+    with ExitStack() as stack:
+        for offload in offloads:
+            offload.load()
+            stack.callback(offload.store, changed)
+        yield

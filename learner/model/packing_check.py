@@ -1,0 +1,42 @@
+"""Whether the learner may pack several sequences of a model into one row.
+
+A model that looks beyond a sequence's ends would be trained on other probabilities than vLLM
+samples from, and only `mismatch/kl` would show it.
+"""
+
+import torch
+from transformers import PreTrainedModel
+
+from learner.model.logprobs import hidden_states, packed_row
+
+APART = 0.01
+"""Largest relative difference between a token's hidden states in the row and in its sequence alone:
+rounding makes a thousandth at most, looking beyond the ends a tenth or more."""
+LENGTHS = [2, 4, 4, 4]
+"""Short: some models look at no more than the last few tokens."""
+
+
+@torch.no_grad()
+def mixes_sequences(model: PreTrainedModel) -> str | None:
+    """Why `model`, in float32 and without dropout, cannot have packed rows; None where it can."""
+    device, words = model.device, model.get_input_embeddings().num_embeddings
+    sequences = ((torch.arange(sum(LENGTHS)) * 7 + 3) % words).split(LENGTHS)
+    row = packed_row(
+        [*sequences], [torch.zeros_like(s, dtype=torch.bool) for s in sequences], device
+    )
+    packed = hidden_states(model, row, None)
+    alone = torch.cat(
+        [
+            model.base_model(input_ids=s[None].to(device), use_cache=False).last_hidden_state[0]
+            for s in sequences
+        ]
+    )
+    # The median: in a mixture of experts rounding can send a token to another expert.
+    apart = ((packed - alone).norm(dim=1) / alone.norm(dim=1)).median()
+    if not apart > APART:
+        return None
+    return (
+        f"{type(model).__name__} mixes the sequences that the learner packs into one row: its "
+        "layers carry a state from token to token, or its attention does not end where a sequence "
+        "does; train another architecture"
+    )

@@ -1,0 +1,140 @@
+"""Copies of the policy without gradient: the reference of the KL, and a lagged proximal policy.
+
+Each is fixed while a batch is trained, and follows the policy between two batches. All ranks hold
+the same copies: they follow policies that are equal bit for bit.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from learner.distributed import Ranks
+from learner.model.compiling import compile_blocks
+from learner.model.loading import load_model
+from learner.model.logprobs import TokenLogprobs
+from learner.model.lora import BaseLogprobs
+from learner.model.moe_routing import Routing
+from learner.model.offload import Offload, place, present
+from services.contracts.config import RLConfig
+from services.contracts.config.copies import (
+    EMAReference,
+    FrozenReference,
+    LaggedProximal,
+    Reference,
+    RefreshReference,
+)
+from services.contracts.config.terms import NoKL
+
+
+@dataclass(frozen=True)
+class Following:
+    """How a copy follows the policy: weights += rate · (policy − weights), each `every` steps."""
+
+    every: int = 1
+    rate: float = 1.0
+
+
+@dataclass
+class PolicyCopy:
+    """A policy that training does not change."""
+
+    logprobs: TokenLogprobs | BaseLogprobs
+    following: Following | None = None
+    """None: it is frozen."""
+    offload: Offload | None = None
+    """Its weights on the host between its passes."""
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Its weights by name, on the host while offloaded."""
+        assert isinstance(self.logprobs, TokenLogprobs), "a reference beside adapters is frozen"
+        named = dict(self.logprobs.model.named_parameters())
+        if self.offload is None:
+            return named
+        return {name: self.offload.host[parameter] for name, parameter in named.items()}
+
+    @contextmanager
+    def present(self) -> Iterator[TokenLogprobs | BaseLogprobs]:
+        """The copy, ready to compute."""
+        with present([self.offload] if self.offload else [], changed=False):
+            yield self.logprobs
+
+    @torch.no_grad()
+    def after_step(self, step: int, policy: PreTrainedModel) -> None:
+        """Follow `policy`, as of `step`."""
+        following = self.following
+        if following is None or step % following.every:
+            return
+        trained = dict(policy.named_parameters())
+        for name, weight in self.weights.items():
+            newest = trained[name].to(weight.device)
+            if following.rate == 1:
+                weight.copy_(newest)
+            else:
+                weight.lerp_(newest, following.rate)
+
+
+@dataclass
+class Copies:
+    """The copies that a run's objective needs."""
+
+    reference: PolicyCopy | None = None
+    lagged: PolicyCopy | None = None
+
+    @property
+    def moving(self) -> dict[str, PolicyCopy]:
+        """The copies that change, by their names in a checkpoint."""
+        named = {"reference": self.reference, "lagged": self.lagged}
+        return {name: copy for name, copy in named.items() if copy and copy.following}
+
+    def after_step(self, step: int, policy: PreTrainedModel) -> None:
+        """Let all follow `policy`."""
+        for copy in self.moving.values():
+            copy.after_step(step, policy)
+
+
+def load_copies(
+    config: RLConfig, ranks: Ranks, base: str, start: str, policy: TokenLogprobs
+) -> Copies:
+    """The copies before a checkpoint's weights: a reference is the model at `base`, a lagged copy
+    the policy at `start`. Beside adapters the reference is `policy` without them. Raises
+    UnusableModel, UnusableDevice."""
+
+    def loaded(path: str, follows: Following | None, name: str) -> PolicyCopy:
+        where = place(f"placement.{name}", getattr(config.placement, name), ranks)
+        frozen = load_model(path, config.model, where.device)
+        frozen.model.eval().requires_grad_(False)
+        if config.training.compile:
+            compile_blocks(frozen.model)
+        # An earlier policy replays the same experts; another model routes by itself.
+        replays = name == "lagged" and config.algorithm.router.replay
+        routing = Routing(frozen.model) if replays else None
+        copy = PolicyCopy(TokenLogprobs(frozen.model, frozen.autocast, routing), follows)
+        if where.offload:
+            copy.offload = Offload(frozen.model.parameters)
+        return copy
+
+    copies = Copies()
+    kl = config.algorithm.kl
+    if not isinstance(kl, NoKL) and config.model.lora is not None:
+        copies.reference = PolicyCopy(BaseLogprobs(policy))
+    elif not isinstance(kl, NoKL):
+        copies.reference = loaded(base, following(kl.reference), "reference")
+    proximal = config.algorithm.proximal
+    if isinstance(proximal, LaggedProximal):
+        copies.lagged = loaded(start, following(proximal), "lagged")
+    return copies
+
+
+def following(config: Reference | LaggedProximal) -> Following | None:
+    """How a copy of this kind follows the policy; None: not at all."""
+    match config:
+        case FrozenReference():
+            return None
+        case EMAReference(rate=rate):
+            return Following(rate=rate)
+        case RefreshReference(every=every) | LaggedProximal(every=every):
+            return Following(every=every)

@@ -1,0 +1,135 @@
+"""Log-probabilities over what `top_k` and `top_p` left to the sampler, token by token.
+
+Only the logits of those tokens are made, in chunks of rows, forward and backward. Must agree with
+`log_softmax` of all logits / temperature after the others were set to −∞, to rounding.
+"""
+
+from typing import Any
+
+import torch
+
+ELEMENTS = 1 << 24
+"""A chunk of output embeddings is at most so many numbers: 64 MiB of float32."""
+
+
+def padded(tables: list[torch.Tensor]) -> torch.Tensor:
+    """[k, w] concatenation of tables of ids ([k_i, w_i] each), padded with −1."""
+    width = max(table.shape[1] for table in tables)
+    return torch.cat(
+        [torch.nn.functional.pad(t, (0, width - t.shape[1]), value=-1) for t in tables]
+    )
+
+
+def topk_logprobs(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    targets: torch.Tensor,
+    sampling_mask: torch.Tensor,
+    temperature: float = 1.0,
+    compute: torch.dtype | None = None,
+    elements: int = ELEMENTS,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `logprobs.head_logprobs`, for the softmax over the ids in `sampling_mask` [k, w] (−1:
+    none). Each target has to be one of its row's."""
+    logprobs, entropy = _TopKLogprobs.apply(
+        hidden, weight, bias, targets, sampling_mask, temperature, compute, elements
+    )
+    return logprobs, entropy
+
+
+class _TopKLogprobs(torch.autograd.Function):
+    """The backward pass makes each chunk of logits again instead of keeping it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        sampling_mask: torch.Tensor,
+        temperature: float,
+        compute: torch.dtype | None,
+        elements: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        kind = compute or hidden.dtype
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        rows = max(1, elements // max(1, sampling_mask.shape[1] * hidden.shape[1]))
+        logprobs = hidden.new_empty(hidden.shape[0], dtype=wide)
+        entropy = torch.empty_like(logprobs)
+        for r in range(0, hidden.shape[0], rows):
+            part = slice(r, r + rows)
+            every, _ = _distribution(
+                hidden, weight, bias, sampling_mask, part, temperature, kind, wide
+            )
+            place = (sampling_mask[part] == targets[part, None]).long().argmax(1, keepdim=True)
+            logprobs[part] = every.gather(1, place).squeeze(1)
+            entropy[part] = -(every.exp() * every.masked_fill(sampling_mask[part] < 0, 0)).sum(1)
+        ctx.save_for_backward(hidden, weight, bias, targets, sampling_mask, entropy)
+        ctx.options = (temperature, kind, wide, rows)
+        # An output that no loss uses has gradient None, and costs nothing.
+        ctx.set_materialize_grads(False)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, targets, sampling_mask, entropy = ctx.saved_tensors
+        temperature, kind, wide, rows = ctx.options
+        of_logprobs, of_entropy = grads
+        grad_hidden = torch.zeros_like(hidden, dtype=wide)
+        # A frozen head (LoRA) costs neither the product nor the memory.
+        trained, biased = ctx.needs_input_grad[1:3]
+        grad_weight = torch.zeros_like(weight, dtype=wide) if trained else None
+        grad_bias = torch.zeros_like(bias, dtype=wide) if biased else None
+        for r in range(0, hidden.shape[0], rows):
+            part = slice(r, r + rows)
+            every, chosen = _distribution(
+                hidden, weight, bias, sampling_mask, part, temperature, kind, wide
+            )
+            chances = every.exp()
+            slope = torch.zeros_like(chances)
+            if of_logprobs is not None:
+                # d logp / d logits = onehot − softmax
+                hit = (sampling_mask[part] == targets[part, None]).to(wide)
+                slope += (hit - chances) * of_logprobs[part, None]
+            if of_entropy is not None:
+                # d entropy / d logits = −softmax · (log softmax + entropy)
+                finite = every.masked_fill(sampling_mask[part] < 0, 0)
+                slope -= chances * (finite + entropy[part, None]) * of_entropy[part, None]
+            slope /= temperature
+            ids = sampling_mask[part].clamp(min=0).flatten().long()
+            if grad_bias is not None:
+                grad_bias.index_add_(0, ids, slope.flatten())
+            slope = slope.to(kind)
+            grad_hidden[part] = torch.bmm(slope[:, None], chosen).squeeze(1)
+            if grad_weight is not None:
+                outer = slope[:, :, None] * hidden[part, None].to(kind)
+                grad_weight.index_add_(0, ids, outer.flatten(0, 1).to(wide))
+        return (
+            grad_hidden.to(hidden.dtype),
+            None if grad_weight is None else grad_weight.to(weight.dtype),
+            None if grad_bias is None else grad_bias.to(bias.dtype),
+            *(None,) * 5,
+        )
+
+
+def _distribution(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    sampling_mask: torch.Tensor,
+    part: slice,
+    temperature: float,
+    kind: torch.dtype,
+    wide: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the rows of `part`: [rows, w] log-probabilities, −∞ where there is no id, and [rows, w, d]
+    output embeddings."""
+    ids = sampling_mask[part].clamp(min=0)
+    chosen = weight[ids].to(kind)
+    logits = torch.bmm(chosen, hidden[part, :, None].to(kind)).squeeze(2).to(wide)
+    if bias is not None:
+        logits += bias[ids]
+    logits = (logits / temperature).masked_fill(sampling_mask[part] < 0, -torch.inf)
+    return logits.log_softmax(1), chosen

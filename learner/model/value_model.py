@@ -1,0 +1,167 @@
+"""The critic: it estimates the value of the policy's answers before a batch, and learns from it.
+
+It is a model of its own, with its own optimizer, and shares minibatches and micro-batches with the
+policy. Its head reads hidden states of a few tokens: it has no output over the vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from learner.batch.returns import known
+from learner.batch.samples import Sample
+from learner.distributed import Ranks
+from learner.model.logprobs import PackedRow, hidden_states
+from learner.model.microbatches import backward_rows, forward_rows, unwrapped
+from learner.model.offload import Offload, present
+from learner.objective.value_loss import Moments, Scale, value_loss
+from learner.optim.optimizers import Optimizers
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.terms import SequenceValue
+
+SUMS = ("loss", "clipped", "values")
+
+
+class TokenValues(nn.Module):
+    """A model with a value head (`loading.load_critic`) as a map from places of packed rows to
+    values. A module, so that DDP can wrap it."""
+
+    def __init__(self, model: PreTrainedModel, autocast: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.autocast = autocast
+
+    def forward(self, row: PackedRow, places: torch.Tensor) -> torch.Tensor:
+        """[p], with gradient, at the tokens `places` [p] of the row: float32 or wider."""
+        hidden = hidden_states(self.model, row, self.autocast)[places]
+        head = self.model.score
+        return head(hidden.to(head.weight.dtype)).squeeze(-1)
+
+
+@dataclass
+class Critic:
+    """All of a critic that training changes, and how it is trained."""
+
+    model: PreTrainedModel
+    values: nn.Module
+    """The model as TokenValues, inside DDP where there are several ranks."""
+    optimizers: Optimizers
+    config: CriticConfig
+    moments: Moments
+    offloads: tuple[Offload, ...] = ()
+    """Its weights, and the state of its optimizers, where they are on the host between passes."""
+
+    @property
+    def scale(self) -> Scale:
+        """The units of its values now."""
+        return self.moments.scale(self.config.normalisation)
+
+
+@torch.no_grad()
+def set_values(critic: Critic, samples: list[Sample], budget: int) -> None:
+    """Set the values of each sample, at all places that an estimator uses."""
+    with present(critic.offloads[:1], changed=False):
+        for chosen, row in forward_rows(critic.values, samples, budget):
+            places = torch.cat([row.predictors, row.ends])
+            values = unwrapped(critic.values)(row, places).cpu()
+            tokens = values[: len(row.predictors)].split([len(s.sampler_logprobs) for s in chosen])
+            ends = values[len(row.predictors) :].split(1)
+            for sample, before, after in zip(chosen, tokens, ends, strict=True):
+                sample.values = torch.cat([before, after])
+
+
+def train_critic(
+    critic: Critic,
+    minibatches: list[list[Sample]],
+    algorithm: Algorithm,
+    budget: int,
+    ranks: Ranks,
+    lr_share: Callable[[int], float],
+) -> dict[str, float]:
+    """Regress on the samples' returns, in as many updates as the policy has at most.
+
+    `lr_share`: share of the peak learning rate, by the number of the batch's update. Returns
+    metrics, the same on every rank; all but norm and rate are those of the first pass over each
+    minibatch.
+    """
+    everything = [sample for part in minibatches for sample in part if sample.trains]
+    metrics = learn_scale(critic, everything, algorithm, ranks)
+    seen, norms, rate = torch.zeros(len(SUMS), dtype=torch.float64), [], 0.0
+    with present(critic.offloads, changed=True):
+        for number, part in enumerate(minibatches * algorithm.epochs_per_batch):
+            rate = critic.optimizers.set_lr(lr_share(number))
+            found = accumulate_value_gradients(critic, part, algorithm, budget, ranks)
+            if number < len(minibatches):
+                seen += found
+            norms.append(critic.optimizers.step())
+    loss, clipped, count = ranks.sum(seen.tolist())
+    metrics["critic/loss"] = loss / len(minibatches)
+    metrics["critic/clipped"] = clipped / max(count, 1.0)
+    metrics["critic/grad_norm"] = sum(norms) / len(norms)
+    metrics["critic/lr"] = rate
+    return metrics
+
+
+def accumulate_value_gradients(
+    critic: Critic, samples: list[Sample], algorithm: Algorithm, budget: int, ranks: Ranks
+) -> torch.Tensor:
+    """Backward passes over one minibatch. Returns this rank's SUMS over it."""
+    samples = [sample for sample in samples if sample.trains]
+    config, scale = critic.config, critic.scale
+    (count,) = ranks.sum([float(sum(len(known(s.returns)) for s in samples))])
+    seen = torch.zeros(len(SUMS), dtype=torch.float64)
+    for indices, row in backward_rows(critic.values, samples, budget, ranks, critic.optimizers):
+        values = critic.values(row, _places(row, algorithm))
+        loss = values.sum() * 0.0
+        if indices:
+            chosen = [samples[i] for i in indices]
+            before = torch.cat([values_before(s, algorithm) for s in chosen]).to(values)
+            target = torch.cat([scale.units(known(s.returns)) for s in chosen]).to(values)
+            each, clipped = value_loss(config.loss, values, before, target)
+            loss = config.loss_weight * each.sum() / max(count, 1.0)
+            sums = [loss.detach().double(), clipped.sum(), torch.tensor(len(values))]
+            seen += torch.stack([one.double().cpu() for one in sums])
+        # DDP averages over ranks; the loss already divides by the count over all of them.
+        (loss * ranks.size).backward()
+    return seen
+
+
+def values_before(sample: Sample, algorithm: Algorithm) -> torch.Tensor:
+    """The values before the batch where the critic is trained: [k], or [1] with
+    `sequence_value`."""
+    values = known(sample.values)
+    return values[-1:] if isinstance(algorithm.advantage, SequenceValue) else values[:-1]
+
+
+def _places(row: PackedRow, algorithm: Algorithm) -> torch.Tensor:
+    return row.ends if isinstance(algorithm.advantage, SequenceValue) else row.predictors
+
+
+def learn_scale(
+    critic: Critic, samples: list[Sample], algorithm: Algorithm, ranks: Ranks
+) -> dict[str, float]:
+    """Update the critic's units with the batch's returns. Returns how well it predicted them."""
+    none = torch.zeros(0, dtype=torch.float64)
+    returns = torch.cat([none, *(known(s.returns) for s in samples)])
+    before = torch.cat([none, *(values_before(s, algorithm).double() for s in samples)])
+    values = critic.scale.value(before)
+    missed = returns - values
+    count, total, squares, value, miss, misses = ranks.sum(
+        [
+            float(len(returns)),
+            *(float(one.sum()) for one in (returns, returns**2, values, missed, missed**2)),
+        ]
+    )
+    n = max(count, 1.0)
+    metrics = {"critic/value_mean": value / n, "critic/return_mean": total / n}
+    spread = squares / n - (total / n) ** 2
+    # Returns that are all equal have nothing to explain.
+    if spread > 1e-12 * max(squares / n, 1e-12):
+        metrics["critic/explained_variance"] = 1 - (misses / n - (miss / n) ** 2) / spread
+    if critic.config.normalisation is not None:
+        critic.moments = critic.moments.after(critic.config.normalisation, count, total, squares)
+    return metrics

@@ -1,0 +1,72 @@
+"""The composed objective, token by token: correction · policy loss + β·KL − c·entropy.
+
+Pure. `step` weighs the tokens (`aggregation`) and sums them.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from learner.objective.kl import kl_estimate
+from learner.objective.losses import TokenLoss, Tokens, log_ratio, policy_loss
+from learner.objective.off_policy import Corrected, correction_weights
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.terms import NoKL, ReferenceKL, ReinforceLoss, RewardKL
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a step minimises, and at which temperature log-probabilities are taken."""
+
+    algorithm: Algorithm
+    temperature: float
+    max_tokens: int
+    """Longest completion: the denominator of Dr. GRPO."""
+    adapted_beta: float | None = None
+    """Where β has gone since the run began, if it is adaptive."""
+
+    @property
+    def beta(self) -> float:
+        """Weight of the KL in this batch."""
+        kl = self.algorithm.kl
+        if isinstance(kl, NoKL):
+            return 0.0
+        return kl.beta if kl.adaptive is None or self.adapted_beta is None else self.adapted_beta
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What the objective says about each of `k` tokens."""
+
+    loss: torch.Tensor
+    """[k], with gradient: all terms together."""
+    kl: torch.Tensor
+    """[k] estimate of the KL to the reference; 0 without one."""
+    policy: TokenLoss
+    corrected: Corrected
+
+
+def composed_loss(
+    algorithm: Algorithm, beta: float, tokens: Tokens, entropy: torch.Tensor
+) -> Composed:
+    """All terms of the objective, per token. `beta`: of the KL now; `entropy` [k]."""
+    policy = policy_loss(algorithm.loss, tokens)
+    # reinforce has no ratio: a correction weighs it by all of sg(π)/μ.
+    without_ratio = isinstance(algorithm.loss, ReinforceLoss)
+    corrected = correction_weights(
+        algorithm.correction,
+        replace(tokens, proximal=tokens.logprobs) if without_ratio else tokens,
+        sampler_is_proximal=tokens.proximal is tokens.sampler and not without_ratio,
+    )
+    loss = corrected.weights * policy.loss
+    kl = torch.zeros_like(loss)
+    if tokens.reference is not None:
+        match algorithm.kl:
+            case ReferenceKL(type=kind):
+                kl = kl_estimate(kind, tokens.logprobs, tokens.reference)
+                loss = loss + beta * kl
+            case RewardKL():
+                kl = log_ratio(tokens.proximal, tokens.reference)
+    if algorithm.entropy_bonus:
+        loss = loss - algorithm.entropy_bonus * entropy
+    return Composed(loss, kl, policy, corrected)

@@ -1,0 +1,1 @@
+"""Optimizers and learning rate schedules. Imports no run, no store and no disk."""

@@ -1,0 +1,209 @@
+"""The optimizers of a run, stepped together, with a state that is plain named tensors.
+
+Must never save through pickle: the state goes to safetensors as `<parameter>/<entry>`, of a
+quantised entry as `<parameter>/<entry>.<part>`.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from learner.distributed import Ranks
+from learner.errors import RunCannotGoOn
+from services.contracts.config.optimizer import AdamW, AdamW8bit, MuonAdamW
+
+Config = AdamW | AdamW8bit | MuonAdamW
+PARTS = ("codes", "scale", "qmap")
+"""Tensors of a quantised entry: codes, a scale for each block of codes, the codes' values."""
+
+
+class Optimizers:
+    """Torch optimizers over the parameters of one model.
+
+    With `in_backward` each parameter has its own optimizer, which steps in the backward pass that
+    `last_pass` announced, as soon as the parameter's gradient is complete.
+    """
+
+    def __init__(self, model: PreTrainedModel, config: Config) -> None:
+        self.names = {p: name for name, p in model.named_parameters() if p.requires_grad}
+        self.max_grad_norm = config.max_grad_norm
+        self.in_backward = config.in_backward
+        self._last, self._squares = False, 0.0
+        matrices = _block_matrices(model, self.names) if isinstance(config, MuonAdamW) else []
+        chosen = {id(p) for p in matrices}
+        rest = [p for p in self.names if id(p) not in chosen]
+        self.parts: list[torch.optim.Optimizer] = []
+        for some, make in ((matrices, _muon), (rest, _adamw)):
+            shares = [[p] for p in some] if self.in_backward else [some] if some else []
+            self.parts += [make(share, config) for share in shares]
+        self._owner = {
+            p: part for part in self.parts for g in part.param_groups for p in g["params"]
+        }
+        self._peaks = [[float(group["lr"]) for group in part.param_groups] for part in self.parts]
+        if self.in_backward:
+            for parameter in self.names:
+                parameter.register_post_accumulate_grad_hook(self._update)
+
+    def set_lr(self, share: float) -> float:
+        """Set every learning rate to `share` of its peak. Returns that of the first group."""
+        for part, peaks in zip(self.parts, self._peaks, strict=True):
+            for group, peak in zip(part.param_groups, peaks, strict=True):
+                if isinstance(group["lr"], torch.Tensor):
+                    group["lr"].fill_(peak * share)
+                else:
+                    group["lr"] = peak * share
+        return float(self.parts[0].param_groups[0]["lr"])
+
+    def last_pass(self) -> None:
+        """The next backward pass is the last one before `step`."""
+        self._last = True
+
+    def step(self) -> float:
+        """Clip, update, clear. Returns the gradient's global norm before clipping.
+
+        A norm that is not finite skips the update: one bad batch must not destroy the weights. With
+        `in_backward` the updates are made already, and each weight went by its own norm.
+        """
+        if self.in_backward:
+            norm, self._last, self._squares = self._squares**0.5, False, 0.0
+        else:
+            limit = self.max_grad_norm if self.max_grad_norm is not None else float("inf")
+            norm = float(nn.utils.clip_grad_norm_(list(self.names), limit))
+            if _finite(norm):
+                for part in self.parts:
+                    _step(part)
+        self.clear()
+        return norm
+
+    def _update(self, parameter: torch.Tensor) -> None:
+        if not self._last or parameter.grad is None:
+            return
+        norm = float(torch.linalg.vector_norm(parameter.grad))
+        self._squares += norm * norm
+        if _finite(norm):
+            _step(self._owner[parameter])
+        parameter.grad = None
+
+    def clear(self) -> None:
+        """Drop the gradients."""
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The whole state, where it lies; none before the first step."""
+        return {
+            f"{self.names[parameter]}/{entry}{suffix}": tensor
+            for part in self.parts
+            for parameter, state in part.state.items()
+            for entry, value in state.items()
+            for suffix, tensor in _plain(value)
+        }
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """A copy of the whole state, on the host."""
+        return {name: one.detach().to("cpu", copy=True) for name, one in self.state().items()}
+
+    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Load a copy from `tensors()`. Raises ValueError for a parameter that is not here."""
+        parameters = {name: p for p, name in self.names.items()}
+        quantised: dict[tuple[nn.Parameter, str], dict[str, torch.Tensor]] = {}
+        for key, tensor in tensors.items():
+            name, _, entry = key.rpartition("/")
+            if name not in parameters:
+                raise ValueError(
+                    f"the checkpoint's optimizer state names {name!r}, which this model lacks"
+                )
+            parameter = parameters[name]
+            here = tensor.to(parameter.device).clone()
+            entry, _, part = entry.partition(".")
+            if part:
+                quantised.setdefault((parameter, entry), {})[part] = here
+            else:
+                self._owner[parameter].state[parameter][entry] = here
+        for (parameter, entry), found in quantised.items():
+            self._owner[parameter].state[parameter][entry] = _quantised(found, entry, parameter)
+
+
+def check_in_backward(config: Config, key: str, ranks: Ranks) -> None:
+    """Raise RunCannotGoOn where `config`, at `key` of the run's config, has a weight updated before
+    the ranks' gradients are summed."""
+    if config.in_backward and ranks.size > 1:
+        raise RunCannotGoOn(
+            f"{key}.in_backward updates a weight before the gradients of the {ranks.size} ranks "
+            "are summed: start the learner with one, or leave it out"
+        )
+
+
+def _muon(parameters: list[nn.Parameter], config: Config) -> torch.optim.Optimizer:
+    assert isinstance(config, MuonAdamW)
+    return torch.optim.Muon(
+        parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+    )
+
+
+def _adamw(parameters: list[nn.Parameter], config: Config) -> torch.optim.Optimizer:
+    groups = _decay_groups(parameters, config.weight_decay)
+    lr = config.adamw_lr if isinstance(config, MuonAdamW) else config.lr
+    if isinstance(config, AdamW8bit):
+        # Takes a second, and only those who use it should wait for it.
+        from torchao.optim import AdamW8bit as Quantised
+
+        return Quantised(groups, lr=lr, betas=config.betas, eps=config.eps)
+    return torch.optim.AdamW(groups, lr=lr, betas=config.betas, eps=config.eps, fused=True)
+
+
+def _step(part: torch.optim.Optimizer) -> None:
+    with _uncompiled(part):
+        part.step()
+
+
+def _uncompiled(part: torch.optim.Optimizer) -> AbstractContextManager[Any]:
+    """torchao compiles its update for each shape of weight. On a GPU that spares copies of the
+    largest weights; on a CPU it takes longer, 10 s a shape, than small models need to train."""
+    first = part.param_groups[0]["params"][0]
+    if isinstance(part, torch.optim.AdamW | torch.optim.Muon) or first.device.type != "cpu":
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
+def _plain(value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The plain tensors that an entry of the state is made of, and what to call them."""
+    if type(value) is torch.Tensor:
+        yield "", value
+    else:
+        yield from ((f".{part}", getattr(value, part)) for part in PARTS)
+
+
+def _quantised(found: dict[str, torch.Tensor], entry: str, parameter: nn.Parameter) -> Any:
+    from torchao.optim.subclass_8bit import OptimState8bit
+
+    signed = entry == "exp_avg"
+    return OptimState8bit(*(found[part] for part in PARTS), signed, parameter.dtype)
+
+
+def _finite(norm: float) -> bool:
+    return norm == norm and norm != float("inf")
+
+
+def _decay_groups(parameters: Iterable[nn.Parameter], decay: float) -> list[dict[str, object]]:
+    """Matrices decay, vectors (norms, biases) do not."""
+    everything = list(parameters)
+    groups: list[dict[str, object]] = [
+        {"params": [p for p in everything if p.ndim >= 2], "weight_decay": decay},
+        {"params": [p for p in everything if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _block_matrices(
+    model: PreTrainedModel, parameters: Iterable[nn.Parameter]
+) -> list[nn.Parameter]:
+    heads = (model.get_output_embeddings(), getattr(model, "score", None))
+    outside = {
+        id(module.weight) for module in (model.get_input_embeddings(), *heads) if module is not None
+    }
+    return [p for p in parameters if p.ndim == 2 and id(p) not in outside]

@@ -1,0 +1,4 @@
+"""What the learner writes to the data volume and restores from it: checkpoints, versions, rows.
+
+Imports neither the coordinator nor the training scripts.
+"""

@@ -1,0 +1,69 @@
+"""Work that the training loop hands to a thread, in order.
+
+An error on the thread is raised by the loop's next call here, since only the loop can end the run
+with a reason. After an error nothing more is done.
+"""
+
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """Does `work` on each item that is handed over, one at a time, on a thread of its own."""
+
+    def __init__(self, name: str, work: Callable[[T], None]) -> None:
+        self._name, self._work = name, work
+        self._waiting: queue.Queue[T | None] = queue.Queue(maxsize=1)
+        self._error: BaseException | None = None
+        # With the logger's `run` of whoever starts it: a new thread begins without.
+        inherited = contextvars.copy_context()
+        self._thread = threading.Thread(target=inherited.run, args=(self._loop,), name=name)
+        self._thread.daemon = True
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether work is not done yet."""
+        return self._waiting.unfinished_tasks > 0
+
+    def submit(self, item: T) -> None:
+        """Hand an item over. Blocks only while one is being worked on and another waits."""
+        self.check()
+        self._waiting.put(item)
+
+    def check(self) -> None:
+        """Raise an error of the thread, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def wait(self) -> None:
+        """Return when all work is done. Raises an error of the thread."""
+        self._waiting.join()
+        self.check()
+
+    def close(self) -> None:
+        """Finish the work and end the thread. Raises nothing."""
+        if self._thread.is_alive():
+            self._waiting.put(None)
+            self._thread.join()
+
+    def _loop(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            try:
+                if self._error is None:
+                    self._work(item)
+            except BaseException as error:
+                log.error(f"the {self._name} failed", reason=str(error))
+                self._error = error
+            finally:
+                self._waiting.task_done()
+        self._waiting.task_done()

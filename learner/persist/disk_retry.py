@@ -1,0 +1,159 @@
+"""Writes to a data volume that may be full: pause the run, and retry until the disk takes them.
+
+The pause has a reason that names the file and the way out; no lease is granted meanwhile, and the
+run goes on by itself. A write must leave nothing under a final name unless it is whole, so that it
+can be retried.
+"""
+
+import errno
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from safetensors import SafetensorError
+
+from services.runtime.logs import get_logger
+from services.volume import written_beside
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+RESERVE = 64 << 20
+"""Bytes that no write of a run may take: Redis, which may be on the same volume, ends without room,
+and with it the run's status, where a user would read why."""
+WAYS_OUT = {
+    errno.ENOSPC: f"make room on the data volume, of which {RESERVE >> 20} MiB stay free for Redis",
+    errno.EDQUOT: "raise the disk quota, or make room within it, on the data volume",
+    errno.EFBIG: "raise the learner's limit on the size of a file (ulimit -f)",
+    errno.EROFS: "make it writable again: the data volume",
+    errno.EIO: "see the kernel's log, and repair the disk under the data volume",
+}
+FIRST_WAIT, LONGEST_WAIT = 0.5, 15.0
+LOOK_SECONDS = 0.25
+
+
+class CannotWrite(OSError):
+    """The run, or this process, was told to end while the disk took nothing."""
+
+
+class Status(Protocol):
+    """The run that a disk writes for (`RunStore`)."""
+
+    def pause(self, reason: str) -> None:
+        """Have no leases granted, and say why."""
+
+    def go_on(self) -> None:
+        """End the pause."""
+
+    def cancelled(self) -> bool:
+        """Whether the run is to end."""
+
+    def hold(self) -> None:
+        """Raise where another learner has taken the run over."""
+
+
+class Disk:
+    """Writes of one run. Safe for several threads."""
+
+    def __init__(self, root: Path, status: Status, stop: threading.Event) -> None:
+        """`root`: the data volume; `stop`: set where this process is to end."""
+        self._root, self._status, self._stop = root, status, stop
+        self._abandoned = threading.Event()
+        self._lock = threading.Lock()
+        self._troubled: dict[str, str] = {}
+        """Sentences by the name of what cannot be written."""
+
+    def abandon(self) -> None:
+        """From now on a write that fails is not tried again."""
+        self._abandoned.set()
+
+    def retry(self, name: str, write: Callable[[], T], size: int = 0) -> T:
+        """The result of `write`, which makes `name` (relative to the volume, about `size` bytes),
+        retried until the disk takes it. Raises CannotWrite where the run or this process is to
+        end, and Fenced where a successor has deleted an unfinished file."""
+        wait = FIRST_WAIT
+        while True:
+            try:
+                if shutil.disk_usage(self._root).free < size + RESERVE:
+                    raise OSError(errno.ENOSPC, "")
+                result = write()
+            except (OSError, SafetensorError) as error:
+                number = disk_error(error)
+                if number is None:
+                    if isinstance(error, FileNotFoundError):
+                        self._status.hold()
+                    raise
+                sentence = self._sentence(name, number)
+            else:
+                self._well(name)
+                return result
+            self._trouble(name, sentence)
+            self._wait(wait, sentence)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+    @property
+    def _told_to_end(self) -> bool:
+        return self._stop.is_set() or self._status.cancelled()
+
+    def _sentence(self, name: str, number: int) -> str:
+        return (
+            f"cannot write {name}: {os.strerror(number)}; {WAYS_OUT[number]} ({self._root}), and "
+            "the run goes on by itself"
+        )
+
+    def _trouble(self, name: str, sentence: str) -> None:
+        with self._lock:
+            news = sentence not in self._troubled.values()
+            self._troubled[name] = sentence
+            if news:
+                log.error("the run pauses", reason=sentence)
+                self._status.pause(sentence)
+
+    def _well(self, name: str) -> None:
+        with self._lock:
+            if self._troubled.pop(name, None) is None:
+                return
+            if self._troubled:
+                self._status.pause(next(iter(self._troubled.values())))
+            else:
+                log.info("the disk takes writes again")
+                self._status.go_on()
+
+    def _wait(self, seconds: float, sentence: str) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self._abandoned.wait(LOOK_SECONDS) or self._told_to_end:
+                raise CannotWrite(sentence)
+
+
+def disk_error(error: OSError | SafetensorError) -> int | None:
+    """The error number where the disk is to blame, and waiting may help; else None."""
+    number = error.errno if isinstance(error, OSError) else None
+    # safetensors puts the number into its text only.
+    if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
+        number = int(found[1])
+    return number if number in WAYS_OUT else None
+
+
+def append(path: Path, text: str) -> None:
+    """Add `text` to a file, all of it or nothing. Raises OSError."""
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("a") as file:
+            file.write(text)
+    except OSError:
+        if path.exists():
+            os.truncate(path, before)
+        raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Make `text` the content of a file, all of it or nothing. Raises OSError."""
+    with written_beside(path) as beside:
+        beside.write_text(text)

@@ -1,0 +1,38 @@
+"""The run's model folder: all of the model but its weights, for workers on any host."""
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from learner.model.loading import LoadedModel, save_description
+from learner.model.lora import save_base
+from services.contracts.weights import MODEL_FILES, WeightFile
+from services.volume import checksum, fsync, opened_by_umask
+
+
+def export_description(loaded: LoadedModel, folder: Path) -> None:
+    """Write `folder`, with the list of its files for hosts without the volume; once per run,
+    because a worker may be reading it. Beside adapters it holds the weights, too: they never
+    change."""
+    if folder.exists():
+        return
+    for unfinished in folder.parent.glob(f".{folder.name}.*"):
+        shutil.rmtree(unfinished)
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    save_description(loaded, beside)
+    if loaded.lora:
+        save_base(loaded, beside)
+    files = [
+        WeightFile(str(path.relative_to(beside)), path.stat().st_size, checksum(path))
+        for path in sorted(beside.rglob("*"))
+        if path.is_file() and path.name != MODEL_FILES
+    ]
+    (beside / MODEL_FILES).write_bytes(msgspec.json.encode(files))
+    for path in (*beside.rglob("*"), beside):
+        if path.is_file():
+            opened_by_umask(path)
+        fsync(path)
+    beside.rename(folder)
+    fsync(folder.parent)

@@ -1,0 +1,69 @@
+"""A run's rows by step: `metrics.jsonl`, a line for each step, evaluations between, and
+`samples.jsonl`, some of each step's answers.
+
+Invariant: a step's row is durable before a checkpoint that holds the step is committed. So a crash
+leaves no committed step without its row; rows of steps that are trained again are deleted first.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+from learner.persist.disk_retry import Disk, append, write_whole
+from learner.report.step_metrics import finite
+from services.runtime.logs import get_logger
+from services.volume import fsync
+
+log = get_logger(__name__)
+
+
+class RowsFile:
+    """Rows of one run, each with its step. Every call may raise CannotWrite."""
+
+    name: ClassVar[str]
+    """In the run's folder."""
+
+    def __init__(self, root: Path, run: str, disk: Disk) -> None:
+        """`root`: the data volume."""
+        self._name = f"runs/{run}/{self.name}"
+        self._file, self._disk = root / self._name, disk
+
+    def begin(self, step: int) -> set[int]:
+        """Go back to `step`: delete rows of later steps, and a torn line. Returns the steps that
+        have an evaluation."""
+        kept: list[str] = []
+        evaluated: set[int] = set()
+        if self._file.exists():
+            for line in self._file.read_text().splitlines(keepends=True):
+                try:
+                    row = json.loads(line)
+                    at = row.get("step", row.get("evaluation/step", 0))
+                    if at <= step and line.endswith("\n"):
+                        kept.append(line)
+                        if "evaluation/step" in row:
+                            evaluated.add(int(row["evaluation/step"]))
+                except json.JSONDecodeError:
+                    log.warning("a torn line is dropped", file=self._name)
+        self._disk.retry(self._name, lambda: write_whole(self._file, "".join(kept)))
+        return evaluated
+
+    def add(self, *rows: dict[str, Any]) -> None:
+        """Add rows, all of them or nothing."""
+        lines = "".join(json.dumps(finite(row)) + "\n" for row in rows)
+        self._disk.retry(self._name, lambda: append(self._file, lines))
+
+    def sync(self) -> None:
+        """Make the rows so far durable."""
+        self._disk.retry(self._name, lambda: fsync(self._file))
+
+
+class MetricsFile(RowsFile):
+    """The metrics of one run."""
+
+    name = "metrics.jsonl"
+
+
+class SamplesFile(RowsFile):
+    """Some of the answers that one run was trained on."""
+
+    name = "samples.jsonl"

@@ -1,0 +1,1 @@
+"""Metrics of a step and samples to show, from plain values. No store, no disk."""

@@ -1,0 +1,86 @@
+"""Sums over a step's policy passes, and their metrics."""
+
+import torch
+
+from learner.distributed import Ranks
+from learner.model.moe_balance import RouterTally
+from learner.model.moe_routing import Routing
+
+SUMS = (
+    "tokens",
+    "sequences",
+    "loss",
+    "kl",
+    "entropy",
+    "ratio",
+    "ratio_squared",
+    "proximal_kl",
+    "clip_low",
+    "clip_high",
+    "masked_low",
+    "masked_high",
+    "fresh_tokens",
+    "mismatch_kl",
+    "before_tokens",
+    "sampler_kl",
+)
+MAXIMA = ("ratio", "logprob_gap", "sampler_gap")
+
+
+class Tally:
+    """Sums and maxima over the tokens of a step, reduced over ranks once at its end."""
+
+    def __init__(self, routing: Routing | None = None) -> None:
+        """`routing`: of the policy, where it has experts."""
+        self.routers = RouterTally(routing) if routing else None
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64)
+        self.maxima = torch.zeros(len(MAXIMA), dtype=torch.float64)
+
+    def add(self, values: dict[str, torch.Tensor]) -> None:
+        """Add the sum of each [k] tensor to its total."""
+        for name, value in values.items():
+            self.sums[SUMS.index(name)] += value.detach().double().sum().cpu()
+
+    def peak(self, name: str, value: torch.Tensor) -> None:
+        """Raise a maximum to the largest entry of `value`."""
+        if value.numel():
+            place = MAXIMA.index(name)
+            self.maxima[place] = max(self.maxima[place], value.detach().double().max().cpu())
+
+    def include(self, other: "Tally") -> None:
+        """Take over what another tally has seen."""
+        self.sums += other.sums
+        self.maxima = torch.maximum(self.maxima, other.maxima)
+        if self.routers and other.routers:
+            self.routers.include(other.routers)
+
+    def metrics(self, ranks: Ranks) -> dict[str, float]:
+        """Means over the tokens of all ranks, by the names of docs/metrics.md."""
+        total = dict(zip(SUMS, ranks.sum(self.sums.tolist()), strict=True))
+        top = dict(zip(MAXIMA, ranks.max(self.maxima.tolist()), strict=True))
+        tokens, fresh = max(total["tokens"], 1.0), total["fresh_tokens"]
+        before = max(total["before_tokens"], 1.0)
+        metrics = {
+            "train/loss": total["loss"],
+            "train/kl": total["kl"] / tokens,
+            "train/entropy": total["entropy"] / tokens,
+            "train/ratio_mean": total["ratio"] / tokens,
+            "train/ratio_max": top["ratio"],
+            "train/clip_low": total["clip_low"] / tokens,
+            "train/clip_high": total["clip_high"] / tokens,
+            "train/proximal_kl": total["proximal_kl"] / tokens,
+            "train/ess": total["ratio"] ** 2 / max(tokens * total["ratio_squared"], 1e-12),
+            "train/corrected_low": total["masked_low"] / tokens,
+            "train/corrected_high": total["masked_high"] / tokens,
+            "mismatch/sampler_kl": total["sampler_kl"] / before,
+            "mismatch/sampler_logprob_max": top["sampler_gap"],
+        }
+        if fresh:
+            # Only where learner and sampler held the same weights is a gap an error.
+            metrics["mismatch/kl"] = total["mismatch_kl"] / fresh
+            metrics["mismatch/logprob_max"] = top["logprob_gap"]
+        if total["sequences"]:
+            metrics["train/kl_per_sample"] = total["kl"] / total["sequences"]
+        if self.routers:
+            metrics |= self.routers.metrics(ranks)
+        return metrics

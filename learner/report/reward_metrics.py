@@ -1,0 +1,97 @@
+"""How a batch's answers fared: sums that ranks add up, and the metrics made of them. Pure."""
+
+from collections.abc import Sequence
+
+from services.contracts.pass_at import ks, pass_at
+from services.contracts.scores import VERDICTS, ScoreStatus
+from services.contracts.trajectory import TRUNCATED, TrajectoryGroup
+
+BASIC = (
+    "samples",
+    "scored",
+    "reward",
+    "reward_squared",
+    "groups",
+    "flat_groups",
+    "completion_tokens",
+    "prompt_tokens",
+    "too_long",
+    "sampled_reward",
+)
+SUM, COUNT = "sum ", "count "
+"""Before a component's name."""
+
+
+def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, float]:
+    """Sums over one rank's groups; components under the names that these groups have.
+
+    `samples`: the run's samples per prompt. A group leaves pass@k where a reward is missing or
+    where its verifiers only rate answers.
+    """
+    sums = dict.fromkeys(BASIC, 0.0)
+    sums |= {f"pass {k}": 0.0 for k in ks(samples)} | {"whole_groups": 0.0}
+    for group in groups:
+        header = group.header
+        rewards = [r for r in header.rewards if r is not None]
+        sums["samples"] += group.samples
+        sums["scored"] += len(rewards)
+        sums["reward"] += sum(rewards)
+        sums["reward_squared"] += sum(r * r for r in rewards)
+        trained = sum(rewards) / max(len(rewards), 1)
+        sampled = header.sampled_reward
+        sums["sampled_reward"] += trained if sampled is None else sampled
+        sums["groups"] += 1
+        sums["flat_groups"] += len(set(rewards)) <= 1
+        sums["completion_tokens"] += int(group.lengths.sum())
+        sums["prompt_tokens"] += len(group.prompt_tokens) * group.samples
+        sums["too_long"] += sum(reason in TRUNCATED for reason in header.finish_reasons)
+        rated = VERDICTS.isdisjoint(header.statuses) and ScoreStatus.SCORED in header.statuses
+        if len(rewards) == group.samples == samples and not rated:
+            correct = sum(status == ScoreStatus.CORRECT for status in header.statuses)
+            sums["whole_groups"] += 1
+            for k in ks(samples):
+                sums[f"pass {k}"] += pass_at(k, samples, correct)
+        for name, rewards_of_it in header.components.items():
+            values = [v for v in rewards_of_it if v is not None]
+            sums[SUM + name] = sums.get(SUM + name, 0.0) + sum(values)
+            sums[COUNT + name] = sums.get(COUNT + name, 0.0) + len(values)
+    return sums
+
+
+def outcome_metrics(sums: dict[str, float], samples: int) -> dict[str, float]:
+    """Reward and length metrics of the batch, from sums over all ranks. Means of components appear
+    where there is more than one, each over the samples that it was scored for."""
+    scored, total = max(sums["scored"], 1.0), max(sums["samples"], 1.0)
+    mean = sums["reward"] / scored
+    variance = max(sums["reward_squared"] - scored * mean * mean, 0.0) / max(scored - 1, 1.0)
+    metrics = {
+        "reward/mean": mean,
+        "reward/std": variance**0.5,
+        "reward/all_zero": float(sums["scored"] > 0 and sums["reward_squared"] == 0),
+        "reward/groups_without_variance": sums["flat_groups"] / max(sums["groups"], 1.0),
+        "reward/missing": 1 - sums["scored"] / total,
+        "response/tokens_mean": sums["completion_tokens"] / total,
+        "response/without_end": sums["too_long"] / total,
+    }
+    if sums["whole_groups"]:
+        metrics |= {
+            f"reward/pass_at_{k}": sums[f"pass {k}"] / sums["whole_groups"] for k in ks(samples)
+        }
+    components = [key.removeprefix(SUM) for key in sums if key.startswith(SUM)]
+    if len(components) > 1:
+        metrics |= {
+            f"reward/component/{name}": sums[SUM + name] / sums[COUNT + name]
+            for name in components
+            if sums[COUNT + name]
+        }
+    return metrics
+
+
+def selection_metrics(sums: dict[str, float], filtered: int, reward: float) -> dict[str, float]:
+    """What was sampled, where not all of it is trained. `filtered`: groups that were filtered since
+    the step before; `reward` is the sum of their mean rewards."""
+    groups = sums["groups"] + filtered
+    return {
+        "reward/groups_filtered": filtered / max(groups, 1.0),
+        "reward/mean_sampled": (sums["sampled_reward"] + reward) / max(groups, 1.0),
+    }

@@ -1,0 +1,126 @@
+"""A few of each batch's completions as text: the best and the worst of one group, and others.
+
+They are from the first rank's share of the batch, so nothing is fetched for them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+from learner.batch.samples import Sample
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.terms import GAE, GlobalWhiten
+from services.contracts.sampled_answer import TEXT_LIMIT, SampledAnswer
+from services.contracts.trajectory import GroupHeader, TrajectoryGroup
+from services.contracts.weights import parse_version_tag
+
+Rewards = Sequence[float | None]
+
+PER_STEP = 4
+"""Completions of each batch that are written down."""
+
+
+@dataclass(frozen=True)
+class Picked:
+    """A completion to be logged once it is trained."""
+
+    header: GroupHeader
+    sample: Sample
+    prompt_tokens: int
+    versions: list[int]
+
+
+def pick(
+    groups: Sequence[TrajectoryGroup], samples: Sequence[Sample], step: int, count: int
+) -> list[Picked]:
+    """Up to `count` completions of `groups`, whose `samples` follow each other in their order."""
+    first = [0]
+    for group in groups:
+        first.append(first[-1] + group.samples)
+    return [
+        Picked(
+            groups[g].header,
+            samples[first[g] + i],
+            len(groups[g].prompt_tokens),
+            versions(groups[g], i),
+        )
+        for g, i in choose([group.header.rewards for group in groups], step, count)
+    ]
+
+
+def choose(rewards: Sequence[Rewards], step: int, count: int) -> list[tuple[int, int]]:
+    """(group, sample) of up to `count` completions, from each group's `rewards`: the best and the
+    worst of the group whose turn it is at `step`, then one of each group after it, and so on."""
+    if not rewards:
+        return []
+    turn = step % len(rewards)
+    first = [(turn, i) for i in extremes(rewards[turn])]
+    others = (pair for pair in _others(rewards, step) if pair not in first)
+    return list(islice(chain(first, others), count))
+
+
+def extremes(rewards: Rewards) -> list[int]:
+    """The best and the worst of a group; one where all are the same, none where none has any."""
+    scored = [(reward, i) for i, reward in enumerate(rewards) if reward is not None]
+    if not scored:
+        return []
+    best, worst = max(scored), min(scored)
+    return [best[1]] if best[0] == worst[0] else [best[1], worst[1]]
+
+
+def _others(rewards: Sequence[Rewards], step: int) -> Iterator[tuple[int, int]]:
+    """Every completion: one of each group, from the one after that of `step` on, then another."""
+    for again in range(max(len(group) for group in rewards)):
+        for after in range(1, len(rewards) + 1):
+            group = (step + after) % len(rewards)
+            if again < len(rewards[group]):
+                yield group, (step + again) % len(rewards[group])
+
+
+def versions(group: TrajectoryGroup, sample: int) -> list[int]:
+    """Versions that sampled tokens of one completion, oldest first."""
+    tags = {int(tag) for i, _, _, tag in group.spans if i == sample}
+    return sorted({parse_version_tag(group.header.tags[tag])[1] for tag in tags})
+
+
+def described(
+    picked: Sequence[Picked], step: int, algorithm: Algorithm, tokenizer: Any
+) -> list[dict[str, Any]]:
+    """The rows of `samples.jsonl` for a batch that was trained."""
+    # Here `advantage` is the reward that returns are made of.
+    own = isinstance(algorithm.advantage, GlobalWhiten | GAE)
+    # As it was sampled, not as it would be printed.
+    decode = partial(
+        tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    rows = []
+    for one in picked:
+        header, sample, i = one.header, one.sample, one.sample.number
+        tokens = sample.tokens.tolist()
+        answer = SampledAnswer(
+            step=step,
+            task=header.task,
+            row=header.row,
+            prompt=cut(decode(tokens[: one.prompt_tokens])),
+            completion=cut(decode(tokens[one.prompt_tokens :])),
+            tokens=len(tokens) - one.prompt_tokens,
+            reward=header.rewards[i],
+            status=header.statuses[i],
+            components={name: values[i] for name, values in header.components.items()},
+            advantage=None if own or not sample.trains else sample.advantage,
+            finish_reason=header.finish_reasons[i],
+            versions=one.versions,
+        )
+        rows.append(answer.model_dump())
+    return rows
+
+
+def cut(text: str, limit: int = TEXT_LIMIT) -> str:
+    """`text`; of more than `limit` characters its first and last half as many."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    dropped = len(text) - 2 * half
+    return f"{text[:half]}\n[… {dropped:,} characters dropped …]\n{text[-half:]}"

@@ -1,0 +1,108 @@
+"""A step's metrics from what was measured; names are those of docs/metrics.md."""
+
+import math
+import resource
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from services.contracts.records import WorkerRecord
+
+
+@dataclass
+class StepTime:
+    """Seconds of one step's wall time on rank 0, by what they went to; a stopwatch."""
+
+    waiting: float = 0.0
+    """For groups."""
+    training: float = 0.0
+    publishing: float = 0.0
+    """Copying the weights, and waiting for an earlier version to be written."""
+    checkpointing: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._lap = time.monotonic()
+
+    def lap(self, name: Literal["waiting", "training", "publishing", "checkpointing"]) -> None:
+        """What has passed since the last lap went to `name`."""
+        now = time.monotonic()
+        setattr(self, name, now - self._lap)
+        self._lap = now
+
+    @property
+    def total(self) -> float:
+        """All of the step so far."""
+        return self.waiting + self.training + self.publishing + self.checkpointing
+
+
+def time_metrics(
+    spent: StepTime, samples: int, tokens: int, prompt_tokens: int
+) -> dict[str, float]:
+    """Where the step's time went, and its throughput. `tokens` are completion tokens."""
+    total = max(spent.total, 1e-9)
+    return {
+        "time/step": spent.total,
+        "time/waiting_for_groups": spent.waiting,
+        "time/training": spent.training,
+        "time/publishing": spent.publishing,
+        "time/checkpointing": spent.checkpointing,
+        "throughput/samples_per_second": samples / total,
+        "throughput/tokens_per_second": tokens / total,
+        "throughput/learner_tokens_per_second": (tokens + prompt_tokens)
+        / max(spent.training, 1e-9),
+    }
+
+
+def staleness_metrics(distances: Sequence[int]) -> dict[str, float]:
+    """Mean, maximum and histogram (`staleness/count_D`: groups of staleness D) of a batch;
+    each group counts with its oldest token."""
+    counts = Counter(distances)
+    return {
+        "staleness/mean": sum(distances) / max(len(distances), 1),
+        "staleness/max": float(max(distances, default=0)),
+        **{f"staleness/count_{d}": float(n) for d, n in sorted(counts.items())},
+    }
+
+
+def admission_wait(
+    before: dict[str, float], workers: Sequence[WorkerRecord]
+) -> tuple[float, dict[str, float]]:
+    """Mean seconds that the workers waited for admission since `before` (totals by worker id),
+    and the new totals. A worker that is new, or started again, counts from now on."""
+    now = {worker.id: worker.admission_wait_seconds for worker in workers}
+    grown = [total - before[id_] for id_, total in now.items() if id_ in before]
+    waits = [max(wait, 0.0) for wait in grown]
+    return (sum(waits) / len(waits) if waits else 0.0), now
+
+
+# A side that waits for less than this share of the step is not held up by the other.
+IDLE_SHARE = 0.05
+
+
+def bottleneck(total: float, learner_waits: float, workers_wait: float) -> str:
+    """Which side the run waits for: `rollout` (the learner waits for groups), `learner` (workers
+    wait for admission), or `none` (both are busy)."""
+    limit = IDLE_SHARE * total
+    if learner_waits <= limit and workers_wait <= limit:
+        return "none"
+    return "rollout" if learner_waits >= workers_wait else "learner"
+
+
+def finite(row: dict[str, Any]) -> dict[str, Any]:
+    """`row` with null for what is no number (a gradient norm that overflowed): JSON has no word
+    for it."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
+
+
+def peak_memory() -> float:
+    """The most memory that rank 0 has held: on the GPU where there is one, else resident."""
+    if torch.cuda.is_available():
+        return float(torch.cuda.max_memory_allocated())
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -1,0 +1,61 @@
+"""What training changes, in one place: all that a checkpoint restores."""
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from learner.model.loading import LoadedModel
+from learner.model.references import Copies
+from learner.model.value_model import Critic
+from learner.optim.optimizers import Optimizers
+
+SCHEMA = 2
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: what cannot be read off the weights and the optimizer."""
+
+    run: str
+    step: int
+    """Batches trained."""
+    version: int
+    lineages: list[tuple[str, int]]
+    """`lineage.Ancestry`, the lineage that wrote this last."""
+    base_model: str
+    """What the run's first step started from: the KL reference."""
+    kl_beta: float | None = None
+    """Where an adaptive weight of the KL has gone."""
+    kl_beta_from: float | None = None
+    """The config's beta from which it went there: a resumed run that sets another begins anew."""
+    critic_moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """`value_loss.Moments` of the returns that a critic has learned."""
+    schema: int = SCHEMA
+
+    @property
+    def lineage(self) -> str:
+        """The lineage that training goes on in."""
+        return self.lineages[-1][0]
+
+    @property
+    def directory(self) -> str:
+        """Name of its checkpoint's folder, e.g. `step-000010-9f3a1c`."""
+        return f"step-{self.step:06d}-{self.lineage}"
+
+    @property
+    def path(self) -> str:
+        """Its checkpoint's folder, relative to the data volume."""
+        return f"runs/{self.run}/checkpoints/{self.directory}"
+
+
+@dataclass
+class TrainingState:
+    """Model, optimizers, critic, copies of the policy, and how far the run is."""
+
+    loaded: LoadedModel
+    policy: nn.Module
+    """The model as TokenLogprobs, inside DDP where there are several ranks."""
+    optimizers: Optimizers
+    progress: Progress
+    critic: Critic | None = None
+    copies: Copies = field(default_factory=Copies)

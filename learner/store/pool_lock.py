@@ -1,0 +1,144 @@
+"""The learner's connection to the store, and its lock on a pool, for synchronous code.
+
+The store is asynchronous; one event loop on a thread of its own runs its calls, which are plain and
+blocking here. Nothing in `learner` but `learner.store` imports the store.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import TypeVar
+
+import anyio
+from anyio.from_thread import start_blocking_portal
+from redis.exceptions import RedisError
+
+from services.contracts.records import RunRecord
+from services.runtime.logs import get_logger
+from services.settings import Settings
+from services.store import Store
+from services.store.durability import require_durable
+from services.store.insight import lock_token
+from services.store.pools import LOCK_SECONDS
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class PoolTaken(RuntimeError):
+    """Another learner serves this pool."""
+
+
+class StoreThread:
+    """A connection to the store in a thread of its own, and rank 0's lock on its pool."""
+
+    def __init__(self, settings: Settings, stop: threading.Event) -> None:
+        """Connect. Raises UnsafeRedis, RedisError or OSError where that fails. `stop` is set when
+        another learner takes the pool over."""
+        self.pool = settings.pool
+        self._alive_file = settings.alive_file
+        self.lost = False
+        self._stop = stop
+        self._token = lock_token(socket.gethostname(), os.getpid(), time.time())
+        self._held: Future[None] | None = None
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            self._portal = stack.enter_context(start_blocking_portal("asyncio"))
+            self.store = self.call(lambda: _connected(settings))
+            stack.callback(lambda: self.call(self.store.close))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> "StoreThread":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._held is not None:
+            self._held.cancel()
+            # Without Redis the lock lapses by itself.
+            with suppress(RedisError, OSError):
+                self.call(lambda: self.store.pools.unlock(self.pool, self._token))
+        self._stack.close()
+
+    def call(self, action: Callable[[], Awaitable[T]]) -> T:
+        """The result of an asynchronous call."""
+        return self._portal.call(action)
+
+    def take_pool(self) -> None:
+        """Become the pool's learner, and stay it while this process lives. Raises PoolTaken.
+
+        The lock of a learner that was killed lapses within LOCK_SECONDS; its successor waits for
+        that, because torchrun restarts ranks faster. A lock that is prolonged meanwhile is held.
+        """
+        holder = self.call(self._lock)
+        if holder:
+            raise PoolTaken(
+                f"pool {self.pool!r} already has a learner ({holder.partition(':')[0]}); stop it "
+                "first, or start this one with another --pool"
+            )
+        self._held = self._portal.start_task_soon(self._keep)
+
+    async def _lock(self) -> str:
+        """Take the lock: '' where it is ours, the holder's token where its holder lives."""
+        pools, before = self.store.pools, LOCK_SECONDS
+        while holder := await pools.lock(self.pool, self._token, LOCK_SECONDS):
+            remaining = await pools.lock_seconds(self.pool)
+            if remaining > before:
+                return holder
+            before = remaining
+            await anyio.sleep(0.5)
+        return ""
+
+    async def _keep(self) -> None:
+        while not self.lost:
+            await anyio.sleep(LOCK_SECONDS / 5)
+            try:
+                await self._hold()
+            except (RedisError, OSError) as error:
+                log.warning("the pool's lock was not prolonged", reason=str(error))
+
+    async def _hold(self) -> None:
+        """Prolong the lock, or find that it is another learner's."""
+        if await self.store.pools.prolong(self.pool, self._token, LOCK_SECONDS):
+            if self._alive_file is not None:
+                self._alive_file.touch()
+            return
+        if await self.store.pools.lock(self.pool, self._token, LOCK_SECONDS):
+            if not self.lost:
+                log.error("another learner has taken the pool over", pool=self.pool)
+            self.lost = True
+            self._stop.set()
+
+    def next_run(self) -> RunRecord | None:
+        """The pool's active run, else the first in its queue, which becomes active; None also where
+        another learner has the pool.
+
+        The lock is asked for first: a learner that slept through its own replacement, and has just
+        been fenced, would else take the run from its successor before it hears of it.
+        """
+
+        async def taken() -> RunRecord | None:
+            await self._hold()
+            return None if self.lost else await self.store.runs.take(self.pool)
+
+        return self.call(taken)
+
+
+async def _connected(settings: Settings) -> Store:
+    store = Store.from_url(settings.redis_url.get_secret_value())
+    try:
+        await require_durable(store, settings)
+    except BaseException:
+        await store.close()
+        raise
+    return store

@@ -1,0 +1,178 @@
+"""One run in the store, as its learner sees it.
+
+`call` and `fenced` run a method of the store for this run, and return when it has: everything that
+needs no more than that is called through them, e.g. `run.call(run.trajectories.plans)`. A fenced
+call carries the epoch that `acquire` gave, and raises Fenced once another learner has the run.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from learner.errors import RunCannotGoOn
+from learner.report.step_metrics import finite
+from learner.store.pool_lock import StoreThread
+from services.contracts.events import EventKind
+from services.contracts.records import RunRecord, WorkerRecord
+from services.contracts.weights import WeightManifest
+from services.datasets import DatasetReader
+from services.runtime.logs import get_logger
+from services.store import Fenced
+from services.volume import Volume
+
+log = get_logger(__name__)
+
+WEIGHTS_LISTED = 64
+"""Manifests kept in the run's stream; workers only ever want the newest."""
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RunStore:
+    """One run. Safe for several threads."""
+
+    def __init__(self, thread: StoreThread, record: RunRecord) -> None:
+        self.run = record.id
+        self.committed_step = record.committed_step
+        self.lineage = record.lineage
+        self.runs, self.trajectories = thread.store.runs, thread.store.trajectories
+        self.evaluations = thread.store.evaluations
+        self._thread, self._pool = thread, record.pool
+        self._epoch = 0
+        self._state = "starting"
+
+    def call(
+        self,
+        method: Callable[Concatenate[str, P], Awaitable[T]],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """The result of a method of the store whose first argument is the run."""
+        return self._thread.call(lambda: method(self.run, *arguments, **options))
+
+    def fenced(
+        self,
+        method: Callable[Concatenate[str, int, P], Awaitable[T]],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """The same for one whose second argument is the learner's epoch. Raises Fenced."""
+        return self._thread.call(lambda: method(self.run, self._epoch, *arguments, **options))
+
+    # --- state ----------------------------------------------------------------------------------
+
+    def acquire(self) -> RunRecord:
+        """Take the run over, under a new lineage. Returns where it stands from then on: a learner
+        that had it before may have committed since the record was read by which it was found."""
+        self.lineage = secrets.token_hex(3)
+        self._epoch = self.call(self.runs.acquire, self.lineage)
+        record = self.call(self.runs.get)
+        if record is None:
+            raise RunCannotGoOn(f"there is no run {self.run} any more")
+        self.committed_step = record.committed_step
+        return record
+
+    def lineages(self) -> list[tuple[str, int]]:
+        """(lineage, version it began at) of all starts so far, this one's last. A checkpoint knows
+        only those that led to it: one that died before its first checkpoint is only here, and
+        groups that it had sampled may still be in the stream."""
+        return list(self.call(self.runs.lineages))
+
+    def set_state(self, state: str, reason: str = "") -> None:
+        """Change the run's state; nothing happens where it is final already. Raises Fenced."""
+        self._state = state
+        self._write_state(state, reason)
+
+    def pause(self, reason: str) -> None:
+        """Have no leases granted until `go_on`. Raises Fenced."""
+        self._write_state("paused", reason)
+
+    def go_on(self) -> None:
+        """End a pause: the run is again in its state before it. Raises Fenced."""
+        self._write_state(self._state, "")
+
+    def _write_state(self, state: str, reason: str) -> None:
+        self.call(self.runs.set_state, state, reason, epoch=self._epoch or None)
+
+    def hold(self) -> None:
+        """Raise Fenced where another learner has taken the run over."""
+        self.fenced(self.runs.update, {})
+
+    def finish(self, state: str, reason: str) -> None:
+        """End the run and make room for the pool's next one; nothing happens where another learner
+        has taken the run over."""
+        try:
+            self.call(self.runs.finish, self._pool, state, reason, epoch=self._epoch or None)
+        except Fenced as error:
+            log.warning(str(error), run=self.run)
+
+    def cancelled(self) -> bool:
+        """Whether the user wants the run to end, or someone else has ended it. Raises Fenced."""
+        ends, epoch = self.call(self.runs.standing)
+        if not ends and epoch != self._epoch:
+            raise Fenced(self.run)
+        return ends
+
+    def commit(self, step: int, directory: str) -> None:
+        """Make a durable checkpoint current and acknowledge the groups that it was trained on."""
+        self.fenced(self.trajectories.commit, self.lineage, step, directory)
+        self.committed_step = step
+
+    def publish(self, manifest: WeightManifest) -> None:
+        """Register a version whose file is durable. Raises Fenced."""
+        self._thread.call(
+            lambda: self._thread.store.weights.publish(self._epoch, manifest, keep=WEIGHTS_LISTED)
+        )
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def event(self, kind: EventKind, data: dict[str, Any]) -> None:
+        """Add an event, for everybody who follows the run."""
+        self.call(self._thread.store.events.add, kind, data)
+
+    def warn(self, message: str) -> None:
+        """A warning in the log and in the run's events."""
+        log.warning(message)
+        self.event("warning", {"message": message})
+
+    def step_done(
+        self, step: int, row: dict[str, Any], kind: EventKind = "step", total: int | None = None
+    ) -> None:
+        """Report a step's metrics: as an event, and as the run's newest values. Raises Fenced."""
+        row = finite(row)
+        metrics = {name: v for name, v in row.items() if isinstance(v, float) and name != "time"}
+        self.fenced(self.runs.update, {"step": step, "metrics": metrics})
+        done = {} if total is None else {"done": step, "total": total, "unit": "steps"}
+        self.event(kind, done | row)
+
+    # --- the pool and its inputs ----------------------------------------------------------------
+
+    def workers(self) -> list[WorkerRecord]:
+        """The pool's rollout workers, as of their last heartbeat."""
+        return self._thread.call(lambda: self._thread.store.workers.list(self._pool))
+
+    def needed_files(self) -> set[str]:
+        """Weight files that the pool's live workers load, or would go back to."""
+        return {name for worker in self.workers() for name in worker.files}
+
+    def model_path(self, path: str, volume: Volume, key: str = "model.path") -> str:
+        """A folder or hub name for the value of `key`; `run:RUN` is that run's checkpoint."""
+        prefix, separator, run = path.partition(":")
+        if prefix != "run" or not separator:
+            return path
+        record = self._thread.call(lambda: self.runs.get(run))
+        if record is None or record.checkpoint is None:
+            why = "has no checkpoint" if record else "does not exist"
+            raise RunCannotGoOn(f"{key} {path}: run {run} {why}")
+        folder: Path = volume.path(record.checkpoint)
+        return str(folder)
+
+    def dataset(self, name: str, volume: Volume) -> DatasetReader:
+        """The rows of a dataset, all segments here. Raises RunCannotGoOn where there is none."""
+        record = self._thread.call(lambda: self._thread.store.datasets.find(name))
+        if record is None:
+            raise RunCannotGoOn(f"there is no dataset {name!r}: upload it first")
+        reader = DatasetReader(volume, record)
+        self._thread.call(reader.fetch)
+        return reader

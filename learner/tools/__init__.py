@@ -1,0 +1,1 @@
+"""Commands on checkpoints: chat and export. No run, no store."""

@@ -1,0 +1,101 @@
+"""`python -m learner.tools.chat PATH [PROMPT]`: talk to a checkpoint or any Hugging Face folder.
+
+Greedy unless --temperature is given. Prompts are rendered as rollout workers do; --system,
+--template and --chat-template are the keys of a run's `data` section, which a checkpoint does not
+hold.
+"""
+
+import argparse
+import sys
+from typing import Any
+
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from learner.batch.sft_rows import lacking
+from learner.model.loading import LoadedModel, UnusableModel, end_tokens, load_model
+from services.contracts.config.data import PromptOptions
+from services.contracts.config.model import PretrainedModel
+from services.contracts.dataset import Row
+from services.contracts.rendering import compose, plain_text, render
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Answer one prompt, or one a line from standard input. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m learner.tools.chat", description=__doc__)
+    parser.add_argument("path", help="a checkpoint folder, e.g. runs/ID/checkpoints/step-000100")
+    parser.add_argument("prompt", nargs="?", help="without one, prompts are read line by line")
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--system", help="system message")
+    parser.add_argument(
+        "--template", default="{prompt}", help="what a prompt is put into, e.g. '{prompt}='"
+    )
+    parser.add_argument(
+        "--chat-template",
+        choices=("auto", "none"),
+        default="auto",
+        help="auto: the tokenizer's, where it has one",
+    )
+    options = parser.parse_args(arguments)
+    if "{prompt}" not in options.template:
+        parser.error(f"--template {options.template!r} lacks the placeholder {{prompt}}")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    disable_progress_bar()
+    try:
+        loaded = load_model(options.path, PretrainedModel(path=options.path), device)
+    except UnusableModel as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.prompt is not None:
+        return _say(loaded, options.prompt, options)
+    interactive = sys.stdin.isatty()
+    try:
+        while line := input("> " if interactive else ""):
+            _say(loaded, line, options)
+    except (EOFError, KeyboardInterrupt):
+        return 0
+    return 0
+
+
+def _say(loaded: LoadedModel, prompt: str, options: argparse.Namespace) -> int:
+    """Print the answer, or why there is none. Returns the exit code."""
+    rendering = PromptOptions(
+        system=options.system, template=options.template, chat_template=options.chat_template
+    )
+    asked = compose(Row(prompt=prompt), rendering)
+    try:
+        ids = render(asked, rendering, loaded.tokenizer)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if unknown := lacking(plain_text(asked), loaded.tokenizer):
+        named = ", ".join(map(repr, unknown))
+        print(f"warning: the tokenizer has no {named}", file=sys.stderr, flush=True)
+    print(answer(loaded, ids, options.max_tokens, options.temperature), flush=True)
+    return 0
+
+
+def answer(loaded: LoadedModel, ids: list[int], max_tokens: int, temperature: float) -> str:
+    """The model's completion of the prompt `ids`, without special tokens."""
+    tokenizer: Any = loaded.tokenizer
+    inputs = torch.tensor([ids], device=loaded.model.device)
+    sampling: dict[str, Any] = (
+        {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
+    )
+    with torch.inference_mode():
+        output = loaded.model.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=max_tokens,
+            eos_token_id=sorted(end_tokens(loaded)) or None,
+            pad_token_id=tokenizer.pad_token_id or 0,
+            use_cache=True,
+            **sampling,
+        )
+    text: str = tokenizer.decode(output[0, len(ids) :], skip_special_tokens=True)
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Validates requests and turns their items into work for the pool and for remote verifiers.
+
+Scores nothing and reads no reference, pattern or schema: only worker processes do that.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from reward.remote_pool import Call
+from reward.verifiers.base import Item, Step, Verifier
+from reward.verifiers.registry import AnyVerifier, Registry, UnusableError, usable
+from reward.workers.pool import Request, check_for, request_for
+from reward.workers.protocol import pack_item
+from services.contracts.scores import ScoreItem, Use, UseProblem
+from services.http import Problem, ProblemItem, summary
+
+CHECK_SECONDS = 5.0
+"""How long a check of one reference, pattern or schema may take."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The check of one reference of one use."""
+
+    use: int
+    row: int | None
+    """Index into the use's rows; None for a reference in its parameters."""
+    path: str
+    request: Request | Call
+    """Its verdict is an `error` if the reference cannot be used."""
+
+
+def checked_items(items: list[ScoreItem], registry: Registry) -> list[Request | Call]:
+    """Items as work for the pools. Raises Problem (422), which names each item that cannot be
+    scored and the reason."""
+    problems: list[ProblemItem] = []
+    requests: list[Request | Call] = []
+    for index, item in enumerate(items):
+        try:
+            verifier, params = usable(registry, item.verifier, item.params)
+            requests.append(_request(verifier, params, item))
+        except UnusableError as error:
+            problems += [_problem(index, item, key, message) for key, message in error.problems]
+        except (ValueError, RecursionError) as error:
+            problems.append(_problem(index, item, "", f"cannot be scored: {error}"))
+    counts = Counter(item.id for item in items)
+    for index, item in enumerate(items):
+        if counts[item.id] > 1:
+            problems.append(_problem(index, item, ".id", "occurs more than once in this request"))
+    if problems:
+        detail = f"{summary(problems)}; GET /v1/verifiers lists verifiers and their parameters"
+        raise Problem(422, detail, problems)
+    return requests
+
+
+def checked_uses(uses: list[Use], registry: Registry) -> tuple[list[UseProblem], list[Check]]:
+    """Problems with names and parameters, and the checks of references that remain to be done."""
+    problems: list[UseProblem] = []
+    checks: list[Check] = []
+    for index, use in enumerate(uses):
+        try:
+            verifier, params = usable(registry, use.verifier, use.params)
+            if isinstance(verifier, Verifier) and use.params.get(verifier.reference) is not None:
+                # It replaces the rows' references.
+                request = check_for(Item(use.verifier, "", "", None, use.params), CHECK_SECONDS)
+                checks.append(Check(index, None, f"params.{verifier.reference}", request))
+                continue
+            for number, row in enumerate(use.rows):
+                item = Item(use.verifier, "", "", row.answer, use.params, row.columns)
+                checks.append(
+                    Check(index, number, f"rows.{number}", _check(verifier, params, item))
+                )
+        except UnusableError as error:
+            problems += [
+                UseProblem(use=index, path=key.lstrip("."), message=message)
+                for key, message in error.problems
+            ]
+        except (ValueError, RecursionError) as error:
+            problems.append(UseProblem(use=index, path="params", message=str(error)))
+    return problems, checks
+
+
+def _request(verifier: AnyVerifier, params: Any, item: ScoreItem) -> Request | Call:
+    """Raises ValueError and RecursionError for items that cannot be sent."""
+    item.id.encode()
+    wire = Item(item.verifier, item.prompt, item.completion, item.answer, item.params, item.columns)
+    if isinstance(verifier, Verifier):
+        return request_for(wire, params, verifier.slow)
+    # Text that is no Unicode cannot be sent to anybody either.
+    pack_item(wire)
+    return Call(verifier, wire, params)
+
+
+def _check(verifier: AnyVerifier, params: Any, item: Item) -> Request | Call:
+    if isinstance(verifier, Verifier):
+        return check_for(item, CHECK_SECONDS)
+    return Call(verifier, item, params, Step.REFERENCE)
+
+
+def _problem(index: int, item: ScoreItem, key: str, message: str) -> ProblemItem:
+    return ProblemItem(path=f"items.{index}{key}", message=message, item=item.id[:200])

@@ -1,0 +1,334 @@
+"""The pool of killable worker processes: gives them items, and kills workers past a deadline.
+
+`scheduler` assigns items and blame; `processes`
+owns the processes and sockets; here the two meet the clock and the requests that wait. A deadline
+is SIGKILL to a process group, so it holds whatever the worker does: C code, blocked signals, sleep,
+swapping. No item's failure fails another.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from reward.metrics import Metrics
+from reward.sandbox.host import SandboxOptions
+from reward.verifiers.base import Item, Step, Verdict, VerifierParams
+from reward.workers.processes import Children
+from reward.workers.protocol import Answer, Job, pack_item
+from reward.workers.scheduler import Action, Cause, Done, Kill, Schedule, Send, Start, Stop, Task
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+# A timer that fires this late means that this process was held up: then answers may lie unread, and
+# nobody is killed before they have been. Seconds.
+STALL = 0.1
+# Before another try at a worker that could not be forked: memory may be short. Seconds.
+FORK_AGAIN = 1.0
+
+
+class QueueFullError(Exception):
+    """No room for `count` items now. `retry_after` is in seconds."""
+
+    def __init__(self, count: int, queued: int, capacity: int, retry_after: int) -> None:
+        self.retry_after = retry_after
+        super().__init__(
+            f"no room for {count} more: {queued} items are waiting or being scored, of at most "
+            f"{capacity}"
+        )
+
+
+class PoolStartError(Exception):
+    """No worker process could be started; the log has the reason."""
+
+
+class PoolClosedError(Exception):
+    """The service ends; these items have no verdict, and none is to be made up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One item to be scored, or whose reference is to be checked alone, packed for its worker."""
+
+    verifier: str
+    item: msgspec.Raw
+    timeout: float
+    on_timeout: float | None
+    slow: bool
+    step: Step = Step.SCORE
+
+
+def check_for(item: Item, seconds: float) -> Request:
+    """The check of `item`'s reference, in so many seconds; its verdict is an `error` where it
+    cannot be used. Raises ValueError as `request_for` does."""
+    return Request(item.verifier, pack_item(item), seconds, None, False, Step.REFERENCE)
+
+
+def request_for(item: Item, params: VerifierParams, slow: bool) -> Request:
+    """`item` as the pool takes it; `slow`: see `Verifier.slow`. Raises ValueError if it cannot be
+    sent (see `pack_item`)."""
+    return Request(item.verifier, pack_item(item), params.timeout, params.on_timeout, slow)
+
+
+def _task(ticket: int, request: Request) -> Task:
+    return Task(ticket, request.timeout, request.on_timeout, request.step, request.slow)
+
+
+class Batch:
+    """The items of one HTTP request; `done` resolves when each has its verdict."""
+
+    def __init__(self, items: Sequence[Request]) -> None:
+        self.items = items
+        self.verdicts: dict[int, Verdict] = {}
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, index: int, verdict: Verdict) -> None:
+        """Store one verdict. Nobody may wait for it any more: the request was cancelled."""
+        self.verdicts[index] = verdict
+        if len(self.verdicts) == len(self.items) and not self.done.done():
+            self.done.set_result(None)
+
+
+class Pool:
+    """See the module. Belongs to one event loop; call its methods there."""
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        spare: int,
+        capacity: int,
+        memory_bytes: int,
+        own_verifiers: Sequence[str],
+        metrics: Metrics,
+        sandbox: SandboxOptions | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.failed: dict[str, str] = {}
+        """Verifiers that the processes cannot use, and why; known once `start` has returned."""
+        self._metrics = metrics
+        self._schedule = Schedule(workers, spare=spare)
+        options = sandbox or SandboxOptions()
+        self._children = Children(self, memory_bytes, own_verifiers, options)
+        self._tickets: dict[int, tuple[Batch, int]] = {}
+        self._next_ticket = 0
+        self._next_worker = 0
+        self._accused: dict[int, Task] = {}
+        self._warm: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        self._closing = False
+        self._failures = 0
+        self._item_seconds = 0.001
+
+    @property
+    def ready(self) -> bool:
+        """Whether at least one worker can take items."""
+        return sum(self._schedule.workers) > 0
+
+    @property
+    def outstanding(self) -> int:
+        """Items without a verdict."""
+        return len(self._tickets)
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers that are up."""
+        return self._children.pids
+
+    async def start(self, patience: float = 120.0) -> None:
+        """Start the processes; returns once workers can be forked.
+
+        Raises PoolStartError if that fails, or takes longer than `patience` seconds.
+        """
+        self._warm = asyncio.get_running_loop().create_future()
+        self._children.start_fork_server()
+        try:
+            await asyncio.wait_for(asyncio.shield(self._warm), patience)
+        except TimeoutError:
+            raise PoolStartError(
+                f"importing the verifiers took longer than {patience:g} s"
+            ) from None
+
+    def admit(self, count: int) -> None:
+        """Raise QueueFullError or PoolClosedError unless so many items could be taken now."""
+        if self._closing:
+            raise PoolClosedError("the service is ending")
+        if self.outstanding + count > self.capacity:
+            wait = self.outstanding * self._item_seconds / self._schedule.size
+            after = min(60, max(1, math.ceil(wait)))
+            raise QueueFullError(count, self.outstanding, self.capacity, after)
+
+    async def score(self, items: Sequence[Request]) -> list[Verdict]:
+        """The verdicts on `items`, in their order. Raises QueueFullError, PoolClosedError.
+
+        Cancelled, it removes its items from the queue; a worker finishes those that it has.
+        """
+        if not items:
+            return []
+        self.admit(len(items))
+        batch = Batch(items)
+        tasks = []
+        for index, item in enumerate(items):
+            ticket = self._next_ticket
+            self._next_ticket += 1
+            self._tickets[ticket] = (batch, index)
+            tasks.append(_task(ticket, item))
+        self._schedule.add(tasks)
+        self._advance([])
+        try:
+            await batch.done
+        except asyncio.CancelledError:
+            for ticket in self._schedule.withdraw({task.ticket for task in tasks}):
+                del self._tickets[ticket]
+            raise
+        return [batch.verdicts[index] for index in range(len(items))]
+
+    async def close(self) -> None:
+        """Kill all processes. Whoever still waits for verdicts gets PoolClosedError."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for batch, _ in self._tickets.values():
+            if not batch.done.done():
+                batch.done.set_exception(PoolClosedError("the service ended before the verdict"))
+        await self._children.close()
+
+    def _advance(self, actions: list[Action]) -> None:
+        """Carry out `actions`, then those that the schedule plans now."""
+        if self._closing:
+            return
+        for action in [*actions, *self._schedule.plan(time.monotonic())]:
+            match action:
+                case Done(ticket, verdict):
+                    batch, index = self._tickets.pop(ticket)
+                    item = batch.items[index]
+                    if item.step is Step.SCORE:
+                        self._metrics.items.labels(item.verifier, str(verdict.status)).inc()
+                    batch.settle(index, verdict)
+                case Send(worker, tasks):
+                    self._children.send(worker, [self._job(task) for task in tasks])
+                case Stop(worker):
+                    self._children.kill(worker)
+                case Kill(worker, task):
+                    self._kill(worker, task)
+                case Start():
+                    self._fork()
+        self._arm()
+
+    def _job(self, task: Task) -> Job:
+        batch, index = self._tickets[task.ticket]
+        return Job(task.ticket, task.step, batch.items[index].item)
+
+    def _fork(self) -> None:
+        if not self._children.can_fork:
+            # `_restart` asks again.
+            self._schedule.not_started()
+            return
+        self._children.fork(self._next_worker)
+        self._next_worker += 1
+
+    def _kill(self, worker: int, task: Task) -> None:
+        log.warning(
+            "an item did not finish in time: killing its worker",
+            verifier=self._verifier(task.ticket),
+            seconds=task.limit,
+            step=str(task.step),
+            attempt=task.failures,
+        )
+        self._metrics.lost.labels("deadline").inc()
+        self._children.kill(worker)
+
+    def _verifier(self, ticket: int) -> str:
+        found = self._tickets.get(ticket)
+        return found[0].items[found[1]].verifier if found else "?"
+
+    # The clock.
+
+    def _arm(self) -> None:
+        due = self._schedule.due()
+        if due is None:
+            return
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._timer.cancel()
+        self._set_timer(due)
+
+    def _set_timer(self, due: float) -> None:
+        self._due = due
+        delay = max(0.0, due - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        if now - self._due > STALL:
+            self._set_timer(now + STALL / 2)
+        else:
+            self._advance(self._schedule.tick(now))
+
+    # What the children do; see `reward.workers.processes.Owner`.
+
+    def on_warm(self, failed: dict[str, str]) -> None:
+        self.failed = failed
+        if self._warm is not None and not self._warm.done():
+            self._warm.set_result(None)
+        self._advance([])
+
+    def on_fork_server_end(self, exit_code: int, workers: list[int]) -> None:
+        lost = [task for worker in workers if (task := self._schedule.lost(worker)) is not None]
+        actions: list[Action] = []
+        for task in [*self._accused.values(), *lost]:
+            how = f"with the workers' parent process (exit code {exit_code})"
+            actions += self._schedule.blame(task, Cause.ORPHANED, how)
+        self._accused.clear()
+        self._advance(actions)
+        if self._warm is not None and not self._warm.done():
+            self._warm.set_exception(
+                PoolStartError(f"the workers' parent process ended with exit code {exit_code}")
+            )
+        elif not self._closing:
+            log.error("the workers' parent process ended; starting another", exit_code=exit_code)
+            self._failures += 1
+            backoff = min(5.0, 0.05 * 2**self._failures)
+            asyncio.get_running_loop().call_later(backoff, self._restart)
+
+    def _restart(self) -> None:
+        if not self._closing:
+            self._children.start_fork_server()
+            self._advance([])
+
+    def on_ready(self, worker: int) -> None:
+        self._failures = 0
+        self._schedule.started(worker)
+        self._advance([])
+
+    def on_not_forked(self, worker: int, problem: str) -> None:
+        log.error("a worker process could not be started", problem=problem)
+        asyncio.get_running_loop().call_later(FORK_AGAIN, self._fork_again)
+
+    def _fork_again(self) -> None:
+        self._schedule.not_started()
+        self._advance([])
+
+    def on_answer(self, worker: int, answer: Answer) -> None:
+        self._metrics.seconds.labels(self._verifier(answer.ticket)).observe(answer.seconds)
+        self._item_seconds += 0.01 * (answer.seconds - self._item_seconds)
+        self._advance(self._schedule.answered(worker, answer.verdict, time.monotonic()))
+
+    def on_lost(self, worker: int) -> None:
+        task = self._schedule.lost(worker)
+        if task is not None:
+            self._accused[worker] = task
+        self._advance([])
+
+    def on_ending(self, worker: int, cause: str) -> None:
+        log.warning("a worker process died", cause=cause)
+        self._metrics.lost.labels("died").inc()
+        task = self._accused.pop(worker, None)
+        self._advance(self._schedule.blame(task, Cause.DIED, cause) if task is not None else [])

@@ -1,0 +1,309 @@
+"""The service's end of its child processes: the fork server, and the workers that it forks.
+
+Starts, sends, kills, and reports events to an `Owner`. Decides nothing: `scheduler` assigns
+items, and `pool` reacts to deaths. Kills by process id only while the fork server lives, which
+collects no exit status unasked: so no id here can have passed to another process.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from reward.frames import Unpacker, pack
+from reward.sandbox.host import SandboxOptions
+from reward.workers.protocol import (
+    MAX_CONTROL,
+    Answer,
+    Job,
+    Order,
+    Reap,
+    Reaped,
+    Report,
+    Spawn,
+    Spawned,
+    Warm,
+)
+from reward.workers.worker import READY
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+
+class Owner(Protocol):
+    """Receives events of the child processes. A worker is identified by its number."""
+
+    def on_warm(self, failed: dict[str, str]) -> None:
+        """The fork server has imported the verifiers."""
+
+    def on_fork_server_end(self, exit_code: int, workers: list[int]) -> None:
+        """The fork server ended, and with it all ready workers: these. No `on_ending` follows, not
+        even for workers that were lost before."""
+
+    def on_ready(self, worker: int) -> None:
+        """The worker can take jobs."""
+
+    def on_not_forked(self, worker: int, problem: str) -> None:
+        """The worker does not exist, or ended before it was ready."""
+
+    def on_answer(self, worker: int, answer: Answer) -> None:
+        """The worker's verdict on its next job."""
+
+    def on_lost(self, worker: int) -> None:
+        """A ready worker ended without having been killed here. `on_ending` follows."""
+
+    def on_ending(self, worker: int, cause: str) -> None:
+        """How the worker that was lost ended, in words."""
+
+
+class _WorkerSocket(asyncio.Protocol):
+    """One worker's socket."""
+
+    def __init__(self, children: "Children", number: int) -> None:
+        self.children = children
+        self.number = number
+        self.pid = 0
+        self.ready = False
+        self.transport: asyncio.Transport | None = None
+        self._unpacker = Unpacker()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports derive from none of asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        for body in self._unpacker.feed(data):
+            self.children.on_frame(self, body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.children.on_closed(self)
+
+
+class Children:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        memory_bytes: int,
+        own_verifiers: Sequence[str],
+        sandbox: SandboxOptions,
+    ) -> None:
+        self._owner = owner
+        self._argv = [str(memory_bytes), json.dumps(sandbox), *own_verifiers]
+        self._links: dict[int, _WorkerSocket] = {}
+        self._lost: set[int] = set()
+        self._connecting: set[asyncio.Task[Any]] = set()
+        self._fork_server: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._answers = msgspec.msgpack.Decoder(Answer)
+        self._reports = msgspec.msgpack.Decoder(Report)
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether there is a fork server to take orders."""
+        return self._control is not None
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the workers that are up."""
+        return [link.pid for link in self._links.values() if link.pid]
+
+    def start_fork_server(self) -> None:
+        """Start the workers' parent. Forks that are ordered before it is warm wait for it."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._fork_server = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "reward.workers.fork_server",
+                    str(theirs.fileno()),
+                    *self._argv,
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                # Output of verifiers goes to the log, like their stderr.
+                stdout=2,
+                # Ctrl-C is for the service: it drains first.
+                start_new_session=True,
+                # The order of sets must not decide a comparison.
+                env={**os.environ, "PYTHONHASHSEED": "0"},
+            )
+        ours.setblocking(False)
+        self._control = ours
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._on_report)
+
+    def fork(self, worker: int) -> None:
+        """Have a worker forked; `on_ready` or `on_not_forked` follows."""
+        ours, theirs = socket.socketpair()
+        link = _WorkerSocket(self, worker)
+        self._links[worker] = link
+        with theirs:
+            self._order(Spawn(worker), theirs.fileno())
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_task(loop.create_connection(lambda: link, sock=ours))
+        # The loop itself keeps no task alive.
+        self._connecting.add(connecting)
+        connecting.add_done_callback(self._connecting.discard)
+
+    def send(self, worker: int, jobs: list[Job]) -> None:
+        """Send jobs to a worker that is ready."""
+        transport = self._links[worker].transport
+        assert transport is not None
+        transport.write(pack(jobs))
+
+    def kill(self, worker: int) -> None:
+        """Kill the worker and all that it started, now; nothing more is reported of it."""
+        link = self._links.pop(worker, None)
+        if link is not None:
+            self._end(link)
+
+    async def close(self) -> None:
+        """Kill everything, and wait until the fork server has ended."""
+        for worker in list(self._links):
+            self.kill(worker)
+        self._drop_control()
+        fork_server = self._fork_server
+        if fork_server is None:
+            return
+        # Without its control socket it ends by itself, unless it hangs in an import.
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(None, fork_server.wait, 2.0)
+        except subprocess.TimeoutExpired:
+            fork_server.kill()
+            await loop.run_in_executor(None, fork_server.wait)
+
+    def on_frame(self, link: _WorkerSocket, body: bytes) -> None:
+        """A worker is up, or has a verdict."""
+        if self._links.get(link.number) is not link:
+            return
+        if body == READY:
+            link.ready = True
+            self._owner.on_ready(link.number)
+            return
+        try:
+            answer = self._answers.decode(body)
+        except msgspec.MsgspecError as error:
+            # Only a verifier that writes to sockets of its worker's can do this.
+            log.error("a worker process sends nonsense", problem=str(error))
+            self.on_closed(link)
+        else:
+            self._owner.on_answer(link.number, answer)
+
+    def on_closed(self, link: _WorkerSocket) -> None:
+        """A worker's socket closed: it was killed here, or died by itself."""
+        if link.number in self._links:
+            # A fork server that dies closes its control socket first, and takes its workers with it
+            # then. Find that out before anybody gives work to workers that are dying too.
+            while self._on_report():
+                pass
+        if self._links.pop(link.number, None) is None:
+            return
+        if link.ready:
+            self._lost.add(link.number)
+            self._owner.on_lost(link.number)
+            self._end(link)
+        else:
+            self._end(link)
+            self._owner.on_not_forked(link.number, "it ended before it was ready")
+
+    def _end(self, link: _WorkerSocket) -> None:
+        """Close its socket, kill it, and have its exit status collected."""
+        if link.transport is not None:
+            link.transport.abort()
+        if link.pid and self._fork_server is not None and self._fork_server.poll() is None:
+            _kill_group(link.pid)
+            self._order(Reap(link.number, link.pid))
+
+    def _order(self, order: Order, *fds: int) -> None:
+        if self._control is None:
+            return
+        try:
+            socket.send_fds(self._control, [msgspec.msgpack.encode(order)], list(fds))
+        except ConnectionError:
+            # It has ended; its last report, the end of file, says so in a moment.
+            return
+
+    def _on_report(self) -> bool:
+        """Take the fork server's next report: whether there was one."""
+        if self._control is None:
+            return False
+        try:
+            message = self._control.recv(MAX_CONTROL)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            message = b""
+        if not message:
+            self._on_fork_server_end()
+            return False
+        match self._reports.decode(message):
+            case Spawned(worker, pid, problem):
+                self._on_spawned(worker, pid, problem)
+            case Reaped(worker, status):
+                if worker in self._lost:
+                    self._lost.remove(worker)
+                    self._owner.on_ending(worker, _ending(status))
+            case Warm(failed):
+                self._owner.on_warm(failed)
+        return True
+
+    def _on_spawned(self, worker: int, pid: int, problem: str) -> None:
+        link = self._links.get(worker)
+        if pid and link is not None:
+            link.pid = pid
+        elif pid:
+            # It was given up before its id was known.
+            _kill_group(pid)
+            self._order(Reap(worker, pid))
+        elif link is not None:
+            self.kill(worker)
+            self._owner.on_not_forked(worker, problem)
+
+    def _on_fork_server_end(self) -> None:
+        self._drop_control()
+        fork_server, self._fork_server = self._fork_server, None
+        code = fork_server.wait() if fork_server is not None else 0
+        links, self._links = self._links, {}
+        self._lost.clear()
+        for link in links.values():
+            if link.transport is not None:
+                link.transport.abort()
+            if not link.ready:
+                self._owner.on_not_forked(link.number, "the workers' parent process ended")
+        self._owner.on_fork_server_end(code, [link.number for link in links.values() if link.ready])
+
+    def _drop_control(self) -> None:
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self._control.close()
+            self._control = None
+
+
+def _kill_group(pid: int) -> None:
+    """Kill a worker and its descendants; the worker alone, if it leads no group yet."""
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def _ending(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,105 @@
+"""The messages between the service, the fork server and the workers: msgpack, never pickle.
+
+Worker sockets carry frames (`reward.frames`). The fork server's control socket is SOCK_SEQPACKET:
+one message is one packet, and may carry a socket.
+"""
+
+from typing import Any
+
+import msgspec
+
+from reward.verifiers.base import Item, Step, Verdict
+
+MAX_CONTROL = 4096
+MAX_FAILED = 8
+"""So many verifiers that cannot be used are named; their reasons must fit into MAX_CONTROL."""
+_INT64 = range(-(2**63), 2**63)
+_ITEMS = msgspec.msgpack.Decoder(Item)
+
+
+class Job(msgspec.Struct, array_like=True, frozen=True):
+    """One item on its way to a worker."""
+
+    ticket: int
+    step: Step
+    item: msgspec.Raw
+    """An `Item`, packed once by `pack_item`, however often it is sent."""
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True):
+    """A worker's verdict on the job of that ticket, and the seconds that it took."""
+
+    ticket: int
+    verdict: Verdict
+    seconds: float
+
+
+class Spawn(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """To the fork server: fork a worker on the socket that comes with this message."""
+
+    worker: int
+
+
+class Reap(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """To the fork server: that worker is dead or dying; collect its exit status."""
+
+    worker: int
+    pid: int
+
+
+class Warm(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """From the fork server: verifiers are imported, workers can be forked."""
+
+    failed: dict[str, str] = {}
+    """Verifiers that cannot be used, and why."""
+
+
+class Spawned(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """From the fork server: the worker's process id, or why it could not be forked (pid 0)."""
+
+    worker: int
+    pid: int
+    problem: str = ""
+
+
+class Reaped(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """From the fork server: how the worker ended, as waitpid(2) has it."""
+
+    worker: int
+    status: int
+
+
+Order = Spawn | Reap
+Report = Warm | Spawned | Reaped
+
+
+def pack_item(item: Item) -> msgspec.Raw:
+    """`item` as a worker's jobs carry it. Raises ValueError for text that is no Unicode (half of a
+    surrogate pair). Integers over 64 bits, for which msgpack has no place, travel as text."""
+    try:
+        return msgspec.Raw(msgspec.msgpack.encode(item))
+    except OverflowError:
+        portable = Item(
+            item.verifier,
+            _portable(item.prompt),
+            item.completion,
+            _portable(item.answer),
+            _portable(item.params),
+            _portable(item.columns),
+        )
+        return msgspec.Raw(msgspec.msgpack.encode(portable))
+
+
+def unpack_item(body: msgspec.Raw) -> Item:
+    """The inverse of `pack_item`."""
+    return _ITEMS.decode(body)
+
+
+def _portable(value: Any) -> Any:
+    if isinstance(value, int) and value not in _INT64:
+        return str(value)
+    if isinstance(value, list):
+        return [_portable(inner) for inner in value]
+    if isinstance(value, dict):
+        return {key: _portable(inner) for key, inner in value.items()}
+    return value

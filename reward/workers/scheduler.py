@@ -1,0 +1,346 @@
+"""Assigns items to workers, and finds the item to blame when a worker is lost.
+
+A state machine over plain values: no I/O, no clock (callers pass the time), no processes. The pool
+reports events and carries out the actions that it returns.
+
+Invariants:
+
+* a worker takes its items in the order they were sent and answers each before the next, so it
+  works on the first unanswered one: blame is exact, and the others lose only time;
+* an item is blamed at most twice for the same thing: then it gets a verdict. The second try runs
+  alone on a fresh worker;
+* a worker that has been on one item for `slow_after` seconds no longer counts towards `size`, and
+  the items behind that one go to other workers;
+* slow items never take all workers: `reserve` of them are always for items that may yet be quick.
+  An item that turns out slow when all others are slow already loses its worker, and waits,
+  blameless, until it may be slow. So none waits longer than `slow_after` behind a poisonous one.
+"""
+
+from collections import deque
+from collections.abc import Container
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from reward.verifiers.base import Step, Verdict, broken
+from services.contracts.scores import ScoreStatus
+
+
+class Cause(StrEnum):
+    """How a worker was lost."""
+
+    DEADLINE = "deadline"
+    DIED = "died"
+    ORPHANED = "orphaned"
+    """All workers died at once, with their parent: most likely not for this item."""
+
+
+ORPHANED_MAX = 4
+"""So often an item may be among the orphaned before it counts as the one that kills the parent."""
+
+
+@dataclass(slots=True)
+class Task:
+    """One item, without its content."""
+
+    ticket: int
+    limit: float
+    """Seconds that it may take."""
+    on_timeout: float | None
+    """The reward after two deadlines; None masks it."""
+    step: Step = Step.SCORE
+    slow: bool = False
+    """It is known to take longer than `slow_after`."""
+    failures: int = 0
+    orphaned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Action: start one more worker; `started` follows, or `not_started`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Action: send these tasks to that worker."""
+
+    worker: int
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Action: end that worker, without blaming an item; the schedule has forgotten it."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Action: kill that worker, whatever it does; the schedule has forgotten it."""
+
+    worker: int
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Action: that ticket has its verdict."""
+
+    ticket: int
+    verdict: Verdict
+
+
+Action = Start | Send | Stop | Kill | Done
+
+
+@dataclass(slots=True)
+class _Sent:
+    task: Task
+    taken_back: bool = False
+
+
+@dataclass(slots=True)
+class _Worker:
+    sent: deque[_Sent] = field(default_factory=deque)
+    since: float = 0.0
+    scored: int = 0
+    slow: bool = False
+
+
+class Schedule:
+    """See the module. Times are seconds of any monotonic clock."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        spare: int,
+        chunk: int = 16,
+        slow_after: float = 0.2,
+        max_items: int = 20_000,
+    ) -> None:
+        self.size = size
+        self.spare = spare
+        self.reserve = min(size + spare - 1, max(1, size // 4))
+        self.chunk = chunk
+        self.slow_after = slow_after
+        self.max_items = max_items
+        self._queue: deque[Task] = deque()
+        self._slow_queue: deque[Task] = deque()
+        self._suspects: deque[Task] = deque()
+        self._slow_suspects: deque[Task] = deque()
+        self._workers: dict[int, _Worker] = {}
+        self._starting = 0
+
+    @property
+    def waiting(self) -> int:
+        """Items that no worker has been given."""
+        return sum(map(len, (self._queue, self._slow_queue, self._suspects, self._slow_suspects)))
+
+    @property
+    def workers(self) -> tuple[int, int, int]:
+        """How many workers are idle, busy, slow."""
+        slow = sum(worker.slow for worker in self._workers.values())
+        idle = sum(not worker.sent for worker in self._workers.values())
+        return idle, len(self._workers) - idle - slow, slow
+
+    def add(self, tasks: list[Task]) -> None:
+        """Queue new tasks."""
+        for task in tasks:
+            (self._slow_queue if task.slow else self._queue).append(task)
+
+    def withdraw(self, tickets: Container[int]) -> list[int]:
+        """Forget those of `tickets` that no worker has been given, and return them."""
+        withdrawn: list[int] = []
+        for queue in (self._queue, self._slow_queue, self._suspects, self._slow_suspects):
+            withdrawn += [task.ticket for task in queue if task.ticket in tickets]
+            kept = [task for task in queue if task.ticket not in tickets]
+            queue.clear()
+            queue.extend(kept)
+        return withdrawn
+
+    def started(self, worker: int) -> None:
+        """A new worker can take tasks."""
+        self._starting = max(0, self._starting - 1)
+        self._workers[worker] = _Worker()
+
+    def not_started(self) -> None:
+        """A worker that was asked for will not come; ask again."""
+        self._starting = max(0, self._starting - 1)
+
+    def answered(self, worker: int, verdict: Verdict, now: float) -> list[Action]:
+        """The worker's verdict on the first of its unanswered tasks."""
+        state = self._workers[worker]
+        sent = state.sent.popleft()
+        state.since = now
+        state.slow = False
+        state.scored += 1
+        if sent.taken_back:
+            return []
+        # With failures it was a scoring that did not finish; without, nothing else was asked for.
+        if sent.task.step is Step.REFERENCE and sent.task.failures:
+            return [_conclude(sent.task, verdict)]
+        return [Done(sent.task.ticket, verdict)]
+
+    def lost(self, worker: int) -> Task | None:
+        """The worker died by itself. Returns the task it was on: hand it to `blame`, when the
+        cause of death is known. The tasks behind it go back to the front of the queue."""
+        state = self._workers.pop(worker, None)
+        return self._take_back(state) if state is not None else None
+
+    def blame(self, task: Task, cause: Cause, detail: str) -> list[Action]:
+        """`task` cost a worker its life. `detail` says how, for the verdict."""
+        if cause is Cause.ORPHANED and task.orphaned < ORPHANED_MAX:
+            task.orphaned += 1
+            self._suspect(task)
+            return []
+        if task.step is Step.REFERENCE:
+            late = f"did not finish in {task.limit:g} s"
+            what = late if cause is Cause.DEADLINE else f"broke the verifier ({detail})"
+            return [Done(task.ticket, broken(f"checking the reference alone {what}"))]
+        task.failures += 1
+        task.slow = task.slow or cause is Cause.DEADLINE
+        if task.failures < 2:
+            self._suspect(task)
+            return []
+        if cause is not Cause.DEADLINE:
+            return [Done(task.ticket, broken(f"the verifier's process died twice: {detail}"))]
+        task.step = Step.REFERENCE
+        self._suspect(task)
+        return []
+
+    def _suspect(self, task: Task) -> None:
+        (self._slow_suspects if task.slow else self._suspects).append(task)
+
+    def tick(self, now: float) -> list[Action]:
+        """Kill workers whose item is over its deadline; give items behind slow ones to others."""
+        actions: list[Action] = []
+        for worker, state in list(self._workers.items()):
+            if not state.sent:
+                continue
+            head = state.sent[0]
+            if now - state.since >= head.task.limit:
+                del self._workers[worker]
+                actions.append(Kill(worker, head.task))
+                culprit = self._take_back(state)
+                if culprit is not None:
+                    late = f"no result after {culprit.limit:g} s"
+                    actions += self.blame(culprit, Cause.DEADLINE, late)
+            elif not state.slow and now - state.since >= self.slow_after:
+                actions += self._turned_slow(worker, state)
+        return actions
+
+    def _turned_slow(self, worker: int, state: _Worker) -> list[Action]:
+        """What waits behind a slow item goes to others; so does the item itself, if too many are
+        slow already."""
+        head = state.sent[0]
+        head.task.slow = True
+        if self._may_be_slow():
+            state.slow = True
+            behind = [sent for sent in list(state.sent)[1:] if not sent.taken_back]
+            for sent in behind:
+                sent.taken_back = True
+            self._queue.extendleft(reversed([sent.task for sent in behind]))
+            return []
+        del self._workers[worker]
+        interrupted = self._take_back(state)
+        if interrupted is not None and interrupted.failures:
+            self._slow_suspects.append(interrupted)
+        elif interrupted is not None:
+            self._slow_queue.append(interrupted)
+        return [Stop(worker)]
+
+    def due(self) -> float | None:
+        """When `tick` has something to do next; None while no worker is busy."""
+        times = [
+            state.since
+            + (
+                state.sent[0].task.limit
+                if state.slow
+                else min(self.slow_after, state.sent[0].task.limit)
+            )
+            for state in self._workers.values()
+            if state.sent
+        ]
+        return min(times, default=None)
+
+    def plan(self, now: float) -> list[Action]:
+        """What to send, start and stop now."""
+        idle = [worker for worker, state in self._workers.items() if not state.sent]
+        actions: list[Action] = []
+        for worker in self._to_stop(idle):
+            idle.remove(worker)
+            del self._workers[worker]
+            actions.append(Stop(worker))
+        for worker in idle:
+            state = self._workers[worker]
+            tasks = self._next_tasks(state)
+            if tasks:
+                state.sent.extend(_Sent(task) for task in tasks)
+                state.since = now
+                state.slow = tasks[0].slow
+                actions.append(Send(worker, tasks))
+        missing = self._missing()
+        self._starting += missing
+        return actions + [Start()] * missing
+
+    def _next_tasks(self, state: _Worker) -> tuple[Task, ...]:
+        if self._suspects and state.scored == 0:
+            return (self._suspects.popleft(),)
+        if self._slow_suspects and state.scored == 0 and self._may_be_slow():
+            return (self._slow_suspects.popleft(),)
+        if self._slow_queue and self._may_be_slow():
+            return (self._slow_queue.popleft(),)
+        # Large enough to hide the round trip, small enough that all workers end together.
+        share = len(self._queue) // (2 * self.size)
+        count = min(len(self._queue), max(1, min(self.chunk, share)))
+        return tuple(self._queue.popleft() for _ in range(count))
+
+    def _to_stop(self, idle: list[int]) -> list[int]:
+        """Idle workers that are worn out, surplus, or in the way of the fresh one that a suspect
+        needs."""
+        used = [worker for worker in idle if self._workers[worker].scored > 0]
+        fresh = len(idle) - len(used) + self._starting + self._missing()
+        worn_out = [worker for worker in used if self._workers[worker].scored >= self.max_items]
+        others = [worker for worker in used if worker not in worn_out]
+        surplus = len(self._workers) - len(worn_out) - self._slow() + self._starting - self.size
+        needed = max(0, surplus, self._suspects_due() - fresh - len(worn_out))
+        return worn_out + others[:needed]
+
+    def _missing(self) -> int:
+        present = len(self._workers) + self._starting
+        return max(0, min(self.size + self._slow() - present, self.size + self.spare - present))
+
+    def _suspects_due(self) -> int:
+        """How many suspects could be tried now, given fresh workers."""
+        room = max(0, self.size + self.spare - self.reserve - self._slow())
+        return len(self._suspects) + min(len(self._slow_suspects), room)
+
+    def _may_be_slow(self) -> bool:
+        """Whether one more worker may be on a slow item."""
+        return self._slow() < self.size + self.spare - self.reserve
+
+    def _slow(self) -> int:
+        return sum(worker.slow for worker in self._workers.values())
+
+    def _take_back(self, state: _Worker) -> Task | None:
+        """The task to blame, if it is still this worker's. The rest goes back to the queue."""
+        if not state.sent:
+            return None
+        head, *rest = state.sent
+        self._queue.extendleft(reversed([sent.task for sent in rest if not sent.taken_back]))
+        return None if head.taken_back else head.task
+
+
+def _conclude(task: Task, verdict: Verdict) -> Done:
+    """After the reference was checked alone: is it to blame, or the completion?"""
+    if verdict.status is ScoreStatus.ERROR:
+        return Done(task.ticket, verdict)
+    return _timed_out(task)
+
+
+def _timed_out(task: Task) -> Done:
+    detail = f"not finished in {task.limit:g} s, twice"
+    if task.on_timeout is None:
+        return Done(task.ticket, broken(detail))
+    return Done(task.ticket, Verdict(ScoreStatus.TIMEOUT, task.on_timeout, detail))

@@ -1,0 +1,87 @@
+"""One worker process: takes jobs, scores them one by one, sends each verdict at once.
+
+Each verdict is sent before the next job starts, which makes blame exact: when this process is
+killed or dies, the first job without a verdict is the one that did it. Never catches a deadline
+itself, and never writes to anything but its socket.
+"""
+
+import os
+import resource
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from reward.errors import brief
+from reward.frames import pack, receive
+from reward.verifiers.base import (
+    BadReferenceError,
+    Item,
+    Step,
+    Verdict,
+    Verifier,
+    broken,
+    checked,
+    failed,
+)
+from reward.verifiers.registry import parse_params
+from reward.workers.protocol import Answer, Job, unpack_item
+from services.contracts.scores import ScoreStatus
+
+READY = b"\xc0"
+"""The first frame of a worker (msgpack nil): it can take jobs."""
+
+
+def work(
+    connection: socket.socket, registry: Mapping[str, Verifier[Any]], memory_bytes: int
+) -> None:
+    """Serve jobs from `connection` until it closes. `memory_bytes`: memory that it may add."""
+    limit_memory(memory_bytes)
+    connection.sendall(len(READY).to_bytes(4, "little") + READY)
+    decoder = msgspec.msgpack.Decoder(list[Job])
+    while (body := receive(connection)) is not None:
+        for job in decoder.decode(body):
+            began = time.perf_counter()
+            item = unpack_item(job.item)
+            verdict = verdict_on(registry[item.verifier], item, job.step)
+            connection.sendall(pack(Answer(job.ticket, verdict, time.perf_counter() - began)))
+
+
+def verdict_on(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
+    """The verdict on one item. Whatever the verifier raises becomes a verdict too."""
+    try:
+        params = parse_params(verifier, item.params)
+        if step is Step.REFERENCE:
+            verifier.check_reference(item, params)
+            return Verdict(ScoreStatus.SCORED, 0.0)
+        return checked(verifier.name, verifier.score(item, params))
+    except BadReferenceError as error:
+        return broken(str(error))
+    except MemoryError:
+        return _over_memory(verifier, item, step)
+    except Exception as error:
+        return broken(f"verifier {verifier.name!r} broke: {brief(error)}")
+
+
+def _over_memory(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
+    """The item that hits the limit is to blame: the limit is on what it may add."""
+    if (
+        step is Step.SCORE
+        and verdict_on(verifier, item, Step.REFERENCE).status is not ScoreStatus.ERROR
+    ):
+        return failed(ScoreStatus.WRONG, "memory_limit")
+    return broken("checking the reference alone takes more memory than a worker has")
+
+
+def limit_memory(added_bytes: int) -> None:
+    """Let this process map at most `added_bytes` more than it has, and leave no core dumps."""
+    with open("/proc/self/statm") as statm:
+        mapped = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = mapped + added_bytes
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

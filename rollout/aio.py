@@ -1,0 +1,41 @@
+"""asyncio helpers: end tasks for certain, and repeat a call of the store until Redis takes it."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+from redis.exceptions import RedisError
+
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+AGAIN_SECONDS = 0.2
+
+
+async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel `tasks` and return when all have ended, whatever their result.
+
+    Cancels again until they do: before Python 3.12 `asyncio.wait_for` loses a cancellation that
+    arrives with its result, and redis-py uses it, so one in a hundred cancellations of a task that
+    reads from Redis is lost.
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=AGAIN_SECONDS)
+
+
+async def retry(what: str, call: Callable[[], Awaitable[T]]) -> T:
+    """The result of `call`, repeated while Redis is away: it must be safe to make twice. `what` is
+    its name in the log."""
+    while True:
+        try:
+            return await call()
+        except (RedisError, OSError) as error:
+            log.warning(f"{what} waits for Redis", error=str(error))
+            await asyncio.sleep(random.uniform(0.2, 2.0))

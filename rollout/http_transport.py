@@ -1,0 +1,86 @@
+"""An HTTP transport for many requests in flight.
+
+For each request and each answer, httpx's pool looks through all of its connections and asks the
+kernel about idle ones: with 40 groups in flight that was half of a worker's CPU time. Here every
+request in flight has a pool of its own, with one connection.
+"""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+
+KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+"""A peer that vanished, such as a host without power, is noticed after a minute."""
+
+
+class PerRequestTransport(httpx.AsyncBaseTransport):
+    """Reuses connections; its cost does not grow with their number."""
+
+    def __init__(self, socket: Path | None = None) -> None:
+        """`socket`: the Unix socket to connect to, whatever the URL is."""
+        self._socket = socket
+        # Reading the certificates takes longer than a request.
+        self._certificates = httpx.create_ssl_context(trust_env=False)
+        self._idle: list[httpx.AsyncHTTPTransport] = []
+        self._busy: set[httpx.AsyncHTTPTransport] = set()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Raises httpx.TransportError."""
+        # The last one used: it is the least likely to have been closed meanwhile.
+        one = self._idle.pop() if self._idle else self._new()
+        self._busy.add(one)
+        try:
+            response = await one.handle_async_request(request)
+        except BaseException:
+            self._busy.discard(one)
+            await one.aclose()
+            raise
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+
+        def release() -> None:
+            if one in self._busy:
+                self._busy.remove(one)
+                self._idle.append(one)
+
+        return httpx.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_Body(response.stream, release),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections; requests in flight fail."""
+        while self._idle or self._busy:
+            await (self._idle or self._busy).pop().aclose()
+
+    def _new(self) -> httpx.AsyncHTTPTransport:
+        if self._socket is not None:
+            return httpx.AsyncHTTPTransport(verify=self._certificates, uds=str(self._socket))
+        return httpx.AsyncHTTPTransport(
+            verify=self._certificates, trust_env=False, socket_options=KEEPALIVE
+        )
+
+
+class _Body(httpx.AsyncByteStream):
+    """An answer's body, which releases its connection when it is read or given up."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, release: Callable[[], None]) -> None:
+        self._stream, self._release = stream, release
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._stream.__aiter__()
+
+    async def aclose(self) -> None:
+        try:
+            await self._stream.aclose()
+        finally:
+            # httpx has closed a connection that was not read to its end.
+            self._release()

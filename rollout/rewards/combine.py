@@ -1,0 +1,108 @@
+"""From verifiers' results to rewards: gates, clips, weights. Pure.
+
+A run's rewards are scored in rounds: first those without a gate, then those whose gate is open. A
+verifier that broke gives no reward: a sum without one part is unknown, not smaller.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollout.rewards.token_rewards import Part, earned
+from services.contracts.config.rewards import Reward
+from services.contracts.dataset import Row
+from services.contracts.scores import ScoreItem, ScoreResult, ScoreStatus
+
+Results = Mapping[str, ScoreResult]
+"""Of one sample, by the name of the component."""
+
+
+@dataclass(frozen=True)
+class SampleScore:
+    """One sample over all of the run's rewards. `reward` is None if a verifier broke."""
+
+    reward: float | None
+    status: str
+    """That of the first component, or `error`."""
+    components: dict[str, float | None]
+    """Each one before its weight, and the named parts of its verifier as `component/part`; None:
+    not scored."""
+    detail: str = ""
+    parts: list[Part] = field(default_factory=list)
+    """Dense rewards: what parts of the text earned."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """A score that can be requested now."""
+
+    sample: int
+    component: str
+
+
+def due(rewards: Mapping[str, Reward], results: Sequence[Results]) -> list[Due]:
+    """Scores still missing that can be requested: without a gate, or with an open one. Empty when
+    nothing more will come. `rewards` by name, `results` by sample."""
+    return [
+        Due(sample, name)
+        for sample, known in enumerate(results)
+        for name, reward in rewards.items()
+        if name not in known and _open(reward, known)
+    ]
+
+
+def _open(reward: Reward, known: Results) -> bool:
+    gate = reward.only_if
+    if gate is None:
+        return True
+    result = known.get(gate.component)
+    return result is not None and result.reward is not None and result.reward >= gate.at_least
+
+
+def score_items(
+    rewards: Mapping[str, Reward],
+    prompt: str | list[dict[str, Any]],
+    row: Row,
+    index: int,
+    texts: Sequence[str],
+    scores: Sequence[Due],
+) -> list[ScoreItem]:
+    """The reward service's items for `scores`, in that order: completions `texts` of `row`, which
+    is row `index` of its dataset."""
+    return [
+        ScoreItem(
+            id=f"{one.sample}/{one.component}",
+            verifier=rewards[one.component].verifier,
+            prompt=prompt,
+            completion=texts[one.sample],
+            answer=row.answer,
+            columns=row.columns,
+            params=rewards[one.component].params,
+            row=index,
+        )
+        for one in scores
+    ]
+
+
+def combine(rewards: Mapping[str, Reward], known: Results) -> SampleScore:
+    """A sample's score, when nothing is due any more."""
+    first = known[next(iter(rewards))]
+    broken = next((r for r in known.values() if r.status is ScoreStatus.ERROR), None)
+    components: dict[str, float | None] = {}
+    total = 0.0
+    for name, reward in rewards.items():
+        result = known.get(name)
+        raw = None if result is None else result.reward
+        value = None if raw is None else reward.clipped(raw)
+        total += reward.weight * (value or 0.0)
+        components[name] = value
+        if result is not None:
+            components |= {f"{name}/{part}": size for part, size in result.components.items()}
+    deciding = broken or first
+    return SampleScore(
+        reward=None if broken else total,
+        status=deciding.status.value,
+        components=components,
+        detail=deciding.detail,
+        parts=earned(rewards, known),
+    )

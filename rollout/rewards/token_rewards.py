@@ -1,0 +1,67 @@
+"""Dense rewards: from parts of an answer's text to its tokens. Pure.
+
+A verifier sees text, and its parts end at characters; the token that completes a part gets the
+part's reward. Text is never tokenized again.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from services.contracts.config.rewards import Reward
+from services.contracts.scores import ScoreResult
+
+Decode = Callable[[Sequence[int]], str]
+"""From tokens to the text that verifiers see."""
+Part = tuple[int, float]
+"""The end of a part, in characters of the text, and its reward."""
+
+
+def earned(rewards: Mapping[str, Reward], known: Mapping[str, ScoreResult]) -> list[Part]:
+    """Rewards of one answer's parts, over all dense components, after clips and weights. Both
+    mappings are by name."""
+    found: list[Part] = []
+    for name, reward in rewards.items():
+        if reward.dense is None or name not in known:
+            continue
+        before = 0.0
+        for part in known[name].parts:
+            score = reward.clipped(part.score)
+            # A score before the first character is the baseline of the others.
+            if part.end > 0:
+                found.append((part.end, reward.weight * (score - before)))
+            if reward.dense == "cumulative":
+                before = score
+    return found
+
+
+def token_rewards(
+    parts: Sequence[Part], token_ids: Sequence[int], decode: Decode
+) -> npt.NDArray[np.float32]:
+    """[tokens] the reward of each token, from `parts` of the text that they spell."""
+    rewards = np.zeros(len(token_ids), dtype=np.float32)
+    if parts and len(token_ids):
+        ends = text_ends(token_ids, decode)
+        for end, reward in parts:
+            rewards[min(bisect_left(ends, end), len(ends) - 1)] += reward
+    return rewards
+
+
+def text_ends(token_ids: Sequence[int], decode: Decode) -> list[int]:
+    """[tokens] characters of the text up to and including each token.
+
+    A token's text depends on the token before it (blanks, bytes of one character), and never on
+    tokens before the last whole character: only those since then are decoded with it.
+    """
+    ends: list[int] = []
+    total = start = whole = 0
+    for i in range(len(token_ids)):
+        before, after = decode(token_ids[start:whole]), decode(token_ids[start : i + 1])
+        # Bytes that do not make a character yet.
+        if len(after) > len(before) and not after.endswith("\N{REPLACEMENT CHARACTER}"):
+            total += len(after) - len(before)
+            start, whole = whole, i + 1
+        ends.append(total)
+    return ends

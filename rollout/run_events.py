@@ -1,0 +1,39 @@
+"""Events that a worker adds to a run for its followers: each once, since repeats tell nothing."""
+
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from services.contracts.events import EventKind
+from services.runtime.logs import get_logger
+from services.store import Store
+
+log = get_logger(__name__)
+
+
+class RunEvents:
+    """Events of `worker` in `run`. Never raises while Redis is away: the log has the event."""
+
+    def __init__(self, run: str, worker: str, store: Store) -> None:
+        self.run = run
+        self._worker = worker
+        self._store = store
+        self._added: set[str] = set()
+
+    async def once(self, kind: str, message: str) -> None:
+        """Add a `warning` event, unless one of this kind was added before."""
+        await self._add(kind, "warning", {"message": message})
+
+    async def state(self, state: str, detail: str) -> None:
+        """Add a `worker` event, unless the worker was in this state before."""
+        data = {"worker": self._worker, "state": state, "detail": detail}
+        await self._add(f"state {state}", "worker", data)
+
+    async def _add(self, key: str, kind: EventKind, data: dict[str, Any]) -> None:
+        if key in self._added:
+            return
+        self._added.add(key)
+        try:
+            await self._store.events.add(self.run, kind, data)
+        except (RedisError, OSError) as error:
+            log.warning("an event is lost", **data, error=str(error))

@@ -1,0 +1,73 @@
+"""Expert routing as vLLM records it: for each token of a trajectory, prompt included, the experts
+that each layer's router sent it to. Pure.
+
+The last sampled token has none: it has been through no layer. If a trajectory takes several
+requests, the routing of a token comes from the first one: the next token was sampled under it.
+"""
+
+import base64
+import binascii
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from services.contracts.experts import expert_count
+
+Experts = npt.NDArray[np.unsignedinteger]
+"""[tokens, layers, experts per token]."""
+
+
+class MissingRouting(ValueError):
+    """A completion comes without the routing that the run replays."""
+
+
+def decoded(text: str) -> Experts:
+    """Routing in vLLM's HTTP answer: base64 of a .npy file. Raises ValueError for anything else."""
+    try:
+        experts = np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False)
+    except (binascii.Error, EOFError) as error:
+        raise ValueError(f"not base64 of a .npy file: {error}") from error
+    if experts.ndim != 3 or experts.dtype.kind not in "iu":
+        raise ValueError(
+            f"{experts.dtype} {list(experts.shape)} in place of integers "
+            "[tokens, layers, experts per token]"
+        )
+    return experts
+
+
+def extended(known: Experts | None, more: Experts | None) -> Experts | None:
+    """`known`, and `more` of a later request for the same trajectory for the tokens after it."""
+    if known is None or more is None:
+        return more if known is None else known
+    return np.concatenate([known, more[len(known) :]])
+
+
+def gathered(
+    prompt: int, lengths: Sequence[int], found: Sequence[Experts | None]
+) -> tuple[Experts, npt.NDArray[np.int64]]:
+    """A group's routing as on the wire (`TrajectoryGroup`): completions have `lengths`, and `found`
+    is their routing from the prompt's first token on.
+
+    The prompt's routing is that of the first completion: all share its keys and values. Raises
+    MissingRouting.
+    """
+    whole = [each for each in found if each is not None and len(each) >= prompt]
+    if len(whole) < len(found):
+        raise MissingRouting(
+            "a completion comes without expert routing, or with less than its prompt's, which "
+            "algorithm.router.replay needs: does the episode type hand on Sample.experts?"
+        )
+    own = [each[prompt : prompt + n] for each, n in zip(whole, lengths, strict=True)]
+    return np.concatenate([whole[0][:prompt], *own]), np.array([len(each) for each in own])
+
+
+def bytes_per_token(model: Path) -> int:
+    """Most bytes of one token's routing, by the config in the folder `model`."""
+    config = json.loads((model / "config.json").read_text())
+    config = config.get("text_config") or config
+    size = 1 if expert_count(config) <= 256 else 2
+    return int(size * config["num_hidden_layers"] * config.get("num_experts_per_tok", 0))

@@ -1,0 +1,90 @@
+"""The model folder that the learner exports for a run, without weights: fetching it, its tokenizer,
+what ends a completion, and the room that a prompt leaves.
+
+The tokenizer comes from there, so that rollout and learner agree on every token id.
+"""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from services.contracts.rendering import PromptTokenizer
+from services.contracts.weights import MODEL_FILES, WeightFile
+from services.volume import Volume
+
+
+class TokenizerLike(PromptTokenizer, Protocol):
+    """The part of a Hugging Face tokenizer that rollout uses."""
+
+    eos_token_id: int | None
+
+    def __call__(self, text: str, **options: Any) -> Any: ...
+
+    def decode(self, token_ids: Any, **options: Any) -> str: ...
+
+    def batch_decode(self, sequences: Any, **options: Any) -> list[str]: ...
+
+    def get_added_vocab(self) -> dict[str, int]: ...
+
+
+class PromptTooLong(ValueError):
+    """A prompt leaves no room for even one token of an answer."""
+
+
+async def fetch_model(volume: Volume, name: str) -> Path:
+    """The folder `name` of the data volume as a whole local folder. Raises as `Volume.fetch`."""
+    index = await volume.fetch(f"{name}/{MODEL_FILES}")
+    for file in msgspec.json.decode(index.read_bytes(), type=list[WeightFile]):
+        await volume.fetch(f"{name}/{file.name}", file.bytes, file.xxh3)
+    return volume.path(name)
+
+
+def load_tokenizer(model: Path, trust_remote_code: bool = False) -> TokenizerLike:
+    """The tokenizer of an exported model folder.
+
+    One that the learner saved as TokenizersBackend is loaded as that: AutoTokenizer would load the
+    same, after it has imported torch, which takes a worker four seconds.
+    """
+    import transformers
+
+    config = msgspec.json.decode((model / "tokenizer_config.json").read_bytes())
+    plain = config.get("tokenizer_class") == "TokenizersBackend" and "auto_map" not in config
+    loader = transformers.PreTrainedTokenizerFast if plain else transformers.AutoTokenizer
+    tokenizer: TokenizerLike = loader.from_pretrained(
+        str(model), trust_remote_code=trust_remote_code, local_files_only=True
+    )
+    return tokenizer
+
+
+def eos_token_ids(model: Path, tokenizer: TokenizerLike) -> list[int]:
+    """Every id that ends a completion: those of generation_config.json, else of config.json, and
+    the tokenizer's."""
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        if not (model / name).exists():
+            continue
+        value = msgspec.json.decode((model / name).read_bytes()).get("eos_token_id")
+        if value is not None:
+            found.update(value if isinstance(value, list) else [value])
+            break
+    if tokenizer.eos_token_id is not None:
+        found.add(tokenizer.eos_token_id)
+    return sorted(found)
+
+
+def vocabulary(model: Path) -> int:
+    """The size of an exported model's vocabulary."""
+    config = msgspec.json.decode((model / "config.json").read_bytes())
+    return int(config.get("text_config", config)["vocab_size"])
+
+
+def room(prompt_tokens: list[int], context: int) -> int:
+    """Tokens that an answer may have. Raises PromptTooLong without any."""
+    left = context - len(prompt_tokens)
+    if left < 1:
+        raise PromptTooLong(
+            f"the prompt has {len(prompt_tokens)} tokens and the context {context} "
+            "(rollout.vllm.max_model_len): no room for an answer"
+        )
+    return left

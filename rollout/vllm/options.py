@@ -1,0 +1,158 @@
+"""From a run's `rollout.vllm` section to vLLM's command line and environment. Pure functions.
+
+The weight-update endpoints that `VLLM_SERVER_DEV_MODE` opens let anyone replace the policy: the
+server listens on a Unix socket in a folder that only its user can enter, and on no port.
+"""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import xxhash
+
+from rollout.vllm_plugin.lora_slot import AdapterSlot
+from rollout.vllm_plugin.register import NAME as TRANSFER_ENGINE
+from rollout.vllm_plugin.register import OWNED
+from services.contracts.config.vllm import RECORD_ROUTING, VLLM, spelled
+from services.runtime.gpus import ALONE_MEMORY, Device
+
+SERVED_NAME = "policy"
+BASE_NAME = "base"
+"""vLLM's name for the frozen weights of a run with an adapter."""
+# vLLM may run code from a model's folder, so it gets no secrets; it is offline, and needs no token.
+SECRET = frozenset(
+    f"HEADRACE_{name}{ending}"
+    for name in ("REDIS_URL", "REDIS_PASSWORD", "API_KEY", "ENDPOINT_KEYS")
+    for ending in ("", "_FILE")
+) | {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
+
+
+def with_memory(options: VLLM, here: float | None) -> VLLM:
+    """A run's options, with this worker's share of GPU memory (`here`) if they name none."""
+    if options.gpu_memory_utilization is not None or here is None:
+        return options
+    return options.model_copy(update={"gpu_memory_utilization": here})
+
+
+def fingerprint(
+    model: Path, options: VLLM, dtype: str, more: Mapping[str, Any] = MappingProxyType({})
+) -> str:
+    """Equal for two runs that can use one server: architecture, tokenizer, options, and `more`
+    options that follow from the run's config.
+
+    `model` is the exported folder. Every file in it counts; weights by their checksums in the
+    folder's list of files.
+    """
+    digest = xxhash.xxh3_64()
+    files = (path for path in model.rglob("*") if path.suffix != ".safetensors" and path.is_file())
+    for file in sorted(files):
+        digest.update(file.relative_to(model).as_posix().encode() + b"\0" + file.read_bytes())
+    digest.update(f"{dtype}\0{options.model_dump_json()}\0{json.dumps(dict(more))}".encode())
+    return digest.hexdigest()
+
+
+def command_line(
+    model: Path,
+    options: VLLM,
+    dtype: str,
+    socket: Path,
+    device: Device,
+    command: str | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    slot: AdapterSlot | None = None,
+) -> list[str]:
+    """The server's argument vector. `dtype` is that of the published weights, for `auto`; `socket`
+    is the Unix socket to listen on; `more` are options that follow from the run's config; `slot` is
+    that of the adapter, where the policy is an adapter.
+
+    `command` replaces `python -m vllm.entrypoints.openai.api_server` (split as by a shell). Raises
+    ValueError for what this vLLM cannot do."""
+    extra = {spelled(name): value for name, value in options.extra.items()}
+    if device == "cpu" and extra.get(RECORD_ROUTING) and command is None:
+        # vLLM's model runner for CPUs cannot do it (0.32), and its error does not name the key.
+        raise ValueError(
+            "algorithm.router.replay needs the experts that vLLM sends tokens to, which its build "
+            "for CPUs cannot return: set it to false, or sample on a GPU"
+        )
+    flags: dict[str, Any] = {
+        "model": str(model),
+        "served-model-name": SERVED_NAME,
+        "uds": str(socket),
+        "load-format": "dummy",
+        "dtype": dtype if options.dtype == "auto" else options.dtype,
+        "max-num-seqs": options.max_num_seqs,
+        "tensor-parallel-size": options.tensor_parallel_size,
+        "logprobs-mode": "processed_logprobs",
+        "enable-scale-out": True,
+        "disable-uvicorn-access-log": True,
+        "weight-transfer-config": {"backend": TRANSFER_ENGINE},
+        **more,
+    }
+    if options.max_model_len is not None:
+        flags["max-model-len"] = options.max_model_len
+    if slot is not None:
+        flags |= {
+            "served-model-name": BASE_NAME,
+            "load-format": "safetensors",
+            "enable-lora": True,
+            "max-lora-rank": slot.max_rank,
+            "max-loras": 1,
+            # Otherwise the output head gets an adapter as well, and computes it at every token.
+            "lora-target-modules": slot.targets,
+            "lora-modules": {
+                "name": SERVED_NAME,
+                "path": str(slot.folder),
+                "base_model_name": BASE_NAME,
+            },
+        }
+    if device == "cpu":
+        flags["enforce-eager"] = True  # compiling takes minutes on few cores and gains little
+    else:
+        flags["gpu-memory-utilization"] = options.gpu_memory_utilization or ALONE_MEMORY
+    stock = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    start = shlex.split(command) if command else stock
+    return start + [part for name, value in (flags | extra).items() for part in flag(name, value)]
+
+
+def flag(name: str, value: Any) -> list[str]:
+    """One option as vLLM's parser takes it: true `--x`, false `--no-x`, null nothing, a list
+    `--x a b`, a mapping JSON."""
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, dict):
+        return [f"--{name}", json.dumps(value)]
+    if isinstance(value, list | tuple):
+        return [f"--{name}", *map(str, value)]
+    return [f"--{name}", str(value)]
+
+
+def environment(inherited: Mapping[str, str], device: Device, kv_cache_gib: int) -> dict[str, str]:
+    """The server's environment: the operator's variables for vLLM, except those that Headrace needs
+    and secrets."""
+    defaults = {
+        # uvicorn's 5 seconds end idle connections under requests that are just being sent.
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600",
+        "VLLM_LOGGING_LEVEL": "INFO",
+    }
+    if device == "cpu":
+        defaults["VLLM_CPU_KVCACHE_SPACE"] = str(kv_cache_gib)
+    needed = {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "PYTHONUNBUFFERED": "1",
+        OWNED: "1",
+        "PATH": os.pathsep.join(
+            [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
+        ),
+    }
+    passed_on = {name: value for name, value in inherited.items() if name not in SECRET}
+    return defaults | passed_on | needed

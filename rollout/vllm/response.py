@@ -1,0 +1,200 @@
+"""vLLM's generate requests and answers. Pure.
+
+Token ids are those that were sampled, never a new tokenization of text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from rollout.vllm.expert_routing import Experts, decoded
+from rollout.vllm.sampling_mask import UnknownMask, allowed_tokens, mask_of, request_params
+from services.contracts.config.rollout import Sampling
+from services.contracts.sampling_mask import SamplingMask
+
+
+class MalformedAnswer(ValueError):
+    """vLLM's answer lacks something requested. Another vLLM version than the pinned one?"""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens [start, end) of a completion were sampled under `version`."""
+
+    start: int
+    end: int
+    version: str
+
+
+@dataclass
+class Sample:
+    """One completion. `logprobs` are of the processed distribution (after temperature)."""
+
+    token_ids: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+    finish_reason: str
+    spans: list[Span]
+    sampling_mask: SamplingMask | None = None
+    """With `sampling.top_k`: the tokens that each one was chosen from."""
+    experts: Experts | None = None
+    """If vLLM records it: the routing of the prompt's tokens and of all of these but the last."""
+
+
+class _Alternative(msgspec.Struct):
+    token_id: int
+    logprob: float
+
+
+class _Logprob(msgspec.Struct):
+    logprob: float
+    top_logprobs: list[_Alternative] = []
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Logprob] | None = None
+
+
+class _Span(msgspec.Struct):
+    version: str
+    start: int
+    end: int
+
+
+class _Choice(msgspec.Struct):
+    index: int
+    token_ids: list[int]
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+    weight_versions: list[_Span] | None = None
+    sampling_mask: list[list[int]] | None = None
+    routed_experts: str | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice]
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+def request_body(
+    token_ids: list[int], n: int, sampling: dict[str, Any], salt: str, model: str, id: str
+) -> bytes:
+    """One generate request for `n` samples of one prompt; `id` serves to abort it.
+
+    `salt` separates the prefix caches of policy versions: new samples must not start from keys and
+    values of older weights.
+    """
+    return msgspec.json.encode(
+        {
+            "request_id": id,
+            "model": model,
+            "token_ids": token_ids,
+            "cache_salt": salt,
+            "sampling_params": {"logprobs": 0, "detokenize": False, **sampling, "n": n},
+        }
+    )
+
+
+def sampling_params(
+    sampling: Sampling,
+    eos_token_ids: list[int],
+    room: int,
+    seed: int | None = None,
+    vocabulary: int | None = None,
+) -> dict[str, Any]:
+    """vLLM's sampling parameters. `room`: tokens left between prompt and context length;
+    `vocabulary`: as in `sampling_mask.request_params`.
+
+    They name end-of-sequence ids, so that the tokenizer and generation config that the server
+    started with do not decide what ends a completion.
+    """
+    params: dict[str, Any] = {
+        "max_tokens": min(sampling.max_tokens, room),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "ignore_eos": sampling.ignore_eos,
+        **request_params(sampling, vocabulary),
+    }
+    eos = [] if sampling.ignore_eos else eos_token_ids
+    if stop := {*eos, *sampling.stop_token_ids}:
+        params["stop_token_ids"] = sorted(stop)
+    if seed is not None:
+        params["seed"] = seed
+    return params
+
+
+def stopping_after(params: dict[str, Any], stop: str, added: dict[str, int]) -> dict[str, Any]:
+    """`params` for completions that also end after the text `stop`. `added`: the tokenizer's added
+    tokens, which no other tokens spell; for any other text vLLM has to look at the text."""
+    if stop in added:
+        ids = {*params.get("stop_token_ids", []), added[stop]}
+        return {**params, "stop_token_ids": sorted(ids)}
+    return {**params, "stop": [stop], "detokenize": True, "skip_special_tokens": False}
+
+
+def parse_answer(content: bytes, params: Mapping[str, Any] = MappingProxyType({})) -> list[Sample]:
+    """The samples of one generate answer, in order. `params`: the request's. Raises
+    MalformedAnswer."""
+    try:
+        answer = _decoder.decode(content)
+    except msgspec.MsgspecError as error:
+        raise MalformedAnswer(f"vLLM's answer cannot be read: {error}") from error
+    return [_sample(choice, params) for choice in sorted(answer.choices, key=lambda c: c.index)]
+
+
+def _sample(choice: _Choice, params: Mapping[str, Any]) -> Sample:
+    content = (choice.logprobs.content if choice.logprobs else None) or []
+    if len(content) != len(choice.token_ids):
+        raise MalformedAnswer(
+            f"sample {choice.index} has {len(choice.token_ids)} tokens and {len(content)} "
+            "log-probabilities"
+        )
+    spans = [Span(s.start, s.end, s.version) for s in choice.weight_versions or []]
+    check_spans(spans, len(choice.token_ids))
+    return Sample(
+        token_ids=np.array(choice.token_ids, dtype=np.int32),
+        logprobs=np.fromiter((p.logprob for p in content), dtype=np.float32, count=len(content)),
+        finish_reason=choice.finish_reason or "stop",
+        spans=spans,
+        sampling_mask=_mask(choice, params) if params.get("top_k") else None,
+        experts=_experts(choice),
+    )
+
+
+def _mask(choice: _Choice, params: Mapping[str, Any]) -> SamplingMask:
+    allowed = choice.sampling_mask or []
+    try:
+        if "logprobs" in params:
+            content = (choice.logprobs.content if choice.logprobs else None) or []
+            alternatives = [[(a.token_id, a.logprob) for a in p.top_logprobs] for p in content]
+            allowed = [allowed_tokens(each, params["top_k"]) for each in alternatives]
+        return mask_of(choice.token_ids, allowed)
+    except UnknownMask as error:
+        raise MalformedAnswer(f"sample {choice.index}: {error}") from error
+
+
+def _experts(choice: _Choice) -> Experts | None:
+    if choice.routed_experts is None:
+        return None
+    try:
+        return decoded(choice.routed_experts)
+    except ValueError as error:
+        raise MalformedAnswer(f"the expert routing of sample {choice.index}: {error}") from error
+
+
+def check_spans(spans: list[Span], length: int) -> None:
+    """Raise MalformedAnswer unless `spans` cover tokens 0..length without gap or overlap."""
+    starts = [0, *(span.end for span in spans)]
+    joined = all(start == span.start < span.end for start, span in zip(starts, spans, strict=False))
+    if not joined or starts[-1] != length:
+        raise MalformedAnswer(
+            f"version spans {[(s.start, s.end, s.version) for s in spans]} do not cover the "
+            f"{length} sampled tokens: was vLLM started with its weight-version endpoints?"
+        )

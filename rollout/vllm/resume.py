@@ -1,0 +1,90 @@
+"""Resuming a completion that was interrupted. Pure.
+
+vLLM answers an aborted request with the tokens sampled so far. The prompt and these tokens are the
+prompt of the next request, and its tokens are joined to them, each with its log-probability and
+version. Episodes that insert tokens do the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import xxhash
+
+from rollout.vllm.expert_routing import extended
+from rollout.vllm.response import Sample, Span
+from services.contracts.sampling_mask import SamplingMask
+
+ABORTED = "abort"
+"""vLLM's finish reason of an aborted completion."""
+DEADLINE = "deadline"
+"""Our finish reason of a completion whose group reached `rollout.straggler_deadline`."""
+
+
+def rest_of(sampling: dict[str, Any], index: int, done: int) -> dict[str, Any]:
+    """vLLM's sampling parameters for the rest of sample `index` after `done` tokens."""
+    rest = {**sampling, "max_tokens": sampling["max_tokens"] - done}
+    if "seed" in sampling:
+        # The same seed would repeat the random numbers of the beginning.
+        rest["seed"] = mixed(sampling["seed"] + index, done)
+    return rest
+
+
+def mixed(*numbers: int) -> int:
+    """A seed made of `numbers`: 62 bits."""
+    return xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(numbers)) & ((1 << 62) - 1)
+
+
+def joined(begun: Sample, rest: Sample) -> Sample:
+    """`begun` and the tokens sampled after it, as one completion."""
+    done = len(begun.token_ids)
+    spans = list(begun.spans)
+    for span in rest.spans:
+        moved = Span(span.start + done, span.end + done, span.version)
+        if spans and (spans[-1].version, spans[-1].end) == (moved.version, moved.start):
+            spans[-1] = replace(spans[-1], end=moved.end)
+        else:
+            spans.append(moved)
+    return Sample(
+        token_ids=np.concatenate([begun.token_ids, rest.token_ids]),
+        logprobs=np.concatenate([begun.logprobs, rest.logprobs]),
+        finish_reason=rest.finish_reason,
+        spans=spans,
+        sampling_mask=_joined_masks(begun, rest),
+        experts=extended(begun.experts, rest.experts),
+    )
+
+
+def _joined_masks(begun: Sample, rest: Sample) -> SamplingMask | None:
+    if begun.sampling_mask is None and rest.sampling_mask is None:
+        return None
+    parts = (begun, rest)
+    return SamplingMask.joined(
+        [s.sampling_mask or SamplingMask.nothing(len(s.token_ids)) for s in parts]
+    )
+
+
+def begun_by(whole: Sample, length: int) -> Sample:
+    """The first `length` tokens of `whole`."""
+    dropped = len(whole.token_ids) - length
+    spans = [replace(s, end=min(s.end, length)) for s in whole.spans if s.start < length]
+    return replace(
+        whole,
+        token_ids=whole.token_ids[:length],
+        logprobs=whole.logprobs[:length],
+        spans=spans,
+        sampling_mask=whole.sampling_mask.cut(0, length) if whole.sampling_mask else None,
+        experts=None if whole.experts is None else whole.experts[: len(whole.experts) - dropped],
+    )
+
+
+def not_sampled(token_ids: Sequence[int], finish_reason: str) -> Sample:
+    """Tokens that no version of the policy sampled; without tokens: the end of a completion."""
+    return Sample(
+        token_ids=np.array(token_ids, dtype=np.int32),
+        logprobs=np.zeros(len(token_ids), dtype=np.float32),
+        finish_reason=finish_reason,
+        spans=[],
+    )

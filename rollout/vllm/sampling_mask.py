@@ -1,0 +1,66 @@
+"""Which tokens `top_k` and `top_p` left each sampled token to be chosen from, as vLLM reports it.
+Pure.
+
+On a GPU vLLM reports it directly (`--return-sampling-mask`). Its runner for CPUs cannot: there a
+request asks for the log-probabilities of some more tokens than `top_k`, and the removed ones have
+none. Either way the server needs options for it, and an answer without a mask is refused.
+"""
+
+from typing import Any
+
+from services.contracts.config.rollout import Sampling
+from services.contracts.sampling_mask import SamplingMask
+
+TIES = 14
+"""On a CPU: tokens that may be exactly as likely as the last of `top_k`; vLLM keeps all of them."""
+IMPOSSIBLE = -9000.0
+"""Below it vLLM means the logarithm of 0 (it writes −9999)."""
+
+
+class UnknownMask(ValueError):
+    """vLLM's answer does not show what a token was chosen from."""
+
+
+def server_flags(sampling: Sampling, on_cpu: bool) -> dict[str, Any]:
+    """Server options for runs with this sampling."""
+    if not sampling.cuts:
+        return {}
+    if on_cpu:
+        return {"max-logprobs": sampling.top_k + TIES}
+    return {"return-sampling-mask": True}
+
+
+def request_params(sampling: Sampling, vocabulary: int | None) -> dict[str, Any]:
+    """Sampling parameters that make vLLM report masks. `vocabulary`: the model's, on a CPU; None on
+    a GPU, where a temperature of 0 is refused with a mask (`top_k` 1 is the same), while on a CPU
+    it makes vLLM ignore `top_k`."""
+    if not sampling.cuts:
+        return {}
+    if sampling.temperature == 0:
+        on_gpu = {"temperature": 1.0, "top_k": 1, "top_p": 1.0}
+        return on_gpu if vocabulary is None else {"top_k": 0, "top_p": 1.0}
+    return {} if vocabulary is None else {"logprobs": min(sampling.top_k + TIES, vocabulary)}
+
+
+def mask_of(tokens: list[int], allowed: list[list[int]]) -> SamplingMask:
+    """From the ids that each of `tokens` was chosen from. Raises UnknownMask."""
+    if len(allowed) != len(tokens):
+        raise UnknownMask(f"{len(tokens)} tokens were chosen from {len(allowed)} sets")
+    for token, ids in zip(tokens, allowed, strict=True):
+        if token not in ids:
+            raise UnknownMask(f"token {token} is none of the {len(ids)} it was chosen from")
+    return SamplingMask.of(allowed)
+
+
+def allowed_tokens(alternatives: list[tuple[int, float]], top_k: int) -> list[int]:
+    """The ids that a token was chosen from, by the log-probabilities of the likeliest. Raises
+    UnknownMask if there may be more."""
+    allowed = [id for id, logprob in alternatives if logprob > IMPOSSIBLE]
+    # Fewer alternatives than requested: the whole vocabulary.
+    if len(allowed) == len(alternatives) == top_k + TIES:
+        raise UnknownMask(
+            f"{TIES} tokens or more are exactly as likely as the last of sampling.top_k, and vLLM "
+            "keeps all of them without reporting which: set rollout.vllm.dtype to float32, or "
+            "sampling.top_k to 0"
+        )
+    return allowed

@@ -1,0 +1,239 @@
+"""One vLLM server as a child process on a Unix socket: starts it, waits for it, ends its tree.
+
+The child and its descendants die with this process, however that ends (`services.runtime.process`,
+`vllm_plugin.register`). A start that fails raises `VLLMFailed` with the last lines of the server's
+log: the user sees that text as the run's failure.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any
+
+from rollout.vllm.client import PolicyClient
+from rollout.vllm.logs import tail
+from rollout.vllm.options import command_line, environment
+from rollout.vllm_plugin.lora_slot import AdapterSlot, slot_for
+from services.contracts.config.vllm import VLLM
+from services.runtime.gpus import Device
+from services.runtime.logs import get_logger
+from services.runtime.process import die_with, started_at
+
+log = get_logger(__name__)
+
+TERM_SECONDS = 10.0
+FOLDER_PREFIX = "headrace-vllm-"
+SOCKET_BYTES = 107
+"""In the path of a Unix socket (unix(7): 108 with the final zero)."""
+
+
+class VLLMFailed(RuntimeError):
+    """The server did not start, or died. The text holds the last lines of its log."""
+
+
+class VLLMServer:
+    """One start of a server. Not reusable: after `stop` make a new one."""
+
+    def __init__(
+        self,
+        model: Path,
+        options: VLLM,
+        dtype: str,
+        device: Device,
+        log_file: Path,
+        kv_cache_gib: int = 1,
+        command: str | None = None,
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """`more`: as in `options.command_line`."""
+        self.model = model
+        self.options = options
+        self.log_file = log_file
+        self._dtype = dtype
+        self._device: Device = device
+        self._kv_cache_gib = kv_cache_gib
+        self._command = command
+        self._more = more
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the child runs. Does not reap it: its process group stays ours to kill."""
+        return self._process is not None and _exit_status(self._process.pid) is None
+
+    @property
+    def pid(self) -> int:
+        """The child's process id, which is also its process group. Raises VLLMFailed unless it was
+        started."""
+        if self._process is None:
+            raise VLLMFailed("vLLM was not started")
+        return self._process.pid
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket that the server listens on. Raises VLLMFailed before a start."""
+        if self._folder is None:
+            raise VLLMFailed("vLLM was not started")
+        return self._folder / "socket"
+
+    async def start(self) -> PolicyClient:
+        """Start, wait until it serves, and return a client ready to load weights.
+
+        Raises VLLMFailed if it dies or does not serve within `options.startup_seconds`, ValueError
+        for options that vLLM cannot take or a TMPDIR with too long a path. Nothing
+        is left running then.
+        """
+        started = time.monotonic()
+        client: PolicyClient | None = None
+        try:
+            self._folder = make_server_folder()
+            slot = slot_for(self.model, self._folder)
+            self._spawn(slot)
+            client = PolicyClient(self.socket)
+            async with asyncio.timeout(self.options.startup_seconds):
+                while not await client.healthy():
+                    self.check()
+                    await asyncio.sleep(0.2)
+                await client.prepare(slot)
+        except BaseException as error:
+            if client is not None:
+                await client.close()
+            await self.stop()
+            match error:
+                case TimeoutError():
+                    limit = f"rollout.vllm.startup_seconds = {self.options.startup_seconds:g}"
+                    problem = f"vLLM did not start within {limit}"
+                    raise VLLMFailed(f"{problem}. {self._log_tail()}") from error
+                case VLLMFailed():
+                    raise
+                case ConnectionError() | RuntimeError():
+                    problem = f"vLLM started but failed its first calls: {error}"
+                    raise VLLMFailed(f"{problem}. {self._log_tail()}") from error
+            raise
+        log.info("vLLM serves", seconds=round(time.monotonic() - started, 1))
+        return client
+
+    def _spawn(self, slot: AdapterSlot | None) -> None:
+        """Start the child. Raises ValueError, OSError."""
+        arguments = command_line(
+            self.model,
+            self.options,
+            self._dtype,
+            self.socket,
+            self._device,
+            self._command,
+            self._more,
+            slot,
+        )
+        with _open_log(self.log_file) as output:
+            self._process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(os.environ, self._device, self._kv_cache_gib),
+                start_new_session=True,
+                preexec_fn=die_with(os.getpid()),
+            )
+        log.info("starting vLLM", pid=self._process.pid, log=str(self.log_file))
+
+    def check(self) -> None:
+        """Raise VLLMFailed if the child has ended."""
+        status = _exit_status(self.pid)
+        if status is not None:
+            raise VLLMFailed(f"vLLM ended with {status}. {self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        return f"The last lines of its log ({self.log_file}):\n{tail(self.log_file)}"
+
+    async def stop(self) -> None:
+        """End the child and its descendants, and delete the server's folder. Safe to call twice."""
+        process, self._process = self._process, None
+        if process is not None:
+            # The group gets its signals before the leader is reaped: until then nobody else can get
+            # its number.
+            _signal_group(process.pid, signal.SIGTERM)
+            await asyncio.to_thread(_wait_for_end, process.pid, TERM_SECONDS)
+            _signal_group(process.pid, signal.SIGKILL)
+            await asyncio.to_thread(process.wait)
+            log.info("vLLM stopped", pid=process.pid, status=process.returncode)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def make_server_folder() -> Path:
+    """A new folder, which only this user can enter, for a server's socket and LoRA slot.
+
+    Its name holds this process. Deletes the folders of processes of this host and PID namespace
+    that have died. Raises ValueError if a socket's path would be too long.
+    """
+    prefix = f"{FOLDER_PREFIX}{_namespace()}-"
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        owner = re.fullmatch(r"(\d+)-(\d+)-\w+", folder.name.removeprefix(prefix))
+        if owner and started_at(int(owner[1])) != int(owner[2]):
+            shutil.rmtree(folder, ignore_errors=True)
+    process = os.getpid()
+    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{process}-{started_at(process)}-"))
+    if (length := len(os.fsencode(folder / "socket"))) > SOCKET_BYTES:
+        folder.rmdir()
+        raise ValueError(
+            f"vLLM's socket {folder / 'socket'} would have a path of {length} bytes, and Linux "
+            f"allows {SOCKET_BYTES}: set TMPDIR to a shorter path"
+        )
+    return folder
+
+
+def _namespace() -> str:
+    """Names this boot of this host, and the PID namespace, among all that may share a TMPDIR."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return f"{zlib.crc32(f'{boot}{namespace}'.encode()):08x}"
+
+
+def _exit_status(pid: int) -> str | None:
+    """How the child ended, in words; None while it runs. Leaves it a zombie."""
+    try:
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return "an unknown status"
+    if result is None:
+        return None
+    if result.si_code == os.CLD_EXITED:
+        return f"exit code {result.si_status}"
+    return f"signal {signal.Signals(result.si_status).name}"
+
+
+def _wait_for_end(pid: int, within: float) -> None:
+    """Return when the child has ended, or after `within` seconds. Does not reap it."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll(within * 1000)
+    finally:
+        os.close(pidfd)
+
+
+def _signal_group(leader: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, number)
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    """A fresh log file; that of the start before becomes `.1`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        path.rename(path.with_suffix(path.suffix + ".1"))
+    return path.open("wb")

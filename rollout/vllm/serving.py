@@ -1,0 +1,96 @@
+"""The vLLM server of a rollout process. The next run keeps it if its fingerprint is the same (only
+the weights change); otherwise it is replaced."""
+
+import asyncio
+import json
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+from rollout.run_events import RunEvents
+from rollout.settings import RolloutSettings
+from rollout.vllm.client import PolicyClient
+from rollout.vllm.gpu_lock import start_lock
+from rollout.vllm.logs import delete_old_logs, log_of
+from rollout.vllm.options import fingerprint, with_memory
+from rollout.vllm.sampling_mask import server_flags
+from rollout.vllm.server import VLLMServer
+from services.contracts.config import RLConfig
+from services.contracts.records import WorkerRecord
+from services.runtime.gpus import installed_device
+from services.store import Store
+
+
+def require_gpus(tensor_parallel_size: int, gpus: int | None) -> None:
+    """Raise ValueError unless this worker has a GPU for each part of the model. `gpus`: how many it
+    has; None: not known."""
+    if gpus is not None and tensor_parallel_size > gpus:
+        raise ValueError(
+            f"rollout.vllm.tensor_parallel_size {tensor_parallel_size}: this worker has {gpus} "
+            f"GPU{'s' if gpus != 1 else ''}. Set it to {max(1, gpus)}, or start workers with "
+            f"HEADRACE_GPUS_PER_WORKER={tensor_parallel_size} on a machine that has as many"
+        )
+
+
+class Serving:
+    """At most one server at a time, with its client."""
+
+    def __init__(self, settings: RolloutSettings, record: WorkerRecord, store: Store) -> None:
+        self._settings = settings
+        self._record = record
+        self._store = store
+        self._running: tuple[PolicyClient, VLLMServer] | None = None
+        self._fingerprint = ""
+
+    async def serve(
+        self, config: RLConfig, model: Path, run_events: RunEvents
+    ) -> tuple[PolicyClient, VLLMServer]:
+        """A server for the run. Raises as `VLLMServer.start`, RedisError, and ValueError if there
+        are too few GPUs or the model's config.json has no dtype."""
+        options = with_memory(config.served, self._settings.vllm_gpu_memory_utilization)
+        # Of the weights that the learner publishes, whatever `model.dtype: auto` was for it.
+        file = model / "config.json"
+        dtype = json.loads(file.read_text()).get("dtype")
+        if not isinstance(dtype, str):
+            raise ValueError(f'{file} names no dtype: add one, like "dtype": "bfloat16"')
+        device = installed_device()
+        more = server_flags(config.sampling, device == "cpu")
+        if device == "cuda":
+            require_gpus(options.tensor_parallel_size, self._record.gpus)
+        needed = await asyncio.to_thread(fingerprint, model, options, dtype, more)
+        if self._running is not None:
+            if needed == self._fingerprint and self._running[1].alive:
+                await run_events.state("ready", "the vLLM of the previous run serves this run, too")
+                return self._running
+            await self.stop()
+        self._record.state = "starting"
+        limit = f"{options.startup_seconds:g} s (rollout.vllm.startup_seconds)"
+        turn = " once no other starts on its GPU" if device == "cuda" else ""
+        await run_events.state("starting", f"vLLM starts{turn}; at most {limit}")
+        logs = self._settings.data / "logs"
+        living = {worker.id for worker in await self._store.workers.list()} | {self._record.id}
+        await asyncio.to_thread(delete_old_logs, logs, living)
+        server = VLLMServer(
+            model,
+            options,
+            dtype,
+            device,
+            log_file=log_of(logs, self._record.id),
+            kv_cache_gib=self._settings.vllm_kv_cache_gib,
+            command=self._settings.vllm_command,
+            more=more,
+        )
+        async with start_lock(self._settings) if device == "cuda" else nullcontext():
+            began = time.monotonic()
+            policy = await server.start()
+        self._running, self._fingerprint = (policy, server), needed
+        await run_events.state("ready", f"vLLM serves after {time.monotonic() - began:.0f} s")
+        return self._running
+
+    async def stop(self) -> None:
+        """End the server, if there is one."""
+        running, self._running = self._running, None
+        if running is not None:
+            policy, server = running
+            await policy.close()
+            await server.stop()

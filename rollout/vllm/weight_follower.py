@@ -1,0 +1,243 @@
+"""Keeps one vLLM server on the newest published version of one run.
+
+It fetches and verifies a version before it pauses the server, so a slow disk or network costs no
+generation. If a version cannot be loaded, the old weights stay, and the worker is unhealthy (it
+leases nothing) until a later try succeeds. An evaluation, which needs answers of one version, takes
+`hold`: no update happens meanwhile.
+
+The learner deletes files of old versions, except those in heartbeats: a heartbeat names a file
+before the worker fetches it.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis.exceptions import RedisError
+
+from rollout.vllm.client import (
+    LoadRefused,
+    PolicyClient,
+    UpdateMode,
+    VLLMHangs,
+    VLLMUnavailable,
+    WeightsUnclear,
+    WeightUpdate,
+)
+from rollout.vllm.server import VLLMFailed
+from services.contracts.schema import SchemaMismatch
+from services.contracts.weights import WeightManifest
+from services.runtime.logs import get_logger
+from services.store import Store
+from services.volume import DamagedFile, KeyRefused, Volume
+
+log = get_logger(__name__)
+
+UNCLEAR_LIMIT = 3
+"""Loads of unclear outcome in a row, after which the server is restarted."""
+LONGEST_BACKOFF = 10.0
+ABANDONED_SECONDS = 3600.0
+"""A copy of this age that no heartbeat names belongs to nobody."""
+
+CANNOT_LOAD = (LoadRefused, DamagedFile, FileNotFoundError, SchemaMismatch, KeyRefused)
+"""The version is wrong, or this host may not have it: the worker is unhealthy until it can load the
+newest one."""
+
+
+@dataclass
+class Timings:
+    """Of the newest update: seconds from the end of the optimizer step until it was live here, and
+    seconds of paused generation."""
+
+    update_seconds: float | None = None
+    pause_seconds: float | None = None
+
+
+class Follower:
+    """Follows the manifests of `run` for the server behind `policy`."""
+
+    def __init__(
+        self,
+        run: str,
+        worker: str,
+        store: Store,
+        volume: Volume,
+        policy: PolicyClient,
+        mode: UpdateMode,
+        changed: Callable[[], None],
+        heartbeat: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`mode`: see `PolicyClient.load`. `changed` is called when `live` or `healthy` may have
+        changed; `heartbeat` sends one with `files`."""
+        self._run = run
+        self._worker = worker
+        self._store = store
+        self._volume = volume
+        self._policy = policy
+        self._mode: UpdateMode = mode
+        self._changed = changed
+        self._heartbeat = heartbeat
+        self._hold = asyncio.Lock()
+        self._last_entry = "0"
+        self._lineage = ""
+        self._loading: WeightManifest | None = None
+        self._loaded: WeightManifest | None = None
+        self._fetched: set[Path] = set()
+        """Copies that this worker fetched, on a host without the data volume."""
+        self.live: WeightManifest | None = None
+        self.forks: dict[str, int] = {}
+        self.timings = Timings()
+        self.error = ""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether a version is live and the last try did not fail."""
+        return self.live is not None and not self.error
+
+    @property
+    def updating(self) -> bool:
+        """Whether the server is paused for an update."""
+        return self._policy.updating
+
+    @property
+    def files(self) -> list[str]:
+        """Files that the learner must keep: of the version that is being fetched or loaded, and of
+        the last loaded one, which the server puts back if a load breaks."""
+        needed = [m for m in (self._loading, self._loaded) if m is not None]
+        return [file.name for manifest in needed for file in manifest.files]
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[WeightManifest | None]:
+        """The live version, which stays live during the block; None while unhealthy."""
+        async with self._hold:
+            yield self.live if self.healthy else None
+
+    async def follow(self) -> None:
+        """Apply versions as they appear, for ever. Raises VLLMFailed if the server must be
+        restarted."""
+        failures = 0
+        while True:
+            try:
+                manifest = await self._next()
+                if manifest is None:
+                    continue
+                self._loading = manifest
+                try:
+                    await self._heartbeat()
+                    await self._apply(manifest)
+                finally:
+                    self._loading = None
+                failures = 0
+            except (*CANNOT_LOAD, RedisError, OSError) as error:
+                failures += 1
+                # With any other error Redis or the gateway is away: the live version stays right.
+                if isinstance(error, CANNOT_LOAD):
+                    self.error = str(error)
+                self._last_entry = "0"
+                log.warning("cannot follow weights", error=str(error))
+                self._changed()
+                await asyncio.sleep(random.uniform(0.1, min(LONGEST_BACKOFF, 0.5 * 2**failures)))
+            else:
+                self.error = ""
+                self._changed()
+
+    async def _next(self) -> WeightManifest | None:
+        """The newest manifest that is not live, if it comes within some seconds."""
+        found = await self._store.weights.newest_after(self._run, self._last_entry, wait=2.0)
+        if found is None:
+            return None
+        self._last_entry, manifest = found
+        if self.live is not None and manifest.tag == self.live.tag:
+            return None
+        return manifest
+
+    async def _apply(self, manifest: WeightManifest) -> None:
+        """Fetch, verify, load. Raises LoadRefused, DamagedFile, FileNotFoundError, VLLMFailed,
+        RedisError."""
+        if len(manifest.files) != 1:
+            raise LoadRefused(
+                f"version {manifest.tag} has {len(manifest.files)} files; this worker reads one"
+            )
+        path = await self._fetch(manifest)
+        if path is None:
+            return
+        update = WeightUpdate(
+            str(path), manifest.tag, manifest.tensors, manifest.kind, manifest.files[0].bytes
+        )
+        await self._note_forks(manifest)
+        async with self._hold:
+            paused = await self._load(update)
+        self.live = self._loaded = manifest
+        self.timings = Timings(max(0.0, time.time() - manifest.created), paused)
+        await self._forget_copies(path)
+        log.info(
+            "weights live",
+            version=manifest.tag,
+            seconds=round(self.timings.update_seconds or 0.0, 3),
+            paused=round(paused, 3),
+        )
+
+    async def _fetch(self, manifest: WeightManifest) -> Path | None:
+        """The version's file, here and whole; None if newer versions came, and the learner deleted
+        the file before it knew that this worker needs it."""
+        file = manifest.files[0]
+        path = self._volume.path(file.name)
+        if not path.exists():
+            self._fetched.add(path)
+        try:
+            return await self._volume.fetch(file.name, file.bytes, file.xxh3)
+        except FileNotFoundError:
+            newest = await self._store.weights.newest(self._run)
+            if newest is None or newest.tag == manifest.tag:
+                raise
+            log.info("overtaken by newer versions", version=manifest.tag)
+            return None
+
+    async def _forget_copies(self, loaded: Path) -> None:
+        """On a host without the volume: delete copies of older versions that no other worker needs,
+        and old copies, whole or not, of killed workers and of runs that are over."""
+        if not self._fetched:
+            return
+        others = [one for one in await self._store.workers.list() if one.id != self._worker]
+        needed = {Path(name).name for one in others for name in one.files} | {loaded.name}
+        for path in [path for path in self._fetched if path.name not in needed]:
+            path.unlink(missing_ok=True)
+            self._fetched.discard(path)
+        before = time.time() - ABANDONED_SECONDS
+        for path in self._volume.root.glob("runs/*/weights/*v*.safetensors*"):
+            # Another worker of this host may delete it, too.
+            with suppress(FileNotFoundError):
+                copy = path.suffix != ".lock" and path.name not in needed
+                if copy and path.stat().st_mtime < before:
+                    path.unlink()
+
+    async def _load(self, update: WeightUpdate) -> float:
+        for _ in range(UNCLEAR_LIMIT):
+            try:
+                return await self._policy.load(update, self._mode)
+            except VLLMHangs as error:
+                raise VLLMFailed(str(error)) from error
+            except (WeightsUnclear, VLLMUnavailable) as error:
+                # The server is paused or hangs: nothing is sampled, so try again at once.
+                self.live = None
+                self.error = str(error)
+                log.warning("weights unclear", error=str(error))
+        raise VLLMFailed(
+            f"vLLM could not be brought to {update.tag} in {UNCLEAR_LIMIT} tries: {self.error}"
+        )
+
+    async def _note_forks(self, manifest: WeightManifest) -> None:
+        """Note at which version each earlier lineage ended, from the store: this worker may miss
+        the first version of a lineage, or a whole lineage. Raises RedisError."""
+        if manifest.lineage == self._lineage:
+            return
+        lineages = await self._store.runs.lineages(self._run)
+        began = [version for _, version in lineages]
+        self.forks = {
+            name: min(began[place:]) for place, (name, _) in enumerate(lineages[:-1], start=1)
+        }
+        self._lineage = manifest.lineage

@@ -1,0 +1,237 @@
+"""The weight-transfer engine `safetensors`: loads a published file into the running model, in
+place.
+
+A server has either weights to update, or an adapter beside weights that it read when it started.
+
+It must never leave a model with mixed weights. So it touches the model only after it has found the
+names and shapes of the file right; if loading breaks all the same, it puts the last good file back.
+Everything happens in `receive_weights`, and nothing at `start_weight_update`: a file refused at the
+update would find a model already taken apart.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.logger import init_logger
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+    UnquantizedFusedMoEMethod,
+)
+from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+
+from rollout.vllm_plugin.lora_slot import AdapterSlot
+from rollout.vllm_plugin.weight_file import (
+    WEIGHTS_KEPT,
+    WEIGHTS_MIXED,
+    Tensors,
+    UnusableFile,
+    check_tensors,
+    read_tensors,
+    some,
+    stream,
+)
+
+logger = init_logger(__name__)
+
+
+class WeightTransferError(RuntimeError):
+    """An update that did not happen; begins with `WEIGHTS_KEPT` or `WEIGHTS_MIXED`."""
+
+
+@dataclass(frozen=True)
+class LoadedFile:
+    """The weight file in the model."""
+
+    path: Path
+    tensors: Tensors
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """Files need no rendezvous."""
+
+    adapter: str | None = None
+    """Folder of the server's `AdapterSlot`, if updates are of an adapter."""
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """The file to load: its `path` on this host, and its kind of publication."""
+
+    path: str
+    kind: str = "full"
+    tensors: int | None = None
+    """Number of tensors by the manifest; None: not compared."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
+    """Loads full weights in checkpoint format, or adapters in peft's."""
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._live: LoadedFile | None = None
+        self._slot: AdapterSlot | None = None
+        self._adapter: Tensors = {}
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Expect adapters like the one that the server started with, which vLLM has loaded."""
+        if init_info.adapter is not None:
+            if ignored := self._ignored_layers():
+                raise WeightTransferError(
+                    f"vLLM does not apply this model's adapters to {some(ignored)}: leave these "
+                    "layers out of model.lora.targets"
+                )
+            self._slot = AdapterSlot(Path(init_info.adapter))
+            self._adapter = read_tensors(self._slot.weights)
+
+    def _ignored_layers(self) -> list[str]:
+        """Layers in the adapter that vLLM would ignore without a word."""
+        if self.parallel_config.pipeline_parallel_size > 1:
+            return []  # This process has some of the layers.
+        manager = self.model.lora_manager
+        (adapter,) = manager.list_adapters().values()
+        return sorted(adapter.loras.keys() - manager.modules.keys())
+
+    def start_weight_update(self) -> None:
+        """Nothing yet; see the module docstring."""
+
+    def finish_weight_update(self) -> None:
+        """Nothing: `receive_weights` returns when the model is whole."""
+
+    def shutdown(self) -> None:
+        """Nothing is open."""
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """As the base class, which synchronizes an accelerator even on a CPU."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """Load one file. Raises WeightTransferError: the model then has its old weights, or, if the
+        text begins with `WEIGHTS_MIXED`, must not sample."""
+        loaders = {"full": self._receive_full}
+        if self._slot is not None:
+            loaders = {"adapter": partial(self._receive_adapter, self._slot)}
+        try:
+            loader = loaders[update_info.kind]
+        except KeyError:
+            raise WeightTransferError(
+                f"{WEIGHTS_KEPT}: this worker cannot apply weights of kind "
+                f"{update_info.kind!r} (it knows {', '.join(loaders)})"
+            ) from None
+        loader(update_info)
+
+    def _receive_adapter(self, slot: AdapterSlot, update_info: UpdateInfo) -> None:
+        """Put the file into the slot; at `finish` vLLM drops the adapter that it has read."""
+        try:
+            _checked(update_info, self._adapter)
+            slot.put(Path(update_info.path))
+        except (UnusableFile, OSError) as error:
+            raise WeightTransferError(f"{WEIGHTS_KEPT}: {error}") from error
+
+    def _receive_full(self, update_info: UpdateInfo) -> None:
+        path = Path(update_info.path)
+        try:
+            tensors = _checked(update_info, self._live.tensors if self._live else None)
+        except UnusableFile as error:
+            raise WeightTransferError(f"{WEIGHTS_KEPT}: {error}") from error
+        try:
+            self._load(path)
+        except Exception as error:
+            self._put_back(error)
+        self._live = LoadedFile(path, tensors)
+
+    def _load(self, path: Path) -> None:
+        """Load every tensor of `path`, and leave no parameter without one."""
+        parameters = {name for name, _ in self.model.named_parameters()}
+        if self.device.type == "cpu":
+            forget_packed_experts(self.model)
+        initialize_layerwise_reload(self.model)
+        try:
+            loaded = self.model.load_weights(stream(path))
+        finally:
+            # Also after an error: layers that were taken apart get their tensors back.
+            finalize_layerwise_reload(self.model, self.model_config)
+            if self.device.type == "cpu":
+                pack_tied_layers(self.model)
+        if loaded is not None and (missing := sorted(parameters - set(loaded))):
+            raise UnusableFile(
+                f"{path} has no weights for {len(missing)} parameters, e.g. {missing[0]}"
+            )
+
+    def _put_back(self, cause: Exception) -> None:
+        """Reload the last good file after `cause` broke a load half way; always raises."""
+        what = f"{type(cause).__name__}: {cause}"
+        if self._live is None:
+            raise WeightTransferError(
+                f"{WEIGHTS_MIXED}: {what} (nothing was loaded before, so nothing can be put back)"
+            ) from cause
+        logger.warning("loading broke half way (%s); putting %s back", what, self._live.path)
+        try:
+            self._load(self._live.path)
+        except Exception as again:
+            raise WeightTransferError(
+                f"{WEIGHTS_MIXED}: {what}; and {self._live.path} could not be put back: {again}"
+            ) from again
+        raise WeightTransferError(f"{WEIGHTS_KEPT}: {what}") from cause
+
+
+def _checked(update_info: UpdateInfo, expected: Tensors | None) -> Tensors:
+    """The file's tensors: as many as promised, and those `expected`. Raises UnusableFile
+    otherwise."""
+    path = Path(update_info.path)
+    tensors = read_tensors(path)
+    if update_info.tensors is not None and len(tensors) != update_info.tensors:
+        raise UnusableFile(
+            f"{path} holds {len(tensors)} tensors, its manifest says {update_info.tensors}"
+        )
+    if expected is not None:
+        check_tensors(path, tensors, expected)
+    return tensors
+
+
+def forget_packed_experts(model: torch.nn.Module) -> None:
+    """Make the next load pack the weights of experts again.
+
+    vLLM's CPU engine packs the weights of experts only where it sets their kernel up (0.32): a
+    reload would leave plain weights in the place of packed ones. So the kernel is set up again.
+    """
+    for layer in model.modules():
+        method = getattr(layer, "quant_method", None)
+        if isinstance(method, UnquantizedFusedMoEMethod):
+            method.moe_kernel = None
+
+
+def pack_tied_layers(model: torch.nn.Module) -> None:
+    """Pack again what layers derive from a parameter that they share with another layer.
+
+    vLLM's CPU engine multiplies by a packed copy of a weight. A reload renews that copy for the
+    layers that it loads. An output head tied to the embedding is none of them, and would keep the
+    copy of the old weights.
+    """
+    users: dict[int, list[torch.nn.Module]] = {}
+    for layer in model.modules():
+        for parameter in layer.parameters(recurse=False):
+            users.setdefault(id(parameter), []).append(layer)
+    for layers in users.values():
+        for layer in layers if len(layers) > 1 else ():
+            method = getattr(layer, "quant_method", None)
+            if isinstance(method, QuantizeMethodBase):
+                method.process_weights_after_loading(layer)

@@ -1,0 +1,74 @@
+"""Weight files as vLLM loads them: their tensors, checked before the model is touched."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+WEIGHTS_KEPT = "weights kept"
+WEIGHTS_MIXED = "weights mixed"
+"""Each error of an update contains one: the old weights are whole, or the model must not sample.
+vLLM passes on nothing but the text."""
+
+Tensors = dict[str, tuple[str, tuple[int, ...]]]
+"""By name: the type as safetensors spells it (F32, BF16, …) and the shape."""
+
+
+class UnusableFile(ValueError):
+    """A weight file that cannot be loaded."""
+
+
+def read_tensors(path: Path) -> Tensors:
+    """The tensors of a safetensors file, from its header alone.
+
+    Raises UnusableFile for a file that is missing, truncated or not safetensors: the header has the
+    byte range of every tensor, and safetensors compares it with the file's size.
+    """
+    # For a header, numpy's view is the same as torch's, and needs no import of torch.
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {
+                name: (str(part.get_dtype()), tuple(part.get_shape()))
+                for name, part in slices.items()
+            }
+    except (OSError, SafetensorError) as error:
+        raise UnusableFile(f"cannot read {path}: {error}") from error
+
+
+def check_tensors(path: Path, found: Tensors, expected: Tensors) -> None:
+    """Raise UnusableFile with the first tensors in which `found` differs from `expected`."""
+    if missing := sorted(expected.keys() - found.keys()):
+        raise UnusableFile(f"{path} lacks {some(missing)}")
+    if unknown := sorted(found.keys() - expected.keys()):
+        raise UnusableFile(f"{path} has tensors the model does not know: {some(unknown)}")
+    if other := sorted(name for name in found if found[name] != expected[name]):
+        (dtype, shape), (own_dtype, own_shape) = found[other[0]], expected[other[0]]
+        raise UnusableFile(
+            f"{path}: {other[0]} is {dtype} {list(shape)}, the model's was {own_dtype} "
+            f"{list(own_shape)} ({len(other)} of {len(expected)} tensors differ)"
+        )
+
+
+def some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def stream(path: Path) -> "Iterator[tuple[str, torch.Tensor]]":
+    """(name, tensor) pairs of a safetensors file, on the CPU, layer by layer: vLLM buffers tensors
+    until a layer is complete, so the order bounds its memory."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        for name in sorted(file.keys(), key=_natural):
+            yield name, file.get_tensor(name)
+
+
+def _natural(name: str) -> list[Any]:
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in name.split(".")]

@@ -1,0 +1,121 @@
+"""From completions and scores to a trajectory group on the wire. Pure.
+
+The group has the version of every sampled token; the oldest one decides its staleness.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollout.episodes import Completion
+from rollout.rewards.combine import SampleScore
+from rollout.rewards.token_rewards import Decode, token_rewards
+from rollout.vllm.expert_routing import gathered
+from services.contracts.sampling_mask import SamplingMask
+from services.contracts.trajectory import GroupHeader, TrajectoryGroup
+from services.contracts.weights import parse_version_tag
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who sampled a group, for which task, and when."""
+
+    run: str
+    task: int
+    attempt: str
+    worker: str
+    row: int
+    lineage: str
+    leased_at: float
+    generated_at: float
+    scored_at: float
+
+
+def assemble(
+    origin: Origin,
+    prompt_tokens: list[int],
+    completions: list[Completion],
+    scores: list[SampleScore],
+    sampled_reward: float | None = None,
+    decode: Decode | None = None,
+    routing: bool = False,
+) -> TrajectoryGroup:
+    """The group. Completions and scores are in the same order. `sampled_reward`: with `best_of`,
+    the mean over all samples; `decode`: with dense rewards, from tokens to the text that
+    verifiers saw; `routing`: with expert routing. Raises MissingRouting."""
+    tags: dict[str, int] = {}
+    spans = [
+        (sample, span.start, span.end, tags.setdefault(span.version, len(tags)))
+        for sample, completion in enumerate(completions)
+        for span in completion.spans
+    ]
+    sampling_mask = [
+        completion.sampling_mask
+        for completion in completions
+        if completion.sampling_mask is not None
+    ]
+    experts = routed = None
+    if routing:
+        lengths = [len(completion.token_ids) for completion in completions]
+        experts, routed = gathered(len(prompt_tokens), lengths, [c.experts for c in completions])
+    names = dict.fromkeys(name for score in scores for name in score.components)
+    return TrajectoryGroup(
+        header=GroupHeader(
+            run=origin.run,
+            task=origin.task,
+            attempt=origin.attempt,
+            worker=origin.worker,
+            row=origin.row,
+            lineage=origin.lineage,
+            tags=list(tags),
+            finish_reasons=[completion.finish_reason for completion in completions],
+            statuses=[score.status for score in scores],
+            rewards=[score.reward for score in scores],
+            components={name: [score.components.get(name) for score in scores] for name in names},
+            sampled_reward=sampled_reward,
+            leased_at=origin.leased_at,
+            generated_at=origin.generated_at,
+            scored_at=origin.scored_at,
+        ),
+        prompt_tokens=np.array(prompt_tokens, dtype=np.int64),
+        lengths=np.array([len(c.token_ids) for c in completions], dtype=np.int64),
+        tokens=_joined([c.token_ids for c in completions], np.int64),
+        loss_mask=_joined([c.loss_mask for c in completions], np.bool_),
+        logprobs=_joined([c.logprobs for c in completions], np.float32),
+        spans=np.array(spans, dtype=np.int64).reshape(-1, 4),
+        token_rewards=None
+        if decode is None
+        else _joined(
+            [
+                token_rewards(score.parts, completion.token_ids.tolist(), decode)
+                for score, completion in zip(scores, completions, strict=True)
+            ],
+            np.float32,
+        ),
+        sampling_mask=SamplingMask.joined(sampling_mask)
+        if len(sampling_mask) == len(completions)
+        else None,
+        experts=experts,
+        routed=routed,
+    )
+
+
+def _joined(arrays: list[Any], dtype: Any) -> Any:
+    return np.concatenate([np.asarray(a, dtype=dtype) for a in arrays] or [np.empty(0, dtype)])
+
+
+def oldest_tag(tags: list[str], live: str, forks: dict[str, int]) -> str:
+    """The one of `tags` with the most staleness; `live` if nothing was sampled.
+
+    Versions form a tree. A version `v` of a lineage that ended at its fork `f` is `v − f` steps
+    along a dead branch, as far from the living branch as version `f − (v − f)`. `forks` has `f` for
+    each lineage that ended; versions of the others count as they are.
+    """
+
+    def age(tag: str) -> int:
+        lineage, version = parse_version_tag(tag)
+        fork = forks.get(lineage, version)
+        return min(version, 2 * fork - version)
+
+    return min([live, *tags], key=age)

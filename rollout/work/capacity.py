@@ -1,0 +1,60 @@
+"""How many groups to hold at once. Pure."""
+
+import math
+
+from rollout.vllm.sampling_mask import TIES
+
+QUEUED = 1.25
+"""Sequences in vLLM, for each one that it runs at once."""
+SPANS = 8
+"""Versions that may sample one completion."""
+PARTS = 4
+"""Named parts that the reward of a verifier may have."""
+
+
+def slots(max_num_seqs: int, samples: int, groups_in_flight: int | None) -> int:
+    """Groups in vLLM at once: as configured, else enough for its sequences and a quarter more, so
+    that the next sequence already waits in vLLM when one ends."""
+    if groups_in_flight is not None:
+        return groups_in_flight
+    return max(1, math.ceil(QUEUED * max_num_seqs / samples))
+
+
+def widened(least: int, generating: int, unfinished: int, max_num_seqs: int, samples: int) -> int:
+    """Groups in vLLM at once, while it has `unfinished` sequences of `generating` groups: a group
+    that waits for its longest answer needs one sequence, not all of them. At least `least`, also
+    while the server has not begun its requests; at most one group for each sequence."""
+    free = math.floor((QUEUED * max_num_seqs - unfinished) / samples)
+    return max(least, min(generating + free, max_num_seqs))
+
+
+def to_lease(slots: int, generating: int, scoring: int) -> int:
+    """How many more groups to lease now.
+
+    Groups that are being scored need no slot in vLLM. So that they do not pile up behind a slow
+    reward service, the worker holds at most twice the slots in all.
+    """
+    return max(0, min(slots - generating, 2 * slots - generating - scoring))
+
+
+def reserve_bytes(
+    samples: int,
+    max_tokens: int,
+    context: int,
+    components: int,
+    calls: int = 0,
+    top_k: int = 0,
+    routing: int = 0,
+) -> int:
+    """Most bytes a group can take on the wire, for the lease's byte budget.
+
+    9 bytes a token (id up to 4, log-probability 4, mask 1 bit), 4 a prompt token, `routing` more
+    for each of both; 16 a span, of which a sample has SPANS and one more for each of its `calls`; a
+    header of about 1 kB, and for each sample a status, a finish reason and rewards with up to PARTS
+    parts each. With `top_k` the sampling mask before it is deflated: a count, and 3 bytes a token.
+    """
+    tokens = samples * min(max_tokens, context)
+    header = 1024 + samples * (48 + 16 * components * (1 + PARTS))
+    masks = tokens * (4 + 3 * (top_k + TIES)) if top_k else 0
+    spans = 16 * samples * (SPANS + calls)
+    return masks + (9 + routing) * tokens + (4 + routing) * context + spans + header

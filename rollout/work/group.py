@@ -1,0 +1,280 @@
+"""One group, from a dataset row to scored completions and their wire format. Knows no other group.
+
+A verifier that broke gives no reward; a sample of an unpublished version is never sent.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from rollout.episodes import Completion, Episode, checked
+from rollout.rewards.client import RewardClient
+from rollout.rewards.combine import SampleScore, combine, due, score_items
+from rollout.vllm.client import PastDeadline, PolicyClient
+from rollout.vllm.model_files import TokenizerLike, room
+from rollout.vllm.response import Sample, sampling_params, stopping_after
+from rollout.vllm.resume import DEADLINE, mixed, not_sampled, rest_of
+from rollout.vllm.weight_follower import Follower
+from rollout.work.assembly import Origin, assemble, oldest_tag
+from rollout.work.filtering import chosen
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.rollout import Sampling
+from services.contracts.config.run import RLConfig
+from services.contracts.dataset import Row
+from services.contracts.rendering import compose, render
+from services.contracts.scores import ScoreResult
+from services.contracts.trajectory import TrajectoryGroup
+from services.contracts.weights import WeightManifest
+
+
+@dataclass
+class RunContext:
+    """The same for all groups of one run on one server."""
+
+    run: str
+    worker: str
+    config: RLConfig
+    policy: PolicyClient
+    follower: Follower
+    rewards: RewardClient
+    tokenizer: TokenizerLike
+    episode: Episode
+    eos: list[int]
+    context: int
+    """Longest prompt + completion, in tokens."""
+    vocabulary: int | None = None
+    """Size of the model's, on a CPU (`sampling_mask.request_params`)."""
+    routing_bytes: int = 0
+    """Of each token on the wire, if expert routing is replayed."""
+
+
+class VerifierBroke(RuntimeError):
+    """No sample of a group could be scored."""
+
+
+class PromptSampler:
+    """`episodes.Sampler` for one task: the run's options, its seed, the room left."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        sampling: Sampling,
+        seed: int | None,
+        expired: asyncio.Event | None = None,
+    ) -> None:
+        """`expired` is set at the group's deadline."""
+        self.tokenizer = context.tokenizer
+        self.ends = frozenset(context.eos)
+        self._context = context
+        self._sampling = sampling
+        self._seed = seed
+        self._expired = expired
+        self._added_tokens = context.tokenizer.get_added_vocab()
+
+    def room(self, prompt_tokens: Sequence[int]) -> int:
+        """As `episodes.Sampler.room`. Raises PromptTooLong without room."""
+        return min(self._sampling.max_tokens, room(list(prompt_tokens), self._context.context))
+
+    async def sample(
+        self, token_ids: Sequence[int], n: int, stop: str = "", index: int = 0, done: int = 0
+    ) -> list[Sample]:
+        """As `episodes.Sampler.sample`. Raises PromptTooLong if the context is full."""
+        prompt = list(token_ids)
+        if done and self.room(prompt[: len(prompt) - done]) <= done:
+            return [not_sampled([], "length")]
+        left = room(prompt, self._context.context)
+        vocabulary = self._context.vocabulary
+        params = sampling_params(
+            self._sampling, self._context.eos, left + done, self._seed, vocabulary
+        )
+        if done:
+            params = rest_of(params, index, done)
+        if stop:
+            params = stopping_after(params, stop, self._added_tokens)
+        try:
+            if self._expired is not None and self._expired.is_set():
+                raise PastDeadline("the deadline came before the group's next turn")
+            return await self._context.policy.generate(prompt, n, params, self._expired)
+        except PastDeadline:
+            if not done:
+                raise
+            return [not_sampled([], DEADLINE)]
+
+
+def task_seed(seed: int | None, task: int) -> int | None:
+    """The seed of a task's first sample; vLLM adds the sample's index. None: no seed."""
+    return None if seed is None else mixed(seed, task)
+
+
+@dataclass
+class Sampled:
+    """A prompt's completions and their scores."""
+
+    prompt_tokens: list[int]
+    completions: list[Completion]
+    scores: list[SampleScore] = field(default_factory=list)
+    generated_at: float = 0.0
+    scored_at: float = 0.0
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """Of each completion; None: a verifier broke."""
+        return [score.reward for score in self.scores]
+
+    def mean_reward(self) -> float:
+        """Over the completions with a reward. Raises VerifierBroke without any."""
+        known = [reward for reward in self.rewards if reward is not None]
+        if not known:
+            raise VerifierBroke(self.scores[0].detail or "every verifier reported an error")
+        return fmean(known)
+
+    def trained(self, algorithm: Algorithm) -> "Sampled":
+        """The completions to train: those that `best_of` chooses, or all."""
+        if algorithm.best_of is None:
+            return self
+        lengths = [len(completion.token_ids) for completion in self.completions]
+        indices = chosen(algorithm.best_of, self.rewards, lengths, algorithm.samples_per_prompt)
+        return replace(
+            self,
+            completions=[self.completions[i] for i in indices],
+            scores=[self.scores[i] for i in indices],
+        )
+
+
+async def sample_and_score(
+    context: RunContext,
+    index: int,
+    row: Row,
+    sampling: Sampling,
+    n: int,
+    seed: int | None,
+    generated: Callable[[], None],
+    deadline: float | None = None,
+) -> Sampled:
+    """`n` scored completions of `row`, which is row `index` of its dataset; calls `generated` when
+    they are sampled. At `deadline` (the event loop's clock) the group is truncated or given up, by
+    `rollout.at_deadline`.
+
+    Raises PastDeadline, PromptTooLong, ValueError (a prompt that cannot be rendered, or a wrong
+    result of an episode), RequestRefused, VLLMUnavailable, ScoringRefused.
+    """
+    prompt = compose(row, context.config.data)
+    prompt_tokens = render(prompt, context.config.data, context.tokenizer)
+    room(prompt_tokens, context.context)
+    try:
+        async with deadline_of(context.config.rollout.at_deadline, deadline) as expired:
+            sampler = PromptSampler(context, sampling, seed, expired)
+            completions = await context.episode.run(row, prompt_tokens, n, sampler)
+    finally:
+        generated()
+    sampled = Sampled(prompt_tokens, checked(completions, n), generated_at=time.time())
+    texts = [
+        text_of(context.tokenizer, one.token_ids) if one.text is None else one.text
+        for one in completions
+    ]
+    sampled.scores = await _scores(context, prompt, row, index, texts)
+    sampled.scored_at = time.time()
+    return sampled
+
+
+def text_of(tokenizer: TokenizerLike, token_ids: Any) -> str:
+    """The text of tokens, as verifiers see it."""
+    (text,) = tokenizer.batch_decode([token_ids], skip_special_tokens=True)
+    return text
+
+
+async def _scores(
+    context: RunContext,
+    prompt: str | list[dict[str, Any]],
+    row: Row,
+    index: int,
+    texts: Sequence[str],
+) -> list[SampleScore]:
+    """Scores of `texts`: one request to the reward service, and one more for each gate that waits
+    for another reward. Raises ScoringRefused."""
+    rewards = context.config.components
+    results: list[dict[str, ScoreResult]] = [{} for _ in texts]
+    while scores := due(rewards, results):
+        items = score_items(rewards, prompt, row, index, texts, scores)
+        for one, result in zip(scores, await context.rewards.score(items), strict=True):
+            results[one.sample][one.component] = result
+    return [combine(rewards, known) for known in results]
+
+
+@asynccontextmanager
+async def deadline_of(
+    at_deadline: str, deadline: float | None
+) -> AsyncIterator[asyncio.Event | None]:
+    """At `deadline`, set the block's event (`complete`), or end the block with PastDeadline
+    (`release`)."""
+    if deadline is None:
+        yield None
+    elif at_deadline == "complete":
+        expired = asyncio.Event()
+        timer = asyncio.get_running_loop().call_at(deadline, expired.set)
+        try:
+            yield expired
+        finally:
+            timer.cancel()
+    else:
+        try:
+            async with asyncio.timeout_at(deadline) as limit:
+                yield None
+        except TimeoutError as error:
+            if limit.expired():
+                raise PastDeadline("the group was not done by its deadline") from error
+            raise
+
+
+def to_group(
+    context: RunContext,
+    sampled: Sampled,
+    *,
+    task: int,
+    attempt: str,
+    row: int,
+    live: WeightManifest,
+    leased_at: float,
+    sampled_reward: float | None = None,
+) -> tuple[TrajectoryGroup, str]:
+    """The group on the wire, and the version tag of its oldest token. `live`: the version of the
+    lease; `sampled_reward`: with `best_of`, the mean over all completions. Raises ValueError for
+    what this run's episode type must deliver and did not."""
+    origin = Origin(
+        run=context.run,
+        task=task,
+        attempt=attempt,
+        worker=context.worker,
+        row=row,
+        lineage=live.lineage,
+        leased_at=leased_at,
+        generated_at=sampled.generated_at,
+        scored_at=sampled.scored_at,
+    )
+    dense = any(reward.dense for reward in context.config.components.values())
+    if dense and any(c.text is not None for c in sampled.completions):
+        raise ValueError(
+            "the episode type shows verifiers a text of its own (Completion.text), so rewards of "
+            "its parts do not belong to tokens: leave `dense` out of the rewards"
+        )
+    if context.config.sampling.cuts and any(c.sampling_mask is None for c in sampled.completions):
+        raise ValueError(
+            "the episode type does not pass Sample.sampling_mask on: without it, nothing sampled "
+            "with sampling.top_k can be trained"
+        )
+    group = assemble(
+        origin,
+        sampled.prompt_tokens,
+        sampled.completions,
+        sampled.scores,
+        sampled_reward,
+        partial(text_of, context.tokenizer) if dense else None,
+        context.config.algorithm.router.replay,
+    )
+    oldest = oldest_tag(group.header.tags, live.tag, context.follower.forks)
+    return group, oldest

@@ -1,0 +1,209 @@
+"""Leased tasks, each in an asyncio task of its own, from the lease to its end.
+
+Whatever happens to a group, its lease ends: completed, filtered, dropped with a reason, or
+released.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from redis.exceptions import RedisError
+from structlog.contextvars import bind_contextvars
+
+from rollout.run_events import RunEvents
+from rollout.vllm.client import PastDeadline, VLLMUnavailable
+from rollout.vllm.model_files import PromptTooLong
+from rollout.vllm.progress import Rate
+from rollout.work.dataset_rows import Rows
+from rollout.work.failure_limit import FailureLimit
+from rollout.work.filtering import filter_reason
+from rollout.work.group import RunContext, VerifierBroke, sample_and_score, task_seed, to_group
+from rollout.work.leases import Leases
+from services.contracts.config.data import DatasetFilter
+from services.contracts.trajectory import encode
+from services.contracts.weights import WeightManifest, parse_version_tag
+from services.runtime.logs import get_logger
+from services.store.prompts import Lease
+from services.volume import GatewayAway
+
+log = get_logger(__name__)
+
+PAUSE_SECONDS = 1.0
+"""After vLLM or Redis was away, no new tasks for so long."""
+
+
+@dataclass
+class Status:
+    """What the worker reports of its work on a run."""
+
+    state: str = "starting"
+    tokens: int = 0
+    rate: Rate = field(default_factory=Rate)
+    admission_wait: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A kind of failed task."""
+
+    error: type[Exception]
+    cause: str
+    summary: str
+    """Of a run in which every task fails so; the reason goes on with an example."""
+    event: str = ""
+    """What a follower of the run reads at the first one."""
+
+
+FAILURES = (
+    Failure(
+        PromptTooLong,
+        "too_long",
+        "every prompt tried is too long",
+        "a row is dropped, as is any other like it",
+    ),
+    Failure(
+        VerifierBroke,
+        "verifier_error",
+        "no completion can be scored",
+        "a group without a single score is sampled again, and dropped in the end",
+    ),
+    Failure(
+        PastDeadline,
+        "too_slow",
+        "no group is finished in time (rollout.straggler_deadline)",
+        "a prompt is sampled again",
+    ),
+    # Refused requests, damaged files, a broken episode.
+    Failure(Exception, "refused", "nothing can be sampled and scored"),
+)
+
+
+class GroupTasks:
+    """The groups of one worker on one run."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        rows: Rows,
+        leases: Leases,
+        run_events: RunEvents,
+        limit: FailureLimit,
+        status: Status,
+        look: Callable[[], None],
+    ) -> None:
+        """`look` is called when the worker should check whether it can go on."""
+        self._context = context
+        self._rows = rows
+        self._leases = leases
+        self._run_events = run_events
+        self._limit = limit
+        self._status = status
+        self._look = look
+        self._pause_until = 0.0
+
+    @property
+    def paused(self) -> bool:
+        """Whether to begin no more tasks now."""
+        return self._limit.reason is not None or time.monotonic() < self._pause_until
+
+    def begin(self, lease: Lease, live: WeightManifest) -> None:
+        """Work on `lease`, which was granted for the version `live`."""
+        work = asyncio.create_task(self._group(lease, live), name=f"task {lease.task}")
+        self._leases.hold(lease, work)
+
+    async def _group(self, lease: Lease, live: WeightManifest) -> None:
+        bind_contextvars(task=lease.task, attempt=lease.attempt)
+        row = lease.position.row(self._context.config.training.seed)
+        try:
+            await self._sample(lease, live, row)
+            self._limit.group_finished()
+        except (VLLMUnavailable, RedisError, GatewayAway) as error:
+            # The worker finds out whether vLLM is dead; more requests would not help.
+            self._status.error = str(error)
+            self._pause_until = time.monotonic() + PAUSE_SECONDS
+            self._look()
+            await self._leases.release([lease.attempt])
+        except Exception as error:
+            await self._failed(lease.attempt, row, error)
+        finally:
+            self._leases.ended(lease.attempt)
+
+    async def _sample(self, lease: Lease, live: WeightManifest, row: int) -> None:
+        config, leased_at = self._context.config, time.time()
+        algorithm, filter = config.algorithm, config.data.filter
+        if filter is not None and await self._leases.prompt_filtered(row):
+            detail = f"dataset row {row} (data.filter)"
+            await self._leases.drop(lease.attempt, "filtered_prompt", detail)
+            return
+        limit = config.rollout.straggler_deadline
+        now = asyncio.get_running_loop().time()
+        sampled = await sample_and_score(
+            self._context,
+            row,
+            await self._rows.row(row),
+            config.sampling,
+            algorithm.samples_generated,
+            task_seed(config.sampling.seed, lease.task),
+            lambda: self._leases.generated(lease.attempt),
+            None if limit is None else now + limit,
+        )
+        reward, trained = sampled.mean_reward(), sampled.trained(algorithm)
+        if filter is not None:
+            await self._filter_prompt(lease, row, reward, filter)
+        if algorithm.dynamic_sampling is not None:
+            reason = filter_reason(algorithm.dynamic_sampling, trained.rewards, sampled.rewards)
+            if reason:
+                detail = f"dataset row {row}: {reason}"
+                await self._leases.filter_group(lease.attempt, detail, reward)
+                return
+        group, oldest = to_group(
+            self._context,
+            trained,
+            task=lease.task,
+            attempt=lease.attempt,
+            row=row,
+            live=live,
+            leased_at=leased_at,
+            sampled_reward=reward if algorithm.best_of else None,
+        )
+        if broken := next((s for s in sampled.scores if s.reward is None), None):
+            await self._run_events.once(
+                "some without a reward",
+                f"the loss ignores samples without a reward; their share is reward/missing: "
+                f"{broken.detail}",
+            )
+        lineage, version = parse_version_tag(oldest)
+        await self._leases.complete(lease.attempt, version, lineage, encode(group))
+
+    async def _filter_prompt(
+        self, lease: Lease, row: int, reward: float, filter: DatasetFilter
+    ) -> None:
+        outside = filter.outside(reward)
+        if await self._leases.filter_prompt(lease.attempt, row, outside is not None, filter):
+            await self._run_events.once(
+                "filtered_prompt",
+                f"dataset row {row} is filtered, as is any other like it, up to "
+                f"{filter.max_share:.0%} of the dataset: its mean reward {reward:g} is {outside}, "
+                f"{filter.passes} times in a row",
+            )
+
+    async def _failed(self, attempt: str, row: int, error: Exception) -> None:
+        kind = next(kind for kind in FAILURES if isinstance(error, kind.error))
+        detail = str(error)
+        if not detail.startswith("dataset row"):
+            detail = f"dataset row {row}: {detail}"
+        if isinstance(error, PromptTooLong):
+            await self._leases.drop(attempt, kind.cause, detail)
+        else:
+            await self._leases.release([attempt], kind.cause, detail)
+        reason = f"{kind.summary}, e.g. {detail}"
+        log.warning("task failed", row=row, reason=reason)
+        self._status.error = reason
+        self._limit.row_failed(row, self._rows.count, reason)
+        if self._limit.reason:
+            self._look()
+        if kind.event:
+            await self._run_events.once(kind.cause, f"{kind.event}: {detail}")

@@ -1,0 +1,172 @@
+"""The leases that a worker holds, and how each ends: completed, dropped, filtered, released, or
+lost.
+
+Every call of the store here is repeated until Redis takes it: an attempt that has ended ignores the
+second call.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from rollout.aio import end, retry
+from services.contracts.config.data import DatasetFilter
+from services.contracts.records import HeldTask
+from services.runtime.logs import get_logger
+from services.store import Store
+from services.store.prompts import Lease
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+TRIES = 3
+"""Failures of one kind after which a task is dropped instead of released."""
+
+
+@dataclass
+class _Held:
+    task: int
+    work: asyncio.Task[None]
+    generating: bool = True
+    ending: bool = False
+    """The store has been told to end it: it is not lost when it is gone."""
+    leased: float = field(default_factory=time.monotonic)
+    stage_began: float = field(default_factory=time.monotonic)
+
+
+class Leases:
+    """The leases of one worker on one run."""
+
+    def __init__(self, run: str, store: Store, ttl: float, changed: Callable[[], None]) -> None:
+        self._run = run
+        self._prompts = store.prompts
+        self._ttl = ttl
+        self._changed = changed
+        self._held: dict[str, _Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def generating(self) -> int:
+        """Groups in vLLM; the others are being scored."""
+        return sum(held.generating for held in self._held.values())
+
+    @property
+    def oldest(self) -> HeldTask | None:
+        """The held task that comes first in the run's order."""
+        held = min(self._held.values(), key=lambda one: one.task, default=None)
+        if held is None:
+            return None
+        now = time.monotonic()
+        return HeldTask(
+            task=held.task,
+            stage="generating" if held.generating else "scoring",
+            leased_seconds=round(now - held.leased, 1),
+            stage_seconds=round(now - held.stage_began, 1),
+        )
+
+    def hold(self, lease: Lease, work: asyncio.Task[None]) -> None:
+        """`work` samples `lease`, and ends it."""
+        self._held[lease.attempt] = _Held(lease.task, work)
+
+    def generated(self, attempt: str) -> None:
+        """The group has left vLLM: there is room for another."""
+        if held := self._held.get(attempt):
+            held.generating = False
+            held.stage_began = time.monotonic()
+        self._changed()
+
+    def ended(self, attempt: str) -> None:
+        self._held.pop(attempt, None)
+        self._changed()
+
+    async def complete(self, attempt: str, version: int, lineage: str, blob: bytes) -> None:
+        """Hand in the group."""
+        if not await self._end(
+            [attempt],
+            lambda: self._prompts.complete(
+                self._run, attempt, min_version=version, lineage=lineage, blob=blob
+            ),
+        ):
+            log.info("a group came too late and is discarded")
+
+    async def drop(self, attempt: str, reason: str, detail: str) -> None:
+        """End the task without training it."""
+        await self._end([attempt], lambda: self._prompts.drop(self._run, attempt, reason, detail))
+
+    async def filter_group(self, attempt: str, detail: str, reward: float) -> None:
+        """End the task because its group is filtered."""
+        await self._end(
+            [attempt], lambda: self._prompts.filter_group(self._run, attempt, detail, reward)
+        )
+
+    async def filter_prompt(
+        self, attempt: str, row: int, outside: bool, filter: DatasetFilter
+    ) -> bool:
+        """Report, before the task ends, whether the row was outside the prompt filter. Returns
+        whether the row is filtered from now on."""
+        passes, share = filter.passes, filter.max_share
+        return await _retry(
+            lambda: self._prompts.filter_prompt(
+                self._run, attempt, row, outside=outside, passes=passes, max_share=share
+            )
+        )
+
+    async def prompt_filtered(self, row: int) -> bool:
+        """Whether the prompt filter has filtered the row."""
+        return await _retry(lambda: self._prompts.prompt_filtered(self._run, row))
+
+    async def release(self, attempts: list[str], cause: str = "", detail: str = "") -> None:
+        """Let other workers have the tasks. With a cause, a task that failed TRIES times is
+        dropped."""
+        if attempts:
+            await self._end(
+                attempts,
+                lambda: self._prompts.release(
+                    self._run, attempts, cause=cause, detail=detail, limit=TRIES
+                ),
+            )
+
+    async def renew(self, moving: bool) -> None:
+        """Renew the leases of groups that are being scored and, if vLLM is `moving`, of those in
+        vLLM. Cancels the work on lost leases. Raises RedisError."""
+        keep = [a for a, held in self._held.items() if moving or not held.generating]
+        if not keep:
+            return
+        for attempt in await self._prompts.renew(self._run, keep, self._ttl):
+            held = self._held.get(attempt)
+            if held and not held.ending:
+                log.info("lease lost", task=held.task, attempt=attempt)
+                held.work.cancel()
+
+    async def release_generating(self) -> None:
+        """Stop the groups in vLLM and release them."""
+        held = {attempt: one for attempt, one in self._held.items() if one.generating}
+        await end(one.work for one in held.values())
+        await self.release(list(held))
+
+    async def drain(self, within: float) -> None:
+        """Wait up to `within` seconds for groups to finish."""
+        if works := [held.work for held in self._held.values()]:
+            await asyncio.wait(works, timeout=within)
+
+    async def release_all(self) -> None:
+        """Stop all work and release everything."""
+        held = dict(self._held)
+        await end(one.work for one in held.values())
+        self._held.clear()
+        await self.release(list(held))
+
+    async def _end(self, attempts: list[str], call: Callable[[], Awaitable[T]]) -> T:
+        for attempt in attempts:
+            if held := self._held.get(attempt):
+                held.ending = True
+        return await _retry(call)
+
+
+async def _retry(call: Callable[[], Awaitable[T]]) -> T:
+    return await retry("a lease", call)

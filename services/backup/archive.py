@@ -1,0 +1,232 @@
+"""Back up a whole installation, Redis and the data volume, into one file, and restore it.
+
+The file is a tar archive: `store/N` (one `Dump` each), `data/…`, and at its end `backup.json`,
+without which it is incomplete. A backup may run while everything works. Files of the volume never
+change after their rename, so they are hard-linked into a staging folder before Redis is read and
+again afterwards: every file that Redis names is in one of the two. Files that grow (metrics) are
+copied.
+"""
+
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import anyio.to_thread
+import msgspec
+
+from services.contracts.schema import require_schema
+from services.store import Store
+from services.store.client import STATE_SCHEMA
+from services.store.dumps import Dump
+from services.volume import fsync
+
+SCHEMA = 1
+INDEX = "backup.json"
+FOLDERS = ("datasets", "runs")
+STAYS = frozenset({".safetensors", ".arrow", ".parquet"})
+"""Files that are never written to after their rename."""
+
+Say = Callable[[str], None]
+
+
+class BackupError(Exception):
+    """A backup cannot be made or used; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a backup holds."""
+
+    id: str
+    created: float
+    runs: int
+    datasets: int
+    files: int
+    bytes: int
+    schema: int = SCHEMA
+    """Of the file."""
+    state: int = 1
+    """Schema of what Redis held."""
+
+
+async def back_up(store: Store, data: Path, target: Path, say: Say) -> Index:
+    """Write a backup of `store` and the volume `data` to `target`. Raises BackupError,
+    SchemaMismatch, OSError; what was at `target` before stays until the new one is whole."""
+    await store.check_schema()
+    with _folder(data, ".backup-") as staged:
+        await anyio.to_thread.run_sync(_link_all, data, staged / "data")
+        runs = await _read_store(store, staged / "store")
+        await anyio.to_thread.run_sync(_link_all, data, staged / "data")
+        files = [path for path in (staged / "data").rglob("*") if path.is_file()]
+        index = Index(
+            id=uuid.uuid4().hex[:12],
+            created=time.time(),
+            runs=runs,
+            datasets=len(await store.datasets.list()),
+            files=len(files),
+            bytes=sum(path.stat().st_size for path in files),
+            state=STATE_SCHEMA,
+        )
+        (staged / INDEX).write_text(json.dumps(asdict(index), indent=2) + "\n")
+        say(f"writing {index.bytes / 1e6:,.1f} MB in {index.files:,} files to {target}")
+        await anyio.to_thread.run_sync(_pack, staged, target)
+        return index
+
+
+async def _read_store(store: Store, folder: Path) -> int:
+    """Write what the store holds into `folder`; returns the number of runs."""
+    folder.mkdir()
+    runs = number = 0
+    async for part in store.dumps.read():
+        (folder / f"{number:06d}").write_bytes(msgspec.msgpack.encode(part))
+        number += 1
+        runs += part.of == "run"
+    return runs
+
+
+async def restore(store: Store, data: Path, source: Path, say: Say) -> Index:
+    """Restore a backup into an empty store and an empty volume. The same call again continues an
+    interrupted restore. Raises BackupError, SchemaMismatch, NotEmpty, Unreadable."""
+    data.mkdir(parents=True, exist_ok=True)
+    with _folder(data, ".restore-") as staged:
+        say(f"reading {source}")
+        index = await anyio.to_thread.run_sync(_unpack, source, staged)
+        require_schema(f"the state in {source}", index.state, STATE_SCHEMA)
+        await store.check_schema()
+        await store.dumps.begin(index.id)
+        await anyio.to_thread.run_sync(_move_in, staged / "data", data, index.id)
+        # Pools were read first, and are written last. One part at a time: a run may be gigabytes.
+        for file in sorted((staged / "store").iterdir(), reverse=True):
+            part = msgspec.msgpack.decode(file.read_bytes(), type=Dump)
+            await store.dumps.write(part)
+        await store.dumps.end()
+        (data / f".restored-{index.id}").unlink(missing_ok=True)
+    return index
+
+
+@contextmanager
+def _folder(data: Path, prefix: str) -> Iterator[Path]:
+    """A staging folder on the volume for as long as the context lasts. Deletes those of killed
+    processes."""
+    if not data.is_dir():
+        raise BackupError(f"the data folder {data} does not exist: name it with --data")
+    for left in data.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=data))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link_all(data: Path, staged: Path) -> None:
+    """Link or copy every file of the volume into `staged`, except unfinished ones (`.name`)."""
+    staged.mkdir(exist_ok=True)
+    for folder in FOLDERS:
+        for root, below, files in os.walk(data / folder):
+            below[:] = [name for name in below if not name.startswith(".")]
+            there = staged / Path(root).relative_to(data)
+            there.mkdir(parents=True, exist_ok=True)
+            for name in files:
+                if not name.startswith("."):
+                    _bring(Path(root) / name, there / name)
+
+
+def _bring(file: Path, to: Path) -> None:
+    try:
+        if file.suffix not in STAYS:
+            shutil.copy2(file, to)
+        elif not to.exists():
+            os.link(file, to)
+    except FileNotFoundError:
+        return  # deleted meanwhile: nobody needs it any more
+    except OSError as error:
+        if to.exists():
+            raise
+        # A volume without hard links.
+        try:
+            shutil.copy2(file, to)
+        except OSError:
+            raise error from None
+
+
+def _pack(staged: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f".{target.name}.partial")
+    try:
+        # Whoever reads it can read every prompt and answer.
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+                for name in ("store", "data", INDEX):
+                    archive.add(staged / name, name)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(target)
+        fsync(target.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """The archive's files and folders, each inside of `folder`. Raises TarError, ValueError for
+    anything else. Not `extractall`: Debian 12's Python (3.11.2) lacks its filters."""
+    for member in archive:
+        to = (folder / member.name).resolve()
+        if not to.is_relative_to(folder.resolve()):
+            raise ValueError(f"{member.name!r} leads out of it")
+        if not (member.isfile() or member.isdir()):
+            raise ValueError(f"{member.name!r} is neither a file nor a folder")
+        if member.isdir():
+            to.mkdir(parents=True, exist_ok=True)
+            continue
+        content = archive.extractfile(member)
+        assert content is not None, "it is a file"
+        with content, to.open("wb") as file:
+            shutil.copyfileobj(content, file, 1 << 20)
+        to.chmod(member.mode & 0o755 | 0o600)
+
+
+def _unpack(source: Path, staged: Path) -> Index:
+    try:
+        with tarfile.open(source, mode="r:") as archive:
+            _extract(archive, staged)
+        index = Index(**json.loads((staged / INDEX).read_text()))
+    except FileNotFoundError as error:
+        if not source.exists():
+            raise BackupError(f"there is no file {source}") from None
+        missing = Path(error.filename).name
+        raise BackupError(f"{source} is no whole backup: {missing} is missing") from None
+    except IsADirectoryError:
+        raise BackupError(f"{source} is a folder: name the file of a backup") from None
+    except (tarfile.TarError, ValueError, TypeError, EOFError) as error:
+        raise BackupError(f"{source} is no whole backup: {error}") from None
+    require_schema(f"the backup {source}", index.schema, SCHEMA)
+    found = sum(path.is_file() for path in (staged / "data").rglob("*"))
+    if found != index.files:
+        raise BackupError(f"{source} is no whole backup: {found} of {index.files} files are there")
+    return index
+
+
+def _move_in(staged: Path, data: Path, id: str) -> None:
+    """Move the volume's folders to their places. Raises BackupError if there are some that
+    another try for the same backup has not put there."""
+    mark = data / f".restored-{id}"
+    for folder in FOLDERS:
+        place = data / folder
+        if place.is_dir() and any(place.iterdir()) and not mark.exists():
+            raise BackupError(f"{place} is not empty; a backup goes into an empty data folder")
+    mark.touch()
+    for folder in FOLDERS:
+        if (staged / folder).is_dir():
+            shutil.rmtree(data / folder, ignore_errors=True)
+            (staged / folder).rename(data / folder)
+    # Thousands of small files: all at once is quicker than one by one.
+    os.sync()

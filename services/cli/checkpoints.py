@@ -1,0 +1,44 @@
+"""The checkpoint of a run that a user names, on this machine's data volume."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from services.cli.options import data_folder
+from services.cli.output import CliError, err
+
+if TYPE_CHECKING:
+    from services.cli.client import Gateway
+
+
+def run_with_checkpoint(api: "Gateway", reference: str) -> dict[str, Any]:
+    """The run whose checkpoint is meant: of several with this name the newest that has one, else
+    the newest. Which one it is, is said on stderr."""
+    record: dict[str, Any] = api.get(f"/v1/runs/{reference}")
+    if record["id"] == reference or record["name"] != reference:
+        return record
+    named = list(api.pages("/v1/runs", "runs", name=reference))
+    made = next((one for one in named if one["checkpoint"] is not None), None)
+    if made is None:
+        return record
+    if len(named) > 1:
+        taken = f"of {len(named)} runs named {reference} {made['id']} is taken, the newest with a"
+        err.print(f"[dim]{escape(taken)} checkpoint ({made['state']})[/]", soft_wrap=True)
+    return run_with_checkpoint(api, made["id"])
+
+
+def checkpoint_of(record: dict[str, Any], data: Path | None) -> Path:
+    """The folder of the run's current checkpoint. Raises CliError if it is not here."""
+    data = data_folder(data)
+    if record["checkpoint"] is None:
+        raise CliError(
+            f"run {record['name']} ({record['id']}) is {record['state']} and has no checkpoint yet"
+        )
+    path = data / str(record["checkpoint"])
+    if not path.is_dir():
+        raise CliError(
+            f"the checkpoint {record['checkpoint']} is not in {data}: name the data folder with "
+            "--data or HEADRACE_DATA"
+        )
+    return path

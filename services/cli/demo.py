@@ -1,0 +1,209 @@
+"""`headrace demo`: a policy that learns, from nothing, through the REST API, as a user would.
+
+The task is two-digit sums that carry. The examples that the model is supervised on forget the
+carry two times out of three, so it answers some questions; reinforcement learning then has the
+right answers to find among its samples. Held-out sums appear nowhere else.
+"""
+
+import json
+import os
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from services.cli.client import Gateway
+from services.cli.output import INTERRUPTED, CliError, err
+from services.cli.watch import follow
+from services.launch import LaunchError, Stack, UpOptions
+from services.settings import Settings
+
+HELD_OUT = 200
+FORGET_CARRY = 0.65
+"""Share of the carrying examples whose answer lacks the carry."""
+QUICK = {"demo_midtrain": 20, "demo_grpo": 4}
+"""Steps of each recipe where the demo is to show that everything works, not that it learns."""
+
+
+def carries(a: int, b: int) -> bool:
+    """Whether the units of a + b carry."""
+    return a % 10 + b % 10 >= 10
+
+
+def sums(seed: int = 0) -> dict[str, list[dict[str, str]]]:
+    """Rows of the datasets `demo-examples`, `demo-train` and `demo-test`."""
+    chance = random.Random(seed)
+    pairs = [(a, b) for a in range(10, 100) for b in range(10, 100)]
+    carrying = [pair for pair in pairs if carries(*pair)]
+    chance.shuffle(carrying)
+    test, train = carrying[:HELD_OUT], carrying[HELD_OUT:]
+    held_out = set(test)
+
+    def row(a: int, b: int, answer: int) -> dict[str, str]:
+        return {"prompt": f"{a}+{b}", "answer": str(answer)}
+
+    examples = [
+        row(a, b, a + b - 10 * (carries(a, b) and chance.random() < FORGET_CARRY))
+        for a, b in pairs
+        if (a, b) not in held_out
+    ]
+    return {
+        "demo-examples": examples,
+        "demo-train": [row(a, b, a + b) for a, b in train],
+        "demo-test": [row(a, b, a + b) for a, b in test],
+    }
+
+
+def upload_sums(api: Gateway) -> None:
+    """The datasets of `sums`, under their names."""
+    for name, rows in sums().items():
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        api.post("/v1/datasets", files={"file": (f"{name}.jsonl", text)}, data={"name": name})
+
+
+def installation(data: Path | None) -> UpOptions:
+    """What the demo starts; `data`: its folder, if not `demo` in the data folder."""
+    return UpOptions(data=data or Settings().data / "demo", port=0, reward_port=0)
+
+
+def run(data: Path | None, quick: bool, as_json: bool, gateway: str | None = None) -> int:
+    """Start everything, train (`quick`: for a few steps), report. The last line printed is one
+    JSON object. The exit code is 0 even if the policy has not learned. With `gateway` the demo
+    starts nothing and uses that installation.
+
+    Ctrl-C (or SIGTERM, SIGHUP), at any moment, ends everything that was started: exit code 130.
+    """
+    if gateway is not None:
+        print(json.dumps(_learn(Gateway(gateway), quick, as_json)), flush=True)
+        return 0
+    options = installation(data)
+    try:
+        with interruptible():
+            verdict = _in_a_stack(options, quick, as_json)
+    except LaunchError as error:
+        raise CliError(str(error)) from None
+    except KeyboardInterrupt:
+        err.print("interrupted: everything that the demo had started has ended")
+        return INTERRUPTED
+    print(json.dumps(verdict), flush=True)
+    return 0
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end the block as SIGINT does: by KeyboardInterrupt."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    # `nohup headrace demo` ignores SIGHUP, and that is to stay so. SIGINT is taken in any case: a
+    # script's background job inherits it ignored.
+    kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = (signal.SIGINT, signal.SIGTERM, *(() if kept else (signal.SIGHUP,)))
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_a_stack(options: UpOptions, quick: bool, as_json: bool) -> dict[str, Any]:
+    with Stack(options) as stack:
+        if not as_json:
+            print(f"The page, as long as the demo works: {stack.gateway_url}", flush=True)
+        try:
+            api = Gateway(stack.gateway_url, still_there=stack.check)
+            return _with_files(_learn(api, quick, as_json), api, options.data.absolute(), as_json)
+        except KeyboardInterrupt:
+            err.print("\nstopping what the demo has started; Ctrl-C again kills it")
+            raise
+
+
+def _learn(api: Gateway, quick: bool, as_json: bool) -> dict[str, Any]:
+    started = time.monotonic()
+    upload_sums(api)
+    stamp = f"{int(time.time()):x}"
+    first = _run_to_its_end(api, "demo_midtrain", f"demo-midtrain-{stamp}", quick, {}, as_json)
+    model = {"model": {"path": f"run:{first['id']}"}}
+    record = _run_to_its_end(api, "demo_grpo", f"demo-{stamp}", quick, model, as_json)
+    seconds = time.monotonic() - started
+
+    steps = list(api.pages(f"/v1/runs/{record['id']}/metrics", "metrics", "start"))
+    events = [event for event in api.events(record["id"]) if not isinstance(event, str)]
+    accuracy = [event.data["accuracy"] for event in events if event.kind == "evaluation"]
+    trained = [step for step in steps if "time/step" in step]
+    samples = sum(s["throughput/samples_per_second"] * s["time/step"] for s in trained)
+    spent = sum(step["time/step"] for step in trained)
+    if not as_json:
+        print(
+            f"\nHeld-out accuracy on sums that carry: {accuracy[0]:.3f} before, "
+            f"{accuracy[-1]:.3f} after {record['step']} steps.",
+            flush=True,
+        )
+    return {
+        "run": record["id"],
+        "accuracy_before": accuracy[0],
+        "accuracy_after": accuracy[-1],
+        "steps": record["step"],
+        "seconds": round(seconds, 1),
+        "trained_samples_per_second": round(samples / max(spent, 1e-9), 1),
+        "checkpoint": record["checkpoint"],
+    }
+
+
+def _with_files(verdict: dict[str, Any], api: Gateway, data: Path, as_json: bool) -> dict[str, Any]:
+    """The verdict with the paths of its files. Draws the reward curve."""
+    plot = data / "runs" / verdict["run"] / "reward.png"
+    steps = list(api.pages(f"/v1/runs/{verdict['run']}/metrics", "metrics", "start"))
+    _plot([step for step in steps if "reward/mean" in step], plot)
+    checkpoint = data / verdict["checkpoint"]
+    if not as_json:
+        print(
+            f"Reward curve: {plot}\nCheckpoint:   {checkpoint}\n"
+            f"Chat with it: .venv/bin/headrace chat {checkpoint} '27+35='\n"
+            f"Its runs, on a page and for more of them: .venv/bin/headrace up --data {data}\n"
+        )
+    return {**verdict, "checkpoint": str(checkpoint), "plot": str(plot)}
+
+
+def _run_to_its_end(
+    api: Gateway, recipe: str, name: str, quick: bool, config: dict[str, Any], as_json: bool
+) -> dict[str, Any]:
+    if quick:
+        config = {**config, "training": {"max_steps": QUICK[recipe]}}
+    record: dict[str, Any] = api.post(
+        "/v1/runs", json={"recipe": recipe, "name": name, "config": config}
+    )
+    if not as_json:
+        print(f"\n{recipe}: run {record['id']}", flush=True)
+        follow(api, record["id"])
+    else:
+        for _ in api.events(record["id"]):
+            pass
+    ended: dict[str, Any] = api.get(f"/v1/runs/{record['id']}")
+    if ended["state"] != "succeeded":
+        raise CliError(f"run {record['id']} {ended['state']}: {ended['reason']}")
+    return ended
+
+
+def _plot(steps: list[dict[str, Any]], path: Path) -> None:
+    """The reward by step, as a PNG."""
+    # matplotlib wants a writable cache; the home folder may not be one.
+    os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot([step["step"] for step in steps], [step["reward/mean"] for step in steps])
+    axes.set(xlabel="step", ylabel="mean reward", title="Two-digit sums that carry", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,71 @@
+"""`headrace logs`: the logs of the processes on this machine."""
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from services.cli.options import AsJson, Data, data_folder
+from services.cli.output import INTERRUPTED, CliError, out, print_json, size, table
+
+
+def logs(
+    process: Annotated[
+        str | None,
+        typer.Argument(metavar="PROCESS", help="E.g. gateway, learner, rollout-0, vllm-WORKER."),
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Lines to begin with.", min=0)] = 40,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """The end of a process' log; without PROCESS, which logs there are."""
+    folder = data_folder(data) / "logs"
+    files = sorted(folder.glob("*.log"))
+    if not files:
+        raise CliError(
+            f"there are no logs in {folder}: is --data (HEADRACE_DATA) the folder of `headrace up`?"
+        )
+    if process is None:
+        _list_logs(files, as_json)
+        return
+    path = folder / f"{process}.log"
+    if path not in files:
+        names = ", ".join(file.stem for file in files)
+        raise CliError(f"there is no log of {process!r}; there is {names}")
+    with path.open(encoding="utf-8", errors="replace") as file:
+        last = [line.rstrip("\n") for line in deque(file, lines)]
+        if as_json:
+            print_json({"process": process, "path": str(path), "lines": last})
+            return
+        for line in last:
+            typer.echo(line)
+        try:
+            while follow:
+                # A rotated log starts again from its beginning.
+                if path.stat().st_size < file.tell():
+                    file.seek(0)
+                if text := file.read():
+                    typer.echo(text, nl=False)
+                else:
+                    time.sleep(0.3)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _list_logs(files: list[Path], as_json: bool) -> None:
+    if as_json:
+        print_json([{"process": file.stem, "path": str(file)} for file in files])
+        return
+    table(
+        ("PROCESS", "SIZE", "FILE"),
+        [
+            (f"[bold]{escape(file.stem)}[/]", size(file.stat().st_size), escape(str(file)))
+            for file in files
+        ],
+        "no logs",
+    )
+    out.print("\n[dim]headrace logs PROCESS shows one; --follow goes on[/]")

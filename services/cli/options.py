@@ -1,0 +1,39 @@
+"""Options that several commands share, and what they need before they do anything.
+
+Nothing here, nor at the top of any command's module, imports what takes long: every command reads
+all modules, to list them in `--help`. `tests/unit/cli/test_start.py` names what must wait.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from services.cli.client import Gateway
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Data = Annotated[Path | None, typer.Option(help="The data folder. Default: HEADRACE_DATA.")]
+GatewayURL = Annotated[
+    str | None,
+    typer.Option(
+        "--gateway", metavar="URL", help="The gateway. Default: HEADRACE_GATEWAY_URL, or this host."
+    ),
+]
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="Its id, the beginning of its id, or its name.")
+]
+
+
+def connect(url: str | None) -> "Gateway":
+    """The gateway at `url`, or the one that the settings name."""
+    from services.cli.client import Gateway
+
+    return Gateway(url)
+
+
+def data_folder(data: Path | None) -> Path:
+    """`data`, or the folder that the settings name."""
+    from services.settings import Settings
+
+    return data or Settings().data

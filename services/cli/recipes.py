@@ -1,0 +1,40 @@
+"""`headrace recipes`: the run configs that come with Headrace."""
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from services.cli.options import AsJson
+from services.cli.output import CliError, out, print_json, table
+
+
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Print this one's YAML.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recipes and when to use each; with NAME, its text to copy and change."""
+    from recipes import UnknownRecipe, find_recipe, list_recipes
+
+    if name is not None:
+        try:
+            recipe = find_recipe(name)
+        except UnknownRecipe as error:
+            raise CliError(str(error)) from None
+        if as_json:
+            print_json(recipe.as_json())
+        else:
+            typer.echo(recipe.text, nl=False)
+        return
+    found = list_recipes()
+    if as_json:
+        print_json([recipe.as_json() for recipe in found])
+        return
+    table(
+        ("NAME", "WHEN"),
+        [(f"[bold]{escape(recipe.name)}[/]", escape(recipe.when)) for recipe in found],
+        "no recipes",
+    )
+    out.print("\n[dim]headrace recipes NAME prints one; headrace submit NAME runs it[/]")

@@ -1,0 +1,206 @@
+"""`headrace submit` and `resume`: from a recipe, a file and `--set` to a queued run."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from services.cli.options import AsJson, GatewayURL, Run, connect
+from services.cli.output import CliError, out, print_json
+from services.cli.runs import follow_run
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a config key, e.g. optimizer.lr=1e-6 or rewards.0.weight=2. Repeat.",
+    ),
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")]
+
+
+def submit(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE", help="A recipe's name (see `headrace recipes`) or a YAML file."
+        ),
+    ],
+    set_: Set = None,
+    name: Annotated[str | None, typer.Option(help="Default: the recipe's name.")] = None,
+    resume_from: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Continue from this run's checkpoint.")
+    ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help="Who works on it. Default: HEADRACE_POOL, or `default`; the pool of the run that "
+            "is resumed."
+        ),
+    ] = None,
+    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Higher goes first.")] = 0,
+    follow: Watch = False,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Queue a run of RECIPE, some of its keys overridden."""
+    overrides = overrides_from(set_ or [])
+    request: dict[str, Any] = {"priority": priority, "resume_from": resume_from}
+    path = Path(recipe)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        request["config"] = _with_absolute_models(_merged(_file(path), overrides))
+        request["name"] = name or path.stem
+    else:
+        request |= {"recipe": recipe, "config": _with_absolute_models(overrides), "name": name}
+    if pool is None and resume_from is None:
+        from services.settings import Settings
+
+        pool = Settings().pool
+    _submit(request | {"pool": pool}, follow, as_json, gateway)
+
+
+def resume(
+    run: Run,
+    set_: Set = None,
+    name: Annotated[str | None, typer.Option(help="Default: the old run's name.")] = None,
+    follow: Watch = False,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Queue a new run that continues RUN from its last checkpoint, in the same pool."""
+    request = {"resume_from": run, "config": overrides_from(set_ or []), "name": name}
+    _submit(request, follow, as_json, gateway)
+
+
+def _submit(request: dict[str, Any], follow: bool, as_json: bool, gateway: str | None) -> None:
+    api = connect(gateway)
+    given = {key: value for key, value in request.items() if value is not None}
+    if problem := next(_unsendable(given.get("config"), ""), None):
+        raise CliError(problem)
+    record = api.post("/v1/runs", json=given)
+    if not as_json:
+        for warning in record["warnings"]:
+            out.print(f"[yellow]warning[/] {escape(warning)}")
+    if not follow:
+        if as_json:
+            print_json(record)
+            return
+        out.print(
+            f"[green]queued[/] [bold]{escape(record['name'])}[/] as {record['id']}\n"
+            f"[dim]follow it with: headrace watch {record['id']}[/]"
+        )
+        return
+    follow_run(api, record["id"], as_json)
+
+
+def _file(path: Path) -> dict[str, Any]:
+    from recipes import UnknownRecipe, read_recipe
+
+    try:
+        return read_recipe(str(path), path.read_text()).config
+    except OSError as error:
+        raise CliError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CliError(f"{path} is not UTF-8 text: is it a recipe?") from None
+    except UnknownRecipe as error:
+        raise CliError(str(error)) from None
+
+
+def _merged(config: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    from recipes import merged
+    from services.contracts.config import ConfigError
+
+    try:
+        return merged(config, overrides)
+    except ConfigError as error:
+        raise CliError(f"--set {error}") from None
+
+
+def overrides_from(settings: list[str]) -> dict[str, Any]:
+    """`["a.b=1"]` as {"a": {"b": 1}}; values are YAML, and 1e-6 is a number (YAML 1.1 has it as
+    text)."""
+    import yaml
+
+    from recipes import load_yaml
+
+    result: dict[str, Any] = {}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        parts = key.strip().split(".")
+        if not separator or not all(parts):
+            raise CliError(f"--set {setting} is not KEY=VALUE, like optimizer.lr=1e-6")
+        try:
+            value = load_yaml(text)
+        except yaml.YAMLError as error:
+            reason = f" ({problem})" if (problem := getattr(error, "problem", None)) else ""
+            raise CliError(
+                f"--set {key}: {text!r} is not a YAML value{reason}; quote it twice"
+            ) from None
+        section, last = _place_of(parts, result)
+        section[last] = _number(value)
+    return result
+
+
+def _place_of(parts: list[str], config: dict[str, Any]) -> tuple[Any, str | int]:
+    """The mapping or list in `config` that the key belongs into, and its last part or index there.
+    Raises CliError for a place that a list does not have."""
+    section: Any = config
+    path = ""
+    for part in parts[:-1]:
+        if isinstance(section, dict):
+            section = section.setdefault(part, {})
+        else:
+            section = section[_index(section, part, path)]
+        path = f"{path}.{part}".lstrip(".")
+        if not isinstance(section, dict | list):
+            raise CliError(f"--set {'.'.join(parts)}: {path} was set to {section!r} before")
+    last = parts[-1]
+    return section, last if isinstance(section, dict) else _index(section, last, path)
+
+
+def _index(values: list[Any], key: str, path: str) -> int:
+    from recipes import place_in
+    from services.contracts.config import ConfigError
+
+    try:
+        return place_in(values, key, path)
+    except ConfigError as error:
+        raise CliError(f"--set {error}") from None
+
+
+def _unsendable(value: Any, path: str) -> Iterator[str]:
+    """A sentence for each value that YAML knows and JSON does not."""
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in pairs:
+            yield from _unsendable(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{path}: {value} is not a number that a config can hold"
+    elif not isinstance(value, str | int | float | bool | None):
+        yield f"{path}: {value} is a {type(value).__name__} to YAML; quote it to have it as text"
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return float(value) if "e" in value.lower() else value
+        except ValueError:
+            return value
+    return value
+
+
+def _with_absolute_models(config: dict[str, Any]) -> dict[str, Any]:
+    """Model folders named relative to where the user stands, as the gateway can find them."""
+    model, algorithm = config.get("model"), config.get("algorithm")
+    critic = algorithm.get("critic") if isinstance(algorithm, dict) else None
+    for section in (model, critic):
+        if not isinstance(section, dict):
+            continue
+        path = section.get("path")
+        if isinstance(path, str) and Path(path).expanduser().is_dir():
+            section["path"] = str(Path(path).expanduser().resolve())
+    return config

@@ -1,0 +1,33 @@
+"""A trained completion as text: a line of `samples.jsonl`."""
+
+from pydantic import BaseModel, Field
+
+TEXT_LIMIT = 4000
+"""Characters of a prompt or completion that are kept."""
+
+
+class SampledAnswer(BaseModel):
+    """One completion of a trained batch with what it earned."""
+
+    step: int = Field(description="The batch it was trained in.")
+    task: int = Field(description="Its prompt's place in the run's order, as in the audit.")
+    row: int = Field(description="Index of the dataset row.")
+    prompt: str = Field(
+        description="The policy's input with its special tokens. Of more than "
+        f"{TEXT_LIMIT:,} characters the middle is omitted, as in the completion."
+    )
+    completion: str = Field(description="The answer with its special tokens.")
+    tokens: int = Field(description="Length of the completion.")
+    reward: float | None = Field(
+        description="The verifiers' reward, before `algorithm.shaping`. Null: a verifier broke."
+    )
+    status: str = Field(description="How the first verifier's scoring ended: `correct`, `wrong`.")
+    components: dict[str, float | None] = Field(
+        description="Each component of the reward, before its weight."
+    )
+    advantage: float | None = Field(
+        description="The advantage of its tokens. Null: the completion is not in the loss, or each "
+        "token has its own (`gae`, `global_whiten`)."
+    )
+    finish_reason: str = Field(description="`stop`, or why it was truncated: `length`, `deadline`.")
+    versions: list[int] = Field(description="Policy versions that sampled it, oldest first.")

@@ -1,0 +1,171 @@
+"""Whether the datasets that a submission names exist, and have rows that its run can use."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import anyio.to_thread
+import httpx
+
+from services.contracts.records import DatasetRecord
+from services.contracts.scores import CheckRequest, CheckResponse, ReferenceRow, Use, UseProblem
+from services.datasets import DatasetReader
+from services.gateway.dependencies import Dependencies, missing_dataset
+from services.gateway.model_check import Problems
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+CHECKED_ROWS = 5
+"""Rows of a dataset whose references are read, evenly spaced."""
+
+CHECK_SECONDS = 10
+"""For one check. A pattern that never ends costs the reward service 5 s."""
+
+Datasets = dict[str, DatasetRecord]
+"""The datasets of a submission by the keys that name them, like `data.dataset`."""
+
+
+async def check_datasets(
+    deps: Dependencies, raw: dict[str, Any], problems: Problems
+) -> tuple[dict[str, Any], Datasets]:
+    """`raw` with its datasets by id, since another dataset may have the name by the time a run is
+    resumed; and their records."""
+    found: Datasets = {}
+    for section in ("data", "evaluation"):
+        part = raw.get(section)
+        if not isinstance(part, dict):
+            continue
+        if isinstance(name := part.get("dataset"), str):
+            record = await _dataset(deps, raw, f"{section}.dataset", name, problems)
+            if record is not None:
+                part = {**part, "dataset": record.id}
+                found[f"{section}.dataset"] = record
+        if isinstance(mix := part.get("mix"), list) and all(isinstance(n, str) for n in mix):
+            more = [
+                await _dataset(deps, raw, f"{section}.mix.{i}", name, problems)
+                for i, name in enumerate(mix)
+            ]
+            part = {**part, "mix": [record.id for record in more if record]}
+        raw = {**raw, section: part}
+    return raw, found
+
+
+async def _dataset(
+    deps: Dependencies, raw: dict[str, Any], key: str, name: str, problems: Problems
+) -> DatasetRecord | None:
+    record = await deps.store.datasets.find(name)
+    if record is None:
+        problems.append((key, missing_dataset(name, await deps.store.datasets.list())))
+        return None
+    supervised = raw.get("type") == "midtrain" and key.startswith("data.")
+    if supervised and DatasetReader(deps.volume, record).row(0).answer is None:
+        problems.append(
+            (
+                key,
+                f"the rows of {record.name} have no answers to imitate: upload it with a column "
+                "mapping that names the answer",
+            )
+        )
+    return record
+
+
+def check_held_out(datasets: Datasets) -> list[str]:
+    """A warning for an evaluation that measures on rows that are trained."""
+    trained, evaluated = datasets.get("data.dataset"), datasets.get("evaluation.dataset")
+    if trained is None or evaluated is None:
+        return []
+    if not {s.xxh3 for s in trained.segments} & {s.xxh3 for s in evaluated.segments}:
+        return []
+    return [
+        f"evaluation.dataset: {evaluated.name} has rows that the run trains on (data.dataset is "
+        f"{trained.name}), so accuracy will look better than it is: upload held-out rows as a "
+        "dataset of their own"
+    ]
+
+
+@dataclass(frozen=True)
+class _CheckedRow:
+    key: str
+    dataset: str
+    index: int
+    reference: ReferenceRow
+
+
+async def check_verifiers(
+    deps: Dependencies, raw: dict[str, Any], datasets: Datasets, problems: Problems
+) -> list[str]:
+    """Have the reward service check the verifiers' names and parameters, and whether they can score
+    with the references of a few rows. Returns a warning if the service does not do so in time.
+    While it is away nothing is checked, and the run waits for it."""
+    rewards = raw.get("rewards")
+    rows = await anyio.to_thread.run_sync(_checked_rows, deps, datasets)
+    uses = {
+        index: Use(verifier=name, params=params, rows=[row.reference for row in rows])
+        for index, reward in enumerate(rewards if isinstance(rewards, list) else [])
+        if isinstance(reward, dict)
+        and isinstance(name := reward.get("verifier"), str)
+        and isinstance(params := reward.get("params") or {}, dict)
+    }
+    if not uses:
+        return []
+    try:
+        response = await deps.http.post(
+            f"{deps.settings.reward_url}/v1/verifiers/check",
+            json=CheckRequest(uses=list(uses.values())).model_dump(),
+            timeout=httpx.Timeout(CHECK_SECONDS, connect=3),
+        )
+        response.raise_for_status()
+        found = CheckResponse.model_validate_json(response.content)
+    except (httpx.HTTPError, ValueError) as error:
+        log.warning("verifiers not checked", reason=type(error).__name__)
+        return _unchecked(error)
+    indices, refused = list(uses), set()
+    for problem in found.problems:
+        index = indices[problem.use]
+        if problem.row is None:
+            problems.append((f"rewards.{index}.{problem.path}", problem.message))
+            continue
+        row = rows[problem.row]
+        # Other rows of a dataset mostly have the same problem.
+        if (index, row.dataset) not in refused:
+            refused.add((index, row.dataset))
+            problems.append((row.key, _unscorable(row, uses[index], problem)))
+    return []
+
+
+def _unchecked(error: Exception) -> list[str]:
+    match error:
+        case httpx.ConnectError() | httpx.ConnectTimeout():
+            return []
+        case httpx.TimeoutException():
+            reason = f"took more than {CHECK_SECONDS} s"
+        case httpx.HTTPStatusError(response=response):
+            reason = f"answered {response.status_code}"
+        case httpx.HTTPError():
+            reason = f"broke the connection ({type(error).__name__})"
+        case _:
+            reason = "answered with something else than a check"
+    return [
+        "rewards: the verifiers and reference answers were not checked: the reward service "
+        f"{reason}. What is wrong with them shows when the first answers are scored"
+    ]
+
+
+def _checked_rows(deps: Dependencies, datasets: Datasets) -> list[_CheckedRow]:
+    rows = []
+    for key, record in datasets.items():
+        reader = DatasetReader(deps.volume, record)
+        last, steps = len(reader) - 1, CHECKED_ROWS - 1
+        for index in sorted({last * step // steps for step in range(CHECKED_ROWS)}):
+            row = reader.row(index)
+            reference = ReferenceRow(answer=row.answer, columns=row.columns)
+            rows.append(_CheckedRow(key, record.name, index, reference))
+    return rows
+
+
+def _unscorable(row: _CheckedRow, use: Use, problem: UseProblem) -> str:
+    return (
+        f"row {row.index} of {row.dataset} cannot be scored by verifier {use.verifier!r}: "
+        f"{problem.message}. Upload the rows with a mapping that names the answer (`headrace "
+        "datasets add FILE --answer COLUMN`), or choose another verifier"
+    )

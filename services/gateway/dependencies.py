@@ -1,0 +1,136 @@
+"""What routes use: the store, the data volume, and the run or dataset that a request names."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any
+
+import httpx
+from fastapi import Depends, Path, Request
+
+from services.contracts.nearest import nearest
+from services.contracts.records import DatasetRecord, RunRecord, several_called
+from services.gateway.authentication import Keyring
+from services.gateway.retention import Sizes
+from services.gateway.settings import GatewaySettings
+from services.http import Problem
+from services.store import Store
+from services.volume import Volume
+
+
+@dataclass
+class Dependencies:
+    """One per application, made at start."""
+
+    settings: GatewaySettings
+    store: Store
+    volume: Volume
+    http: httpx.AsyncClient
+    keyring: Keyring | None
+    """None where no key is asked for."""
+    sizes: Sizes
+
+
+def _dependencies(request: Request) -> Dependencies:
+    deps: Dependencies = request.app.state.deps
+    return deps
+
+
+Deps = Annotated[Dependencies, Depends(_dependencies)]
+
+
+async def find_run(deps: Dependencies, reference: str) -> RunRecord:
+    """The run with this id, this name (the newest of several), or the only one whose id begins so.
+    Raises Problem 404, or 409 if several ids begin so."""
+    exact = await deps.store.runs.get(reference)
+    if exact is not None:
+        return exact
+    runs = await deps.store.runs.all()
+    named = [run for run in runs if run.name == reference][:1]
+    begins = [run for run in runs if reference and run.id.startswith(reference)]
+    meant = named or begins
+    if len(meant) == 1 and (record := await deps.store.runs.get(meant[0].id)):
+        return record
+    if len(begins) > 1:
+        ids = ", ".join(run.id for run in begins[:5])
+        raise Problem(
+            HTTPStatus.CONFLICT, f"{reference!r} is the beginning of several runs' ids: {ids}"
+        )
+    near = nearest(reference, sorted({run.name for run in runs}))
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise Problem(HTTPStatus.NOT_FOUND, f"there is no run {reference!r}{hint}")
+
+
+async def find_dataset(deps: Dependencies, reference: str) -> DatasetRecord:
+    """The dataset with this id or name. Raises Problem 404 naming the nearest."""
+    found = await deps.store.datasets.find(reference)
+    if found is not None:
+        return found
+    records = await deps.store.datasets.list()
+    raise Problem(HTTPStatus.NOT_FOUND, missing_dataset(reference, records))
+
+
+def missing_dataset(reference: str, records: list[DatasetRecord]) -> str:
+    """The sentence for a dataset that is not there."""
+    names = sorted(record.name for record in records)
+    if near := nearest(reference, names):
+        return f"there is no dataset {reference!r}; did you mean {near!r}?"
+    listed = f"there is {', '.join(names[:10])}" if names else "none has been uploaded yet"
+    return f"there is no dataset {reference!r}; {listed}"
+
+
+async def _run(
+    deps: Deps,
+    run: Annotated[
+        str, Path(description="Its id, the beginning of its id, or its name (then the newest).")
+    ],
+) -> RunRecord:
+    return await find_run(deps, run)
+
+
+async def _only_run(
+    deps: Deps,
+    run: Annotated[
+        str, Path(description="Its id, the beginning of its id, or a name that no other has.")
+    ],
+) -> RunRecord:
+    """For a request that cannot be undone and may be repeated."""
+    record = await find_run(deps, run)
+    runs = [(one.id, one.name) for one in await deps.store.runs.all()]
+    if problem := several_called(run, record.id, runs):
+        raise Problem(HTTPStatus.CONFLICT, problem)
+    return record
+
+
+async def _dataset(
+    deps: Deps, dataset: Annotated[str, Path(description="Its name or id.")]
+) -> DatasetRecord:
+    return await find_dataset(deps, dataset)
+
+
+RUN_PROBLEMS: dict[int | str, str] = {
+    404: "There is no such run; `detail` names the nearest",
+    409: "The beginning of an id that several runs have",
+}
+DATASET_PROBLEMS: dict[int | str, str] = {
+    404: "There is no such dataset; `detail` names the nearest"
+}
+
+RunDep = Annotated[RunRecord, Depends(_run)]
+OnlyRunDep = Annotated[RunRecord, Depends(_only_run)]
+DatasetDep = Annotated[DatasetRecord, Depends(_dataset)]
+
+
+async def runs_that_use(deps: Dependencies, record: DatasetRecord) -> list[RunRecord]:
+    """Runs that are not over and read `record`, for training or evaluation."""
+    names = {record.id, record.name}
+    return [
+        run for run in await deps.store.runs.live() if names.intersection(datasets_of(run.config))
+    ]
+
+
+def datasets_of(config: dict[str, Any]) -> Iterator[str]:
+    """The datasets that a run's config names."""
+    for part in ("data", "evaluation"):
+        section = config.get(part) or {}
+        yield from filter(None, [section.get("dataset"), *section.get("mix", [])])

@@ -1,0 +1,118 @@
+"""The files of runs on the data volume: their sizes, and which of them a finished run keeps.
+
+A finished run keeps its current checkpoint, so that it can be resumed, exported and started from.
+No worker samples from its weight versions any more: they are deleted when no worker names them and
+no learner holds the run. Deleting them twice does no harm.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import anyio.to_thread
+from redis.exceptions import RedisError
+
+from services.contracts.records import RunSummary
+from services.gateway.settings import GatewaySettings
+from services.runtime.logs import get_logger
+from services.store import Store
+
+log = get_logger(__name__)
+
+CHECKPOINT = re.compile(r"step-(\d+)-.+")
+SIZE_SECONDS = 30.0
+"""A measured size is used for this long."""
+
+
+class Sizes:
+    """Bytes of each run's folder, measured at most every SIZE_SECONDS."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._measured: dict[str, tuple[float, int]] = {}
+
+    async def of(self, runs: Collection[str]) -> dict[str, int]:
+        """Bytes by run id; 0 for a run without a folder."""
+        fresh = time.monotonic() - SIZE_SECONDS
+        old = [run for run in runs if self._measured.get(run, (-SIZE_SECONDS, 0))[0] <= fresh]
+        sizes = await anyio.to_thread.run_sync(
+            lambda: {run: folder_bytes(self._root / "runs" / run) for run in old}
+        )
+        self._measured |= {run: (time.monotonic(), size) for run, size in sizes.items()}
+        return {run: self._measured[run][1] for run in runs}
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below `folder`, as they are named now."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.lstat(f"{root}/{name}").st_size
+    return total
+
+
+def unneeded(
+    root: Path, run: RunSummary, settings: GatewaySettings, needed: Collection[str]
+) -> list[Path]:
+    """Weight versions and checkpoints that a finished run need not keep, without those that
+    `needed` names (relative to `root`)."""
+    folder = root / "runs" / run.id
+    weights = sorted((folder / "weights").glob("*.safetensors"), key=_modified)
+    gone = weights[: max(0, len(weights) - settings.keep_finished_weights)]
+    gone = [path for path in gone if str(path.relative_to(root)) not in needed]
+    if (keep := settings.keep_finished_checkpoints) is not None:
+        named = ((path, CHECKPOINT.fullmatch(path.name)) for path in folder.glob("checkpoints/*"))
+        checkpoints = sorted((int(match[1]), path) for path, match in named if match)
+        others = [path for _, path in checkpoints if str(path.relative_to(root)) != run.checkpoint]
+        gone += others[: max(0, len(checkpoints) - keep)]
+    # What a process that died was writing, or deleting.
+    return [*gone, *folder.glob("weights/.*"), *folder.glob("checkpoints/.*")]
+
+
+def prune(paths: Iterable[Path]) -> int:
+    """Delete files and folders. Returns the freed bytes."""
+    freed = 0
+    for path in paths:
+        freed += folder_bytes(path) if path.is_dir() else path.stat().st_size
+        # Renamed first: a reader sees a whole file or folder, or none.
+        hidden = path if path.name[0] == "." else path.rename(path.with_name(f".{path.name}"))
+        shutil.rmtree(hidden) if hidden.is_dir() else hidden.unlink()
+    return freed
+
+
+def _modified(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+async def prune_finished(store: Store, settings: GatewaySettings) -> None:
+    """Prune every run that ended at least `keep_finished_seconds` ago."""
+    ended = [
+        run
+        for run in await store.runs.all()
+        if run.finished and time.time() - run.finished >= settings.keep_finished_seconds
+    ]
+    needed = {name for worker in await store.workers.list() for name in worker.files}
+    for run in ended:
+        try:
+            gone = await anyio.to_thread.run_sync(unneeded, settings.data, run, settings, needed)
+            if not gone or not await store.runs.free(run):
+                continue
+            freed = await anyio.to_thread.run_sync(prune, gone)
+        except OSError as error:
+            log.warning("files of a finished run stay", run=run.id, reason=str(error))
+        else:
+            log.info("files of a finished run deleted", run=run.id, bytes=freed)
+
+
+async def keep_pruning(store: Store, settings: GatewaySettings) -> None:
+    """Prune finished runs again and again, until cancelled."""
+    while True:
+        with contextlib.suppress(RedisError, OSError):
+            await prune_finished(store, settings)
+        await asyncio.sleep(min(60, settings.keep_finished_seconds))

@@ -1,0 +1,47 @@
+// Requests to the gateway. An answer that has not changed costs 304 and no body: the browser keeps it.
+
+const $ = (id) => document.getElementById(id);
+
+async function ask(path, options) {
+  const response = await fetch(path, options);
+  if (response.status === 204) return null;
+  const body = await response.json();
+  if (response.status === 401 && path !== "v1/session") askForKey(true);
+  if (!response.ok) throw Object.assign(new Error(body.detail ?? response.statusText), { status: response.status });
+  return body;
+}
+
+export const get = (path) => ask(path);
+export const remove = (path) => ask(path, { method: "DELETE" });
+export const post = (path, body) =>
+  ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: body && JSON.stringify(body) });
+
+export const runPath = (id, rest = "") => `v1/runs/${encodeURIComponent(id)}${rest}`;
+
+// Everything that a list has, page by page.
+export async function* pages(path, cursor) {
+  for (let next = null; ; ) {
+    const page = await get(next === null ? path : `${path}&${cursor}=${encodeURIComponent(next)}`);
+    yield page;
+    next = page.next;
+    if (next === null) return;
+  }
+}
+
+export function askForKey(wanted) {
+  if ($("key-form").hidden === !wanted) return;
+  $("key-form").hidden = !wanted;
+  document.querySelector("main").hidden = wanted;
+  if (wanted) $("key").focus();
+}
+
+$("key-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  $("key-problem").textContent = "";
+  try {
+    await post("v1/session", { key: $("key").value });
+    location.reload();
+  } catch (error) {
+    $("key-problem").textContent = error.message;
+  }
+});

@@ -1,0 +1,121 @@
+"""A data folder belongs to one `headrace up` at a time, which first ends what a killed one left."""
+
+import fcntl
+import json
+import os
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from services.launch.options import LaunchError
+from services.runtime.logs import get_logger
+from services.runtime.process import INSTANCE, kill_marked
+
+log = get_logger(__name__)
+
+
+class DataFolder:
+    """Holds the lock on a data folder from enter to exit; the kernel frees it if we are killed.
+
+    `up.lock` is the lock and names the holder; a job of `deploy/slurm` takes it, too. `up.json`
+    names the instance: a random id that every process of it has in its environment, by which the
+    next holder finds the processes that outlived their supervisor.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.instance = secrets.token_hex(16)
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LaunchError(
+                f"the data folder {self.path} cannot be used: {error.strerror}; "
+                "choose another with --data or HEADRACE_DATA"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = lock
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            self._end_processes_left()
+            temporary = self.path / "up.json.new"
+            temporary.write_text(json.dumps({"instance": self.instance}) + "\n")
+            os.replace(temporary, self.path / "up.json")
+        except BlockingIOError:
+            holder = _named_in(lock)
+            os.close(lock)
+            raise LaunchError(
+                f"the data folder {self.path} is in use by {holder}: stop that one first, "
+                "or choose another folder with --data"
+            ) from None
+        except OSError as error:
+            os.close(lock)
+            raise LaunchError(
+                f"nothing can be written to the data folder {self.path}: {error.strerror}; make "
+                "room there, or choose another with --data or HEADRACE_DATA"
+            ) from error
+        except LaunchError:
+            os.close(lock)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def marker(self) -> dict[str, str]:
+        """What all processes of this instance have in their environment."""
+        return {INSTANCE: self.instance}
+
+    def _end_processes_left(self) -> None:
+        """Kill what the instance in up.json left. We hold the lock, so it has no supervisor."""
+        try:
+            instance = str(json.loads((self.path / "up.json").read_text())["instance"])
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("up.json cannot be read: no process is looked for", error=repr(error))
+            return
+        killed, alive = kill_marked({INSTANCE: instance})
+        if killed:
+            log.warning("ended processes that an earlier headrace up left", pids=killed)
+        if alive:
+            raise LaunchError(
+                f"processes {', '.join(map(str, alive))}, left by an earlier headrace up, cannot "
+                "be killed. The kernel holds them (a failed disk or GPU driver), "
+                "and they would share this data folder, so nothing is started"
+            )
+
+
+def holder_of(path: Path) -> str | None:
+    """Who holds the data folder `path`, in words; None if nobody does."""
+    try:
+        lock = os.open(path / "up.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _named_in(lock)
+    finally:
+        os.close(lock)
+    return None
+
+
+def _named_in(lock: int) -> str:
+    """A `headrace up`, whose pid is in the lock, or what the lock says instead: a Slurm job."""
+    holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+    named = holder and not holder.isdigit()
+    return holder if named else f"a `headrace up` (pid {holder or 'unknown'})"

@@ -1,0 +1,69 @@
+"""`python -m services.launch.first_start FOLDER`: the secrets of an installation in containers.
+
+Makes those that are not there yet, each in a file of its own that the others are given, and prints
+the API key when it has made it, and never again. What is there stays as it is, so the user's own
+can be put there first.
+"""
+
+import hashlib
+import os
+import secrets
+import sys
+from pathlib import Path
+
+from services.runtime.api_key import new_key
+from services.volume import fsync
+
+API_KEY = "api-key"
+REDIS_PASSWORD = "redis-password"
+REDIS_USERS = "redis-users.conf"
+"""What Redis reads: the password's hash, and what nobody may do."""
+FORBIDDEN = "-config +config|get -module -debug -replicaof -slaveof -acl"
+
+
+def main() -> int:
+    """Make what is missing; returns the exit code."""
+    folder = Path(sys.argv[1])
+    try:
+        password, _ = kept(folder / REDIS_PASSWORD)
+        replace(folder / REDIS_USERS, redis_users(password))
+        key, is_new = kept(folder / API_KEY)
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}"
+        print(f"error: {folder} cannot be used for secrets: {why}", file=sys.stderr)
+        return 1
+    if is_new:
+        print(f"The API key, shown this once: {key}", flush=True)
+    return 0
+
+
+def kept(path: Path) -> tuple[str, bool]:
+    """The secret in `path`, and whether it was made now. A file that holds nothing is none."""
+    if path.exists() and (text := path.read_text().strip()):
+        return text, False
+    secret = new_key() if path.name == API_KEY else secrets.token_urlsafe(32)
+    replace(path, secret + "\n")
+    return secret, True
+
+
+def redis_users(password: str) -> str:
+    """Redis' users: one, by the hash of its password, without the commands that turn it into a
+    shell."""
+    digest = hashlib.sha256(password.encode()).hexdigest()
+    return f"user default on #{digest} ~* &* +@all {FORBIDDEN}\n"
+
+
+def replace(path: Path, text: str) -> None:
+    """Write the whole file or nothing. All users of a container may read it: Redis has its own,
+    and only those containers have the folder."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.unlink(missing_ok=True)
+    beside.write_text(text)
+    beside.chmod(0o444)
+    fsync(beside)
+    os.replace(beside, path)
+    fsync(path.parent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

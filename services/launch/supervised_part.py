@@ -1,0 +1,211 @@
+"""One part of an installation: started again when it dies, ended when told to."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from services.launch.part import LogFile, Part, Status
+from services.runtime.logs import get_logger
+from services.runtime.process import PART, RESTARTS, SUPERVISOR, die_with, kill_marked
+from services.settings import EXIT_SETTINGS
+
+log = get_logger(__name__)
+
+STABLE_AFTER = 60.0
+"""Seconds of life after which earlier deaths no longer count, and a part without a readiness check
+counts as one that has been ready."""
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+PROBE_EVERY = 0.2
+HELD_BACK_EVERY = 1.0
+
+
+def pause_before_restart(deaths: int) -> float:
+    """Seconds to wait after `deaths` (at least 1) in a row: 0.5, 1, 2, … up to 30."""
+    return float(min(FIRST_PAUSE * 2 ** (deaths - 1), LONGEST_PAUSE))
+
+
+def how_it_ended(code: int) -> str:
+    """An exit status in words."""
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"exited with code {code}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The same for all parts of one installation."""
+
+    marker: Mapping[str, str]
+    """The environment that names this instance."""
+    grace: float
+    """Seconds from SIGTERM to SIGKILL."""
+    start_tries: int
+    """Deaths in a row after which a part that was never ready is given up."""
+    watch: Callable[[Status], None]
+    """Called with each change of a part."""
+
+
+class GivenUp(Exception):
+    """A part is not started again. The message says why, in words that follow its name."""
+
+
+class SupervisedPart:
+    """A part with its process. Used from one event loop."""
+
+    def __init__(self, part: Part, file: LogFile, rules: Rules) -> None:
+        self.part = part
+        self.status = Status(part.name)
+        self.ready = asyncio.Event()
+        self.leaving = asyncio.Event()
+        """Set: whatever ends is not started again."""
+        self.file = file
+        self.task: asyncio.Task[str | None] | None = None
+        """Keeps it running; its result says why the part was given up, None if it was not."""
+        self._rules = rules
+        self._marker = {**rules.marker, PART: part.name}
+        self._process: asyncio.subprocess.Process | None = None
+        self._was_ready = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs now."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    def begin(self) -> asyncio.Task[str | None]:
+        """Start it, and keep it running; returns at once."""
+        self.task = asyncio.create_task(self._supervise(), name=f"supervise {self.part.name}")
+        return self.task
+
+    async def end(self) -> None:
+        """SIGTERM, SIGKILL after the grace period. `leaving` has been set."""
+        if self.task is None:
+            return
+        failed = self.status.state == "failed"
+        if not failed:
+            self._change(state="stopping", detail="")
+        process = self._process
+        if process is not None:
+            self._terminate()
+            await _at_most(self._rules.grace, process.wait())
+            if process.returncode is None:
+                log.warning("part did not stop in time, killing it", part=self.part.name)
+                process.kill()
+        await asyncio.to_thread(kill_marked, self._marker)
+        await asyncio.wait({self.task}, timeout=PROBE_EVERY + 10)
+        if not failed:
+            self._change(state="stopped", pid=None, detail="")
+
+    async def _supervise(self) -> str | None:
+        try:
+            await self._restart_until_told_to_leave()
+        except GivenUp as error:
+            # One that is not ready in time still runs.
+            await asyncio.to_thread(kill_marked, self._marker)
+            self._change(state="failed", pid=None, detail=str(error))
+            last = f"The last lines of {self.file.path}:\n{self.file.tail()}"
+            return f"{self.part.name} {error}. {last}"
+        return None
+
+    async def _restart_until_told_to_leave(self) -> None:
+        """Raises GivenUp for a part that was never ready: at once if it exits for its settings,
+        which are the same at the next start, else after some tries."""
+        clock = asyncio.get_running_loop().time
+        deaths = 0
+        while not self.leaving.is_set():
+            if self.part.held_back and (reason := self.part.held_back()):
+                self._change(state="waiting", pid=None, detail=reason)
+                await _at_most(HELD_BACK_EVERY, self.leaving.wait())
+                continue
+            began = clock()
+            code = await self._run()
+            if self.leaving.is_set():
+                return
+            await asyncio.to_thread(kill_marked, self._marker)
+            lasted = clock() - began >= STABLE_AFTER
+            deaths = 1 if lasted else deaths + 1
+            self._was_ready |= lasted
+            ended = how_it_ended(code)
+            if not self._was_ready and code == EXIT_SETTINGS:
+                raise GivenUp(f"{ended}: it cannot start with these settings")
+            if not self._was_ready and deaths >= self._rules.start_tries:
+                raise GivenUp(f"{ended} at each of its {deaths} starts")
+            pause = pause_before_restart(deaths)
+            log.warning("part died", part=self.part.name, how=ended, restart_in_s=pause)
+            restarts = self.status.restarts + 1
+            self._change(state="restarting", pid=None, restarts=restarts, detail=ended)
+            await _at_most(pause, self.leaving.wait())
+
+    async def _run(self) -> int:
+        """One process from its start to its end; its exit status. Raises GivenUp if it cannot be
+        started, or is not ready in time."""
+        try:
+            self._process = process = await self._spawn()
+        except OSError as error:
+            raise GivenUp(f"cannot be started: {error}") from None
+        self._change(state="starting", pid=process.pid, detail="")
+        if self.leaving.is_set():
+            self._terminate()
+        clock, not_ready = asyncio.get_running_loop().time, self.part.not_ready
+        deadline = clock() + self.part.ready_within
+        ended = asyncio.ensure_future(process.wait())
+        reason = await not_ready() if not_ready else None
+        while reason is not None and not ended.done() and not self.leaving.is_set():
+            if clock() > deadline:
+                raise GivenUp(f"{reason}, {self.part.ready_within:g} s after its start")
+            self._change(detail=reason)
+            await _at_most(PROBE_EVERY, asyncio.shield(ended))
+            reason = await not_ready() if not_ready else None
+        if reason is None and process.returncode is None and not self.leaving.is_set():
+            self._change(state="ready", detail="")
+            self.ready.set()
+            self._was_ready |= not_ready is not None
+        return await ended
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        environment = {
+            **os.environ,
+            **self.part.environment,
+            **self._marker,
+            SUPERVISOR: str(os.getpid()),
+            RESTARTS: str(self.status.restarts),
+            # setproctitle (vLLM uses it) would overwrite the environment the marker is read from.
+            "SPT_NOENV": "1",
+            "PYTHONUNBUFFERED": "1",
+            # A folder called `services` or `learner` where the user stands must not be imported.
+            "PYTHONSAFEPATH": "1",
+        }
+        output = self.file.open(self.part.argv)
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self.part.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=die_with(os.getpid()),
+            )
+        finally:
+            os.close(output)
+
+    def _terminate(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+
+    def _change(self, **changes: Any) -> None:
+        before = self.status
+        self.status = replace(before, **changes)
+        if self.status != before:
+            self._rules.watch(self.status)
+
+
+async def _at_most(seconds: float, awaitable: Any) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(awaitable, seconds)

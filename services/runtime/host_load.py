@@ -1,0 +1,91 @@
+"""How busy this Linux machine is: idle cores, free memory, and the memory of a process tree."""
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
+CGROUPS = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
+"""Limit and use of a container's memory, in version 2 and 1."""
+
+
+def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that processes here can still take: of the machine, or of this container's limit where
+    that leaves less. What the page cache holds counts as free."""
+    meminfo = (proc / "meminfo").read_text()
+    free = int(re.findall(r"MemAvailable: +(\d+)", meminfo)[0]) * 1024
+    for limit, used in CGROUPS:
+        try:
+            left = int((cgroup / limit).read_text()) - int((cgroup / used).read_text())
+            stat = ((cgroup / used).parent / "memory.stat").read_text()
+        except (OSError, ValueError):
+            # No such file, or `max`: no limit.
+            continue
+        cached = re.findall(r"^inactive_file (\d+)", stat, re.M)
+        free = min(free, left + sum(map(int, cached)))
+    return max(0, free)
+
+
+def memory_of(pid: int) -> int:
+    """Bytes that `pid` and its descendants have in memory, without what they share with others."""
+    total = 0
+    for one in _tree(pid):
+        try:
+            _, resident, shared, *_ = map(int, Path(f"/proc/{one}/statm").read_text().split())
+        except (OSError, ValueError):
+            continue
+        total += (resident - shared) * PAGE
+    return total
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        children = [int(c) for thread in threads for c in (thread / "children").read_text().split()]
+    except OSError:
+        return
+    for child in children:
+        yield from _tree(child)
+
+
+def vllm_cores() -> list[int]:
+    """The cores that vLLM's engine computes on: those that it is bound to, else all of this
+    process."""
+    bound = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "")
+    allowed = sorted(os.sched_getaffinity(0))
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", bound):
+        return allowed
+    ranges = [[int(end) for end in one.split("-")] for one in bound.split(",")]
+    return [core for ends in ranges for core in range(ends[0], ends[-1] + 1)] or allowed
+
+
+class IdleCores:
+    """How many of some cores are idle."""
+
+    def __init__(self, cores: Sequence[int], proc: Path = Path("/proc")) -> None:
+        self._names = {f"cpu{core}" for core in cores}
+        self._proc = proc
+        self._before = self._idle(), time.monotonic()
+
+    def since_last(self) -> float:
+        """Cores that were idle on average since this was asked last."""
+        idle, now = self._idle(), time.monotonic()
+        before, at = self._before
+        self._before = idle, now
+        return min(float(len(self._names)), (idle - before) / max(now - at, 1e-3))
+
+    def _idle(self) -> float:
+        """Seconds that the cores have been idle since boot, all added."""
+        lines = (line.split() for line in (self._proc / "stat").read_text().splitlines())
+        return sum(
+            (int(fields[4]) + int(fields[5])) / TICKS
+            for fields in lines
+            if fields[0] in self._names
+        )

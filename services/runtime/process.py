@@ -1,0 +1,158 @@
+"""Processes that must not outlive what started them, and an exact way to end those that did.
+
+Linux only. Two independent guards, because each has a gap the other closes:
+
+* `PR_SET_PDEATHSIG` (prctl(2)): the kernel kills a child when the thread that forked it ends. Every
+  process of Headrace sets it, as a `preexec_fn` (`die_with`) or as its first call
+  (`die_with_parent`).
+* a marker in the environment, inherited by all descendants: `kill_marked` finds and kills whatever
+  a dead supervisor left, grandchildren and re-parented processes included.
+
+Never signals a process by name, nor by a bare pid: a pid may belong to somebody else by the time a
+signal arrives, so every kill here goes through a pidfd that was opened before the check.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+# `headrace up` gives its children these; see services.launch.
+INSTANCE = "HEADRACE_INSTANCE"
+PART = "HEADRACE_PART"
+SUPERVISOR = "HEADRACE_SUPERVISOR"
+RESTARTS = "HEADRACE_RESTARTS"
+
+_PR_SET_PDEATHSIG = 1
+# Loaded at import: between fork and exec nothing may take the dynamic loader's lock.
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _set_death_signal() -> None:
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends. The first call of a child's main.
+
+    The signal is tied to the *thread* that started this process, and holds until the calling thread
+    ends: call it from the main thread. A parent that ended before this call cannot signal any
+    more; under `headrace up` that shows as a chain of parents that no longer leads to the
+    supervisor, and the process exits at once with code 1.
+    """
+    _set_death_signal()
+    supervisor = os.environ.get(SUPERVISOR, "")
+    if supervisor.isdigit() and not _descends_from(int(supervisor)):
+        sys.stderr.write(f"headrace up (pid {supervisor}) has ended, and so does this process\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def die_with(parent: int) -> Callable[[], None]:
+    """A `preexec_fn` for `subprocess.Popen`: the child dies with `parent`, the caller's own pid.
+
+    For programs that cannot call `die_with_parent` themselves. Start the child from a thread that
+    lives as long as the child should.
+    """
+
+    def prepare() -> None:
+        _set_death_signal()
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return prepare
+
+
+def started_at(pid: int) -> int | None:
+    """When `pid` started, in clock ticks since boot: with the pid, it names one process for ever.
+
+    None if there is no such process, or only its unreaped remains (a zombie).
+    """
+    fields = _stat(pid)
+    if fields is None or fields[0] == "Z":
+        return None
+    return int(fields[19])
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of proc(5)'s stat from the third (state) on; the second may hold any character."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return text[text.rindex(")") + 2 :].split()
+
+
+def _descends_from(ancestor: int) -> bool:
+    pid = os.getpid()
+    while pid > 0:
+        if pid == ancestor:
+            return True
+        fields = _stat(pid)
+        if fields is None:
+            return False
+        pid = int(fields[1])
+    return False
+
+
+def _carries(pid: int, marker: Mapping[str, str]) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return {f"{name}={value}".encode() for name, value in marker.items()} <= set(
+        environment.split(b"\0")
+    )
+
+
+def marked(marker: Mapping[str, str]) -> list[int]:
+    """The pids of all living processes whose environment, as of their exec, holds `marker`."""
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return sorted(pid for pid in pids if pid != os.getpid() and _carries(pid, marker))
+
+
+def kill_marked(marker: Mapping[str, str], within: float = 10.0) -> tuple[list[int], list[int]]:
+    """Kill every process that carries `marker`, again until none is left.
+
+    Returns the pids that were killed, and those that still live after `within` seconds (a process
+    stuck in the kernel, as under a failed GPU driver). An empty marker would match everything:
+    ValueError.
+    """
+    if not marker:
+        raise ValueError("kill_marked needs a marker: an empty one matches every process")
+    killed: set[int] = set()
+    deadline = time.monotonic() + within
+    while pids := marked(marker):
+        pidfds = {pid: pidfd for pid in pids if (pidfd := _kill(pid, marker)) is not None}
+        for pid, pidfd in pidfds.items():
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            # A zombie has ended, too.
+            if poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                killed.add(pid)
+            os.close(pidfd)
+        if time.monotonic() >= deadline:
+            break
+    return sorted(killed), marked(marker)
+
+
+def _kill(pid: int, marker: Mapping[str, str]) -> int | None:
+    """SIGKILL to `pid` if it carries `marker`; its pidfd. That is opened before the check, and the
+    signal goes to it: if another process got the pid meanwhile, nobody is killed."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    if _carries(pid, marker):
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            return pidfd
+    os.close(pidfd)
+    return None

@@ -1,0 +1,143 @@
+"""The store's whole content, out of one Redis and into another: for backups.
+
+What belongs to one run is read at one moment, so that a run comes back as if its processes had all
+been killed then. Leases come back, too, and lapse by themselves. Locks and heartbeats do not.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Literal
+
+import msgspec
+from redis.exceptions import ResponseError
+
+from services.contracts.records import RunState
+from services.store.keys import (
+    API_KEYS,
+    DATASET_NAMES,
+    DATASETS,
+    POOL_PARTS_KEPT,
+    POOLS,
+    RESTORING,
+    RUN_PARTS,
+    RUNS,
+    SCHEMA,
+    pool_key,
+    run_key,
+)
+from services.store.runs import queue_score
+from services.store.scripts import Noun
+
+BY_FIELD = ("blobs",)
+"""Hashes that may grow beyond what Redis takes in one piece (512 MB): groups that wait."""
+FIELDS_AT_ONCE = 64
+SHARED = (SCHEMA, DATASETS, DATASET_NAMES, API_KEYS)
+
+
+class Dump(msgspec.Struct, frozen=True):
+    """Some keys at one moment."""
+
+    of: Literal["run", "pool", "shared"]
+    name: str
+    """The run's id, the pool's name, or the key."""
+    dumps: dict[str, bytes] = {}
+    """By key, in Redis' own form, which carries a checksum and its version."""
+    hashes: dict[str, dict[bytes, bytes]] = {}
+    """By key, field by field."""
+    created: float = 0.0
+    """Of a run: its place in the list of all."""
+
+
+class NotEmpty(RuntimeError):
+    """There is something where a backup should go."""
+
+
+class Unreadable(RuntimeError):
+    """This Redis does not take what another one has written."""
+
+
+class Dumps(Noun):
+    """Reads and writes the whole store."""
+
+    async def read(self) -> AsyncIterator[Dump]:
+        """All there is: pools, runs, oldest first, datasets and API keys."""
+        pools = sorted(name.decode() for name in await self._redis.smembers(POOLS))
+        listed = await self._redis.zrange(RUNS, 0, -1, withscores=True)
+        for name in pools:
+            keys = [pool_key(name, part) for part in POOL_PARTS_KEPT]
+            yield await self._dump("pool", name, keys)
+        for id, created in listed:
+            keys = [run_key(id.decode(), part) for part in RUN_PARTS]
+            yield await self._dump("run", id.decode(), keys, float(created))
+        for key in SHARED:
+            yield await self._dump("shared", key, [key])
+
+    async def _dump(
+        self, of: Literal["run", "pool", "shared"], name: str, keys: list[str], created: float = 0.0
+    ) -> Dump:
+        apart = [i for i, key in enumerate(keys, 1) if key.rpartition(":")[2] in BY_FIELD]
+        reply = await self._scripts.run("dump", keys, list(apart))
+        dumps, hashes = {}, {}
+        for i, (key, found) in enumerate(zip(keys, reply, strict=True), 1):
+            if found and i in apart:
+                hashes[key] = dict(zip(found[::2], found[1::2], strict=True))
+            elif found:
+                dumps[key] = found
+        return Dump(of, name, dumps, hashes, created)
+
+    async def begin(self, backup: str) -> None:
+        """Claim an empty store for the restoring of `backup`; one that broke off goes on. Raises
+        NotEmpty."""
+        claimed = await self._redis.get(RESTORING)
+        if claimed is not None and claimed.decode() == backup:
+            return
+        runs = await self._redis.zcard(RUNS)
+        datasets = await self._redis.hlen(DATASET_NAMES)
+        if runs or datasets or claimed:
+            held = f"{runs} runs and {datasets} datasets" if runs or datasets else "half a backup"
+            raise NotEmpty(f"this Redis holds {held}; a backup goes into an empty one")
+        await self._redis.set(RESTORING, backup)
+
+    async def write(self, part: Dump) -> None:
+        """Put back one part; the same again does no harm. Pools have to come last, so that nobody
+        begins with a run that is not there yet. Raises Unreadable."""
+        for key, dump in part.dumps.items():
+            try:
+                await self._redis.restore(key, 0, dump, replace=True)
+            except ResponseError as error:
+                if "DUMP payload" not in str(error):
+                    raise
+                raise Unreadable(
+                    f"{key} was written by a newer Redis than this one, or is damaged: restore "
+                    "into a Redis of at least the version that it was backed up from"
+                ) from None
+        for key, fields in part.hashes.items():
+            await self._redis.delete(key)
+            items = list(fields.items())
+            for start in range(0, len(items), FIELDS_AT_ONCE):
+                await self._redis.hset(key, mapping=dict(items[start : start + FIELDS_AT_ONCE]))
+        if part.of == "run":
+            await self._redis.zadd(RUNS, {part.name: part.created})
+        if part.of == "pool":
+            await self._redis.sadd(POOLS, part.name)
+
+    async def end(self) -> None:
+        """All parts are there: every run that is not over gets its place in its pool's queue, also
+        where pool and run were read at two sides of a change."""
+        for id in await self._redis.zrange(RUNS, 0, -1):
+            fields = ("state", "pool", "created", "priority")
+            found = await self._redis.hmget(run_key(id.decode(), "run"), fields)
+            state, pool, created, priority = (text.decode() if text else "" for text in found)
+            if not state or RunState(state).final:
+                continue
+            if await self._redis.get(pool_key(pool, "active")) != id:
+                score = queue_score(float(created), int(priority or 0))
+                await self._redis.zadd(pool_key(pool, "queue"), {id: score})
+        for pool in [name.decode() for name in await self._redis.smembers(POOLS)]:
+            queue, active = pool_key(pool, "queue"), pool_key(pool, "active")
+            for id in await self._redis.zrange(queue, 0, -1):
+                if await self._redis.zscore(RUNS, id) is None:
+                    await self._redis.zrem(queue, id)
+            active_run = await self._redis.get(active)
+            if active_run and await self._redis.zscore(RUNS, active_run) is None:
+                await self._redis.delete(active)
+        await self._redis.delete(RESTORING)

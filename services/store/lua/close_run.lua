@@ -1,0 +1,26 @@
+-- Close a run that has ended: free what it holds, and reply what a run that continues it needs.
+-- Invariants: only of a run whose state is final; afterwards no learner and no worker can change
+-- anything of it (new epoch, every attempt void), each task that has not ended is in `returned`,
+-- and no payload is left. Repeating it changes nothing.
+-- O(in flight + waiting), once per run.
+-- KEYS run order returned attempts held groups blobs bytes plans tries lineages evaluation...
+-- Reply {} where the run has not ended, else {[committed_step, checkpoint],
+-- [position, epoch, rows, index], lineages, open tasks in the run's order}
+local run, order, returned, attempts, held, groups, blobs, bytes, plans, tries, lineages = unpack(KEYS)
+if not final(redis.call('HGET', run, 'state')) then return {} end
+redis.call('HINCRBY', run, 'epoch', 1)
+for _, record in ipairs(redis.call('HVALS', held)) do
+  put_back(returned, string.match(record, '^(%S+)'))
+end
+for _, entry in ipairs(redis.call('XRANGE', groups, '-', '+')) do
+  put_back(returned, entry[2][2])
+  remove_group(groups, blobs, bytes, entry[1], entry[2][2])
+end
+redis.call('DEL', attempts, held, blobs, bytes, plans, tries)
+for i = 12, #KEYS do redis.call('DEL', KEYS[i]) end
+return {
+  redis.call('HMGET', run, 'committed_step', 'checkpoint'),
+  redis.call('HMGET', order, 'position', 'epoch', 'rows', 'index'),
+  redis.call('LRANGE', lineages, 0, -1),
+  redis.call('ZRANGE', returned, 0, -1),
+}

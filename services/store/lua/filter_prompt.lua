@@ -1,0 +1,26 @@
+-- Note whether the task that an attempt holds lay outside the bounds of the run's prompt filter, and
+-- filter its row once so many of the row's tasks in a row did.
+-- Invariants: only the attempt that holds a task notes it; a task counts once for its row, as its last
+-- attempt noted it, and not at all once a later one of the row has; no more than the share of the
+-- rows is filtered, and no row whose task lies inside. `filtered_prompts` in the order counts them.
+-- KEYS attempts held order prompt_filter   ARGV attempt row outside passes max_share
+-- A row is noted as 'passes before this task:position of the task:outside:filtered'.
+-- Reply 1 the row is filtered, 0 it is not, or the attempt is not held
+local attempts, held, order, prompt_filter = unpack(KEYS)
+local row, outside, passes, max_share = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+if not redis.call('ZSCORE', attempts, ARGV[1]) then return 0 end
+local position = tonumber(position_of(redis.call('HGET', held, ARGV[1])))
+local note = redis.call('HGET', prompt_filter, row) or '0:-1:0:0'
+local before, at, was_outside, was_filtered = string.match(note, '^(%d+):(-?%d+):(%d):(%d)$')
+before, at, was_filtered = tonumber(before), tonumber(at), tonumber(was_filtered)
+if position < at then return was_filtered end
+if position > at then before = was_outside == '1' and before + 1 or 0 end
+local o = redis.call('HMGET', order, 'filtered_prompts', 'dataset_rows')
+local others = tonumber(o[1] or '0') - was_filtered
+local filtered = 0
+-- A share of 0.29 times 100 rows is a little less than 29 as a double.
+local limit = math.floor(max_share * tonumber(o[2]) + 1e-6)
+if outside == '1' and before + 1 >= passes and others < limit then filtered = 1 end
+redis.call('HSET', order, 'filtered_prompts', others + filtered)
+redis.call('HSET', prompt_filter, row, table.concat({before, position, outside, filtered}, ':'))
+return filtered

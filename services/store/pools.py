@@ -1,0 +1,53 @@
+"""Pools: who their learner is, and what their queued runs wait for."""
+
+from typing import Any
+
+from services.contracts.records import Queue
+from services.store.keys import pool_key
+from services.store.runs import Runs
+from services.store.scripts import Noun, Scripts
+
+LOCK_SECONDS = 10.0
+"""How long a pool's learner keeps its lock without prolonging it."""
+
+
+class Pools(Noun):
+    """One lock per pool: the token of its learner, for as long as that prolongs it."""
+
+    def __init__(self, redis: Any, scripts: Scripts, runs: Runs) -> None:
+        super().__init__(redis, scripts)
+        self._runs = runs
+
+    async def queue(self, pool: str) -> Queue:
+        """What the queued runs of a pool wait for."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.get(pool_key(pool, "active"))
+            pipe.zrange(pool_key(pool, "queue"), 0, -1)
+            pipe.exists(pool_key(pool, "learner"))
+            active, waiting, learner = await pipe.execute()
+        (run,) = await self._runs.summaries([active.decode()]) if active else [None]
+        return Queue(run, [id.decode() for id in waiting], bool(learner))
+
+    async def lock(self, pool: str, token: str, seconds: float) -> str:
+        """Become a pool's learner: '' where that worked, else the holder's token."""
+        key = pool_key(pool, "learner")
+        if await self._redis.set(key, token, nx=True, px=int(seconds * 1000)):
+            return ""
+        holder = await self._redis.get(key)
+        if holder is None:
+            return await self.lock(pool, token, seconds)
+        # Ours already: the reply that said so was lost, and the client asked again.
+        return "" if holder.decode() == token else str(holder.decode())
+
+    async def lock_seconds(self, pool: str) -> float:
+        """How long the lock lasts unless it is prolonged."""
+        return float(await self._redis.pttl(pool_key(pool, "learner"))) / 1000
+
+    async def prolong(self, pool: str, token: str, seconds: float) -> bool:
+        """Keep the lock. False: it is someone else's, or lapsed."""
+        keys = [pool_key(pool, "learner")]
+        return bool(await self._scripts.run("compare_expire", keys, [token, int(seconds * 1000)]))
+
+    async def unlock(self, pool: str, token: str) -> None:
+        """Give the lock up."""
+        await self._scripts.run("compare_delete", [pool_key(pool, "learner")], [token])

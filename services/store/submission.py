@@ -1,0 +1,82 @@
+"""What `submit.lua` writes for a new run: its fields, and the order of its tasks. Pure."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from services.contracts.records import RunRecord
+
+ORDER = ("position", "epoch", "rows", "index")
+"""The cursor of a run's order: the parts of its next task's `TaskPosition`."""
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """What a run that continues another one takes over."""
+
+    run: str
+    step: int
+    checkpoint: str | None
+    order: dict[str, int]
+    """By the names in ORDER; empty where the run never sampled."""
+    lineages: list[str]
+    open: list[str]
+    """Tasks that have not ended."""
+
+
+def submission(
+    record: RunRecord, rows: int, ended: EndedRun | None, filters: dict[bytes, bytes] | None
+) -> list[str]:
+    """The arguments of `submit.lua`. `rows`: of the run's dataset. `filters`: what the run that is
+    continued has noted of these rows (see `filter_prompt.lua`); None where it had another dataset.
+    """
+    config = record.config
+    fields: dict[str, Any] = record.model_dump(mode="json")
+    fields["dataset"] = config["data"]["dataset"]
+    order: dict[str, int] = {}
+    returned: list[str] = []
+    cancelled: list[str] = []
+    lineages: list[str] = []
+    notes: dict[str, str] = {}
+    if record.kind == "rl":
+        batch = config["algorithm"]["prompts_per_step"]
+        fields |= {name: config["rollout"][name] for name in ("max_staleness", "stream_bytes")}
+        fields["batch"] = batch
+        order = dict(zip(ORDER, (0, 0, rows, 0), strict=True))
+        if ended is not None and ended.order:
+            # Positions go on, so that they name one task of the whole lineage.
+            order["position"] = ended.order["position"]
+            lineages = ended.lineages
+            if filters is None:
+                # What was open points into rows of another dataset.
+                cancelled = ended.open
+            else:
+                order, returned = dict(ended.order), ended.open
+                notes = {row.decode(): note.decode() for row, note in filters.items()}
+        order |= {
+            "dataset_rows": rows,
+            "batch": batch,
+            "base_position": order["position"],
+            "base_step": record.committed_step,
+            "last_finished": order["position"],
+            "filtered_prompts": sum(note.endswith(":1") for note in notes.values()),
+        }
+        if dynamic := config["algorithm"].get("dynamic_sampling"):
+            order["filtered_limit"] = dynamic["max_filtered"] * batch
+    written = {name: text_of(value) for name, value in fields.items() if value is not None}
+    return [
+        json.dumps(written),
+        json.dumps({name: str(value) for name, value in order.items()}),
+        json.dumps(returned),
+        json.dumps(cancelled),
+        f"run {record.resume_from} used another dataset",
+        json.dumps(lineages),
+        json.dumps(notes),
+    ]
+
+
+def text_of(value: Any) -> str:
+    """A field's value as Redis keeps it."""
+    if isinstance(value, bool):
+        return str(int(value))
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)

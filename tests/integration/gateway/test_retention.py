@@ -1,0 +1,135 @@
+"""What finished runs keep on the data volume, and how much it is."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from services.contracts.records import RunState, RunSummary, WorkerRecord
+from services.gateway.retention import prune, unneeded
+from services.gateway.settings import GatewaySettings
+from services.store import Store
+from tests.integration.gateway.servers import GatewayProcess, InStore, RedisServer
+from tests.integration.launch.conditions import eventually
+
+pytestmark = pytest.mark.usefixtures("sums")
+
+
+def fill(data: Path, run: str) -> Path:
+    """A run's folder: three weight versions of 10 bytes, three checkpoints of 100."""
+    folder = data / "runs" / run
+    for number in (1, 2, 3):
+        files = {
+            f"weights/v{number:06d}-9f3a1c.safetensors": 10,
+            f"checkpoints/step-{number:06d}-9f3a1c/model.safetensors": 100,
+        }
+        for name, size in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(b"w" * size)
+            os.utime(folder / name, (number, number))
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def ended(run: str = "r", checkpoint: int = 3) -> RunSummary:
+    return RunSummary(
+        id=run,
+        name=run,
+        pool="default",
+        kind="rl",
+        state=RunState.SUCCEEDED,
+        created=0.0,
+        checkpoint=f"runs/{run}/checkpoints/step-{checkpoint:06d}-9f3a1c",
+    )
+
+
+def test_a_finished_run_loses_its_weight_versions_and_keeps_its_checkpoints(
+    tmp_path: Path,
+) -> None:
+    folder = fill(tmp_path, "r")
+
+    freed = prune(unneeded(tmp_path, ended(), GatewaySettings(), set()))
+
+    assert freed == 30
+    assert names(folder / "weights") == []
+    assert len(names(folder / "checkpoints")) == 3
+    assert prune(unneeded(tmp_path, ended(), GatewaySettings(), set())) == 0
+
+
+def test_more_weight_versions_may_be_kept_than_there_are(tmp_path: Path) -> None:
+    fill(tmp_path, "r")
+
+    assert unneeded(tmp_path, ended(), GatewaySettings(keep_finished_weights=4), set()) == []
+
+
+def test_what_a_killed_process_left_unfinished_is_deleted(tmp_path: Path) -> None:
+    folder = fill(tmp_path, "r")
+    (folder / "checkpoints/.step-000004-9f3a1c").mkdir()
+    (folder / "weights/.v000004-9f3a1c.safetensors.x").write_bytes(b"w")
+
+    prune(unneeded(tmp_path, ended(), GatewaySettings(keep_finished_weights=3), set()))
+
+    left = names(folder / "weights") + names(folder / "checkpoints")
+    assert len(left) == 6
+    assert not [name for name in left if name.startswith(".")]
+
+
+def test_a_weight_version_that_a_worker_needs_stays(tmp_path: Path) -> None:
+    folder = fill(tmp_path, "r")
+
+    prune(
+        unneeded(
+            tmp_path, ended(), GatewaySettings(), {"runs/r/weights/v000002-9f3a1c.safetensors"}
+        )
+    )
+
+    assert names(folder / "weights") == ["v000002-9f3a1c.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "current", "left"), [(1, 3, [3]), (2, 3, [2, 3]), (1, 1, [1]), (2, 1, [1, 3])]
+)
+def test_the_current_checkpoint_and_the_newest_stay(
+    tmp_path: Path, keep: int, current: int, left: list[int]
+) -> None:
+    folder = fill(tmp_path, "r")
+    settings = GatewaySettings(keep_finished_weights=1, keep_finished_checkpoints=keep)
+
+    freed = prune(unneeded(tmp_path, ended(checkpoint=current), settings, set()))
+
+    assert names(folder / "checkpoints") == [f"step-{number:06d}-9f3a1c" for number in left]
+    assert names(folder / "weights") == ["v000003-9f3a1c.safetensors"]
+    assert freed == 20 + 100 * (3 - keep)
+
+
+def test_sizes_are_shown_and_the_gateway_deletes_what_is_not_needed(
+    api: httpx.Client, submit: Any, in_store: InStore, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    over, live = submit(pool="a").json()["id"], submit(pool="b").json()["id"]
+    needed = WorkerRecord(
+        id="w", pool="default", host="h", pid=1, state="idle",
+        files=[f"runs/{over}/weights/v000001-9f3a1c.safetensors"],
+    )  # fmt: skip
+    folders = [fill(tmp_path / "data", run) for run in (over, live)]
+
+    async def end(store: Store) -> None:
+        await store.workers.heartbeat(needed)
+        await store.runs.set_state(over, RunState.SUCCEEDED, "")
+
+    in_store(end)
+    other = GatewayProcess(tmp_path / "data", redis_server.url, HEADRACE_KEEP_FINISHED_SECONDS="1")
+    try:
+        eventually(lambda: len(names(folders[0] / "weights")) == 1, within=20)
+        listed = httpx.get(f"{other.url}/v1/runs", params={"limit": 2}).json()["runs"]
+        shown = httpx.get(f"{other.url}/v1/runs/{live}").json()
+    finally:
+        other.stop()
+
+    assert len(names(folders[1] / "weights")) == 3, "of a run that is not over"
+    assert {run["id"]: run["disk_bytes"] for run in listed} == {live: 330, over: 310}
+    assert shown["disk_bytes"] == 330

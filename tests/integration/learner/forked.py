@@ -1,0 +1,88 @@
+"""Learners forked from a process that has already imported torch and transformers.
+
+The imports take five seconds of a core, and the tests of this folder start about sixty processes.
+"""
+
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+
+from learner.store import pool_lock
+from services.launch.options import free_ports
+from services.runtime.process import die_with
+
+ROOT = Path(__file__).parents[3]
+LOCK_SECONDS = 2.0
+"""The successor of a killed learner waits for this long, in place of ten seconds."""
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        "learner.rl",
+        "learner.midtrain",
+        "transformers.models.llama.modeling_llama",
+        "tests.integration.learner.forked",
+        # The parent's main module, which a child of multiprocessing imports.
+        "pytest",
+    ]
+)
+
+
+class Learner:
+    """A process that runs `python -m` with `command`; used like a `subprocess.Popen`."""
+
+    def __init__(self, command: tuple[str, ...], environment: dict[str, str], log: Path) -> None:
+        self._process = CONTEXT.Process(target=_run, args=(command, environment, log), daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, f"has not ended within {timeout} s"
+        return self._process.exitcode
+
+    async def stopped(self) -> bool:
+        """Whether SIGSTOP has stopped it: the state in proc(5)."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def import_once() -> None:
+    """Return when everything is imported, and learners start at once."""
+    process = CONTEXT.Process()
+    process.start()
+    process.join()
+
+
+def rank_variables(ranks: int) -> list[dict[str, str]]:
+    """What torchrun sets in the environment of each of several ranks."""
+    if ranks == 1:
+        return [{}]
+    (port,) = free_ports("127.0.0.1", 1)
+    size = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [{"RANK": str(n), "LOCAL_RANK": str(n)} | size | master for n in range(ranks)]
+
+
+def _run(command: tuple[str, ...], environment: dict[str, str], log: Path) -> None:
+    die_with(os.getppid())()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(ROOT)
+    pool_lock.LOCK_SECONDS = LOCK_SECONDS  # type: ignore[attr-defined]
+    with log.open("a") as file:
+        os.dup2(file.fileno(), 2)
+    module, *sys.argv[1:] = command
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,0 +1,154 @@
+"""Batches are formed from what is in the stream at that moment: a real Redis, no training."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from learner.coordinate.coordinator import Coordinator
+from learner.distributed import Ranks
+from learner.optim.optimizers import Optimizers
+from learner.report.reward_metrics import outcome_sums
+from learner.state import Progress, TrainingState
+from learner.store.pool_lock import StoreThread
+from learner.store.run_store import RunStore
+from services.contracts.config import RLConfig, parse_config
+from services.contracts.records import WorkerRecord
+from services.settings import Settings
+from services.store import Store
+from services.store.prompts import Lease
+from services.volume import Volume
+from tests.integration.learner.conftest import Place
+from tests.integration.learner.test_runs import add_sums, rl, submit
+from tests.unit.learner.policies import state_of, tiny_model, trajectory_group
+
+VERSION = 3
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+@dataclass
+class Scene:
+    """A run at VERSION with max_staleness 1 and batches of two."""
+
+    store: Store
+    run: RunStore
+    coordinator: Coordinator
+    state: TrainingState
+    data: Path
+
+    async def lease(self, count: int, version: int = VERSION) -> list[Lease]:
+        granted = await self.store.prompts.lease(
+            "r",
+            worker="w",
+            lineage=self.run.lineage,
+            version=version,
+            count=count,
+            ttl=60,
+            reserve_bytes=100,
+        )
+        assert len(granted.leases) == count, granted
+        return granted.leases
+
+    async def complete(self, lease: Lease, version: int = VERSION) -> None:
+        assert await self.store.prompts.complete(
+            "r", lease.attempt, min_version=version, lineage=self.run.lineage, blob=b"group"
+        )
+
+    async def next_batch(self) -> list[int]:
+        command = await asyncio.to_thread(self.coordinator.next_command)
+        assert command.kind == "train"
+        return sorted(
+            position for part in command.minibatches for share in part for position in share
+        )
+
+
+@pytest.fixture
+async def scene(place: Place, store: Store) -> AsyncIterator[Scene]:
+    await add_sums(store, place.data)
+    raw = rl(
+        model={"path": "org/model"},
+        algorithm={"prompts_per_step": 2, "samples_per_prompt": 2},
+        rollout={"max_staleness": 1},
+    )
+    await submit(store, "r", raw)
+    config = parse_config(raw)
+    assert isinstance(config, RLConfig)
+    record = await store.runs.get("r")
+    assert record is not None
+    stop = threading.Event()
+    settings = Settings.model_validate({"redis_url": place.redis_url, "data": place.data})
+    with StoreThread(settings, stop) as thread:
+        run = RunStore(thread, record)
+        await asyncio.to_thread(run.acquire)
+        loaded = tiny_model()
+        progress = Progress("r", VERSION, VERSION, [(run.lineage, 0)], "org/model")
+        optimizers = Optimizers(loaded.model, config.optimizer)
+        state = state_of(loaded, optimizers, progress=progress)
+        coordinator = Coordinator(config, 30, ALONE, run, Volume(place.data), state, stop)
+        await asyncio.to_thread(coordinator.begin)
+        yield Scene(store, run, coordinator, state, place.data)
+        await asyncio.to_thread(coordinator.close)
+
+
+async def warnings(scene: Scene) -> list[str]:
+    events = await scene.store.events.read("r", "0")
+    return [str(event.data["message"]) for event in events if event.kind == "warning"]
+
+
+async def test_a_damaged_version_that_no_worker_can_load_is_published_again(scene: Scene) -> None:
+    async def warned() -> list[str]:
+        await asyncio.to_thread(scene.coordinator._warn_of_wait, "groups", 60.0)
+        return await warnings(scene)
+
+    worker = WorkerRecord(id="w", pool="default", host="h", pid=1, state="generating")
+    await scene.store.workers.heartbeat(worker.model_copy(update={"state": "starting"}))
+    assert await warned() == [], "a worker that starts is no trouble"
+    await scene.store.workers.heartbeat(worker)
+    assert await warned() == ["waiting for groups for 60 s: w is generating"]
+    (file,) = (scene.data / "runs/r/weights").glob("v000003-*.safetensors")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:100])
+    await scene.store.workers.heartbeat(worker.model_copy(update={"error": "cannot load it"}))
+
+    _, waiting, again = await warned()
+
+    assert waiting == "waiting for groups for 60 s: w: cannot load it"
+    assert again.startswith("version 3 is published again: ")
+    await asyncio.to_thread(scene.coordinator._publisher.wait)
+    assert file.read_bytes() == whole
+
+
+async def test_groups_completed_while_a_batch_is_formed_are_in_it_or_requeued(scene: Scene) -> None:
+    """The first two are read; then an older one comes, which has its last chance, and one that has
+    had it."""
+    fresh = await scene.lease(2)
+    (last_chance,) = await scene.lease(1, version=VERSION - 1)
+    (too_late,) = await scene.lease(1)
+    for lease in fresh:
+        await scene.complete(lease)
+    planner = scene.coordinator._planner
+    planner._selection.arrive(await asyncio.to_thread(planner._read, 1.0))
+    await scene.complete(last_chance, VERSION - 1)
+    await scene.complete(too_late, VERSION - 2)
+
+    assert await scene.next_batch() == [fresh[0].task, last_chance.task]
+
+    (again,) = await scene.lease(1)
+    assert again.task == too_late.task
+
+
+async def test_the_alarm_is_raised_where_batches_without_any_reward_begin(scene: Scene) -> None:
+    for step, rewards in enumerate(([0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]), VERSION + 1):
+        scene.state.progress = replace(scene.state.progress, step=step)
+        sums = outcome_sums([trajectory_group(list(rewards))], 2)
+        metrics = {"train/updates": 1.0}
+        await asyncio.to_thread(scene.coordinator.report, metrics, sums, [])
+
+    assert [text.partition(":")[0] for text in await warnings(scene)] == [
+        "every reward of step 4 is 0",
+        "every reward of step 7 is 0",
+    ]

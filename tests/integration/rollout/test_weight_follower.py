@@ -1,0 +1,223 @@
+"""Following versions whose files come and go: a real Redis, real files, the scripted server."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+from safetensors.numpy import save_file
+
+from rollout.aio import end
+from rollout.vllm.client import PolicyClient
+from rollout.vllm.server import VLLMFailed, VLLMServer
+from rollout.vllm.weight_follower import Follower
+from services.contracts.weights import WeightFile, WeightManifest
+from services.launch import Stack, UpOptions
+from services.store import Store
+from services.volume import Volume, checksum
+from tests.integration.rollout.test_server import make_server
+from tests.integration.store.scene import RUN, record
+from tests.served import live_version
+
+LINEAGE = "aaa"
+
+
+@dataclass
+class Learner:
+    """Publishes versions of one run."""
+
+    store: Store
+    root: Path
+    epoch: int = 0
+    lineage: str = LINEAGE
+
+    def name(self, version: int) -> str:
+        return f"runs/{RUN}/weights/v{version:06d}-{self.lineage}.safetensors"
+
+    async def publish(
+        self, version: int, file: bool = True, announce: bool = True
+    ) -> WeightManifest:
+        """A version; without `file`, one that is gone already; without `announce`, one that no
+        worker hears of."""
+        path = self.root / self.name(version)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"weight": np.full((2, 4), version, np.float32)}, path)
+        listed = WeightFile(self.name(version), path.stat().st_size, checksum(path))
+        if not file:
+            path.unlink()
+        model = f"runs/{RUN}/model"
+        manifest = WeightManifest(RUN, version, self.lineage, "full", [listed], 1, model)
+        if announce:
+            await self.store.weights.publish(self.epoch, manifest, keep=64)
+        return manifest
+
+
+@dataclass
+class Scene:
+    learner: Learner
+    follower: Follower
+    server: VLLMServer
+    policy: PolicyClient
+    changed: asyncio.Event
+    told: list[list[str]]
+    """The files that each heartbeat of the follower's asking named."""
+    following: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def follow(self) -> None:
+        self.following.append(asyncio.create_task(self.follower.follow()))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                await self.changed.wait()
+                self.changed.clear()
+
+    async def until_live(self, version: int) -> None:
+        def is_live() -> bool:
+            live = self.follower.live
+            return live is not None and live.version == version
+
+        await self.until(is_live)
+
+
+@asynccontextmanager
+async def following(
+    stack: Stack, data: Path, volume: Volume, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Scene]:
+    """A learner that publishes to `data`, and a follower that reads `volume`."""
+    server = make_server(folder, monkeypatch)
+    store = Store.from_url(stack.redis_url)
+    await store.runs.submit(record())
+    learner = Learner(store, data, await store.runs.acquire(RUN, LINEAGE))
+    policy = await server.start()
+    told: list[list[str]] = []
+
+    async def heartbeat() -> None:
+        told.append(follower.files)
+
+    changed = asyncio.Event()
+    follower = Follower(RUN, "me", store, volume, policy, "keep", changed.set, heartbeat)
+    scene = Scene(learner, follower, server, policy, changed, told)
+    yield scene
+    await end(scene.following)
+    await policy.close()
+    await server.stop()
+    await store.close()
+
+
+@pytest.fixture
+async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    data = tmp_path / "data"
+    options = UpOptions(data=data, parts=frozenset({"redis"}), redis_port=0)
+    with Stack(options) as stack:
+        async with following(stack, data, Volume(data), tmp_path, monkeypatch) as scene:
+            yield scene
+
+
+async def test_a_server_that_hangs_in_an_update_fails_at_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.learner.publish(0)
+    monkeypatch.setattr(scene.policy, "control_seconds", 0.5)
+    os.kill(scene.server.pid, signal.SIGSTOP)
+
+    # The worker restarts it then: not after the tries that a broken connection is worth.
+    async with asyncio.timeout(20):
+        with pytest.raises(VLLMFailed, match="has not answered /pause for"):
+            await scene.follower.follow()
+
+
+async def test_a_heartbeat_names_a_file_before_it_is_fetched(scene: Scene) -> None:
+    learner = scene.learner
+    scene.follow()
+    await learner.publish(0)
+    await scene.until_live(0)
+    await learner.publish(1)
+    await scene.until_live(1)
+
+    # While version 1 is loaded, version 0 is what the server would go back to.
+    assert scene.told == [[learner.name(0)], [learner.name(1), learner.name(0)]]
+    assert scene.follower.files == [learner.name(1)]
+
+
+async def test_a_late_worker_loads_only_the_newest_version(scene: Scene) -> None:
+    for version in range(3):
+        await scene.learner.publish(version, file=False)
+    await scene.learner.publish(3)
+    scene.follow()
+    await scene.until_live(3)
+    assert scene.follower.healthy
+    assert scene.told == [[scene.learner.name(3)]]
+
+
+async def test_a_worker_stays_healthy_when_an_overtaken_version_is_gone(scene: Scene) -> None:
+    scene.follow()
+    await scene.learner.publish(0)
+    await scene.until_live(0)
+    # The file goes between the look at the stream and the fetch.
+    told = scene.follower._heartbeat
+
+    async def overtaken() -> None:
+        scene.follower._heartbeat = told
+        (scene.learner.root / scene.learner.name(1)).unlink()
+        await scene.learner.publish(2)
+        await told()
+
+    scene.follower._heartbeat = overtaken
+    await scene.learner.publish(1)
+    await scene.until_live(2)
+    await scene.until(lambda: scene.follower.healthy)
+    assert await live_version(scene.policy.socket) == "aaa:2"
+
+
+async def test_a_missing_file_of_the_newest_version_makes_the_worker_unhealthy(
+    scene: Scene,
+) -> None:
+    scene.follow()
+    await scene.learner.publish(0)
+    await scene.until_live(0)
+    await scene.learner.publish(1, file=False)
+    await scene.until(lambda: not scene.follower.healthy)
+    assert "v000001-aaa.safetensors is not on the data volume" in scene.follower.error
+
+    await scene.learner.publish(2)
+
+    await scene.until_live(2)
+    await scene.until(lambda: scene.follower.healthy)
+
+
+async def test_a_lineage_ends_at_the_fork_even_if_the_worker_missed_it(
+    scene: Scene,
+) -> None:
+    scene.follow()
+    await scene.learner.publish(1)
+    await scene.until_live(1)
+    # bbb dies before it publishes anything; of ccc, the worker was too busy to load 0 and 1.
+    for lineage in ("bbb", "ccc"):
+        epoch = await scene.learner.store.runs.acquire(RUN, lineage)
+    await Learner(scene.learner.store, scene.learner.root, epoch, "ccc").publish(2)
+
+    await scene.until_live(2)
+
+    assert scene.follower.forks == {"aaa": 0, "bbb": 0}
+
+
+async def test_a_version_of_a_newer_schema_is_refused_and_the_old_weights_stay(
+    scene: Scene,
+) -> None:
+    scene.follow()
+    await scene.learner.publish(0)
+    await scene.until_live(0)
+    newer = structs.replace(await scene.learner.publish(1, announce=False), schema=2)
+    await scene.learner.store.weights.publish(scene.learner.epoch, newer, keep=64)
+
+    await scene.until(lambda: not scene.follower.healthy)
+
+    assert "weight manifest has schema 2, this process reads 1" in scene.follower.error
+    assert await live_version(scene.policy.socket) == "aaa:0"

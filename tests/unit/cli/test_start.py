@@ -1,0 +1,51 @@
+"""A command starts quickly: what takes long to import waits until it is needed."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "fastapi",
+    "httpx",
+    "numpy",
+    "pydantic",
+    "rapidfuzz",
+    "redis",
+    "services.contracts.config",
+    "services.launch",
+    "services.store",
+    "torch",
+    "transformers",
+    "yaml",
+}
+"""Each takes 20 ms or more."""
+CLIENT = {"httpx", "pydantic"}
+"""What asking the gateway needs; typer imports pydantic for some options."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        (["--help"], set()),
+        (["recipes"], {"pydantic", "yaml"}),
+        (["runs", "--gateway", "http://127.0.0.1:1"], CLIENT),
+        (["why", "RUN", "--gateway", "http://127.0.0.1:1"], CLIENT),
+        (["submit", "grpo", "--gateway", "http://127.0.0.1:1"], CLIENT | {"yaml"}),
+        (["logs"], {"pydantic"}),
+    ],
+)
+def test_a_command_imports_nothing_heavy_that_it_does_not_need(
+    arguments: list[str], needed: set[str]
+) -> None:
+    code = f"""
+import sys
+sys.argv = ["headrace", *{arguments!r}]
+from services.cli import app
+try:
+    app()
+except SystemExit:
+    print("imported:", *sorted({HEAVY!r} & set(sys.modules)))
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(shown.stdout.splitlines()[-1].split()[1:]) <= needed

@@ -1,0 +1,58 @@
+"""The check of verifiers and references at a submission, if the reward service does not do it."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from services.gateway.dataset_check import check_verifiers
+from services.gateway.dependencies import Dependencies
+
+RAW = {"rewards": [{"verifier": "math"}]}
+
+
+def warnings_of(answer: httpx.Response | httpx.TransportError, raw: dict[str, Any]) -> list[str]:
+    """The warnings of a submission whose check ends with `answer`."""
+
+    def answered(request: httpx.Request) -> httpx.Response:
+        if isinstance(answer, httpx.TransportError):
+            raise answer
+        return answer
+
+    async def check() -> list[str]:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answered)) as http:
+            settings = SimpleNamespace(reward_url="http://reward")
+            deps = SimpleNamespace(settings=settings, http=http, volume=Path("/nowhere"))
+            return await check_verifiers(cast(Dependencies, deps), raw, {}, [])
+
+    return asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (httpx.ReadTimeout(""), "took more than 10 s"),
+        (httpx.Response(503), "answered 503"),
+        (httpx.Response(200, text="<html>"), "answered with something else than a check"),
+    ],
+    ids=["slow", "busy", "not the reward service"],
+)
+def test_a_check_that_was_not_done_is_a_warning_of_the_run(
+    answer: httpx.Response | httpx.TransportError, reason: str
+) -> None:
+    (warning,) = warnings_of(answer, RAW)
+    assert warning.startswith("rewards: the verifiers and reference answers were not checked")
+    assert reason in warning
+
+
+def test_a_run_waits_for_a_reward_service_that_is_away_without_a_warning() -> None:
+    assert warnings_of(httpx.ConnectError(""), RAW) == []
+    assert warnings_of(httpx.ConnectTimeout(""), RAW) == []
+
+
+def test_a_check_that_was_done_and_one_that_is_not_needed_are_no_warnings() -> None:
+    assert warnings_of(httpx.Response(200, json={"problems": []}), RAW) == []
+    assert warnings_of(httpx.ReadTimeout(""), {"rewards": []}) == []

@@ -1,0 +1,98 @@
+"""Rows of a run by step: cut back to where it stands, and durable before a checkpoint counts."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learner.optim.optimizers import Optimizers
+from learner.persist import jsonl as metrics_file
+from learner.persist.checkpoint import capture
+from learner.persist.checkpoint_writer import CheckpointWriter
+from learner.persist.disk_retry import Disk
+from learner.persist.jsonl import MetricsFile, SamplesFile
+from learner.state import Progress
+from services.contracts.config.optimizer import AdamW
+from tests.unit.learner.disks import Status
+from tests.unit.learner.policies import state_of, tiny_model
+
+
+def disk(root: Path) -> Disk:
+    return Disk(root, Status(), threading.Event())
+
+
+def test_a_run_that_goes_back_forgets_the_rows_of_later_steps_and_a_torn_one(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "runs/r/metrics.jsonl"
+    rows = MetricsFile(tmp_path, "r", disk(tmp_path))
+    rows.begin(0)
+    assert file.read_text() == ""
+    for row in ({"step": 1}, {"evaluation/step": 1}, {"step": 2}, {"evaluation/step": 2}):
+        rows.add(row)
+    with file.open("a") as torn:
+        torn.write('{"step": 1, "tr')
+
+    assert rows.begin(1) == {1}
+    rows.add({"step": 2, "train/grad_norm": float("inf")})
+
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [
+        {"step": 1},
+        {"evaluation/step": 1},
+        {"step": 2, "train/grad_norm": None},
+    ]
+
+
+class Recorder:
+    """What the store is told of a checkpoint, as it is told."""
+
+    committed_step = 0
+
+    def __init__(self, happened: list[str]) -> None:
+        self.happened = happened
+
+    def hold(self) -> None:
+        self.happened.append("written")
+
+    def commit(self, step: int, directory: str) -> None:
+        self.happened.append(f"committed {step}")
+
+    def event(self, kind: str, data: dict[str, Any]) -> None:
+        self.happened.append(kind)
+
+
+def test_rows_are_durable_before_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    monkeypatch.setattr(metrics_file, "fsync", lambda path: happened.append(f"synced {path.name}"))
+    loaded = tiny_model()
+    state = Progress("r", 3, 3, [("a", 0)], "base")
+    rows = MetricsFile(tmp_path, "r", disk(tmp_path))
+    samples = SamplesFile(tmp_path, "r", disk(tmp_path))
+    writer = CheckpointWriter(
+        tmp_path,
+        1,
+        disk(tmp_path),
+        Recorder(happened),  # type: ignore[arg-type]
+        (rows, samples),
+    )
+    for file in (rows, samples):
+        file.begin(0)
+        file.add({"step": 3})
+
+    writer.submit(
+        capture(state_of(loaded, Optimizers(loaded.model, AdamW(lr=1e-3)), progress=state))
+    )
+    writer.wait()
+    writer.close()
+
+    assert happened == [
+        "written",
+        "synced metrics.jsonl",
+        "synced samples.jsonl",
+        "committed 3",
+        "checkpoint",
+    ]

@@ -1,0 +1,216 @@
+"""Models beside the policy: on which device, and what offloading leaves as it is."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from learner.distributed import Ranks
+from learner.model.logprobs import TokenLogprobs
+from learner.model.offload import Offload, Place, UnusableDevice, place, present
+from learner.model.references import Copies, Following, PolicyCopy
+from learner.model.value_model import Critic, TokenValues
+from learner.objective.compose import Objective
+from learner.objective.value_loss import Moments
+from learner.optim.optimizers import Optimizers
+from learner.persist.checkpoint import capture
+from learner.state import Progress
+from learner.step import train_batch
+from services.contracts.config import ConfigError, parse_config
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.optimizer import AdamW
+from tests.unit.learner.policies import random_samples, state_of, tensor, tiny_critic, tiny_model
+from tests.unit.learner.unigrams import ALONE
+
+KEY = "placement.critic"
+
+
+def rank(number: int, here: int) -> Ranks:
+    return Ranks(number, here, torch.device("cuda", number), local_size=here)
+
+
+def test_the_same_device_is_the_ranks_own() -> None:
+    assert place(KEY, "same", rank(1, 2)) == Place(torch.device("cuda", 1))
+
+
+def test_what_is_offloaded_computes_on_the_ranks_device() -> None:
+    assert place(KEY, "cpu", rank(1, 2)) == Place(torch.device("cuda", 1), offload=True)
+
+
+def test_on_a_cpu_there_is_nothing_to_offload_to() -> None:
+    assert place(KEY, "cpu", ALONE) == Place(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("placement", "number", "here", "device"),
+    [("cuda:1", 0, 1, 1), ("cuda:0", 0, 1, 0), ("cuda:2", 0, 2, 2), ("cuda:2", 1, 2, 3)],
+)
+def test_of_several_ranks_each_has_a_device_of_its_own(
+    placement: str, number: int, here: int, device: int
+) -> None:
+    found = place(KEY, placement, rank(number, here), devices=4)
+    assert found == Place(torch.device("cuda", device))
+
+
+@pytest.mark.parametrize(
+    ("placement", "here", "devices", "said"),
+    [
+        ("cuda:2", 1, 2, "placement.critic wants cuda:2, and this host has cuda:0 to cuda:1"),
+        ("cuda:1", 1, 1, "placement.critic wants cuda:1, and this host has only cuda:0: name"),
+        ("cuda:0", 1, 0, "placement.critic wants cuda:0, and this host has no GPU: name another"),
+        ("cuda:2", 2, 3, "wants cuda:2 to cuda:3, one for each rank, and this host has cuda:0 to"),
+        ("cuda:1", 2, 8, "on which another rank trains its policy: with 2 ranks on this host the"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(
+    placement: str, here: int, devices: int, said: str
+) -> None:
+    with pytest.raises(UnusableDevice, match=said):
+        place(KEY, placement, rank(0, here), devices)
+
+
+@pytest.mark.parametrize(
+    ("placement", "path", "said"),
+    [
+        ({"reference": "gpu"}, "placement.reference", "'gpu' is no device"),
+        (
+            {"reference": "cpu"},
+            "",
+            "placement.reference cpu places a model that this run does not load: leave it out, or "
+            "set algorithm.kl",
+        ),
+        ({"critic": "cuda:1"}, "", "or set algorithm.critic"),
+        ({"lagged": "cpu"}, "", "or set algorithm.proximal lagged"),
+    ],
+)
+def test_a_placement_of_nothing_is_refused(placement: dict[str, str], path: str, said: str) -> None:
+    raw = {
+        "model": {"path": "org/model"},
+        "data": {"dataset": "d"},
+        "rewards": [{"verifier": "math"}],
+        "placement": placement,
+    }
+    with pytest.raises(ConfigError) as refused:
+        parse_config(raw)
+    ((key, sentence),) = refused.value.problems
+    assert key == path
+    assert said in sentence
+
+
+def storage(value: torch.Tensor) -> int:
+    return value.untyped_storage().nbytes()
+
+
+def test_what_is_offloaded_has_no_storage_but_where_it_is_present() -> None:
+    weight = tensor(1, 2, 3)
+    offload = Offload(lambda: [weight])
+    assert storage(weight) == 0
+    with present([offload], changed=True):
+        assert weight.tolist() == [1, 2, 3]
+        weight[0] = 5
+    assert storage(weight) == 0
+    with present([offload], changed=False):
+        assert weight.tolist() == [5, 2, 3]
+        weight[0] = 7  # not kept
+    with present([offload], changed=False):
+        assert weight.tolist() == [5, 2, 3]
+
+
+def test_what_comes_into_being_while_it_is_used_is_kept() -> None:
+    state: list[torch.Tensor] = []
+    offload = Offload(lambda: state)
+    with present([offload], changed=True):
+        state.append(tensor(4))
+    assert storage(state[0]) == 0
+    with present([offload], changed=True):
+        assert state[0].tolist() == [4]
+
+
+class Everything:
+    """A policy with a reference that moves, a lagged copy and a critic; offloaded or not."""
+
+    def __init__(self, offload: bool) -> None:
+        self.loaded, valued = tiny_model(), tiny_critic()
+        self.optimizers = Optimizers(self.loaded.model, AdamW(lr=1e-2))
+        self.copies = Copies(copied(Following(rate=0.5), offload), copied(Following(2), offload))
+        optimizers = Optimizers(valued, AdamW(lr=1e-2))
+        self.critic = Critic(
+            *(valued, TokenValues(valued), optimizers, CriticConfig(), Moments()),
+            (Offload(valued.parameters), Offload(lambda: optimizers.state().values()))
+            if offload
+            else (),
+        )
+
+    def train(self, steps: int) -> list[dict[str, float]]:
+        algorithm = Algorithm.model_validate(
+            {
+                "proximal": {"type": "lagged", "every": 2},
+                "kl": {"type": "k1_in_reward"},
+                "advantage": {"type": "gae"},
+                "critic": {},
+                "epochs_per_batch": 2,
+            }
+        )
+        found = []
+        for step in range(1, steps + 1):
+            metrics = train_batch(
+                state_of(self.loaded, self.optimizers, self.copies, self.critic),
+                [random_samples(groups=3, per_group=3, seed=step)],
+                Objective(algorithm, 0.8, 12),
+                60,
+                ALONE,
+                lambda _: 1.0,
+            )
+            self.copies.after_step(step, self.loaded.model)
+            found.append(metrics)
+        return found
+
+    def captured(self) -> dict[str, dict[str, torch.Tensor]]:
+        state = Progress("r", 3, 3, [("a", 0)], "base")
+        made = capture(state_of(self.loaded, self.optimizers, self.copies, self.critic, state))
+        assert made.critic is not None
+        return {
+            **made.copies,
+            "policy": made.weights,
+            "critic": made.critic.weights,
+            "critic's optimizer": made.critic.optimizer,
+        }
+
+
+def copied(following: Following, offload: bool) -> PolicyCopy:
+    model = tiny_model().model.requires_grad_(False)
+    kept = Offload(model.parameters) if offload else None
+    return PolicyCopy(TokenLogprobs(model), following, kept)
+
+
+def test_offloading_changes_nothing_that_is_trained_measured_or_kept() -> None:
+    plain, offloaded = Everything(False), Everything(True)
+    assert plain.train(3) == offloaded.train(3)
+    expected, found = plain.captured(), offloaded.captured()
+    assert found.keys() == expected.keys()
+    for name, tensors in found.items():
+        assert tensors.keys() == expected[name].keys()
+        for key, value in tensors.items():
+            assert torch.equal(value, expected[name][key]), (name, key)
+
+
+def test_while_the_policy_trains_nothing_that_is_offloaded_has_storage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    everything = Everything(True)
+    sizes: list[int] = []
+
+    def measure(*_: Any) -> None:
+        assert everything.copies.reference is not None
+        assert everything.copies.lagged is not None
+        sizes.append(
+            sum(map(storage, everything.copies.reference.logprobs.parameters()))
+            + sum(map(storage, everything.copies.lagged.logprobs.parameters()))
+            + sum(map(storage, everything.critic.model.parameters()))
+            + sum(map(storage, everything.critic.optimizers.state().values()))
+        )
+
+    everything.optimizers.parts[0].register_step_pre_hook(measure)
+    everything.train(2)
+    assert sizes == [0] * 4

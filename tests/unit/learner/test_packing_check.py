@@ -1,0 +1,106 @@
+"""Models whose sequences stay apart in a packed row are loaded; others are refused in words."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BloomConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    GptOssConfig,
+    Lfm2Config,
+    PreTrainedConfig,
+    Qwen3NextConfig,
+)
+
+from learner.model.loading import UnusableModel, load_critic, load_model
+from services.contracts.config.model import PretrainedModel
+from tests.unit.learner.policies import tiny_model
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 24,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+QWEN_NEXT = Qwen3NextConfig(
+    **SHAPE,
+    layer_types=["linear_attention", "full_attention"],
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=16,
+    shared_expert_intermediate_size=16,
+    linear_num_key_heads=2,
+    linear_num_value_heads=2,
+    linear_key_head_dim=16,
+    linear_value_head_dim=16,
+    num_labels=1,
+)
+
+
+def in_folder(folder: Path, config: PreTrainedConfig, kind: Any = AutoModelForCausalLM) -> str:
+    """A folder with a model of random weights, as large as trained ones."""
+    torch.manual_seed(0)
+    model = kind.from_config(config)
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.3)
+    model.save_pretrained(folder)
+    tiny_model().tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPT2Config(vocab_size=24, n_embd=32, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=2),
+        GPTNeoXConfig(**SHAPE | {"num_key_value_heads": None}),
+        Gemma3TextConfig(**SHAPE, sliding_window=4),
+        # Its attention has no packed rows of ours, and goes through transformers' mask.
+        Gemma2Config(**SHAPE, final_logit_softcapping=None),
+    ],
+    ids=lambda c: c.model_type,
+)
+def test_sequences_that_only_see_themselves_can_be_packed(
+    tmp_path: Path, config: PreTrainedConfig
+) -> None:
+    path = in_folder(tmp_path, config)
+    load_model(path, PretrainedModel(path=path))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        QWEN_NEXT,
+        Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"]),
+        # Their masks know nothing of packed rows.
+        BloomConfig(vocab_size=24, hidden_size=32, n_layer=2, n_head=2),
+        GptOssConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2),
+    ],
+    ids=lambda c: c.model_type,
+)
+def test_a_model_that_looks_beyond_the_ends_of_a_packed_sequence_is_refused(
+    tmp_path: Path, config: PreTrainedConfig
+) -> None:
+    path = in_folder(tmp_path, config)
+    with pytest.raises(UnusableModel, match=r"\w+ForCausalLM mixes the sequences"):
+        load_model(path, PretrainedModel(path=path))
+
+
+def test_a_critic_that_looks_beyond_the_ends_of_a_packed_sequence_is_refused(
+    tmp_path: Path,
+) -> None:
+    path = in_folder(tmp_path, QWEN_NEXT, AutoModelForSequenceClassification)
+    with pytest.raises(UnusableModel, match=r"the critic's model .* mixes the sequences"):
+        load_critic(path, PretrainedModel(path=path), tiny_model().model)

@@ -1,0 +1,319 @@
+"""Which worker takes which item, and whose fault it is: the state machine, without processes.
+
+Times are seconds; every task may take 5 s, and is slow after 0.25 s.
+"""
+
+from reward.verifiers.base import Step, Verdict, broken, correct
+from reward.workers.scheduler import Action, Cause, Done, Kill, Schedule, Send, Start, Stop, Task
+from services.contracts.scores import ScoreStatus
+
+
+def tasks(count: int, first: int = 0) -> list[Task]:
+    return [Task(first + number, 5.0, 0.0) for number in range(count)]
+
+
+def running(size: int, spare: int = 2, **options: int) -> Schedule:
+    """A schedule whose `size` workers (0, 1, …) are up and idle."""
+    schedule = Schedule(size, spare=spare, slow_after=0.25, **options)
+    assert schedule.plan(0.0) == [Start()] * size
+    for worker in range(size):
+        schedule.started(worker)
+    return schedule
+
+
+def sent(actions: list[Action]) -> dict[int, list[int]]:
+    return {
+        action.worker: [task.ticket for task in action.tasks]
+        for action in actions
+        if isinstance(action, Send)
+    }
+
+
+def test_the_schedule_starts_as_many_workers_as_its_size() -> None:
+    schedule = Schedule(3, spare=2)
+
+    assert schedule.plan(0.0) == [Start()] * 3
+    assert schedule.plan(0.0) == []
+
+
+def test_the_queue_is_shared_in_chunks_that_get_smaller() -> None:
+    schedule = running(2)
+    schedule.add(tasks(64))
+
+    # 64 / (2 · 2) = 16, then 48 / 4 = 12.
+    assert sent(schedule.plan(0.0)) == {0: list(range(16)), 1: list(range(16, 28))}
+
+
+def test_a_worker_gets_more_when_its_last_answer_is_in() -> None:
+    schedule = running(1)
+    schedule.add(tasks(4))
+    assert sent(schedule.plan(0.0)) == {0: [0, 1]}
+
+    assert schedule.answered(0, correct(), 0.1) == [Done(0, correct())]
+    assert schedule.plan(0.1) == []
+    assert schedule.answered(0, correct(), 0.2) == [Done(1, correct())]
+    assert sent(schedule.plan(0.2)) == {0: [2]}
+
+
+def test_withdrawn_items_go_to_no_worker() -> None:
+    schedule = running(1)
+    schedule.add(tasks(4))
+    assert sent(schedule.plan(0.0)) == {0: [0, 1]}
+
+    # A worker has 0 and 1 already.
+    assert schedule.withdraw({0, 1, 2}) == [2]
+    schedule.answered(0, correct(), 0.1)
+    schedule.answered(0, correct(), 0.2)
+    assert sent(schedule.plan(0.2)) == {0: [3]}
+
+
+def test_items_behind_a_slow_item_go_to_another_worker() -> None:
+    schedule = running(1)
+    schedule.add(tasks(4))
+    schedule.plan(0.0)
+
+    assert schedule.due() == 0.25
+    assert schedule.tick(0.25) == []
+    # The slow worker no longer counts: one more is started in its place.
+    assert schedule.plan(0.25) == [Start()]
+    schedule.started(1)
+    assert sent(schedule.plan(0.3)) == {1: [1]}
+
+
+def test_answers_to_items_taken_back_are_ignored() -> None:
+    schedule = running(1)
+    schedule.add(tasks(4))
+    schedule.plan(0.0)
+    schedule.tick(0.25)
+
+    assert schedule.answered(0, correct(), 1.0) == [Done(0, correct())]
+    assert schedule.answered(0, correct(), 1.0) == []
+
+
+def test_the_deadline_kills_the_worker_and_blames_its_first_unanswered_item() -> None:
+    schedule = running(1)
+    schedule.add(tasks(6))
+    schedule.plan(0.0)
+    schedule.answered(0, correct(), 1.0)
+    schedule.tick(1.25)
+
+    actions = schedule.tick(6.0)
+
+    assert [action.task.ticket for action in actions if isinstance(action, Kill)] == [1]
+    assert schedule.due() is None
+
+
+def test_a_suspect_is_tried_again_alone_on_a_fresh_worker() -> None:
+    schedule = running(1)
+    schedule.add(tasks(4))
+    schedule.plan(0.0)
+    schedule.tick(0.25)
+    schedule.tick(5.0)
+    assert schedule.plan(5.0) == [Start()]
+
+    schedule.started(1)
+
+    assert sent(schedule.plan(5.0)) == {1: [0]}
+
+
+def test_a_used_worker_makes_room_for_the_fresh_one_that_a_suspect_needs() -> None:
+    schedule = running(2, spare=0)
+    schedule.add(tasks(2))
+    schedule.plan(0.0)
+    schedule.answered(0, correct(), 0.1)
+    schedule.lost(1)
+    task = tasks(1, first=1)[0]
+    schedule.blame(task, Cause.DIED, "SIGSEGV")
+
+    # Worker 0 is used, and a fresh one is on its way in place of the dead one.
+    assert schedule.plan(0.2) == [Start()]
+    other = tasks(1, first=9)[0]
+    schedule.blame(other, Cause.DIED, "SIGSEGV")
+    assert schedule.plan(0.2) == [Stop(0), Start()]
+
+
+def test_twice_over_the_deadline_is_a_timeout_once_the_reference_is_cleared() -> None:
+    schedule = running(1)
+    task = Task(7, 5.0, -0.5)
+
+    assert schedule.blame(task, Cause.DEADLINE, "") == []
+    assert schedule.blame(task, Cause.DEADLINE, "") == []
+    assert task.step is Step.REFERENCE
+    # It is known to be slow, so another worker is started for the others.
+    assert schedule.plan(0.0) == [Send(0, (task,)), Start()]
+    done = schedule.answered(0, Verdict(ScoreStatus.SCORED, 0.0), 0.1)
+
+    assert done == [Done(7, Verdict(ScoreStatus.TIMEOUT, -0.5, "not finished in 5 s, twice"))]
+
+
+def test_a_timeout_may_be_masked_instead() -> None:
+    schedule = running(1)
+    schedule.add([Task(7, 2.5, None, step=Step.REFERENCE, failures=2)])
+    schedule.plan(0.0)
+
+    done = schedule.answered(0, Verdict(ScoreStatus.SCORED, 0.0), 0.1)
+
+    assert done == [Done(7, broken("not finished in 2.5 s, twice"))]
+
+
+def test_a_check_of_a_reference_alone_gets_its_own_verdict() -> None:
+    schedule = running(1)
+    schedule.add([Task(7, 2.5, None, step=Step.REFERENCE)])
+    schedule.plan(0.0)
+
+    done = schedule.answered(0, Verdict(ScoreStatus.SCORED, 0.0), 0.1)
+
+    assert done == [Done(7, Verdict(ScoreStatus.SCORED, 0.0))]
+
+
+def test_a_reference_that_does_not_finish_alone_is_an_error_without_reward() -> None:
+    schedule = running(1)
+    task = Task(7, 5.0, 0.0, step=Step.REFERENCE, failures=2)
+
+    (done,) = schedule.blame(task, Cause.DEADLINE, "")
+
+    assert done == Done(7, broken("checking the reference alone did not finish in 5 s"))
+
+
+def test_a_bad_reference_found_that_way_is_an_error_too() -> None:
+    schedule = running(1)
+    schedule.add([Task(7, 5.0, 0.0, step=Step.REFERENCE, failures=2)])
+    schedule.plan(0.0)
+
+    assert schedule.answered(0, broken("no number"), 0.1) == [Done(7, broken("no number"))]
+
+
+def test_dying_twice_on_an_item_is_an_error() -> None:
+    schedule = running(1)
+    task = Task(7, 5.0, 0.0)
+
+    assert schedule.blame(task, Cause.DIED, "SIGSEGV") == []
+    (done,) = schedule.blame(task, Cause.DIED, "SIGSEGV")
+
+    assert isinstance(done, Done)
+    assert done.verdict == broken("the verifier's process died twice: SIGSEGV")
+
+
+def test_losing_all_workers_at_once_blames_no_item_until_it_repeats() -> None:
+    schedule = running(1)
+    task = Task(7, 5.0, 0.0)
+
+    for _ in range(4):
+        assert schedule.blame(task, Cause.ORPHANED, "") == []
+    assert task.failures == 0
+    assert schedule.blame(task, Cause.ORPHANED, "") == []
+    (done,) = schedule.blame(task, Cause.ORPHANED, "with their parent")
+
+    assert done == Done(7, broken("the verifier's process died twice: with their parent"))
+
+
+def test_a_lost_worker_costs_the_items_behind_nothing() -> None:
+    schedule = running(1)
+    schedule.add(tasks(8))
+    assert sent(schedule.plan(0.0)) == {0: [0, 1, 2, 3]}
+
+    culprit = schedule.lost(0)
+
+    assert culprit is not None
+    assert culprit.ticket == 0
+    assert schedule.plan(0.1) == [Start()]
+    schedule.started(1)
+    # 1, 2, 3 are back in front of 4 to 7.
+    assert sent(schedule.plan(0.1)) == {1: [1, 2, 3]}
+
+
+def all_but_one_slow() -> Schedule:
+    """Workers 0 and 1 are on the slow items 0 and 1; worker 2 is idle, and no more may come."""
+    schedule = running(1, spare=2)
+    for number in range(2):
+        schedule.add(tasks(1, first=number))
+        schedule.plan(float(number))
+        assert schedule.tick(number + 0.25) == []
+        assert schedule.plan(number + 0.25) == [Start()]
+        schedule.started(number + 1)
+    assert schedule.workers == (1, 0, 2)
+    return schedule
+
+
+def test_slow_items_leave_one_worker_for_quick_ones() -> None:
+    schedule = all_but_one_slow()
+    schedule.add(tasks(3, first=2))
+    assert sent(schedule.plan(3.0)) == {2: [2]}
+
+    # Item 2 turns out slow too: it gives its worker up.
+    assert schedule.tick(3.25) == [Stop(2)]
+    assert schedule.plan(3.25) == [Start()]
+    schedule.started(3)
+    assert sent(schedule.plan(3.3)) == {3: [3]}
+
+
+def test_an_item_that_gave_its_worker_up_goes_on_when_another_slow_one_is_done() -> None:
+    schedule = all_but_one_slow()
+    schedule.add(tasks(1, first=2))
+    schedule.plan(3.0)
+    schedule.tick(3.25)
+    assert schedule.waiting == 1
+
+    schedule.answered(0, correct(), 3.5)
+
+    (send,) = [action for action in schedule.plan(3.5) if isinstance(action, Send)]
+    assert (send.worker, [(task.ticket, task.failures) for task in send.tasks]) == (0, [(2, 0)])
+    # It counts as slow from the start: due is its deadline, 5 s from now, after worker 1's.
+    assert schedule.workers == (0, 0, 2)
+    assert schedule.due() == 6.0
+
+
+def test_items_known_to_be_slow_go_one_by_one_and_never_take_the_last_worker() -> None:
+    schedule = running(2, spare=1)
+    known = [Task(number, 5.0, 0.0, slow=True) for number in range(8)]
+    schedule.add(known)
+
+    assert schedule.plan(0.0) == [Send(0, (known[0],)), Send(1, (known[1],)), Start()]
+    schedule.started(2)
+    assert schedule.plan(0.1) == []
+    schedule.add(tasks(1, first=8))
+    assert sent(schedule.plan(0.1)) == {2: [8]}
+
+
+def test_a_timed_out_item_is_tried_again_only_when_it_may_be_slow() -> None:
+    schedule = all_but_one_slow()
+    task = tasks(1, first=2)[0]
+    schedule.blame(task, Cause.DEADLINE, "")
+
+    assert schedule.plan(3.0) == []
+    schedule.answered(0, correct(), 3.5)
+    # Worker 2 has judged nothing yet.
+    assert sent(schedule.plan(3.5)) == {2: [2]}
+
+
+def test_without_spare_workers_the_only_one_may_be_slow() -> None:
+    schedule = running(1, spare=0)
+    schedule.add(tasks(1))
+    schedule.plan(0.0)
+
+    assert schedule.tick(0.25) == []
+    assert schedule.workers == (0, 0, 1)
+
+
+def test_surplus_workers_go_when_the_slow_one_is_back() -> None:
+    schedule = running(1)
+    schedule.add(tasks(1))
+    schedule.plan(0.0)
+    schedule.tick(0.25)
+    assert schedule.plan(0.25) == [Start()]
+    schedule.started(1)
+
+    schedule.answered(0, correct(), 0.5)
+
+    assert schedule.plan(0.5) == [Stop(0)]
+
+
+def test_a_worn_out_worker_is_replaced() -> None:
+    schedule = running(1, max_items=2)
+    schedule.add(tasks(2))
+    schedule.plan(0.0)
+    schedule.answered(0, correct(), 0.1)
+    schedule.plan(0.1)
+    schedule.answered(0, correct(), 0.2)
+
+    assert schedule.plan(0.2) == [Stop(0), Start()]

@@ -1,0 +1,141 @@
+"""In-flight sizes, seeds of tasks, progress of a server, and when failures end a run."""
+
+from rollout.vllm.progress import Progress, Rate
+from rollout.work.capacity import reserve_bytes, slots, to_lease, widened
+from rollout.work.failure_limit import MAX_ROWS, FailureLimit
+from rollout.work.group import task_seed
+
+
+def test_slots_fill_vllms_sequences_unless_configured():
+    assert slots(256, 8, None) == 40
+    assert slots(10, 8, None) == 2
+    assert slots(4, 8, None) == 1
+    assert slots(256, 8, 5) == 5
+
+
+def test_groups_that_wait_for_their_longest_answers_make_room_for_others():
+    # 40 groups of 8 keep 256 sequences and 64 waiting ones full.
+    assert widened(40, generating=40, unfinished=320, max_num_seqs=256, samples=8) == 40
+    # Of 40 groups 80 sequences are left: 240 are free, for 30 groups.
+    assert widened(40, generating=40, unfinished=80, max_num_seqs=256, samples=8) == 70
+    # Given and not begun, as while weights change: no more than ever.
+    assert widened(40, generating=40, unfinished=0, max_num_seqs=16, samples=8) == 40
+    assert widened(40, generating=30, unfinished=400, max_num_seqs=256, samples=8) == 40
+    # Each group has one sequence at least.
+    assert widened(40, generating=250, unfinished=250, max_num_seqs=256, samples=8) == 256
+
+
+def test_a_task_has_seeds_of_its_own_whoever_samples_it():
+    assert task_seed(None, 3) is None
+    assert task_seed(5, 3) == task_seed(5, 3)
+    # vLLM adds the sample's index.
+    firsts = [task_seed(seed, task) or 0 for seed in (5, 6) for task in range(200)]
+    assert len({first + index for first in firsts for index in range(16)}) == 400 * 16
+    assert all(0 <= first < 2**63 - 16 for first in firsts)
+
+
+def test_a_finished_group_makes_room_at_once_even_while_it_is_scored():
+    assert to_lease(32, generating=32, scoring=0) == 0
+    assert to_lease(32, generating=31, scoring=1) == 1
+    assert to_lease(32, generating=0, scoring=0) == 32
+
+
+def test_scoring_that_falls_behind_stops_the_leasing():
+    assert to_lease(32, generating=0, scoring=60) == 4
+    assert to_lease(32, generating=4, scoring=60) == 0
+
+
+def test_a_full_group_fits_its_reservation():
+    # 8 samples of 64 tokens, 9 bytes each; 128 prompt tokens of 4; header; 8 spans of 16 a sample.
+    # One reward and up to 4 parts of it: 16 bytes each and sample.
+    full = 4608 + 512 + (1024 + 8 * (48 + 80)) + 1024
+    assert reserve_bytes(8, 64, 128, components=1) == full
+    # A call cuts a span in two.
+    assert reserve_bytes(8, 64, 128, components=1, calls=3) == full + 8 * 3 * 16
+    # Of each token how many it was chosen from, and 3 bytes for 50 and 14 that may be as likely.
+    assert reserve_bytes(8, 64, 128, components=1, top_k=50) == full + 512 * (4 + 3 * 64)
+    # The routing of 512 completion tokens and of the prompt.
+    assert reserve_bytes(8, 64, 128, components=1, routing=384) == full + 384 * (512 + 128)
+
+
+def test_leases_are_renewed_only_while_tokens_move():
+    progress = Progress(limit=60)
+    assert progress.observe(0, tokens=0, generating=4, updating=False)
+    assert progress.observe(10, tokens=50, generating=4, updating=False)
+    assert not progress.observe(20, tokens=50, generating=4, updating=False)
+    assert not progress.stalled(69)
+    assert progress.stalled(71)
+
+
+def test_no_work_and_weight_updates_are_not_a_standstill():
+    progress = Progress(limit=60)
+    progress.observe(0, tokens=50, generating=4, updating=False)
+    assert progress.observe(100, tokens=50, generating=0, updating=False)
+    assert progress.observe(200, tokens=50, generating=4, updating=True)
+    assert not progress.stalled(259)
+
+
+def test_time_while_the_worker_was_stopped_is_no_standstill():
+    progress = Progress(limit=60)
+    progress.observe(0, tokens=50, generating=4, updating=False)
+    progress.observe(12, tokens=50, generating=4, updating=False)
+    assert not progress.observe(500, tokens=50, generating=4, updating=False)
+    assert not progress.stalled(500)
+    for now in range(512, 561, 12):
+        assert not progress.observe(now, tokens=50, generating=4, updating=False)
+    assert progress.stalled(561)
+
+
+def test_a_counter_that_starts_over_is_progress():
+    progress = Progress(limit=60)
+    progress.observe(0, tokens=500, generating=1, updating=False)
+    assert progress.observe(10, tokens=3, generating=1, updating=False)
+
+
+def test_rate_is_tokens_over_time_and_zero_after_a_restart():
+    rate = Rate()
+    assert rate.observe(10.0, 1000) == 0.0
+    assert rate.observe(12.0, 1500) == 250.0
+    assert rate.observe(14.0, 10) == 0.0
+
+
+def test_a_small_dataset_fails_its_run_when_every_row_failed():
+    limit = FailureLimit()
+    for row in (0, 1, 1, 0):
+        limit.row_failed(row, rows=3, reason="too long")
+        assert limit.reason is None
+    limit.row_failed(2, rows=3, reason="too long")
+    assert limit.reason == "too long"
+
+
+def test_a_large_dataset_fails_its_run_after_the_first_rows():
+    limit = FailureLimit()
+    for row in range(MAX_ROWS):
+        limit.row_failed(row, rows=10_000, reason="too long")
+    assert limit.reason == "too long"
+
+
+def test_rows_that_fail_after_a_finished_group_do_not_fail_the_run():
+    limit = FailureLimit()
+    limit.group_finished()
+    for row in range(1000):
+        limit.row_failed(row, rows=1000, reason="too long")
+    assert limit.reason is None
+
+
+def test_a_vllm_that_fails_twice_in_a_row_fails_its_run():
+    limit = FailureLimit(start_tries=2)
+    limit.vllm_failed("no such device")
+    limit.start()
+    limit.group_finished()
+    limit.vllm_failed("no such device")
+    assert limit.reason is None
+    limit.start()
+    limit.vllm_failed("no such device")
+    assert [limit.reason, limit.host_may_be_at_fault] == ["no such device", True]
+
+
+def test_a_run_that_no_worker_can_serve_fails_at_once():
+    limit = FailureLimit(start_tries=2)
+    limit.run_failed("there is no dataset 'd'")
+    assert [limit.reason, limit.host_may_be_at_fault] == ["there is no dataset 'd'", False]

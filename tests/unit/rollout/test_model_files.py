@@ -1,0 +1,34 @@
+"""What ends a completion, and the room that a prompt leaves."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from rollout.vllm.model_files import PromptTooLong, eos_token_ids, room
+
+
+def test_a_prompt_that_fills_the_context_is_an_error():
+    assert room([1] * 10, 16) == 6
+    assert room([1] * 15, 16) == 1
+    with pytest.raises(PromptTooLong, match="the prompt has 16 tokens and the context 16"):
+        room([1] * 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, [2]),
+        ({"config.json": '{"eos_token_id": 7}'}, [2, 7]),
+        (
+            {
+                "config.json": '{"eos_token_id": 7}',
+                "generation_config.json": '{"eos_token_id": [8, 2]}',
+            },
+            [2, 8],
+        ),
+    ],
+)
+def test_every_end_of_sequence_the_model_names_ends_a_completion(tmp_path, files, expected):
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    assert eos_token_ids(tmp_path, SimpleNamespace(eos_token_id=2)) == expected
