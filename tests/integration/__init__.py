@@ -1,0 +1,1 @@
+"""Packages of tests, and folders of tests that share nothing."""
