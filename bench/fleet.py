@@ -142,8 +142,8 @@ class Worker:
 class Learner:
     """The learner's calls: read, plan, publish, and commit every COMMIT_EVERY steps."""
 
-    def __init__(self, store: Store, epoch: int, meter: Meter) -> None:
-        self._store, self._epoch, self._meter = store, epoch, meter
+    def __init__(self, store: Store, fencing_token: int, meter: Meter) -> None:
+        self._store, self._fencing_token, self._meter = store, fencing_token, meter
         self._waiting: list[Group] = []
         self._step = 0
         self.read = 0
@@ -164,16 +164,16 @@ class Learner:
         step, groups, timed = self._step, self._store.trajectories, self._meter.time
         pairs = [(group.entry, group.task) for group in batch]
         manifest = WeightManifest(RUN, step, LINEAGE, "full", [], 1, "model")
-        await timed("plan", groups.plan(RUN, self._epoch, step, pairs))
-        await timed("publish", self._store.weights.publish(self._epoch, manifest, keep=64))
+        await timed("plan", groups.plan(RUN, self._fencing_token, step, pairs))
+        await timed("publish", self._store.weights.publish(self._fencing_token, manifest, keep=64))
         if step % COMMIT_EVERY == 0:
             path = f"checkpoints/{step}"
-            await timed("commit", groups.commit(RUN, self._epoch, LINEAGE, step, path))
+            await timed("commit", groups.commit(RUN, self._fencing_token, LINEAGE, step, path))
 
 
 async def make_run(store: Store) -> int:
     """A run without an end, running, whose tasks are limited by nothing but their number. Returns
-    the epoch of its learner."""
+    the fencing_token of its learner."""
     now = time.time()
     await store.datasets.add(
         DatasetRecord(id="rows", name="rows", rows=ENDLESS, created=now, segments=[])
@@ -201,9 +201,9 @@ async def make_run(store: Store) -> int:
             max_steps=ENDLESS,
         )
     )
-    epoch = await store.runs.acquire(RUN, LINEAGE)
-    await store.runs.set_state(RUN, RunState.RUNNING, "", epoch=epoch)
-    return epoch
+    fencing_token = await store.runs.acquire(RUN, LINEAGE)
+    await store.runs.set_state(RUN, RunState.RUNNING, "", fencing_token=fencing_token)
+    return fencing_token
 
 
 async def _fleet(url: str, count: int, period: float) -> None:

@@ -2,7 +2,7 @@
 
 `call` and `fenced` run a method of the store for this run, and return when it has: everything that
 needs no more than that is called through them, e.g. `run.call(run.trajectories.plans)`. A fenced
-call carries the epoch that `acquire` gave, and raises Fenced once another learner has the run.
+call carries the token that `acquire` gave, and raises Fenced once another learner has the run.
 """
 
 import secrets
@@ -39,7 +39,7 @@ class RunStore:
         self.runs, self.trajectories = thread.store.runs, thread.store.trajectories
         self.evaluations = thread.store.evaluations
         self._thread, self._pool = thread, record.pool
-        self._epoch = 0
+        self._fencing_token = 0
         self._state = "starting"
 
     def call(
@@ -57,8 +57,10 @@ class RunStore:
         *arguments: P.args,
         **options: P.kwargs,
     ) -> T:
-        """The same for one whose second argument is the learner's epoch. Raises Fenced."""
-        return self._thread.call(lambda: method(self.run, self._epoch, *arguments, **options))
+        """The same for one whose second argument is the fencing token. Raises Fenced."""
+        return self._thread.call(
+            lambda: method(self.run, self._fencing_token, *arguments, **options)
+        )
 
     # --- state ----------------------------------------------------------------------------------
 
@@ -66,7 +68,7 @@ class RunStore:
         """Take the run over, under a new lineage. Returns where it stands from then on: a learner
         that had it before may have committed since the record was read by which it was found."""
         self.lineage = secrets.token_hex(3)
-        self._epoch = self.call(self.runs.acquire, self.lineage)
+        self._fencing_token = self.call(self.runs.acquire, self.lineage)
         record = self.call(self.runs.get)
         if record is None:
             raise RunCannotGoOn(f"there is no run {self.run} any more")
@@ -93,7 +95,7 @@ class RunStore:
         self._write_state(self._state, "")
 
     def _write_state(self, state: str, reason: str) -> None:
-        self.call(self.runs.set_state, state, reason, epoch=self._epoch or None)
+        self.call(self.runs.set_state, state, reason, fencing_token=self._fencing_token or None)
 
     def hold(self) -> None:
         """Raise Fenced where another learner has taken the run over."""
@@ -103,14 +105,20 @@ class RunStore:
         """End the run and make room for the pool's next one; nothing happens where another learner
         has taken the run over."""
         try:
-            self.call(self.runs.finish, self._pool, state, reason, epoch=self._epoch or None)
+            self.call(
+                self.runs.finish,
+                self._pool,
+                state,
+                reason,
+                fencing_token=self._fencing_token or None,
+            )
         except Fenced as error:
             log.warning(str(error), run=self.run)
 
     def cancelled(self) -> bool:
         """Whether the user wants the run to end, or someone else has ended it. Raises Fenced."""
-        ends, epoch = self.call(self.runs.standing)
-        if not ends and epoch != self._epoch:
+        ends, fencing_token = self.call(self.runs.standing)
+        if not ends and fencing_token != self._fencing_token:
             raise Fenced(self.run)
         return ends
 
@@ -122,7 +130,9 @@ class RunStore:
     def publish(self, manifest: WeightManifest) -> None:
         """Register a version whose file is durable. Raises Fenced."""
         self._thread.call(
-            lambda: self._thread.store.weights.publish(self._epoch, manifest, keep=WEIGHTS_LISTED)
+            lambda: self._thread.store.weights.publish(
+                self._fencing_token, manifest, keep=WEIGHTS_LISTED
+            )
         )
 
     # --- events ---------------------------------------------------------------------------------

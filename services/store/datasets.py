@@ -37,7 +37,7 @@ class Datasets(Noun):
             await self._scripts.run("delete_dataset", [DATASETS, DATASET_NAMES], [id, name])
 
     async def append(self, id: str, segment: DatasetSegment) -> DatasetRecord:
-        """Grow a dataset by a durable segment; runs on it task the new rows in their next epoch.
+        """Grow a dataset by a durable segment; runs on it use the new rows in their next epoch.
         Raises KeyError where there is no such dataset."""
         while True:
             text = await self._redis.hget(DATASETS, id)
@@ -62,5 +62,5 @@ class Datasets(Noun):
                 await self.grow_run(name, record)
 
     async def grow_run(self, run: str, record: DatasetRecord) -> None:
-        """Have a run's next epoch task from all rows there are now."""
+        """Let a run use all present rows from its next epoch on."""
         await self._scripts.run("grow", [run_key(run, "order")], [record.rows])

@@ -34,7 +34,7 @@ class Evaluations(Noun):
         self._datasets = datasets
 
     async def ask(
-        self, run: str, epoch: int, evaluation: Evaluation, *, step: int, min_version: int
+        self, run: str, fencing_token: int, evaluation: Evaluation, *, step: int, min_version: int
     ) -> str:
         """Open an evaluation, replacing an older one. Returns its id. Raises Fenced, and KeyError
         where its dataset does not exist."""
@@ -52,7 +52,10 @@ class Evaluations(Noun):
             "samples": str(evaluation.samples),
         }
         keys = [run_key(run, "run"), run_key(run, "evaluation"), *self._keys(run)]
-        if await self._scripts.run("evaluation_ask", keys, [epoch, id, json.dumps(fields)]) == -1:
+        if (
+            await self._scripts.run("evaluation_ask", keys, [fencing_token, id, json.dumps(fields)])
+            == -1
+        ):
             raise Fenced(run)
         return id
 

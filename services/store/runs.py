@@ -119,10 +119,12 @@ class Runs(Noun):
         )
 
     async def standing(self, run: str) -> tuple[bool, int]:
-        """Whether a run is over, is being cancelled, or is gone; and the epoch of its learner. Two
-        fields, for callers that ask again and again."""
-        state, epoch = await self._redis.hmget(run_key(run, "run"), "state", "epoch")
-        return state is None or RunState(state.decode()).ending, int(epoch or 0)
+        """Whether a run is over, is being cancelled, or is gone; and its fencing token.
+        Two fields, for callers that ask again and again."""
+        state, fencing_token = await self._redis.hmget(
+            run_key(run, "run"), "state", "fencing_token"
+        )
+        return state is None or RunState(state.decode()).ending, int(fencing_token or 0)
 
     async def all(self) -> list[RunSummary]:
         """All runs, newest first. O(runs)."""
@@ -207,13 +209,13 @@ class Runs(Noun):
         reason: str,
         *,
         leaving: RunState | None = None,
-        epoch: int | None = None,
+        fencing_token: int | None = None,
     ) -> bool:
         """Change a run's state, with an event. False: its state is final, or not `leaving`.
-        Raises Fenced where `epoch` is an old learner's."""
+        Raises Fenced where `fencing_token` is an old learner's."""
         keys = [run_key(run, "run"), run_key(run, "events")]
         final = int(RunState(state).final)
-        given = [leaving or "", final, "" if epoch is None else epoch]
+        given = [leaving or "", final, "" if fencing_token is None else fencing_token]
         arguments = [str(RunState(state)), reason, time.time(), *given]
         changed = await self._scripts.run("set_state", keys, arguments)
         if changed == -1:
@@ -254,13 +256,13 @@ class Runs(Noun):
         return await self.get(run.decode()) if run else None
 
     async def acquire(self, run: str, lineage: str) -> int:
-        """Take a run over under a new lineage. Returns the epoch that fences all others. Raises
-        KeyError where there is no such run."""
+        """Take a run over under a new lineage. Returns the fencing token that shuts out
+        all other learners. Raises KeyError where there is no such run."""
         keys = [run_key(run, part) for part in ("run", "groups", "lineages")]
-        epoch = int(await self._scripts.run("acquire", keys, [lineage]))
-        if epoch == 0:
+        fencing_token = int(await self._scripts.run("acquire", keys, [lineage]))
+        if fencing_token == 0:
             raise KeyError(f"there is no run {run}")
-        return epoch
+        return fencing_token
 
     async def lineages(self, run: str) -> Sequence[tuple[str, int]]:
         """(lineage, version it began at) of every start of a learner, oldest first, those of the
@@ -268,19 +270,19 @@ class Runs(Noun):
         found = await self._redis.lrange(run_key(run, "lineages"), 0, -1)
         return [parse_version_tag(text.decode()) for text in found]
 
-    async def update(self, run: str, epoch: int, fields: dict[str, Any]) -> None:
+    async def update(self, run: str, fencing_token: int, fields: dict[str, Any]) -> None:
         """Set fields of the record. Raises Fenced."""
         arguments = [part for name, value in fields.items() for part in (name, text_of(value))]
         keys = [run_key(run, "run")]
-        if await self._scripts.run("update_run", keys, [epoch, *arguments]) == -1:
+        if await self._scripts.run("update_run", keys, [fencing_token, *arguments]) == -1:
             raise Fenced(run)
 
     async def finish(
-        self, run: str, pool: str, state: str, reason: str, *, epoch: int | None = None
+        self, run: str, pool: str, state: str, reason: str, *, fencing_token: int | None = None
     ) -> None:
         """End a run, free all that it holds, and make room for the pool's next one. Raises Fenced
-        where `epoch` is an old learner's."""
-        await self.set_state(run, state, reason, epoch=epoch)
+        where `fencing_token` is an old learner's."""
+        await self.set_state(run, state, reason, fencing_token=fencing_token)
         await self._close(run)
         await self._scripts.run("compare_delete", [pool_key(pool, "active")], [run])
 

@@ -81,11 +81,13 @@ class Trajectories(Noun):
         total, reward = await self._redis.hmget(run_key(run, "order"), names)
         return int(total or 0), float(reward or 0)
 
-    async def plan(self, run: str, epoch: int, step: int, pairs: list[tuple[str, str]]) -> None:
+    async def plan(
+        self, run: str, fencing_token: int, step: int, pairs: list[tuple[str, str]]
+    ) -> None:
         """Record batch `step` as (entry, task) pairs. Raises Fenced, and PlanStands where the
         step has another plan or is covered by a checkpoint."""
         keys = [run_key(run, "run"), run_key(run, "plans")]
-        recorded = await self._scripts.run("plan", keys, [epoch, step, json.dumps(pairs)])
+        recorded = await self._scripts.run("plan", keys, [fencing_token, step, json.dumps(pairs)])
         if recorded == -1:
             raise Fenced(run)
         if recorded == 0:
@@ -109,23 +111,27 @@ class Trajectories(Noun):
                 raise KeyError(f"the group of task {position} is not in run {run}'s stream")
         return [blob for blob in found if blob is not None]
 
-    async def requeue(self, run: str, epoch: int, entries: list[str], *, limit: int) -> int:
+    async def requeue(self, run: str, fencing_token: int, entries: list[str], *, limit: int) -> int:
         """Have stale groups sampled again; a task that was stale `limit` times is dropped as
         `too_slow`. Returns how many were. Raises Fenced."""
         parts = ("run", "groups", "blobs", "bytes", "returned", "tries", "ledger")
         keys = [run_key(run, part) for part in parts]
-        dropped = await self._scripts.run("requeue", keys, [epoch, limit, *entries])
+        dropped = await self._scripts.run("requeue", keys, [fencing_token, limit, *entries])
         if dropped == -1:
             raise Fenced(run)
         return int(dropped)
 
-    async def commit(self, run: str, epoch: int, lineage: str, step: int, directory: str) -> int:
+    async def commit(
+        self, run: str, fencing_token: int, lineage: str, step: int, directory: str
+    ) -> int:
         """Make a durable checkpoint current and acknowledge its groups; returns how many. One
         that is older than the current checkpoint changes nothing. Raises Fenced, and Unplanned
         where the checkpoint covers a step that has no plan."""
         parts = ("run", "plans", "groups", "blobs", "bytes", "ledger", "tries")
         keys = [run_key(run, part) for part in parts]
-        acknowledged = await self._scripts.run("commit", keys, [epoch, lineage, step, directory])
+        acknowledged = await self._scripts.run(
+            "commit", keys, [fencing_token, lineage, step, directory]
+        )
         if acknowledged == -1:
             raise Fenced(run)
         if acknowledged < -1:

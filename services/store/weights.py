@@ -13,12 +13,12 @@ from services.store.scripts import Noun
 class Weights(Noun):
     """One writer (the learner that holds the run), any number of followers."""
 
-    async def publish(self, epoch: int, manifest: WeightManifest, *, keep: int) -> None:
+    async def publish(self, fencing_token: int, manifest: WeightManifest, *, keep: int) -> None:
         """Register a version whose files are durable; about `keep` manifests stay listed.
         Raises Fenced."""
         keys = [run_key(manifest.run, "run"), run_key(manifest.run, "weights")]
         text = msgspec.json.encode(manifest)
-        arguments = [epoch, manifest.version, manifest.lineage, text, keep]
+        arguments = [fencing_token, manifest.version, manifest.lineage, text, keep]
         if not await self._scripts.run("publish", keys, arguments):
             raise Fenced(manifest.run)
 

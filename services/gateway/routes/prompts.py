@@ -65,7 +65,7 @@ class PromptsAdded(BaseModel):
     ),
 )
 async def add(deps: Deps, addition: PromptAddition) -> PromptsAdded:
-    """Append rows. A run that is training on the dataset tasks them from its next epoch on."""
+    """Append rows. A run that is training on the dataset uses them from its next epoch on."""
     record = await find_dataset(deps, addition.dataset)
     rows = [Row(prompt=p.prompt, answer=p.answer, columns=p.columns) for p in addition.prompts]
     segment = await anyio.to_thread.run_sync(append_rows, deps.volume.root, record.id, rows)

@@ -1,6 +1,6 @@
 -- Close a run that has ended: free what it holds, and reply what a run that continues it needs.
 -- Invariants: only of a run whose state is final; afterwards no learner and no worker can change
--- anything of it (new epoch, every attempt void), each task that has not ended is in `returned`,
+-- anything of it (new fencing token, every attempt void), each task that has not ended is in `returned`,
 -- and no payload is left. Repeating it changes nothing.
 -- O(in flight + waiting), once per run.
 -- KEYS run order returned attempts held groups blobs bytes plans tries lineages evaluation...
@@ -8,7 +8,7 @@
 -- [position, epoch, rows, index], lineages, open tasks in the run's order}
 local run, order, returned, attempts, held, groups, blobs, bytes, plans, tries, lineages = unpack(KEYS)
 if not final(redis.call('HGET', run, 'state')) then return {} end
-redis.call('HINCRBY', run, 'epoch', 1)
+redis.call('HINCRBY', run, 'fencing_token', 1)
 for _, record in ipairs(redis.call('HVALS', held)) do
   put_back(returned, string.match(record, '^(%S+)'))
 end

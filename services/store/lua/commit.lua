@@ -6,7 +6,7 @@
 -- so that staleness can be computed again from it alone.
 -- O(groups acknowledged).
 -- KEYS run plans groups blobs bytes ledger tries
--- ARGV epoch lineage step directory
+-- ARGV fencing_token lineage step directory
 -- Reply groups acknowledged, -1 fenced, or -1 - s where step s was never planned
 local run, plans, groups, blobs, bytes, ledger, tries = unpack(KEYS)
 if fenced(run, ARGV[1]) then return -1 end

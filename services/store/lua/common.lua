@@ -4,9 +4,9 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- A learner that was replaced while it slept holds an old epoch and may change nothing.
-local function fenced(run_key, epoch)
-  return redis.call('HGET', run_key, 'epoch') ~= epoch
+-- A learner that was replaced while it slept holds an old fencing token and may change nothing.
+local function fenced(run_key, token)
+  return redis.call('HGET', run_key, 'fencing_token') ~= token
 end
 
 local function final(state)

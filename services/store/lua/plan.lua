@@ -1,7 +1,7 @@
 -- Record which groups batch `step` trains, before it is trained, and the lineage that plans it.
 -- Invariants: fenced; a step's plan, once recorded, never changes: a restarted learner replays
 -- it. A step that a checkpoint covers is not planned again.
--- KEYS run plans   ARGV epoch step json([[entry, task], ...])
+-- KEYS run plans   ARGV fencing_token step json([[entry, task], ...])
 -- Reply 1 recorded (by this call, or by the same one before), 0 another plan stands, -1 fenced
 local run, plans = unpack(KEYS)
 if fenced(run, ARGV[1]) then return -1 end

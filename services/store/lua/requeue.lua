@@ -3,7 +3,7 @@
 -- Invariants: fenced; a group leaves the stream, its payload and its bytes together, and its
 -- task is in exactly one of {returned, ledger} afterwards.
 -- KEYS run groups blobs bytes returned tries ledger
--- ARGV epoch limit entry...
+-- ARGV fencing_token limit entry...
 -- Reply -1 fenced, else how many tasks were dropped
 local run, groups, blobs, bytes, returned, tries, ledger = unpack(KEYS)
 if fenced(run, ARGV[1]) then return -1 end

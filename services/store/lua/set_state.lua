@@ -1,7 +1,7 @@
 -- Change a run's state and say so in its events.
 -- Invariants: a final state never changes, and only a final one follows `cancelling`; where `from`
--- is given, only that state is left; where an epoch is given (a learner's call), fenced.
--- KEYS run events   ARGV state reason now from('' any) final(1/0) epoch('' not a learner)
+-- is given, only that state is left; where a fencing token is given (a learner's call), fenced.
+-- KEYS run events   ARGV state reason now from('' any) final(1/0) fencing_token('' not a learner)
 -- Reply 1 changed, 0 not, -1 fenced
 local run, events = unpack(KEYS)
 local state = redis.call('HGET', run, 'state')

@@ -30,8 +30,8 @@ def checkpointed(in_store: InStore, run: str) -> None:
     folder = f"runs/{run}/checkpoints/step-000005"
 
     async def train(store: Store) -> None:
-        epoch = await store.runs.acquire(run, "9f3a1c")
-        await store.runs.update(run, epoch, {"checkpoint": folder, "committed_step": 5})
+        fencing_token = await store.runs.acquire(run, "9f3a1c")
+        await store.runs.update(run, fencing_token, {"checkpoint": folder, "committed_step": 5})
 
     in_store(train)
 

@@ -39,8 +39,8 @@ def ended(api: httpx.Client, submit: Any, gateway: GatewayProcess, in_store: InS
         (gateway.data / folder / "config.json").write_text("{}")
 
         async def train(store: Store) -> None:
-            epoch = await store.runs.acquire(run, "9f3a1c")
-            await store.runs.update(run, epoch, {"checkpoint": folder, "committed_step": 5})
+            fencing_token = await store.runs.acquire(run, "9f3a1c")
+            await store.runs.update(run, fencing_token, {"checkpoint": folder, "committed_step": 5})
 
         in_store(train)
         api.post(f"/v1/runs/{run}/cancel").raise_for_status()

@@ -24,8 +24,8 @@ def checkpointed(gateway: GatewayProcess, in_store: InStore, run: str, *files: s
         path.write_text(file)
 
     async def train(store: Store) -> None:
-        epoch = await store.runs.acquire(run, "9f3a1c")
-        await store.runs.update(run, epoch, {"checkpoint": name, "committed_step": 5})
+        fencing_token = await store.runs.acquire(run, "9f3a1c")
+        await store.runs.update(run, fencing_token, {"checkpoint": name, "committed_step": 5})
 
     in_store(train)
     return gateway.data / name

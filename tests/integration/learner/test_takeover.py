@@ -22,11 +22,11 @@ async def test_a_commit_of_the_learner_before_during_the_takeover_is_seen(
 ) -> None:
     """It slept, wakes when its successor has found the run, and commits before that takes over."""
     await submit(store, "r", MIDTRAIN)
-    epoch = await store.runs.acquire("r", "before")
+    fencing_token = await store.runs.acquire("r", "before")
     found = await store.runs.get("r")
     assert found is not None
     directory = "runs/r/checkpoints/step-000003-before"
-    await store.trajectories.commit("r", epoch, "before", 3, directory)
+    await store.trajectories.commit("r", fencing_token, "before", 3, directory)
     settings = Settings.model_validate({"redis_url": place.redis_url, "data": place.data})
     with StoreThread(settings, threading.Event()) as thread:
         run = RunStore(thread, found)

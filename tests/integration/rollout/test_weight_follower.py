@@ -34,7 +34,7 @@ class Learner:
 
     store: Store
     root: Path
-    epoch: int = 0
+    fencing_token: int = 0
     lineage: str = LINEAGE
 
     def name(self, version: int) -> str:
@@ -54,7 +54,7 @@ class Learner:
         model = f"runs/{RUN}/model"
         manifest = WeightManifest(RUN, version, self.lineage, "full", [listed], 1, model)
         if announce:
-            await self.store.weights.publish(self.epoch, manifest, keep=64)
+            await self.store.weights.publish(self.fencing_token, manifest, keep=64)
         return manifest
 
 
@@ -200,8 +200,8 @@ async def test_a_lineage_ends_at_the_fork_even_if_the_worker_missed_it(
     await scene.until_live(1)
     # bbb dies before it publishes anything; of ccc, the worker was too busy to load 0 and 1.
     for lineage in ("bbb", "ccc"):
-        epoch = await scene.learner.store.runs.acquire(RUN, lineage)
-    await Learner(scene.learner.store, scene.learner.root, epoch, "ccc").publish(2)
+        fencing_token = await scene.learner.store.runs.acquire(RUN, lineage)
+    await Learner(scene.learner.store, scene.learner.root, fencing_token, "ccc").publish(2)
 
     await scene.until_live(2)
 
@@ -215,7 +215,7 @@ async def test_a_version_of_a_newer_schema_is_refused_and_the_old_weights_stay(
     await scene.learner.publish(0)
     await scene.until_live(0)
     newer = structs.replace(await scene.learner.publish(1, announce=False), schema=2)
-    await scene.learner.store.weights.publish(scene.learner.epoch, newer, keep=64)
+    await scene.learner.store.weights.publish(scene.learner.fencing_token, newer, keep=64)
 
     await scene.until(lambda: not scene.follower.healthy)
 

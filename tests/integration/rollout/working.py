@@ -112,9 +112,9 @@ async def _submit(store: Store, data: Path, prompts: list[str], sections: dict[s
     config = parse_config(raw).model_dump(mode="json")
     await store.runs.submit(record(config=config))
     await store.runs.take("default")
-    epoch = await store.runs.acquire(RUN, LINEAGE)
-    await store.weights.publish(epoch, _weights(data), keep=64)
-    await store.runs.set_state(RUN, "running", "", epoch=epoch)
+    fencing_token = await store.runs.acquire(RUN, LINEAGE)
+    await store.weights.publish(fencing_token, _weights(data), keep=64)
+    await store.runs.set_state(RUN, "running", "", fencing_token=fencing_token)
 
 
 def _weights(data: Path) -> WeightManifest:

@@ -91,7 +91,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.take_over(lineage)
         self.entries = {}
         self._note(self.do(self.store.trajectories.pending(self.run)))
-        self.do(self.store.runs.set_state(self.run, "running", "", epoch=self.epochs[-1]))
+        self.do(self.store.runs.set_state(self.run, "running", "", fencing_token=self.epochs[-1]))
 
     def _note(self, groups: list[Any]) -> None:
         self.entries |= {int(g.task.partition(":")[0]): g.entry for g in groups}
@@ -212,26 +212,26 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _train(self) -> None:
         """A recorded batch again, verbatim; else one from what waits, stale groups requeued."""
-        model, epoch, step = self.model, self.epochs[-1], self.model.version + 1
+        model, fencing_token, step = self.model, self.epochs[-1], self.model.version + 1
         self._read()
         if step not in model.plans:
             stale = model.stale()
             entries = [self.entries.pop(position) for position in stale]
             requeue = self.store.trajectories.requeue
-            dropped = self.do(requeue(self.run, epoch, entries, limit=STALE_LIMIT))
+            dropped = self.do(requeue(self.run, fencing_token, entries, limit=STALE_LIMIT))
             assert dropped == sum(model.requeue(position) for position in stale)
             batch = [group.position for group in model.waiting[:BATCH]]
             if len(batch) < BATCH:
                 return
             pairs = [(self.entries[p], self._task(p)) for p in batch]
-            self.do(self.store.trajectories.plan(self.run, epoch, step, pairs))
+            self.do(self.store.trajectories.plan(self.run, fencing_token, step, pairs))
             model.plan(batch)
         positions = model.plans[step]
         payloads = self.do(self.store.trajectories.payloads(self.run, positions))
         assert [len(blob) for blob in payloads] == [model.stream[p].bytes for p in positions]
         model.train()
         manifest = WeightManifest(self.run, step, model.lineage, "full", [], 1, "m")
-        self.do(self.store.weights.publish(epoch, manifest, keep=4))
+        self.do(self.store.weights.publish(fencing_token, manifest, keep=4))
 
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
@@ -265,7 +265,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.store.trajectories.commit(self.run, old, "old", MAX_STEPS, "old"),
                 self.store.trajectories.plan(self.run, old, step, []),
                 self.store.trajectories.requeue(self.run, old, entries, limit=1),
-                self.store.runs.finish(self.run, "default", "failed", "", epoch=old),
+                self.store.runs.finish(self.run, "default", "failed", "", fencing_token=old),
             ):
                 with pytest.raises(Fenced):
                     self.do(call)
@@ -278,7 +278,7 @@ class StoreMachine(RuleBasedStateMachine):
         """The user cancels the run and resumes it as another one."""
         before, self.failed = self.run, False
         finish = self.store.runs.finish
-        self.do(finish(before, "default", "cancelled", "", epoch=self.epochs[-1]))
+        self.do(finish(before, "default", "cancelled", "", fencing_token=self.epochs[-1]))
         self._submit(before)
         # Epochs count from 1 in the new run.
         self.epochs = []

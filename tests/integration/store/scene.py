@@ -53,14 +53,15 @@ def record(run: str = RUN, **fields: Any) -> RunRecord:
 
 @dataclass
 class Scene:
-    """`start` makes a run that leases; `lineage`, `version` and `epoch` are its learner's."""
+    """`start` makes a run that leases. `lineage`, `version` and `fencing_token` are those of its
+    learner."""
 
     store: Store
     raw: Any  # redis-py types replies as str or bytes; ours are bytes
     run: str = RUN
     lineage: str = ""
     version: int = 0
-    epoch: int = 0
+    fencing_token: int = 0
     read: dict[str, Group] = field(default_factory=dict)
     """Groups that the learner has read and neither committed nor requeued, by task."""
 
@@ -78,12 +79,12 @@ class Scene:
     async def take_over(self, lineage: str) -> None:
         """A learner starts: the version goes back to the checkpoint's."""
         self.lineage = lineage
-        self.epoch = await self.store.runs.acquire(self.run, lineage)
+        self.fencing_token = await self.store.runs.acquire(self.run, lineage)
         run = await self.store.runs.get(self.run)
         assert run is not None
         self.version = run.committed_step
         self.read = {g.task: g for g in await self.store.trajectories.pending(self.run)}
-        await self.store.runs.set_state(self.run, "running", "", epoch=self.epoch)
+        await self.store.runs.set_state(self.run, "running", "", fencing_token=self.fencing_token)
 
     async def lease(self, count: int, ttl: float = MINUTE, **fields: Any) -> Granted:
         given: dict[str, Any] = {
@@ -144,14 +145,14 @@ class Scene:
 
     async def plan(self, step: int, groups: list[Group]) -> list[tuple[str, str]]:
         pairs = [(group.entry, group.task) for group in groups]
-        await self.store.trajectories.plan(self.run, self.epoch, step, pairs)
+        await self.store.trajectories.plan(self.run, self.fencing_token, step, pairs)
         return pairs
 
     async def commit(self, step: int) -> int:
         self.version = max(self.version, step)
         directory = f"checkpoints/{step}"
         return await self.store.trajectories.commit(
-            self.run, self.epoch, self.lineage, step, directory
+            self.run, self.fencing_token, self.lineage, step, directory
         )
 
     async def trained(self, step: int, count: int = 2) -> list[Group]:
@@ -162,7 +163,7 @@ class Scene:
         return groups
 
     async def publish(self, version: int) -> None:
-        await self.store.weights.publish(self.epoch, self.manifest(version), keep=64)
+        await self.store.weights.publish(self.fencing_token, self.manifest(version), keep=64)
         self.version = version
 
     def manifest(self, version: int) -> WeightManifest:

@@ -210,12 +210,12 @@ async def whole_life(scene: Scene) -> None:
         run=RUN, version=0, lineage="aaa", kind="full", model=f"runs/{RUN}/model",
         files=[WeightFile("w", 1, "0")], tensors=1, created=0.0,
     )  # fmt: skip
-    await store.weights.publish(scene.epoch, manifest, keep=8)
+    await store.weights.publish(scene.fencing_token, manifest, keep=8)
     assert await store.weights.newest_after(RUN, "0", 1) is not None
 
     await scene.dataset(3, "held-out")
     await store.evaluations.ask(
-        RUN, scene.epoch, Evaluation(dataset="held-out"), step=0, min_version=0
+        RUN, scene.fencing_token, Evaluation(dataset="held-out"), step=0, min_version=0
     )
     given = {"worker": "w", "lineage": "aaa", "version": 0, "ttl": 60.0}
     rows = await store.evaluations.lease(RUN, count=3, **given)  # type: ignore[arg-type]
@@ -244,17 +244,19 @@ async def whole_life(scene: Scene) -> None:
     groups = sorted(await store.trajectories.read(RUN, wait=1), key=lambda g: int(g.task[0]))
     await scene.plan(1, groups[:2])
     assert len(await store.trajectories.payloads(RUN, [0, 1])) == 2
-    await store.runs.update(RUN, scene.epoch, {"step": 1})
+    await store.runs.update(RUN, scene.fencing_token, {"step": 1})
     await store.events.add(RUN, "step", {"step": 1})
     assert await scene.commit(1) == 2
-    await store.trajectories.requeue(RUN, scene.epoch, [groups[2].entry], limit=3)
+    await store.trajectories.requeue(RUN, scene.fencing_token, [groups[2].entry], limit=3)
     why = await store.insight.situation(await store.runs.get(RUN))  # type: ignore[arg-type]
     assert (why.flow.waiting, why.flow.returned) == (1, 2)
     assert [one.id for one in why.workers] == ["w"]
     assert RUN in [part.name async for part in store.dumps.read()]
 
     await store.runs.cancel(RUN)
-    await store.runs.finish(RUN, "default", "cancelled", "on request", epoch=scene.epoch)
+    await store.runs.finish(
+        RUN, "default", "cancelled", "on request", fencing_token=scene.fencing_token
+    )
     for run in ("r2", "r3"):
         await store.runs.submit(record(run, batch=2, eta=9, resume_from=RUN))
     audit = await store.ledger.audit("r2")

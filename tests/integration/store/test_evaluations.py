@@ -19,7 +19,7 @@ async def asked(scene: Scene, rows: int = 3, min_version: int = 0, samples: int 
     await scene.dataset(rows, "held-out")
     evaluation = Evaluation(dataset="held-out", samples=samples)
     return await scene.store.evaluations.ask(
-        RUN, scene.epoch, evaluation, step=5, min_version=min_version
+        RUN, scene.fencing_token, evaluation, step=5, min_version=min_version
     )
 
 
@@ -154,7 +154,7 @@ async def test_a_new_evaluation_replaces_an_open_one(scene: Scene) -> None:
     old = await asked(scene)
     leases = await lease(scene, 1)
     new = await scene.store.evaluations.ask(
-        RUN, scene.epoch, Evaluation(dataset="held-out", rows=2), step=6, min_version=0
+        RUN, scene.fencing_token, Evaluation(dataset="held-out", rows=2), step=6, min_version=0
     )
     assert not await scene.store.evaluations.complete(RUN, old, leases.rows[0][0], RIGHT)
     again = await lease(scene, 9)
@@ -165,10 +165,12 @@ async def test_a_learner_that_was_replaced_cannot_put_its_evaluation_before_its_
     scene: Scene,
 ) -> None:
     await asked(scene)
-    before = scene.epoch
+    before = scene.fencing_token
     await scene.take_over("bbb")
     evaluation = Evaluation(dataset="held-out")
-    id = await scene.store.evaluations.ask(RUN, scene.epoch, evaluation, step=6, min_version=0)
+    id = await scene.store.evaluations.ask(
+        RUN, scene.fencing_token, evaluation, step=6, min_version=0
+    )
 
     with pytest.raises(Fenced):
         await scene.store.evaluations.ask(RUN, before, evaluation, step=9, min_version=0)
@@ -183,11 +185,11 @@ async def test_a_repeated_request_for_an_evaluation_changes_nothing(
     await scene.dataset(3, "held-out")
     monkeypatch.setattr("services.store.evaluations.secrets.token_hex", lambda _: "feed")
     evaluation = Evaluation(dataset="held-out")
-    await scene.store.evaluations.ask(RUN, scene.epoch, evaluation, step=5, min_version=0)
+    await scene.store.evaluations.ask(RUN, scene.fencing_token, evaluation, step=5, min_version=0)
     monkeypatch.undo()
     first = await lease(scene, 1)
     monkeypatch.setattr("services.store.evaluations.secrets.token_hex", lambda _: "feed")
-    await scene.store.evaluations.ask(RUN, scene.epoch, evaluation, step=5, min_version=0)
+    await scene.store.evaluations.ask(RUN, scene.fencing_token, evaluation, step=5, min_version=0)
 
     assert await scene.store.evaluations.complete(RUN, "feed", first.rows[0][0], RIGHT)
 
@@ -213,7 +215,7 @@ async def test_a_dataset_that_is_not_there_is_named(scene: Scene) -> None:
     await scene.start()
     with pytest.raises(KeyError, match="there is no dataset 'nowhere'"):
         await scene.store.evaluations.ask(
-            RUN, scene.epoch, Evaluation(dataset="nowhere"), step=0, min_version=0
+            RUN, scene.fencing_token, Evaluation(dataset="nowhere"), step=0, min_version=0
         )
 
 

@@ -96,7 +96,9 @@ async def test_a_run_that_goes_on_with_the_dataset_knows_its_rows(
     await started.dataset(ROWS, "other")
     await noted(started, 4, True, True)
     await noted(started, 5, True)
-    await started.store.runs.finish(RUN, "default", "cancelled", "", epoch=started.epoch)
+    await started.store.runs.finish(
+        RUN, "default", "cancelled", "", fencing_token=started.fencing_token
+    )
 
     await started.store.runs.submit(record("r2", batch=2, eta=19, dataset=dataset, resume_from=RUN))
     started.run = "r2"

@@ -111,14 +111,20 @@ async def test_a_plan_outlives_its_learner_but_not_its_commit(scene: Scene) -> N
 async def test_a_stale_group_goes_back_and_leaves_nothing_behind(scene: Scene) -> None:
     await scene.start(batch=2, eta=9)
     stale, fresh = await scene.finished(2, b"12345")
-    assert await scene.store.trajectories.requeue(RUN, scene.epoch, [stale.entry], limit=3) == 0
+    assert (
+        await scene.store.trajectories.requeue(RUN, scene.fencing_token, [stale.entry], limit=3)
+        == 0
+    )
     assert await scene.returned() == [0]
     assert await scene.payloads() == [b"1"]
     assert await scene.weight() == 5
     assert await scene.store.trajectories.pending(RUN) == [fresh]
     assert (await scene.raw.xpending(run_key(RUN, "groups"), "learner"))["pending"] == 1
     # Its attempt is over: the same entry again changes nothing.
-    assert await scene.store.trajectories.requeue(RUN, scene.epoch, [stale.entry], limit=3) == 0
+    assert (
+        await scene.store.trajectories.requeue(RUN, scene.fencing_token, [stale.entry], limit=3)
+        == 0
+    )
     assert await scene.returned() == [0]
 
 
@@ -128,7 +134,9 @@ async def test_a_task_that_was_stale_three_times_ends_as_too_slow(scene: Scene) 
     for _ in range(3):
         (group,) = await scene.finished(1)
         assert group.task == "0:0:100:0"
-        back = await scene.store.trajectories.requeue(RUN, scene.epoch, [group.entry], limit=3)
+        back = await scene.store.trajectories.requeue(
+            RUN, scene.fencing_token, [group.entry], limit=3
+        )
         dropped.append(back)
     assert dropped == [0, 0, 1]
     assert [(row["reason"], row["tasks"]) for row in await scene.ledger()] == [
@@ -212,7 +220,7 @@ async def test_a_commit_forgets_how_often_its_tasks_failed(scene: Scene) -> None
     (lease,) = await scene.leased(1)
     await scene.store.prompts.release(RUN, [lease.attempt], cause="refused")
     (stale,) = await scene.finished(1)
-    await scene.store.trajectories.requeue(RUN, scene.epoch, [stale.entry], limit=3)
+    await scene.store.trajectories.requeue(RUN, scene.fencing_token, [stale.entry], limit=3)
     assert await scene.tries() == {b"0": b'{"refused":1,"stale":1}'}
     await scene.trained(1, 1)
     assert await scene.tries() == {}
@@ -225,10 +233,10 @@ async def test_a_learner_that_was_replaced_can_change_nothing(scene: Scene) -> N
     await scene.start(batch=2, eta=9)
     groups = await scene.finished(4)
     await scene.plan(1, groups[:2])
-    old = scene.epoch
+    old = scene.fencing_token
     await scene.take_over("bbb")
-    assert scene.epoch == old + 1
-    scene.epoch, new = old, scene.epoch
+    assert scene.fencing_token == old + 1
+    scene.fencing_token, new = old, scene.fencing_token
     entries = [group.entry for group in groups]
     store = scene.store
     for refused in (
@@ -237,8 +245,8 @@ async def test_a_learner_that_was_replaced_can_change_nothing(scene: Scene) -> N
         store.trajectories.requeue(RUN, old, entries, limit=3),
         store.weights.publish(old, scene.manifest(1), keep=64),
         store.runs.update(RUN, old, {"step": 1}),
-        store.runs.set_state(RUN, "failed", "", epoch=old),
-        store.runs.finish(RUN, "default", "failed", "", epoch=old),
+        store.runs.set_state(RUN, "failed", "", fencing_token=old),
+        store.runs.finish(RUN, "default", "failed", "", fencing_token=old),
     ):
         with pytest.raises(Fenced, match="another learner has taken over run r1"):
             await refused
@@ -246,7 +254,7 @@ async def test_a_learner_that_was_replaced_can_change_nothing(scene: Scene) -> N
     assert run is not None
     assert (run.state, run.committed_step, run.step, run.version) == ("running", 0, 0, 0)
     assert await scene.ledger() == []
-    scene.epoch = new
+    scene.fencing_token = new
     assert await scene.commit(1) == 2
 
 

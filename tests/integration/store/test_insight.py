@@ -84,7 +84,7 @@ async def test_a_task_is_followed_from_its_lease_to_its_checkpoint(scene: Scene)
     assert found.flow == Flow(planned=2)
     assert place(found.oldest) == (0, "planned", None, 1)
 
-    await scene.store.runs.update(RUN, scene.epoch, {"step": 1})
+    await scene.store.runs.update(RUN, scene.fencing_token, {"step": 1})
     await scene.store.events.add(RUN, "step", {"step": 1, "time/step": 1.0, "bottleneck": "none"})
     found = await why(scene)
     assert (found.cause, found.flow) == ("none", Flow(trained=2))
@@ -127,7 +127,7 @@ async def test_an_open_evaluation_is_counted(scene: Scene) -> None:
     await learner(scene)
     await beat(scene, run=RUN)
     evaluation = Evaluation(dataset="d", rows=3)
-    await scene.store.evaluations.ask(RUN, scene.epoch, evaluation, step=0, min_version=0)
+    await scene.store.evaluations.ask(RUN, scene.fencing_token, evaluation, step=0, min_version=0)
     leased = await scene.store.evaluations.lease(
         RUN, worker="w", lineage="aaa", version=0, count=2, ttl=60
     )
@@ -176,5 +176,7 @@ async def test_a_run_that_is_asked_to_end_keeps_those_who_hold_its_groups(scene:
     await scene.start(batch=2, eta=2)
     await scene.store.runs.take("default")
     await scene.leased(1)
-    await scene.store.runs.set_state(RUN, "paused", "the disk is full", epoch=scene.epoch)
+    await scene.store.runs.set_state(
+        RUN, "paused", "the disk is full", fencing_token=scene.fencing_token
+    )
     assert await load(scene) == (RUN, 0, 0, 1, 1)

@@ -180,7 +180,7 @@ async def test_each_learner_of_a_run_has_a_higher_epoch_and_a_lineage_of_its_own
 ) -> None:
     runs = scene.store.runs
     await scene.start(eta=9)
-    first = scene.epoch
+    first = scene.fencing_token
     await scene.trained(1)
     # Two starts that die before they commit anything are remembered, too.
     epochs = [await runs.acquire(RUN, lineage) for lineage in ("bbb", "bbb", "ccc")]
@@ -203,7 +203,9 @@ async def test_a_run_that_ends_frees_all_it_holds(scene: Scene) -> None:
     groups = await scene.finished(3)
     await scene.plan(2, groups[:2])
     held = await scene.leased(2)
-    await scene.store.runs.finish(RUN, "default", "cancelled", "on request", epoch=scene.epoch)
+    await scene.store.runs.finish(
+        RUN, "default", "cancelled", "on request", fencing_token=scene.fencing_token
+    )
     assert await scene.returned() == [2, 3, 4, 5, 6]
     assert await scene.payloads() == []
     assert await scene.weight() == 0
@@ -293,10 +295,10 @@ async def test_a_continued_run_with_another_dataset_begins_at_its_first_row_and_
 
 async def test_a_run_that_has_not_ended_is_not_continued(scene: Scene) -> None:
     await scene.start()
-    epoch = scene.epoch
+    fencing_token = scene.fencing_token
     with pytest.raises(StillRunning, match="run r1 is running: cancel it"):
         await scene.store.runs.submit(record("r2", resume_from=RUN))
-    await scene.store.runs.update(RUN, epoch, {"step": 1})
+    await scene.store.runs.update(RUN, fencing_token, {"step": 1})
     assert await scene.store.runs.get("r2") is None
 
 

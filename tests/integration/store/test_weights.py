@@ -45,6 +45,6 @@ async def test_the_list_of_versions_stays_short(scene: Scene) -> None:
     await scene.start()
     for version in range(300):
         manifest = scene.manifest(version)
-        await scene.store.weights.publish(scene.epoch, manifest, keep=10)
+        await scene.store.weights.publish(scene.fencing_token, manifest, keep=10)
     # Redis trims whole blocks of 100 entries.
     assert await scene.raw.xlen(run_key(RUN, "weights")) <= 110

@@ -111,7 +111,7 @@ def gradients(
     """What DDP makes of the ranks' gradients, each rank training one of `shares`."""
 
     def one(ranks: Ranks) -> dict[str, torch.Tensor]:
-        # Ranks are threads here, which task from one source of random numbers.
+        # Ranks are threads here, which draw from one source of random numbers.
         model = tiny_mixture()
         model.load_state_dict(MODEL.state_dict())
         routing = Routing(model, aux, z)
