@@ -16,6 +16,7 @@ from services.gateway import problems
 from services.gateway.authentication import Authentication, Keyring
 from services.gateway.deletion import remove_deleted
 from services.gateway.dependencies import Dependencies
+from services.gateway.followers import Followers
 from services.gateway.retention import Sizes, keep_pruning
 from services.gateway.routes import (
     audit,
@@ -80,7 +81,7 @@ def create_app(settings: GatewaySettings, first_key: str | None = None) -> FastA
             keyring = Keyring(first_key, store.api_keys) if first_key else None
             sizes = Sizes(settings.data)
             app.state.deps = Dependencies(
-                settings, store, Volume(settings.data), http, keyring, sizes
+                settings, store, Volume(settings.data), http, keyring, sizes, Followers(store)
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
             pruning = asyncio.create_task(keep_pruning(store, settings))

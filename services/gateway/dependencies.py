@@ -11,6 +11,7 @@ from fastapi import Depends, Path, Request
 from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, several_called
 from services.gateway.authentication import Keyring
+from services.gateway.followers import Followers
 from services.gateway.retention import Sizes
 from services.gateway.settings import GatewaySettings
 from services.http import Problem
@@ -29,6 +30,7 @@ class Dependencies:
     keyring: Keyring | None
     """None where no key is asked for."""
     sizes: Sizes
+    followers: Followers
 
 
 def _dependencies(request: Request) -> Dependencies:

@@ -9,7 +9,7 @@ has forgotten (a restart, a failover) is loaded again by the call that finds it 
 import asyncio
 from typing import Any
 
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode, ClusterPipeline
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
@@ -27,6 +27,8 @@ SILENCE_SECONDS = 10.0
 """A Redis that has not answered for this long counts as away (its host may have gone without a
 word). Longer than any blocking read here."""
 CONNECT_SECONDS = 2.0
+CONNECTIONS = 100
+"""Connections of one process to one server, at most."""
 TRIES = 3
 """How often a call is tried again after the first time."""
 BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=0.5)
@@ -50,10 +52,10 @@ def connect(url: str) -> tuple[Any, Any]:
         return _Cluster(startup_nodes=nodes, retry=retry, **given, **secured), None
     given |= {"db": address.db, "retry": Retry(BACKOFF, TRIES, supported_errors=(ConnectionError,))}
     if address.kind == "socket":
-        return Redis(unix_socket_path=address.path, **given), None
+        return _patient(Redis(unix_socket_path=address.path, **given)), None
     if address.kind == "server":
         ((host, port),) = address.hosts
-        return Redis(host=host, port=port, **given, **secured), None
+        return _patient(Redis(host=host, port=port, **given, **secured)), None
     to_sentinels = {
         "username": address.sentinel_username,
         "password": address.sentinel_password,
@@ -65,6 +67,19 @@ def connect(url: str) -> tuple[Any, Any]:
         list(address.hosts), sentinel_kwargs=to_sentinels
     )
     return sentinels.master_for(address.service, **given, **secured), sentinels
+
+
+def _patient(redis: Redis) -> Redis:
+    """`redis`, but a call waits for a connection where all are in use."""
+    pool = redis.connection_pool
+    return Redis.from_pool(
+        BlockingConnectionPool(
+            max_connections=CONNECTIONS,
+            timeout=SILENCE_SECONDS,
+            connection_class=pool.connection_class,
+            **pool.connection_kwargs,
+        )
+    )
 
 
 class _Pipeline(ClusterPipeline):

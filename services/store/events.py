@@ -19,14 +19,14 @@ class Events(Noun):
         fields: dict[Any, Any] = {"kind": kind, "time": time.time(), "data": json.dumps(data)}
         await self._redis.xadd(run_key(run, "events"), fields, maxlen=KEPT, approximate=True)
 
-    async def read(self, run: str, after: str, wait: float = 0) -> list[Event]:
-        """Up to 1,000 events after id `after` ("0": from the start), waiting up to `wait` seconds
+    async def read(self, run: str, after: str, wait: float = 0, count: int = 1000) -> list[Event]:
+        """Up to `count` events after id `after` ("0": from the start), waiting up to `wait` seconds
         for the first. Without `wait`, it does not block."""
         key = run_key(run, "events")
         block = max(1, int(wait * 1000)) if wait else None
         if block is not None:
             await self._redis.xread({key: after}, count=1, block=block)
-        found: Any = await self._redis.xrange(key, min=f"({after}", count=1000)
+        found: Any = await self._redis.xrange(key, min=f"({after}", count=count)
         return [parsed_event(entry, fields) for entry, fields in found]
 
     async def before_newest(self, run: str, count: int) -> str:

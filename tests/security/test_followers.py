@@ -1,0 +1,158 @@
+"""Many followers of a run's events: one reader serves them, and nobody waits for the slowest."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.gateway.followers import KEPT
+from services.store import Store
+from tests.integration.gateway.servers import GatewayProcess, RedisServer
+from tests.integration.store.scene import record
+
+FOLLOWERS = 300
+"""Three times the connections that the gateway has to Redis."""
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer
+) -> Iterator[GatewayProcess]:
+    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", redis_server.url)
+    yield process
+    process.stop()
+
+
+async def queued(store: Store, run: str) -> None:
+    await store.runs.submit(record(run, pool=run))
+    await store.events.add(run, "warning", {"message": "first"})
+
+
+class Follower:
+    """A client on a socket of its own."""
+
+    def __init__(self, gateway: GatewayProcess, run: str, after: str = "0") -> None:
+        self.path = f"/v1/runs/{run}/events"
+        self.host, self.port = "127.0.0.1", int(gateway.url.rpartition(":")[2])
+        self.after = after
+        self.text = ""
+
+    async def connect(self) -> "Follower":
+        self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
+        head = f"GET {self.path} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {self.after}"
+        self.writer.write(f"{head}\r\n\r\n".encode())
+        return self
+
+    async def until(self, text: str) -> str:
+        """Everything that has come, as soon as `text` is in it."""
+        async with asyncio.timeout(30):
+            while text not in self.text:
+                got = await self.reader.read(1 << 16)
+                assert got, "the gateway ended the stream"
+                self.text += got.decode()
+        return self.text
+
+
+async def test_many_followers_leave_the_api_free_and_get_every_event_at_once(
+    gateway: GatewayProcess, redis_server: RedisServer
+) -> None:
+    store = Store.from_url(redis_server.url)
+    await queued(store, "many")
+    followers = [await Follower(gateway, "many").connect() for _ in range(FOLLOWERS)]
+    try:
+        for text in await asyncio.gather(*(one.until("first") for one in followers)):
+            assert text.startswith("HTTP/1.1 200")
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as api:
+            answers = await asyncio.gather(*(api.get("/v1/runs") for _ in range(150)))
+        assert {answer.status_code for answer in answers} == {200}
+
+        began = time.monotonic()
+        await store.events.add("many", "warning", {"message": "second"})
+        await asyncio.gather(*(one.until("second") for one in followers))
+        assert time.monotonic() - began < 3
+        assert all(one.text.count("event: warning") == 2 for one in followers)
+
+        await store.runs.cancel("many")
+        for text in await asyncio.gather(*(one.until("0\r\n\r\n") for one in followers)):
+            assert '"cancelled"' in text, "the last event comes before the end"
+    finally:
+        for one in followers:
+            one.writer.close()
+        await store.close()
+
+
+async def test_a_follower_begins_after_the_event_it_names_however_long_ago(
+    gateway: GatewayProcess, redis_server: RedisServer
+) -> None:
+    store = Store.from_url(redis_server.url)
+    await queued(store, "long")
+    await asyncio.gather(
+        *(store.events.add("long", "warning", {"message": f"m{n}"}) for n in range(KEPT * 2))
+    )
+    events = await store.events.read("long", "0", count=3 * KEPT)
+    first = await Follower(gateway, "long").connect()
+    # While another is live already, and its reader keeps newer events only.
+    await first.until(f'"id":"{events[-1].id}"')
+    try:
+        for start in (3, KEPT, len(events) - 2):
+            one = await Follower(gateway, "long", events[start].id).connect()
+            text = await one.until(f'"id":"{events[-1].id}"')
+            ids = [line[4:] for line in text.splitlines() if line.startswith("id: ")]
+            assert ids == [event.id for event in events[start + 1 :]]
+            one.writer.close()
+    finally:
+        first.writer.close()
+        await store.close()
+
+
+async def test_many_runs_may_be_followed_at_once(
+    gateway: GatewayProcess, redis_server: RedisServer
+) -> None:
+    store = Store.from_url(redis_server.url)
+    runs = [f"wide{n}" for n in range(120)]
+    await asyncio.gather(*(queued(store, run) for run in runs))
+    followers = [await Follower(gateway, run).connect() for run in runs]
+    try:
+        await asyncio.gather(*(one.until("first") for one in followers))
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as api:
+            assert (await api.get("/v1/runs")).status_code == 200
+        await asyncio.gather(*(store.runs.cancel(run) for run in runs))
+        await asyncio.gather(*(one.until('"cancelled"') for one in followers))
+    finally:
+        for one in followers:
+            one.writer.close()
+        await store.close()
+
+
+async def test_a_follower_that_reads_nothing_delays_no_other(
+    gateway: GatewayProcess, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    store = Store.from_url(redis_server.url)
+    await queued(store, "slow")
+    port = int(gateway.url.rpartition(":")[2])
+    with socket.socket() as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        silent.connect(("127.0.0.1", port))
+        silent.send(b"GET /v1/runs/slow/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        quick = await Follower(gateway, "slow").connect()
+        await quick.until("first")
+        message = "x" * 10_000
+        for n in range(500):
+            await store.events.add("slow", "warning", {"message": f"{n}:{message}"})
+        began = time.monotonic()
+        await quick.until("499:")
+        assert time.monotonic() - began < 10
+        quick.writer.close()
+    await store.close()
