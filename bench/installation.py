@@ -57,7 +57,7 @@ class Installation:
     def __enter__(self) -> Self:
         self.stack.__enter__()
         try:
-            self.api = Gateway(self.stack.gateway_url)
+            self.api = Gateway(self.stack.gateway_url, key=self.stack.api_key)
             upload_sums(self.api)
         except BaseException:
             self.stack.stop()

@@ -85,8 +85,13 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = Field(
         None,
         description="The API key: what the gateway accepts, and others show it. Default: what the "
-        "file `api-key` in the data folder holds; a gateway that needs a key makes it there at "
-        "its first start.",
+        "file `api-key` in the data folder holds; the gateway makes it there at its first start.",
+    )
+    reward_key: SecretStr | None = Field(
+        None,
+        description="The reward service's key: what it accepts, and workers and the gateway show "
+        "it. Default: what the file `reward-key` in the data folder holds; the service makes it "
+        "there at its first start.",
     )
     pool: str = Field(
         "default",
@@ -128,7 +133,7 @@ class Settings(BaseSettings):
         redis_address.parse(value.get_secret_value())
         return value
 
-    @field_validator("api_key", mode="before")
+    @field_validator("api_key", "reward_key", mode="before")
     @classmethod
     def _key_or_none(cls, value: Any) -> Any:
         # Compose sets variables that nobody gave a value to the empty text.

@@ -26,9 +26,13 @@ class Gateway:
     """One gateway. Every method raises CliError."""
 
     def __init__(
-        self, url: str | None = None, still_there: Callable[[], None] = lambda: None
+        self,
+        url: str | None = None,
+        still_there: Callable[[], None] = lambda: None,
+        key: str | None = None,
     ) -> None:
-        """`still_there` is called while waiting; it raises if waiting has become useless."""
+        """`still_there` is called while waiting; it raises if waiting has become useless. `key`:
+        the API key; default: the one that the settings and the data folder have."""
         self._still_there = still_there
         settings = Settings()
         given = (url or settings.gateway_url).rstrip("/")
@@ -48,7 +52,7 @@ class Gateway:
                 trust_env=not local,
                 # Reading the certificates takes 80 ms, and plain http has none.
                 verify=parsed.scheme == "https",
-                headers=authorization(_key(settings, given)),
+                headers=authorization(key or _key(settings, given)),
             )
 
     def get(self, path: str, **params: Any) -> Any:

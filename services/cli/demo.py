@@ -118,7 +118,7 @@ def _in_a_stack(options: UpOptions, quick: bool, as_json: bool) -> dict[str, Any
         if not as_json:
             print(f"The page, as long as the demo works: {stack.gateway_url}", flush=True)
         try:
-            api = Gateway(stack.gateway_url, still_there=stack.check)
+            api = Gateway(stack.gateway_url, stack.check, stack.api_key)
             return _with_files(_learn(api, quick, as_json), api, options.data.absolute(), as_json)
         except KeyboardInterrupt:
             err.print("\nstopping what the demo has started; Ctrl-C again kills it")

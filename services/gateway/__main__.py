@@ -13,7 +13,7 @@ from services.contracts.schema import SchemaMismatch
 from services.gateway.app import create_app
 from services.gateway.settings import GatewaySettings
 from services.runtime import logs
-from services.runtime.api_key import BadKeyFile, first_key, key_file, key_made
+from services.runtime.api_key import BadKeyFile, first_key
 from services.runtime.process import die_with_parent
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
 from services.store import Store, UnsafeRedis
@@ -26,7 +26,7 @@ def main() -> int:
     logs.configure("gateway", settings.log_level, settings.log_format)
     log = logs.get_logger(__name__)
     try:
-        key = _key(settings) if settings.asks_for_key else None
+        key = first_key(settings)
     except (BadKeyFile, OSError) as error:
         print(f"error: {error}; mend it, or set HEADRACE_API_KEY", file=sys.stderr)
         return EXIT_SETTINGS
@@ -69,14 +69,6 @@ def main() -> int:
     with listener:
         uvicorn.Server(config).run(sockets=[listener])
     return 0
-
-
-def _key(settings: GatewaySettings) -> str:
-    """The first key; a new one is printed, this once."""
-    key, made = first_key(settings)
-    if made:
-        print(key_made(key, key_file(settings)), flush=True)
-    return key
 
 
 async def _look_at_redis(settings: GatewaySettings) -> None:

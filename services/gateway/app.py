@@ -55,30 +55,30 @@ TAGS = [
     {"name": "recipes", "description": "Run configs known to work."},
     {"name": "workers", "description": "Who generates."},
     {"name": "files", "description": "Parts of the data volume, for hosts without it."},
-    {"name": "keys", "description": "Who may ask, where the gateway asks for keys."},
+    {"name": "keys", "description": "Who may ask."},
     {"name": "operation", "description": "Health and metrics of the gateway."},
 ]
 
 
 def with_key(schema: dict[str, Any]) -> dict[str, Any]:
     """Add the API key's place to an OpenAPI document; its page then has a button for the key."""
-    bearer = {"type": "http", "scheme": "bearer", "description": "An API key, where one is needed."}
+    bearer = {"type": "http", "scheme": "bearer", "description": "An API key."}
     schema.setdefault("components", {})["securitySchemes"] = {"key": bearer}
-    schema["security"] = [{"key": []}, {}]
+    schema["security"] = [{"key": []}]
     return schema
 
 
-def create_app(settings: GatewaySettings, first_key: str | None = None) -> FastAPI:
+def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     """The gateway. It also starts without Redis, and answers 503 until Redis is there.
 
-    `first_key`: if set, requests need it or a key made later.
+    Requests need `first_key`, or a key made later.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         store = Store.from_url(settings.redis_url.get_secret_value())
         async with httpx.AsyncClient() as http:
-            keyring = Keyring(first_key, store.api_keys) if first_key else None
+            keyring = Keyring(first_key, store.api_keys)
             sizes = Sizes(settings.data)
             app.state.deps = Dependencies(
                 settings, store, Volume(settings.data), http, keyring, sizes, Followers(store)

@@ -1,9 +1,8 @@
-"""Which requests are answered: with API keys those that carry one; without, those of no foreign web
-page.
+"""Which requests are answered: those that carry an API key, from whatever host they come.
 
-With keys, everything below `/v1/` and `/metrics` needs one, as `Authorization: Bearer KEY` or in
-the page's cookie. Without keys the gateway listens on loopback. The danger then is a page of
-another site, open in a browser on this machine: the headers Origin and Host must name this host.
+A key stands in the header `Authorization: Bearer KEY`, or in the page's cookie. The browser also
+sends the cookie with requests that another site's page makes, so a change with the cookie must come
+from this gateway's own page.
 """
 
 import hmac
@@ -17,13 +16,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.gateway.problems import RETRY_AFTER
 from services.http import Problem, discard
-from services.runtime.api_key import digest, is_loopback
+from services.runtime.api_key import bearer, digest
 from services.runtime.logs import get_logger
 from services.store.api_keys import ApiKeys
 
 COOKIE = "headrace-key"
-OPEN = frozenset({"/v1/session"})
-"""Answers without a key: it is where the page brings one."""
+OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json", "/v1/session"})
+"""Answered without a key: the page, which then brings a key to `/v1/session`, the description of
+the API, and health checks. None shows anything of the installation's data."""
+OPEN_BELOW = ("/web/", "/static-offline-docs/")
+"""The files of the page and of `/docs`."""
 
 log = get_logger(__name__)
 
@@ -45,10 +47,10 @@ class Keyring:
 
 
 class Authentication:
-    """Answers 401, 403 or 503 to requests that may not pass. `keyring_of` gives the accepted keys;
-    None: no key is needed."""
+    """Answers 401, 403 or 503 to requests that may not pass. `keyring_of` gives the accepted
+    keys."""
 
-    def __init__(self, app: ASGIApp, keyring_of: Callable[[], Keyring | None]) -> None:
+    def __init__(self, app: ASGIApp, keyring_of: Callable[[], Keyring]) -> None:
         self.app = app
         self.keyring_of = keyring_of
 
@@ -62,20 +64,21 @@ class Authentication:
         await self.app(scope, receive, send)
 
     async def _problem(self, scope: Scope) -> Problem | None:
+        path = scope["path"]
+        if path in OPEN or path.startswith(OPEN_BELOW):
+            return None
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        keyring = self.keyring_of()
-        if keyring is None:
-            return foreign(scope["method"], headers)
-        path = scope["path"]
-        if path in OPEN or not (path.startswith("/v1/") or path == "/metrics"):
-            return None
-        key = presented(headers)
+        key = bearer(headers.get("authorization", ""))
+        if key is None:
+            key = cookie(headers)
+            if key is not None and (problem := foreign(scope["method"], headers)):
+                return problem
         if key is None:
             return unauthorized("this gateway asks for an API key, and the request has none")
         try:
-            if await keyring.accepts(key):
+            if await self.keyring_of().accepts(key):
                 return None
         except RedisError:
             return Problem(
@@ -87,11 +90,8 @@ class Authentication:
         return unauthorized("this gateway does not know this API key: it may have been revoked")
 
 
-def presented(headers: dict[str, str]) -> str | None:
-    """The key of a request: its bearer token, else the page's cookie."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and token.strip():
-        return token.strip()
+def cookie(headers: dict[str, str]) -> str | None:
+    """The key in the page's cookie."""
     try:
         morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
@@ -104,36 +104,21 @@ def unauthorized(what: str) -> Problem:
     return Problem(
         HTTPStatus.UNAUTHORIZED,
         f"{what}. Send it as `Authorization: Bearer KEY`; the command line takes it from "
-        "HEADRACE_API_KEY. The gateway printed its first key at its first start and keeps it in "
-        "the file `api-key` of its data folder",
+        "HEADRACE_API_KEY. The gateway's first key is in the file `api-key` of its data folder",
         headers={"WWW-Authenticate": 'Bearer realm="headrace"', "Connection": "close"},
     )
 
 
 def foreign(method: str, headers: dict[str, str]) -> Problem | None:
-    """Why a request probably comes from a page of another site; None if nothing indicates that.
-
-    A name in a foreign domain may have been made to point here (DNS rebinding); an address, or a
-    name without a dot, cannot.
-    """
-    host = headers.get("host", "")
-    name = urlsplit(f"//{host}").hostname or ""
-    if "." in name and not (is_loopback(name) or _is_address(name)):
-        return _forbidden(f"the request asks for the host {name!r}")
+    """403 for a change that a page of another origin sends; None if it is none."""
     origin = headers.get("origin")
-    if method not in ("GET", "HEAD", "OPTIONS") and origin and urlsplit(origin).netloc != host:
-        return _forbidden(f"the request comes from a page of {origin[:200]!r}")
-    return None
-
-
-def _is_address(name: str) -> bool:
-    return name.replace(".", "").isdigit()
-
-
-def _forbidden(what: str) -> Problem:
+    if method in ("GET", "HEAD", "OPTIONS") or not origin:
+        return None
+    if urlsplit(origin).netloc == headers.get("host", ""):
+        return None
     return Problem(
         HTTPStatus.FORBIDDEN,
-        f"{what}, and this gateway asks for no API key, so it answers its own machine only. Start "
-        "it with HEADRACE_AUTH=on to reach it by other names",
+        f"the request comes from a page of {origin[:200]!r}, and the page's cookie is taken from "
+        "this gateway's own page only: send the API key as `Authorization: Bearer KEY`",
         headers={"Connection": "close"},
     )

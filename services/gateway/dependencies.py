@@ -27,8 +27,7 @@ class Dependencies:
     store: Store
     volume: Volume
     http: httpx.AsyncClient
-    keyring: Keyring | None
-    """None where no key is asked for."""
+    keyring: Keyring
     sizes: Sizes
     followers: Followers
 

@@ -1,11 +1,8 @@
 """Settings of the gateway alone, on top of those that all processes share."""
 
-from typing import Literal
-
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.runtime.api_key import is_loopback
 from services.settings import Settings
 
 GIB = 1 << 30
@@ -21,11 +18,6 @@ class GatewaySettings(Settings):
 
     host: str = Field("127.0.0.1", description="Address to listen on. 0.0.0.0: all.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0: any free one.")
-    auth: Literal["auto", "on", "off"] = Field(
-        "auto",
-        description="Whether requests need an API key. auto: unless the gateway listens on a "
-        "loopback address, where only this machine reaches it.",
-    )
     upload_limit: int = Field(GIB, ge=1, description="Largest upload, in bytes.")
     body_limit: int = Field(
         64 << 20, ge=1, description="Largest body of any other request, in bytes."
@@ -45,8 +37,3 @@ class GatewaySettings(Settings):
     keep_finished_seconds: int = Field(
         60, ge=1, description="How long after its end a finished run keeps everything."
     )
-
-    @property
-    def asks_for_key(self) -> bool:
-        """Whether requests need an API key."""
-        return self.auth == "on" or (self.auth == "auto" and not is_loopback(self.host))

@@ -21,7 +21,9 @@ from services.launch.plan import Plan, make_plan
 from services.launch.scaling import Scaling
 from services.launch.supervised_part import Rules
 from services.launch.supervisor import Supervisor
+from services.runtime.api_key import first_key
 from services.runtime.process import kill_marked
+from services.settings import Settings
 
 Planner = Callable[[UpOptions, Path], Plan]
 
@@ -136,6 +138,11 @@ class Stack:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+    @property
+    def api_key(self) -> str:
+        """The key that the gateway asks for."""
+        return first_key(Settings(data=self.data))
 
     @property
     def gateway_url(self) -> str:

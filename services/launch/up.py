@@ -3,15 +3,13 @@
 import asyncio
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
-from services.gateway.settings import GatewaySettings
 from services.launch.data_folder import DataFolder
 from services.launch.display import Display
-from services.launch.options import LaunchError, UpOptions
+from services.launch.options import UpOptions
 from services.launch.plan import Plan, exports, make_plan
 from services.launch.stack import Planner, Running, live
-from services.runtime.api_key import BadKeyFile, first_key, key_file, key_made
+from services.runtime.api_key import API_KEY
 from services.runtime.logs import configure
 from services.settings import Settings, redacted
 
@@ -42,8 +40,6 @@ async def _run(options: UpOptions, planner: Planner) -> int:
             stop.set()
             display.say(f"{name}: stopping, workers first; a second one kills")
 
-        if (made := make_key(options, running.folder.path)) is not None:
-            display.say(made)
         _handle_signals(on_signal)
         display.begin(supervisor.status)
 
@@ -58,19 +54,6 @@ async def _run(options: UpOptions, planner: Planner) -> int:
     return 1 if killing else 0
 
 
-def make_key(options: UpOptions, data: Path) -> str | None:
-    """Make the first API key, if the gateway will ask for one and there is none: the gateway would
-    print it into its log. Returns what to tell the operator. Raises LaunchError."""
-    settings = GatewaySettings(_cli_parse_args=False, host=options.host, data=data)
-    if not (options.runs("gateway") and settings.asks_for_key):
-        return None
-    try:
-        key, made = first_key(settings)
-    except (BadKeyFile, OSError) as error:
-        raise LaunchError(f"{error}; mend it, or set HEADRACE_API_KEY") from None
-    return key_made(key, key_file(settings)) if made else None
-
-
 def _handle_signals(on_signal: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -83,6 +66,7 @@ def _handle_signals(on_signal: Callable[[str], None]) -> None:
 def _facts(plan: Plan, folder: DataFolder) -> dict[str, str]:
     return {
         "gateway": f"{plan.gateway_url} (API description: {plan.gateway_url}/docs)",
+        "API key": str(folder.path / API_KEY),
         "redis": redacted(plan.redis_url),
         "data": str(folder.path),
         "logs": str(folder.path / "logs"),

@@ -1,8 +1,9 @@
-"""The installation's first API key: where it lies, who finds it, and how one is made.
+"""The keys of an installation: where they lie, who finds them, and how one is made.
 
-It stands in `api-key` of the data folder, readable by its owner alone, or in HEADRACE_API_KEY.
-Whoever shares the data folder with the gateway (the command line, workers) finds it there by
-itself. Further keys, which can be revoked one by one, are the store's (`services.store.api_keys`).
+The gateway's first key stands in `api-key` of the data folder, the reward service's in
+`reward-key`, both readable by their owner alone, or in HEADRACE_API_KEY and HEADRACE_REWARD_KEY.
+Whoever shares the data folder (the command line, workers) finds them there. Further API keys, which
+can be revoked one by one, are the store's (`services.store.api_keys`).
 """
 
 import hashlib
@@ -16,7 +17,8 @@ import httpx
 
 from services.settings import Settings
 
-FILE = "api-key"
+API_KEY = "api-key"
+REWARD_KEY = "reward-key"
 PREFIX = "hr-"
 
 
@@ -34,11 +36,6 @@ def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def key_file(settings: Settings) -> Path:
-    """Where the first key lies."""
-    return settings.data.absolute() / FILE
-
-
 def read_key(path: Path) -> str | None:
     """The key in `path`; None if there is no such file, or it may not be read. Raises
     BadKeyFile."""
@@ -47,23 +44,20 @@ def read_key(path: Path) -> str | None:
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadKeyFile(f"the API key file {path} cannot be read: {error}") from None
+        raise BadKeyFile(f"the key file {path} cannot be read: {error}") from None
     if not text or any(c.isspace() for c in text) or not text.isascii():
-        raise BadKeyFile(f"the API key file {path} holds no key: one line of ASCII is wanted")
+        raise BadKeyFile(f"the key file {path} holds no key: one line of ASCII is wanted")
     return text
 
 
-def first_key(settings: Settings) -> tuple[str, bool]:
-    """The key that the gateway accepts from its first start on, and whether it was made just now.
-    Several that start at once agree on one. Raises BadKeyFile, OSError."""
-    if settings.api_key is not None:
-        return settings.api_key.get_secret_value(), False
-    path = key_file(settings)
+def kept_key(path: Path) -> str:
+    """The key in `path`, made where there is none. Several processes that start at once agree on
+    one. Raises BadKeyFile, OSError."""
     if (found := read_key(path)) is not None:
-        return found, False
-    path.parent.mkdir(parents=True, exist_ok=True)
+        return found
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = new_key()
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{FILE}-") as file:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-") as file:
         file.write(key + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -72,18 +66,23 @@ def first_key(settings: Settings) -> tuple[str, bool]:
         except FileExistsError:
             found = read_key(path)
             if found is None:
-                raise BadKeyFile(f"the API key file {path} may not be read") from None
-            return found, False
-    return key, True
+                raise BadKeyFile(f"the key file {path} may not be read") from None
+            return found
+    return key
 
 
-def key_made(key: str, path: Path) -> str:
-    """What the operator is told when the first key was made."""
-    return (
-        f"API key: {key}\n"
-        f"It is said this once, and stands in {path}. Requests need it: the page asks for it, the "
-        "command line finds it there, or takes it from HEADRACE_API_KEY."
-    )
+def first_key(settings: Settings) -> str:
+    """The key that the gateway accepts from its first start on. Raises BadKeyFile, OSError."""
+    if settings.api_key is not None:
+        return settings.api_key.get_secret_value()
+    return kept_key(settings.data.absolute() / API_KEY)
+
+
+def reward_service_key(settings: Settings) -> str:
+    """The key that the reward service asks for. Raises BadKeyFile, OSError."""
+    if settings.reward_key is not None:
+        return settings.reward_key.get_secret_value()
+    return kept_key(settings.data.absolute() / REWARD_KEY)
 
 
 def key_for(settings: Settings, gateway_url: str | None = None) -> str | None:
@@ -96,7 +95,14 @@ def key_for(settings: Settings, gateway_url: str | None = None) -> str | None:
         return settings.api_key.get_secret_value()
     given = (gateway_url or settings.gateway_url).rstrip("/")
     own = given == settings.gateway_url.rstrip("/") or is_loopback(httpx.URL(given).host)
-    return read_key(key_file(settings)) if own else None
+    return read_key(settings.data.absolute() / API_KEY) if own else None
+
+
+def key_for_rewards(settings: Settings) -> str | None:
+    """The key to show the reward service of the settings; None without one. Raises BadKeyFile."""
+    if settings.reward_key is not None:
+        return settings.reward_key.get_secret_value()
+    return read_key(settings.data.absolute() / REWARD_KEY)
 
 
 def is_loopback(host: str) -> bool:
@@ -112,3 +118,9 @@ def is_loopback(host: str) -> bool:
 def authorization(key: str | None) -> dict[str, str]:
     """The request header that shows `key`."""
     return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def bearer(header: str) -> str | None:
+    """The key in the value of an Authorization header."""
+    scheme, _, token = header.partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None

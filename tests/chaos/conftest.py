@@ -19,7 +19,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
     ):
         # The pause before a restart doubles with each kill of a part within a minute.
         patch.setattr(supervised_part, "LONGEST_PAUSE", 0.5)
-        one = Chaos(stack, Gateway(stack.gateway_url, still_there=stack.check))
+        one = Chaos(stack, Gateway(stack.gateway_url, stack.check, stack.api_key))
         one.prepare()
         yield one
 

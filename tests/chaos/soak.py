@@ -179,7 +179,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="headrace-soak-") as data,
         Stack(options(Path(data), ROLLOUTS)) as stack,
     ):
-        chaos = Chaos(stack, Gateway(stack.gateway_url, still_there=stack.check))
+        chaos = Chaos(stack, Gateway(stack.gateway_url, stack.check, stack.api_key))
         chaos.prepare()
         soak = Soak(chaos, random.Random(SEED))
         chaos.reaches(soak.run, 3)

@@ -84,6 +84,6 @@ def test_a_run_goes_on_from_a_backup_on_another_machine(
     assert headrace("restore", str(file), "--data", str(elsewhere)) == made
     assert [path.name for path in elsewhere.glob(".re*")] == []
     with Stack(options(elsewhere, rollouts=1)) as stack:
-        there = Chaos(stack, Gateway(stack.gateway_url, still_there=stack.check))
+        there = Chaos(stack, Gateway(stack.gateway_url, stack.check, stack.api_key))
         there.done.append("the first machine")
         there.unharmed(run, STEPS)

@@ -18,7 +18,7 @@ PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas
 
 
 def gateway() -> dict[str, Any]:
-    return create_gateway(GatewaySettings()).openapi()
+    return create_gateway(GatewaySettings(), "hr-key").openapi()
 
 
 def reward() -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Session(BaseModel):
 @router.post("/v1/keys", status_code=HTTPStatus.CREATED, summary="Make an API key")
 async def make(deps: Deps, wanted: NewKey) -> MadeKey:
     """A key for one person or machine, which can be revoked alone. Any key may do everything,
-    making keys included. The gateway needs keys as `HEADRACE_AUTH` says."""
+    making keys included."""
     key = new_key()
     record = ApiKeyRecord(id=secrets.token_hex(4), name=wanted.name, created=time.time())
     await deps.store.api_keys.add(digest(key), record)
@@ -87,8 +87,6 @@ async def revoke(deps: Deps, id: Annotated[str, Path(description="Its id.")]) ->
 @router.post("/v1/session", status_code=HTTPStatus.NO_CONTENT, include_in_schema=False)
 async def enter(deps: Deps, request: Request, response: Response, session: Session) -> None:
     """Store the key in a cookie that no script can read."""
-    if deps.keyring is None:
-        return
     if not await deps.keyring.accepts(session.key.strip()):
         raise Problem(HTTPStatus.UNAUTHORIZED, "this gateway does not know this API key")
     response.set_cookie(

@@ -13,6 +13,7 @@ import redis
 
 from services.launch.options import free_ports
 from services.launch.redis import find_server, servers_here
+from services.runtime.api_key import API_KEY, authorization
 from services.store import Store
 
 UPLOAD_LIMIT = 200_000
@@ -67,7 +68,7 @@ class GatewayProcess:
     """`python -m services.gateway` on any free port."""
 
     def __init__(self, data: Path, redis_url: str, **settings: str) -> None:
-        """`settings`: more of the environment, e.g. HEADRACE_AUTH."""
+        """`settings`: more of the environment, e.g. HEADRACE_API_KEY."""
         self.data = data
         (port,) = free_ports("127.0.0.1", 1)
         self.url = f"http://127.0.0.1:{port}"
@@ -89,6 +90,11 @@ class GatewayProcess:
         # Connection attempts are repeated with growing pauses, about a minute in all.
         with httpx.Client(transport=httpx.HTTPTransport(retries=8)) as client:
             client.get(f"{self.url}/healthz").raise_for_status()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request needs: the key."""
+        return authorization((self.data / API_KEY).read_text().strip())
 
     @property
     def said(self) -> str:

@@ -394,10 +394,14 @@ def test_while_redis_is_away_commands_say_so_and_a_watcher_waits_for_it(
     redis_server = RedisServer(tmp_path)
     redis_server.start()
     gateway = GatewayProcess(tmp_path / "data", redis_server.url)
-    environment = os.environ | {"PYTHONPATH": os.getcwd(), "HEADRACE_GATEWAY_URL": gateway.url}
+    environment = os.environ | {
+        "PYTHONPATH": os.getcwd(),
+        "HEADRACE_GATEWAY_URL": gateway.url,
+        "HEADRACE_DATA": str(gateway.data),
+    }
     command = [sys.executable, "-m", "services.cli"]
     try:
-        with httpx.Client(base_url=gateway.url, timeout=30) as api:
+        with httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=30) as api:
             upload(api, "sums", b'{"prompt": "1+1", "answer": "2"}\n' * 40)
             config = {"model": {"path": str(model)}, "data": {"dataset": "sums"}}
             run = api.post("/v1/runs", json={"recipe": "grpo", "config": config}).json()["id"]

@@ -125,8 +125,9 @@ def test_sizes_are_shown_and_the_gateway_deletes_what_is_not_needed(
     other = GatewayProcess(tmp_path / "data", redis_server.url, HEADRACE_KEEP_FINISHED_SECONDS="1")
     try:
         eventually(lambda: len(names(folders[0] / "weights")) == 1, within=20)
-        listed = httpx.get(f"{other.url}/v1/runs", params={"limit": 2}).json()["runs"]
-        shown = httpx.get(f"{other.url}/v1/runs/{live}").json()
+        with httpx.Client(base_url=other.url, headers=other.headers) as there:
+            listed = there.get("/v1/runs", params={"limit": 2}).json()["runs"]
+            shown = there.get(f"/v1/runs/{live}").json()
     finally:
         other.stop()
 

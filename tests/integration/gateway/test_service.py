@@ -162,7 +162,7 @@ def test_without_redis_everything_answers_503_and_recovers(tmp_path: Path) -> No
     server = RedisServer(tmp_path)
     process = GatewayProcess(tmp_path / "data", server.url)
     try:
-        with httpx.Client(base_url=process.url, timeout=30) as api:
+        with httpx.Client(base_url=process.url, headers=process.headers, timeout=30) as api:
             _answers_503(api)
             server.start()
             assert upload(api, "kept", b'{"prompt": "a"}').status_code == 201
@@ -181,7 +181,9 @@ def test_a_redis_that_falls_silent_is_away_too(tmp_path: Path) -> None:
     server.start()
     process = GatewayProcess(tmp_path / "data", server.url)
     try:
-        with httpx.Client(base_url=process.url, timeout=SILENCE_SECONDS + 10) as api:
+        with httpx.Client(
+            base_url=process.url, headers=process.headers, timeout=SILENCE_SECONDS + 10
+        ) as api:
             assert api.get("/v1/runs").status_code == 200
             server.freeze()
             silent = api.get("/v1/runs")
@@ -199,7 +201,7 @@ def test_a_redis_that_comes_later_and_may_lose_work_is_never_ready(tmp_path: Pat
     server = RedisServer(tmp_path, fsync="everysec")
     process = GatewayProcess(tmp_path / "data", server.url)
     try:
-        with httpx.Client(base_url=process.url, timeout=30) as api:
+        with httpx.Client(base_url=process.url, headers=process.headers, timeout=30) as api:
             server.start()
             ready = api.get("/readyz")
 

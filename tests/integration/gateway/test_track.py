@@ -17,6 +17,8 @@ from tensorboard.util.tensor_util import make_ndarray
 from services.cli.client import Gateway
 from services.cli.trackers import carry
 from services.contracts.records import RunState
+from services.runtime.api_key import first_key
+from services.settings import Settings
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore
 from tests.integration.gateway.test_cli import Headrace, environment, headrace
@@ -130,7 +132,7 @@ def test_an_evaluation_that_comes_on_another_page_than_its_step_is_not_missed(
     written(gateway, run, *rows, evaluation(990), step(1001))
     end(in_store, run)
 
-    tracked = carry(Gateway(gateway.url), run, [])
+    tracked = carry(Gateway(gateway.url, key=first_key(Settings(data=gateway.data))), run, [])
 
     assert tracked == (1002, "succeeded")
 

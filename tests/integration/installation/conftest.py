@@ -74,7 +74,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     with Stack(options) as stack:
         requests.touch()
         one = Installation(
-            stack, Gateway(stack.gateway_url, still_there=stack.check), requests=requests
+            stack, Gateway(stack.gateway_url, stack.check, stack.api_key), requests=requests
         )
         one.add("sums", [{"prompt": f"{n}+1", "answer": str(n + 1)} for n in range(99)])
         training = {"max_steps": 3, "rows_per_step": 8}

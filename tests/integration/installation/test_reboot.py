@@ -31,7 +31,7 @@ class Box:
         self.data = folder / "data"
         self.output = folder / "output.txt"
         self.port, self.reward_port = free_ports("127.0.0.1", 2)
-        self.api = Gateway(f"http://127.0.0.1:{self.port}")
+        self.api = Gateway(f"http://127.0.0.1:{self.port}", key="hr-box")
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -50,7 +50,7 @@ class Box:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=kept | SCRIPTED,
+                env=kept | SCRIPTED | {"HEADRACE_API_KEY": "hr-box"},
             )
         eventually(self._is_up, within=90, what=self.output.read_text())
         assert self.process.poll() is None, self.output.read_text()

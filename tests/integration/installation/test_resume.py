@@ -2,6 +2,7 @@
 a run without a break makes."""
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -32,6 +33,7 @@ def headrace(installation: Installation, *arguments: str) -> str:
             *(sys.executable, "-m", "services.cli", *arguments),
             *("--gateway", installation.stack.gateway_url, "--json"),
         ],
+        env=os.environ | {"HEADRACE_DATA": str(installation.stack.data)},
         capture_output=True,
         text=True,
         check=False,

@@ -27,7 +27,7 @@ async def test_the_model_folder_arrives_whole(tmp_path: Path) -> None:
     options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
 
     with Stack(options) as stack:
-        folder = await fetch_model(Volume(here, stack.gateway_url), NAME)
+        folder = await fetch_model(Volume(here, stack.gateway_url, stack.api_key), NAME)
 
         assert folder == here / NAME
         assert {p.name: p.read_bytes() for p in folder.iterdir()} == {
@@ -37,7 +37,7 @@ async def test_the_model_folder_arrives_whole(tmp_path: Path) -> None:
 
         (there / NAME / "config.json").write_text("{}")
         with pytest.raises(DamagedFile, match=r"config\.json has 2 bytes"):
-            await fetch_model(Volume(tmp_path / "third", stack.gateway_url), NAME)
+            await fetch_model(Volume(tmp_path / "third", stack.gateway_url, stack.api_key), NAME)
 
 
 async def test_copies_of_versions_that_were_replaced_are_deleted(
@@ -46,7 +46,7 @@ async def test_copies_of_versions_that_were_replaced_are_deleted(
     there, here = tmp_path / "there", tmp_path / "here"
     options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
     with Stack(options) as stack:
-        volume = Volume(here, stack.gateway_url)
+        volume = Volume(here, stack.gateway_url, stack.api_key)
         async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
             scene.follow()
             for version in range(3):
@@ -63,7 +63,7 @@ async def test_a_copy_that_another_worker_of_the_host_loads_is_not_deleted(
     there, here = tmp_path / "there", tmp_path / "here"
     options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
     with Stack(options) as stack:
-        volume = Volume(here, stack.gateway_url)
+        volume = Volume(here, stack.gateway_url, stack.api_key)
         async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
             scene.follow()
             other = WorkerRecord(id="w", pool="other", host="h", pid=1, state="updating")
@@ -91,7 +91,7 @@ async def test_abandoned_copies_are_deleted_after_an_hour(
             os.utime(path, (time.time() - 3700,) * 2)
     options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
     with Stack(options) as stack:
-        volume = Volume(here, stack.gateway_url)
+        volume = Volume(here, stack.gateway_url, stack.api_key)
         async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
             name = str(needed.relative_to(here))
             other = WorkerRecord(
@@ -111,7 +111,7 @@ async def test_a_worker_waits_for_the_gateway_and_logs_no_password(
     options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
     with Stack(options) as stack:
         # Nothing listens on port 1.
-        volume = Volume(here, "http://user:hunter2@127.0.0.1:1")
+        volume = Volume(here, "http://user:hunter2@127.0.0.1:1", stack.api_key)
         async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
             with pytest.raises(GatewayAway, match=r"the gateway http://.*127\.0\.0\.1:1") as away:
                 await volume.fetch(NAME)
@@ -134,7 +134,9 @@ async def test_a_gateways_refusal_is_reported_without_its_password(tmp_path: Pat
     with Stack(options) as stack:
         url = stack.gateway_url.replace("//", "//user:hunter2@")
         with pytest.raises(FileNotFoundError) as missing:
-            await Volume(tmp_path / "here", url).fetch("runs/r/weights/v.safetensors")
+            await Volume(tmp_path / "here", url, stack.api_key).fetch(
+                "runs/r/weights/v.safetensors"
+            )
     assert "runs/r/weights/v.safetensors does not exist at the gateway" in str(missing.value)
     assert "hunter2" not in str(missing.value)
 
@@ -143,13 +145,7 @@ async def test_a_worker_with_a_wrong_key_is_unhealthy_until_it_has_the_right_one
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
-    options = UpOptions(
-        data=there,
-        port=0,
-        parts=frozenset({"redis", "gateway"}),
-        redis_port=0,
-        environment={"HEADRACE_AUTH": "on"},
-    )
+    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
     with Stack(options) as stack:
         volume = Volume(here, stack.gateway_url, "hr-another")
         async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
@@ -157,6 +153,6 @@ async def test_a_worker_with_a_wrong_key_is_unhealthy_until_it_has_the_right_one
             await scene.learner.publish(0)
             await scene.until(lambda: "wants an API key" in scene.follower.error)
             assert not scene.follower.healthy
-            volume._headers = authorization((there / "api-key").read_text().strip())
+            volume._headers = authorization(stack.api_key)
             await scene.until_live(0)
             assert scene.follower.healthy

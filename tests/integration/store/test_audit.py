@@ -238,7 +238,9 @@ async def test_the_api_and_the_command_tell_a_clean_run_from_a_damaged_one(
     scene: Scene, gateway: GatewayProcess
 ) -> None:
     await busy(scene)
-    async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as api:
+    async with httpx.AsyncClient(
+        base_url=gateway.url, headers=gateway.headers, trust_env=False
+    ) as api:
         answer = (await api.get(f"/v1/runs/{RUN}/audit")).json()
         assert (await api.get("/v1/runs/nobody/audit")).status_code == 404
     assert answer == {
