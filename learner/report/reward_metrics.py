@@ -15,7 +15,7 @@ BASIC = (
     "flat_groups",
     "completion_tokens",
     "prompt_tokens",
-    "too_long",
+    "truncated",
     "sampled_reward",
 )
 SUM, COUNT = "sum ", "count "
@@ -44,7 +44,7 @@ def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, f
         sums["flat_groups"] += len(set(rewards)) <= 1
         sums["completion_tokens"] += int(group.lengths.sum())
         sums["prompt_tokens"] += len(group.prompt_tokens) * group.samples
-        sums["too_long"] += sum(reason in TRUNCATED for reason in header.finish_reasons)
+        sums["truncated"] += sum(reason in TRUNCATED for reason in header.finish_reasons)
         rated = VERDICTS.isdisjoint(header.statuses) and ScoreStatus.SCORED in header.statuses
         if len(rewards) == group.samples == samples and not rated:
             correct = sum(status == ScoreStatus.CORRECT for status in header.statuses)
@@ -71,7 +71,7 @@ def outcome_metrics(sums: dict[str, float], samples: int) -> dict[str, float]:
         "reward/groups_without_variance": sums["flat_groups"] / max(sums["groups"], 1.0),
         "reward/missing": 1 - sums["scored"] / total,
         "response/tokens_mean": sums["completion_tokens"] / total,
-        "response/without_end": sums["too_long"] / total,
+        "response/truncated": sums["truncated"] / total,
     }
     if sums["whole_groups"]:
         metrics |= {

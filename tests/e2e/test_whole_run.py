@@ -13,7 +13,7 @@ GROUPS, STEPS = 8, 4
 ALWAYS = {
     *("reward/mean", "reward/std", "reward/groups_without_variance"),
     *("reward/pass_at_1", "reward/pass_at_2", "reward/pass_at_4"),
-    *("response/tokens_mean", "response/without_end"),
+    *("response/tokens_mean", "response/truncated"),
     *("train/entropy", "train/ratio_mean", "train/ratio_max"),
     *("train/clip_low", "train/clip_high", "train/ess", "train/grad_norm"),
     *("train/corrected_low", "train/corrected_high"),

@@ -52,7 +52,7 @@ def test_a_straggler_is_completed_with_its_tokens_at_the_deadline(slow: Installa
     assert len(steps) == 2
     for step in steps:
         assert 0 < step["response/tokens_mean"] < LENGTH
-        assert step["response/without_end"] == 1
+        assert step["response/truncated"] == 1
     audit = slow.api.get(f"/v1/runs/{run['id']}/audit")
     assert (audit["lost"], audit["duplicated"]) == (0, 0)
 

@@ -19,7 +19,7 @@ def test_rewards_and_lengths_of_two_groups() -> None:
     assert metrics["reward/groups_without_variance"] == 0.5
     assert metrics["reward/missing"] == pytest.approx(0.2)
     assert metrics["response/tokens_mean"] == pytest.approx((2 + 3 + 4 + 2 + 3) / 5)
-    assert metrics["response/without_end"] == pytest.approx(0.2)
+    assert metrics["response/truncated"] == pytest.approx(0.2)
     assert "reward/pass_at_1" not in metrics
 
 
