@@ -174,6 +174,11 @@ def train_one(
 ) -> None:
     """One run, to its end or to ours, with its last state said in words."""
     store = RunStore(thread, record)
+    if record.damage:
+        log.error("run failed", reason=record.damage)
+        if ranks.first:
+            store.finish("failed", record.damage)
+        return
     file = volume.path(f"runs/{record.id}/crashes-{ranks.rank}.json")
     crash_limit = CrashLimit(file, record.committed_step)
     if record.state.ending:

@@ -19,12 +19,18 @@ from torch.distributed.rendezvous import rendezvous
 from learner.errors import PeerFailed, RunCannotGoOn
 from services.contracts.config import ConfigError
 from services.datasets import DatasetError
-from services.store import Fenced
+from services.store import Fenced, Unreadable
 from services.volume import DamagedFile
 
 T = TypeVar("T")
 
-USER_ERRORS: tuple[type[Exception], ...] = (RunCannotGoOn, ConfigError, DatasetError, DamagedFile)
+USER_ERRORS: tuple[type[Exception], ...] = (
+    RunCannotGoOn,
+    ConfigError,
+    DatasetError,
+    DamagedFile,
+    Unreadable,
+)
 """What the user can put right: the run fails with the message, and the learner serves the next."""
 ENDINGS: tuple[type[Exception], ...] = (Fenced, *USER_ERRORS)
 """What ends this learner's work on a run, and not the learner."""

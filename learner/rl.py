@@ -17,6 +17,7 @@ from learner.batch.samples import Sample, group_samples
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
+from learner.errors import RunCannotGoOn
 from learner.model.offload import present
 from learner.model.value_model import Critic
 from learner.objective.compose import Objective
@@ -33,6 +34,8 @@ from services.contracts.config import RLConfig
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.terms import NoKL
 from services.contracts.records import RunRecord
+from services.contracts.schema import SchemaMismatch
+from services.contracts.trajectory import TrajectoryGroup
 from services.contracts.trajectory import decode as decode_group
 from services.volume import Volume
 
@@ -121,6 +124,17 @@ class Batch:
     """On rank 0, completions to be shown."""
 
 
+def read_groups(store: RunStore, positions: list[int]) -> list[TrajectoryGroup]:
+    """The groups of these tasks. Raises RunCannotGoOn where one is damaged, and SchemaMismatch."""
+    blobs = store.call(store.trajectories.payloads, positions)
+    try:
+        return [decode_group(blob) for blob in blobs]
+    except SchemaMismatch:
+        raise
+    except ValueError as error:
+        raise RunCannotGoOn(f"{error}; resume the run, and its task is sampled again") from error
+
+
 def fetch(
     command: Command, config: RLConfig, ranks: Ranks, store: RunStore, progress: Progress
 ) -> Batch:
@@ -129,9 +143,11 @@ def fetch(
     max_tokens, version = config.sampling.max_tokens, command.step - 1
     minibatches: list[list[Sample]] = []
     groups = []
-    for shares in command.minibatches:
-        blobs = store.call(store.trajectories.payloads, shares[ranks.rank])
-        part = [decode_group(blob) for blob in blobs]
+    # All at once, so that no rank waits for one that cannot read its share.
+    parts = ranks.together(
+        lambda: [read_groups(store, shares[ranks.rank]) for shares in command.minibatches]
+    )
+    for part in parts:
         samples = (
             group_samples(group, algorithm, max_tokens, ancestry, version, index)
             for index, group in enumerate(part)

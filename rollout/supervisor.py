@@ -165,7 +165,8 @@ class Supervisor:
     async def _active(self) -> tuple[RunRecord, WeightManifest] | None:
         """The pool's active run, if it samples and has published weights."""
         run = await self._store.runs.active(self._settings.pool)
-        if run is None or run.kind != "rl" or run.state.ending:
+        # The learner fails one with a damaged record.
+        if run is None or run.damage or run.kind != "rl" or run.state.ending:
             return None
         manifest = await self._store.weights.newest(run.id)
         return None if manifest is None else (run, manifest)

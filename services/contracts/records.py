@@ -55,6 +55,9 @@ class RunSummary(BaseModel):
     checkpoint: str | None = Field(
         None, description="Current checkpoint, relative to the data volume."
     )
+    damage: str | None = Field(
+        None, description="What of its record cannot be read, and why; null: all of it can be."
+    )
     disk_bytes: int | None = Field(
         None,
         description="Size of its files on the data volume, at most half a minute old; null: not "
@@ -114,6 +117,9 @@ class DatasetRecord(BaseModel):
     created: float = Field(description="Unix seconds.")
     segments: list[DatasetSegment] = Field(description="Its files, in the order of their rows.")
     source: str = Field("", description="Where the first rows came from, e.g. the file name.")
+    damage: str | None = Field(
+        None, description="What of its record cannot be read, and why; null: all of it can be."
+    )
 
 
 class HeldTask(BaseModel):

@@ -26,11 +26,19 @@ ANSWER_LAYOUTS: tuple[Columns, ...] = (
 )
 MAX_OTHER_BYTES = 64 * 1024
 """Bytes of JSON that a row's unmapped columns may take: each scored completion carries them."""
+MAX_ROW_BYTES = 16 << 20
+"""Bytes of one row of a file. A million tokens are about four million."""
+MAX_COLUMNS = 4096
 _MISSING = object()
 
 
 class DatasetError(ValueError):
     """The input cannot become a dataset; the message names the place and the way out."""
+
+
+def too_large(place: str) -> str:
+    """The sentence for a row of more than MAX_ROW_BYTES."""
+    return f"{place} takes more than {MAX_ROW_BYTES >> 20} MiB, the most that one row may: cut it"
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))
@@ -60,7 +68,7 @@ class ColumnMapping:
                     listed = "it has" if place else "columns"
                     raise DatasetError(
                         f"{where} no column {name!r} to take the {role} from"
-                        f"{_nearest(name, first)}; {listed}: {_listed(first)}"
+                        f"{_nearest(name, first)}; {listed}: {names_in(first)}"
                     )
         leaves = [_leaf(name) for name in _tuple(self.answer)]
         if twice := {name for name in leaves if leaves.count(name) > 1}:
@@ -71,7 +79,7 @@ class ColumnMapping:
         if prompt is None:
             raise DatasetError(
                 "no column looks like the prompt (looked for "
-                f"{', '.join(PROMPT_NAMES)}); columns: {_listed(first)}. Name it in the mapping: "
+                f"{', '.join(PROMPT_NAMES)}); columns: {names_in(first)}. Name it in the mapping: "
                 '{"prompt": "COLUMN"}, or --prompt COLUMN on the command line'
             )
         answer = self.answer or guessed_answer(first, prompt)
@@ -99,7 +107,8 @@ def row_from(place: str, source: Source, mapping: ColumnMapping) -> Row:
     for name in used:
         if not _has(source, name):
             raise DatasetError(
-                f"{place} has no column {name!r}{_nearest(name, source)}; it has: {_listed(source)}"
+                f"{place} has no column {name!r}{_nearest(name, source)}; it has: "
+                f"{names_in(source)}"
             )
     rest = {key: value for key, value in source.items() if key not in used}
     inner = rest.get("columns")
@@ -219,7 +228,8 @@ def _nearest(name: str, source: Source) -> str:
     return did_you_mean(name, [*source, *inner])
 
 
-def _listed(source: Source, most: int = 20) -> str:
+def names_in(source: Source, most: int = 20) -> str:
+    """The names of its columns, at most `most` of them, for error messages."""
     columns = list(source)
     if not columns:
         return "none"

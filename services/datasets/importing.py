@@ -3,7 +3,6 @@
 Nothing is visible on the data volume until every row is accepted.
 """
 
-import json
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 import xxhash
-from msgspec.structs import asdict
 
 from services.contracts.dataset import Row
 from services.contracts.records import DatasetSegment
@@ -105,7 +103,6 @@ def append_rows(root: Path, dataset: str, rows: Iterable[Row]) -> DatasetSegment
     def checked() -> Iterator[Row]:
         for number, row in enumerate(rows, 1):
             check_prompt(f"prompt {number}", row.prompt)
-            _check_text(f"prompt {number}", row)
             check_columns(f"prompt {number}", row.columns)
             yield row
 
@@ -113,16 +110,6 @@ def append_rows(root: Path, dataset: str, rows: Iterable[Row]) -> DatasetSegment
         if not written.rows:
             raise DatasetError("no prompts were given")
         return written.publish(root, dataset)
-
-
-def _check_text(place: str, row: Row) -> None:
-    """Raise DatasetError for text and numbers that Python's JSON accepts and JSON does not."""
-    try:
-        json.dumps(asdict(row), allow_nan=False, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise DatasetError(f"{place} holds half of a surrogate pair, which is no text") from None
-    except ValueError:
-        raise DatasetError(f"{place} holds NaN or Infinity, which JSON has no word for") from None
 
 
 def dataset_id(name: str, xxh3: str) -> str:

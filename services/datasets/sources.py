@@ -5,16 +5,14 @@ Never holds a file in memory. CSV values stay text: a guessed number would turn 
 """
 
 import csv
-import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal
 
-import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from services.datasets.columns import DatasetError
+from services.contracts.strict_json import NotJSON, decode
+from services.datasets.columns import MAX_COLUMNS, MAX_ROW_BYTES, DatasetError, names_in, too_large
+from services.datasets.parquet import parquet_rows
 
 Format = Literal["jsonl", "csv", "parquet"]
 
@@ -27,8 +25,6 @@ SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-PARQUET_BATCH = 1024
-"""Rows decoded at once."""
 
 
 class UnsupportedFormat(DatasetError):
@@ -69,7 +65,7 @@ def read_rows(
     """Rows with their place (`line 3`, `row 3`, from 1). Raises DatasetError naming it."""
     file.seek(0)
     if format == "parquet":
-        yield from _parquet(file)
+        yield from parquet_rows(file)
     elif format == "csv":
         yield from _csv(file, "\t" if filename.lower().endswith(".tsv") else ",")
     else:
@@ -77,13 +73,12 @@ def read_rows(
 
 
 def _jsonl(file: BinaryIO) -> Iterator[tuple[str, dict[str, Any]]]:
-    decoder = msgspec.json.Decoder()
     for number, line in _lines(file):
         if not line.strip():
             continue
         try:
-            value = decoder.decode(line)
-        except msgspec.DecodeError as error:
+            value = decode(line.encode())
+        except NotJSON as error:
             raise DatasetError(
                 f"line {number} is not JSON: {_json_reason(number, line, error)}"
             ) from None
@@ -94,11 +89,17 @@ def _jsonl(file: BinaryIO) -> Iterator[tuple[str, dict[str, Any]]]:
                 f"line {number} is {'a list' if array else 'a bare value'}, not an object: each "
                 f'line holds one row, like {{"prompt": "…", "answer": "…"}}{hint}'
             )
+        if len(value) > MAX_COLUMNS:
+            raise DatasetError(_too_many(f"line {number}", len(value)))
         yield f"line {number}", value
 
 
-def _json_reason(number: int, line: str, error: msgspec.DecodeError) -> str:
-    reason = str(error).removeprefix("JSON is malformed: ").removesuffix(".")
+def _too_many(place: str, columns: int) -> str:
+    return f"{place} has {columns} columns; {MAX_COLUMNS} is the most: leave out what no one needs"
+
+
+def _json_reason(number: int, line: str, error: NotJSON) -> str:
+    reason = str(error)
     if number == 1 and line.strip() in ("{", "["):
         reason = "the file is one JSON document; put each row on a line of its own"
     start = line.strip()
@@ -106,14 +107,23 @@ def _json_reason(number: int, line: str, error: msgspec.DecodeError) -> str:
 
 
 def _csv(file: BinaryIO, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    reader = csv.reader((line for _, line in _lines(file)), delimiter=delimiter, strict=True)
+    csv.field_size_limit(MAX_ROW_BYTES)
     header: list[str] = []
-    before = 0
+    before = size = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal size
+        for _, line in _lines(file):
+            size += len(line)
+            if size > MAX_ROW_BYTES:
+                raise DatasetError(too_large(f"the row from line {before + 1} on"))
+            yield line
+
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
             # A quoted cell may run over lines; the row is named by the line it starts on.
-            line, before = before + 1, reader.line_num
+            line, before, size = before + 1, reader.line_num, 0
             if not cells:
                 continue
             if not header:
@@ -122,8 +132,8 @@ def _csv(file: BinaryIO, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]
             if len(cells) != len(header):
                 raise DatasetError(
                     f"line {line} has {len(cells)} cells, the header has {len(header)} "
-                    f"({', '.join(header)}): put cells that hold {delimiter!r} or a line break "
-                    "in double quotes"
+                    f"({names_in(dict.fromkeys(header))}): put cells that hold {delimiter!r} or a "
+                    "line break in double quotes"
                 )
             yield f"line {line}", dict(zip(header, cells, strict=True))
     except csv.Error as error:
@@ -132,30 +142,20 @@ def _csv(file: BinaryIO, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]
 
 def _header(cells: list[str]) -> list[str]:
     header = [cell.strip() for cell in cells]
-    twice = sorted({name for name in header if header.count(name) > 1})
+    if len(header) > MAX_COLUMNS:
+        raise DatasetError(_too_many("the header (line 1)", len(header)))
+    twice = sorted(name for name, count in Counter(header).items() if count > 1)
     if twice:
         raise DatasetError(
-            f"the header (line 1) names a column twice: {', '.join(map(repr, twice))}"
+            f"the header (line 1) names a column twice: {names_in(dict.fromkeys(twice))}"
         )
     return header
 
 
-def _parquet(file: BinaryIO) -> Iterator[tuple[str, dict[str, Any]]]:
-    number = 0
-    try:
-        with pq.ParquetFile(file) as source:
-            for batch in source.iter_batches(batch_size=PARQUET_BATCH):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", row
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"not a whole Parquet file (after row {number}): {error}") from None
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"not valid UTF-8 after row {number}: {error}") from None
-
-
 def _lines(file: BinaryIO) -> Iterator[tuple[int, str]]:
-    for number, raw in enumerate(file, 1):
+    for number, raw in enumerate(iter(lambda: file.readline(MAX_ROW_BYTES + 1), b""), 1):
+        if len(raw) > MAX_ROW_BYTES:
+            raise DatasetError(too_large(f"line {number}"))
         line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
         try:
             yield number, line.decode("utf-8")

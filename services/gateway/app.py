@@ -35,7 +35,7 @@ from services.gateway.routes import (
     workers,
 )
 from services.gateway.settings import GatewaySettings
-from services.http import BodyLimit, Limit, responses
+from services.http import BodyLimit, Limit, StrictBodies, responses
 from services.http.problems import described
 from services.store import Store
 from services.volume import Volume
@@ -113,6 +113,8 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
             )
         return Limit(settings.body_limit, "split it, or raise the gateway's HEADRACE_BODY_LIMIT")
 
+    # The innermost: a body that is refused for its size, or for want of a key, is not read for it.
+    app.add_middleware(StrictBodies)
     app.add_middleware(BodyLimit, limit_of=limit_of)
     app.add_middleware(Authentication, keyring_of=lambda: app.state.deps.keyring)
     for module in (

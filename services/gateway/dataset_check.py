@@ -57,6 +57,9 @@ async def _dataset(
     if record is None:
         problems.append((key, missing_dataset(name, await deps.store.datasets.list())))
         return None
+    if record.damage:
+        problems.append((key, f"{record.damage}: delete it, and upload it again"))
+        return None
     supervised = raw.get("type") == "midtrain" and key.startswith("data.")
     if supervised and DatasetReader(deps.volume, record).row(0).answer is None:
         problems.append(

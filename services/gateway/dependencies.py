@@ -134,4 +134,6 @@ def datasets_of(config: dict[str, Any]) -> Iterator[str]:
     """The datasets that a run's config names."""
     for part in ("data", "evaluation"):
         section = config.get(part) or {}
-        yield from filter(None, [section.get("dataset"), *section.get("mix", [])])
+        mix = section.get("mix")
+        names = [section.get("dataset"), *(mix if isinstance(mix, list) else [])]
+        yield from (name for name in names if name and isinstance(name, str))

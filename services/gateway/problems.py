@@ -13,6 +13,8 @@ from services.datasets import DatasetError, UnsupportedFormat
 from services.http import answer, unexpected
 from services.http import install as install_shared
 from services.runtime.logs import get_logger
+from services.store import Unreadable
+from services.store.unreadable import is_damage
 
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO}
 RETRY_AFTER = 2
@@ -23,7 +25,8 @@ log = get_logger(__name__)
 
 def install(app: FastAPI) -> None:
     """Have every error of `app` answered as a problem document."""
-    install_shared(app, {DatasetError: _dataset, RedisError: _redis, OSError: _storage})
+    own = {DatasetError: _dataset, Unreadable: _unreadable, RedisError: _redis, OSError: _storage}
+    install_shared(app, own)
 
 
 async def _dataset(request: Request, error: Exception) -> Response:
@@ -32,7 +35,13 @@ async def _dataset(request: Request, error: Exception) -> Response:
     return answer(request, status, str(error))
 
 
+async def _unreadable(request: Request, error: Exception) -> Response:
+    return answer(request, HTTPStatus.CONFLICT, str(error))
+
+
 async def _redis(request: Request, error: Exception) -> Response:
+    if is_damage(error):
+        return await _unreadable(request, Unreadable("what Redis holds of it", str(error)))
     away = isinstance(error, RedisConnectionError | RedisTimeoutError)
     detail = (
         "Redis cannot be reached: runs go on where they can; try again in a moment"

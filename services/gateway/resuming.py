@@ -50,6 +50,8 @@ async def resumable(deps: Dependencies, reference: str | None) -> RunRecord | No
     if reference is None:
         return None
     run = await find_run(deps, reference)
+    if run.damage:
+        raise Problem(HTTPStatus.CONFLICT, f"{run.damage}: it cannot be resumed")
     if not run.state.final:
         raise Problem(
             HTTPStatus.CONFLICT,

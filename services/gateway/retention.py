@@ -95,7 +95,9 @@ async def prune_finished(store: Store, settings: GatewaySettings) -> None:
     ended = [
         run
         for run in await store.runs.all()
-        if run.finished and time.time() - run.finished >= settings.keep_finished_seconds
+        if run.finished
+        and not run.damage
+        and time.time() - run.finished >= settings.keep_finished_seconds
     ]
     needed = {name for worker in await store.workers.list() for name in worker.files}
     for run in ended:

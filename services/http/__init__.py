@@ -4,6 +4,7 @@ A client sees one shape of error. This package knows no route: each service pass
 `install`.
 """
 
+from services.http.bodies import StrictBodies
 from services.http.etag import unless_unchanged
 from services.http.limits import BodyLimit, Limit, discard
 from services.http.problems import (
@@ -25,6 +26,7 @@ __all__ = [
     "Problem",
     "ProblemDocument",
     "ProblemItem",
+    "StrictBodies",
     "answer",
     "discard",
     "install",

@@ -22,6 +22,8 @@ from services.runtime.logs import get_logger
 
 MEDIA_TYPE = "application/problem+json"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+MAX_DETAIL = 4000
+"""Characters of a sentence: it quotes what was sent, which may be megabytes."""
 MAX_LISTED = 50
 """Problems listed in one document; a request may have thousands."""
 WORDS = {"missing": "is required", "extra_forbidden": "is not known here"}
@@ -79,13 +81,18 @@ class Problem(Exception):
         document = ProblemDocument(
             title=HTTPStatus(self.status).phrase,
             status=self.status,
-            detail=self.detail,
-            instance=path,
-            problems=self.problems[:MAX_LISTED] or None,
+            detail=self.detail[:MAX_DETAIL],
+            instance=path[:MAX_DETAIL],
+            problems=[_short(problem) for problem in self.problems[:MAX_LISTED]] or None,
         )
         # ASCII with escapes: what is quoted from a bad request may be no Unicode.
         body = json.dumps(document.model_dump(exclude_none=True))
         return Response(body, self.status, dict(self.headers or {}), MEDIA_TYPE)
+
+
+def _short(problem: ProblemItem) -> ProblemItem:
+    cut = {"path": problem.path[:MAX_DETAIL], "message": problem.message[:MAX_DETAIL]}
+    return problem.model_copy(update=cut)
 
 
 def answer(

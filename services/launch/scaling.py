@@ -151,7 +151,7 @@ class Scaling:
     async def _sampled(self, store: Store) -> RunRecord | None:
         """The pool's active run, once there are weights to serve."""
         run = await store.runs.active(self._options.pool)
-        if run is None or run.kind != "rl" or run.state.ending:
+        if run is None or run.damage or run.kind != "rl" or run.state.ending:
             return None
         return run if await store.weights.newest(run.id) is not None else None
 

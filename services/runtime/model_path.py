@@ -18,9 +18,11 @@ def run_named(path: str) -> str | None:
 def starts_from(config: dict[str, Any]) -> set[str]:
     """Ids of the runs whose models the config of a run in the store names: its policy's, and its
     critic's."""
-    critic = (config.get("algorithm") or {}).get("critic") or {}
-    paths = [config.get("model", {}).get("path"), critic.get("path")]
-    return {run for path in paths if path and (run := run_named(path)) is not None}
+    critic = (config.get("algorithm") or {}).get("critic")
+    models = [config.get("model"), critic]
+    paths = [model.get("path") for model in models if isinstance(model, dict)]
+    named = [run_named(path) for path in paths if isinstance(path, str)]
+    return {run for run in named if run is not None}
 
 
 def checkpoint_of(run: RunRecord) -> str:

@@ -10,7 +10,7 @@ blocking portal.
 
 from services.store.audit import Audit
 from services.store.client import Store, UnsafeRedis
-from services.store.errors import Fenced, Gone, PlanStands, StillRunning, Unplanned
+from services.store.errors import Fenced, Gone, PlanStands, StillRunning, Unplanned, Unreadable
 
 __all__ = [
     "Audit",
@@ -20,5 +20,6 @@ __all__ = [
     "StillRunning",
     "Store",
     "Unplanned",
+    "Unreadable",
     "UnsafeRedis",
 ]

@@ -3,6 +3,7 @@
 from services.contracts.records import ApiKeyRecord
 from services.store.keys import API_KEYS
 from services.store.scripts import Noun
+from services.store.unreadable import read_json
 
 
 class ApiKeys(Noun):
@@ -15,15 +16,17 @@ class ApiKeys(Noun):
     async def find(self, digest: str) -> ApiKeyRecord | None:
         """Whose key this is."""
         found = await self._redis.hget(API_KEYS, digest)
-        return ApiKeyRecord.model_validate_json(found) if found else None
+        return read_json(ApiKeyRecord, "an API key", found) if found else None
 
     async def list(self) -> list[ApiKeyRecord]:
         """All, oldest first."""
         found = await self._redis.hvals(API_KEYS)
-        return sorted(map(ApiKeyRecord.model_validate_json, found), key=lambda r: (r.created, r.id))
+        read = (read_json(ApiKeyRecord, "an API key", text) for text in found)
+        return sorted((one for one in read if one), key=lambda one: (one.created, one.id))
 
     async def revoke(self, id: str) -> bool:
         """Accept a key no more. False where there is none of this id."""
         found = await self._redis.hgetall(API_KEYS)
-        digests = [d for d, r in found.items() if ApiKeyRecord.model_validate_json(r).id == id]
+        read = {d: read_json(ApiKeyRecord, "an API key", text) for d, text in found.items()}
+        digests = [digest for digest, record in read.items() if record and record.id == id]
         return bool(digests and await self._redis.hdel(API_KEYS, *digests))

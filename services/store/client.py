@@ -50,7 +50,7 @@ class Store:
         self.pools = Pools(redis, scripts, self.runs)
         self.prompts = Prompts(redis, scripts, self.runs.fail)
         self.trajectories = Trajectories(redis, scripts)
-        self.dumps = Dumps(redis, scripts)
+        self.dumps = Dumps(redis, scripts, self.runs)
         self.weights = Weights(redis, scripts)
         self.workers = Workers(redis, scripts)
         self.insight = Insight(redis, self.runs, self.workers)

@@ -3,8 +3,10 @@
 import secrets
 
 from services.contracts.records import DatasetRecord, DatasetSegment, RunState
+from services.store.errors import Unreadable
 from services.store.keys import DATASET_NAMES, DATASETS, RUNS, run_key
 from services.store.scripts import Noun
+from services.store.unreadable import as_text, read_dataset, reading, report
 
 
 class Datasets(Noun):
@@ -14,36 +16,39 @@ class Datasets(Noun):
         """Register a dataset. Returns the one that holds the name: an older one stays as it is."""
         given = [record.id, record.name, record.model_dump_json()]
         held = await self._scripts.run("add_dataset", [DATASETS, DATASET_NAMES], given)
-        return DatasetRecord.model_validate_json(held)
+        return record if held == given[2].encode() else await self._holder(record.name) or record
+
+    async def _holder(self, name: str) -> DatasetRecord | None:
+        id = await self._redis.hget(DATASET_NAMES, name)
+        text = await self._redis.hget(DATASETS, id) if id else None
+        return None if text is None else read_dataset(as_text(id), text)
 
     async def find(self, name: str) -> DatasetRecord | None:
         """A dataset by id or by name."""
         text = await self._redis.hget(DATASETS, name)
-        if text is None:
-            id = await self._redis.hget(DATASET_NAMES, name)
-            text = await self._redis.hget(DATASETS, id) if id else None
-        return DatasetRecord.model_validate_json(text) if text else None
+        return await self._holder(name) if text is None else read_dataset(name, text)
 
     async def list(self) -> list[DatasetRecord]:
-        """All datasets."""
+        """All datasets; `damage` marks those whose record cannot be read."""
         found = await self._redis.hgetall(DATASETS)
-        return [DatasetRecord.model_validate_json(text) for text in found.values()]
+        return [read_dataset(as_text(id), text) for id, text in found.items()]
 
     async def delete(self, id: str) -> None:
         """Forget a dataset."""
         text = await self._redis.hget(DATASETS, id)
         if text is not None:
-            name = DatasetRecord.model_validate_json(text).name
+            name = read_dataset(id, text).name
             await self._scripts.run("delete_dataset", [DATASETS, DATASET_NAMES], [id, name])
 
     async def append(self, id: str, segment: DatasetSegment) -> DatasetRecord:
         """Grow a dataset by a durable segment; runs on it use the new rows in their next epoch.
-        Raises KeyError where there is no such dataset."""
+        Raises KeyError where there is no such dataset, Unreadable where its record is damaged."""
         while True:
             text = await self._redis.hget(DATASETS, id)
             if text is None:
                 raise KeyError(id)
-            old = DatasetRecord.model_validate_json(text)
+            with reading(f"the record of dataset {id}"):
+                old = DatasetRecord.model_validate_json(text)
             segments = [*old.segments, segment]
             grown = old.model_copy(update={"rows": old.rows + segment.rows, "segments": segments})
             given = [id, text, grown.model_dump_json()]
@@ -55,11 +60,18 @@ class Datasets(Noun):
 
     async def _grow_runs(self, record: DatasetRecord) -> None:
         for run in await self._redis.zrange(RUNS, 0, -1):
-            name = run.decode()
-            state, dataset = await self._redis.hmget(run_key(name, "run"), ["state", "dataset"])
-            live = state is not None and not RunState(state.decode()).final
-            if live and dataset is not None and dataset.decode() in (record.id, record.name):
-                await self.grow_run(name, record)
+            name = as_text(run)
+            try:
+                with reading(f"run {name}"):
+                    await self._grow_user(name, record)
+            except Unreadable as error:
+                report(f"run {name}", str(error))
+
+    async def _grow_user(self, run: str, record: DatasetRecord) -> None:
+        state, dataset = await self._redis.hmget(run_key(run, "run"), ["state", "dataset"])
+        live = state is not None and not RunState(state.decode()).final
+        if live and dataset is not None and dataset.decode() in (record.id, record.name):
+            await self.grow_run(run, record)
 
     async def grow_run(self, run: str, record: DatasetRecord) -> None:
         """Let a run use all present rows from its next epoch on."""

@@ -5,12 +5,11 @@ been killed then. Leases come back, too, and lapse by themselves. Locks and hear
 """
 
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from redis.exceptions import ResponseError
 
-from services.contracts.records import RunState
 from services.store.keys import (
     API_KEYS,
     DATASET_NAMES,
@@ -24,8 +23,9 @@ from services.store.keys import (
     pool_key,
     run_key,
 )
-from services.store.runs import queue_score
-from services.store.scripts import Noun
+from services.store.runs import Runs, queue_score
+from services.store.scripts import Noun, Scripts
+from services.store.unreadable import as_text
 
 BY_FIELD = ("blobs",)
 """Hashes that may grow beyond what Redis takes in one piece (512 MB): groups that wait."""
@@ -58,16 +58,21 @@ class Unreadable(RuntimeError):
 class Dumps(Noun):
     """Reads and writes the whole store."""
 
+    def __init__(self, redis: Any, scripts: Scripts, runs: Runs) -> None:
+        super().__init__(redis, scripts)
+        self._runs = runs
+
     async def read(self) -> AsyncIterator[Dump]:
         """All there is: pools, runs, oldest first, datasets and API keys."""
-        pools = sorted(name.decode() for name in await self._redis.smembers(POOLS))
+        pools = sorted(as_text(name) for name in await self._redis.smembers(POOLS))
         listed = await self._redis.zrange(RUNS, 0, -1, withscores=True)
         for name in pools:
             keys = [pool_key(name, part) for part in POOL_PARTS_KEPT]
             yield await self._dump("pool", name, keys)
         for id, created in listed:
-            keys = [run_key(id.decode(), part) for part in RUN_PARTS]
-            yield await self._dump("run", id.decode(), keys, float(created))
+            name = as_text(id)
+            keys = [run_key(name, part) for part in RUN_PARTS]
+            yield await self._dump("run", name, keys, float(created))
         for key in SHARED:
             yield await self._dump("shared", key, [key])
 
@@ -77,8 +82,8 @@ class Dumps(Noun):
         apart = [i for i, key in enumerate(keys, 1) if key.rpartition(":")[2] in BY_FIELD]
         reply = await self._scripts.run("dump", keys, list(apart))
         dumps, hashes = {}, {}
-        for i, (key, found) in enumerate(zip(keys, reply, strict=True), 1):
-            if found and i in apart:
+        for key, found in zip(keys, reply, strict=True):
+            if isinstance(found, list):
                 hashes[key] = dict(zip(found[::2], found[1::2], strict=True))
             elif found:
                 dumps[key] = found
@@ -124,15 +129,13 @@ class Dumps(Noun):
         """All parts are there: every run that is not over gets its place in its pool's queue, also
         where pool and run were read at two sides of a change."""
         for id in await self._redis.zrange(RUNS, 0, -1):
-            fields = ("state", "pool", "created", "priority")
-            found = await self._redis.hmget(run_key(id.decode(), "run"), fields)
-            state, pool, created, priority = (text.decode() if text else "" for text in found)
-            if not state or RunState(state).final:
+            (run,) = await self._runs.summaries([as_text(id)])
+            if run is None or run.state.final:
                 continue
-            if await self._redis.get(pool_key(pool, "active")) != id:
-                score = queue_score(float(created), int(priority or 0))
-                await self._redis.zadd(pool_key(pool, "queue"), {id: score})
-        for pool in [name.decode() for name in await self._redis.smembers(POOLS)]:
+            if await self._redis.get(pool_key(run.pool, "active")) != id:
+                score = queue_score(run.created, run.priority)
+                await self._redis.zadd(pool_key(run.pool, "queue"), {id: score})
+        for pool in [as_text(name) for name in await self._redis.smembers(POOLS)]:
             queue, active = pool_key(pool, "queue"), pool_key(pool, "active")
             for id in await self._redis.zrange(queue, 0, -1):
                 if await self._redis.zscore(RUNS, id) is None:

@@ -28,6 +28,13 @@ class Unplanned(RuntimeError):
         )
 
 
+class Unreadable(ValueError):
+    """What Redis holds of one run or dataset is not what any Headrace of this schema wrote."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what} cannot be read: {reason[:500]}")
+
+
 class Gone(KeyError):
     """A run that another needs is not there, or will not be in a moment."""
 

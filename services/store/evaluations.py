@@ -11,9 +11,10 @@ from services.contracts.pass_at import ks, pass_at
 from services.contracts.scores import VERDICTS, ScoreStatus
 from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
-from services.store.errors import Fenced
+from services.store.errors import Fenced, Gone
 from services.store.keys import run_key
 from services.store.scripts import Noun, Scripts
+from services.store.unreadable import reading
 
 PARTS = ("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_results")
 
@@ -106,9 +107,13 @@ class Evaluations(Noun):
         broken verifier could not score are not correct, and do not count for the mean reward.
         Without accuracy and pass@k where the verifiers only rate answers. Raises KeyError where
         that evaluation is no longer there."""
+        with reading(f"evaluation {id} of run {run}"):
+            return await self._outcome(run, id)
+
+    async def _outcome(self, run: str, id: str) -> dict[str, Any] | None:
         found = await self._redis.hgetall(run_key(run, "evaluation"))
         if found.get(b"id") != id.encode():
-            raise KeyError(f"evaluation {id} of run {run} was closed, or replaced by another one")
+            raise Gone(f"evaluation {id} of run {run} was closed, or replaced by another one")
         if found[b"state"] != b"done":
             return None
         answers = [

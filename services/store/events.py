@@ -5,8 +5,11 @@ import time
 from typing import Any
 
 from services.contracts.events import Event, EventKind
+from services.contracts.strict_json import decode
+from services.store.errors import Unreadable
 from services.store.keys import run_key
 from services.store.scripts import Noun
+from services.store.unreadable import reading
 
 KEPT = 20_000
 
@@ -36,12 +39,18 @@ class Events(Noun):
 
 
 def parsed_event(entry: bytes, fields: dict[bytes, bytes]) -> Event:
-    """The event that an entry of the stream holds."""
-    return Event.model_validate(
-        {
-            "id": entry.decode(),
-            "time": float(fields[b"time"]),
-            "kind": fields[b"kind"].decode(),
-            "data": json.loads(fields[b"data"]) or {},
-        }
-    )
+    """The event that an entry of the stream holds; a warning in place of an unreadable one."""
+    id = entry.decode()
+    try:
+        with reading(f"event {id}"):
+            return Event.model_validate(
+                {
+                    "id": id,
+                    "time": float(fields[b"time"]),
+                    "kind": fields[b"kind"].decode(),
+                    "data": decode(fields[b"data"]) or {},
+                }
+            )
+    except Unreadable as error:
+        at = int(id.partition("-")[0]) / 1000
+        return Event(id=id, time=at, kind="warning", data={"message": str(error)})

@@ -17,10 +17,12 @@ from services.contracts.why import (
     Situation,
 )
 from services.store.audit import position
+from services.store.errors import Unreadable
 from services.store.events import parsed_event
 from services.store.keys import pool_key, run_key
 from services.store.pools import LOCK_SECONDS
 from services.store.runs import Runs
+from services.store.unreadable import as_text, reading, report
 from services.store.workers import Workers
 
 EVENTS = 200
@@ -53,14 +55,18 @@ class Insight:
         self._workers = workers
 
     async def situation(self, run: RunRecord) -> Situation:
-        """How `run` stands now. O(tasks in flight)."""
+        """How `run` stands now. O(tasks in flight). Raises Unreadable."""
+        with reading(f"what Redis holds of run {run.id}"):
+            return await self._situation(run)
+
+    async def _situation(self, run: RunRecord) -> Situation:
         now, workers = await self._workers.seen(run.pool)
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.zrange(pool_key(run.pool, "queue"), 0, -1)
             pipe.get(pool_key(run.pool, "learner"))
             pipe.pttl(pool_key(run.pool, "learner"))
             queue, token, left = await pipe.execute()
-        waiting = [id.decode() for id in queue]
+        waiting = [as_text(id) for id in queue]
         queued = run.id in waiting
         events = await self._redis.xrevrange(run_key(run.id, "events"), count=EVENTS)
         tasks = await self._tasks(run, now, workers)
@@ -86,7 +92,7 @@ class Insight:
         _, workers = await self._workers.seen(pool)
         load = PoolLoad(
             pool=pool,
-            run=active.decode() if active else None,
+            run=as_text(active) if active else None,
             queued=queued,
             workers=len(workers),
             groups_in_flight=0,
@@ -100,8 +106,13 @@ class Insight:
             pipe.xlen(run_key(load.run, "groups"))
             pipe.zcard(run_key(load.run, "attempts"))
             pipe.hget(run_key(load.run, "evaluation"), "state")
-            (state, *numbers), finished, held, evaluation = await pipe.execute()
-        batch, eta, steps, committed, version = (int(text or 0) for text in numbers)
+            try:
+                with reading(f"what Redis holds of run {load.run}"):
+                    (state, *numbers), finished, held, evaluation = await pipe.execute()
+                    batch, eta, steps, committed, version = (int(text or 0) for text in numbers)
+            except Unreadable as error:
+                report(f"run {load.run}", str(error))
+                return load
         # As `lease.lua` admits them.
         admitted = (min(version + eta + 1, steps) - committed) * batch - finished
         wanted = max(admitted, held) if state == b"running" else held

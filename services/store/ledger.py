@@ -8,8 +8,10 @@ import anyio.to_thread
 
 from services.contracts.weights import parse_version_tag
 from services.store.audit import Audit, Ending, Generation, audit
+from services.store.errors import Gone
 from services.store.keys import run_key
 from services.store.scripts import Noun
+from services.store.unreadable import reading
 
 PAGE = 1000
 """Rows per read: a row is one batch or one dropped task."""
@@ -20,13 +22,14 @@ class Ledger(Noun):
 
     async def audit(self, run: str) -> Audit:
         """Every task of a run and of the runs that it continues, looked up in every place.
-        O(tasks). Raises KeyError for an unknown run."""
-        generations = [await self._generation(run)]
-        seen = {run}
-        while (before := await self._continued(generations[0].run)) and before not in seen:
-            seen.add(before)
-            generations.insert(0, await self._generation(before))
-        return await anyio.to_thread.run_sync(audit, generations)
+        O(tasks). Raises KeyError for an unknown run, Unreadable where its state makes no sense."""
+        with reading(f"the ledger of run {run}"):
+            generations = [await self._generation(run)]
+            seen = {run}
+            while (before := await self._continued(generations[0].run)) and before not in seen:
+                seen.add(before)
+                generations.insert(0, await self._generation(before))
+            return await anyio.to_thread.run_sync(audit, generations)
 
     async def _continued(self, run: str) -> str | None:
         name = await self._redis.hget(run_key(run, "run"), "resume_from")
@@ -48,7 +51,7 @@ class Ledger(Noun):
             found: list[Any] = await pipe.execute()
         (there, staleness), order, returned, held, groups, payloads, plans, lineages, newest = found
         if not there:
-            raise KeyError(f"there is no run {run}")
+            raise Gone(f"there is no run {run}")
         return Generation(
             run=run,
             base_step=int(order[1] or 0),

@@ -6,6 +6,7 @@ from services.contracts.records import Queue
 from services.store.keys import pool_key
 from services.store.runs import Runs
 from services.store.scripts import Noun, Scripts
+from services.store.unreadable import as_text
 
 LOCK_SECONDS = 10.0
 """How long a pool's learner keeps its lock without prolonging it."""
@@ -25,8 +26,8 @@ class Pools(Noun):
             pipe.zrange(pool_key(pool, "queue"), 0, -1)
             pipe.exists(pool_key(pool, "learner"))
             active, waiting, learner = await pipe.execute()
-        (run,) = await self._runs.summaries([active.decode()]) if active else [None]
-        return Queue(run, [id.decode() for id in waiting], bool(learner))
+        (run,) = await self._runs.summaries([as_text(active)]) if active else [None]
+        return Queue(run, [as_text(id) for id in waiting], bool(learner))
 
     async def lock(self, pool: str, token: str, seconds: float) -> str:
         """Become a pool's learner: '' where that worked, else the holder's token."""

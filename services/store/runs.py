@@ -1,19 +1,22 @@
 """Run records, their states, and the learner that holds a run."""
 
-import json
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from services.contracts.records import DatasetRecord, RunRecord, RunState, RunSummary
+from services.contracts.strict_json import decode
 from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
-from services.store.errors import Fenced, Gone, StillRunning
+from services.store.errors import Fenced, Gone, StillRunning, Unreadable
 from services.store.evaluations import PARTS as EVALUATION_PARTS
 from services.store.keys import POOLS, RUN_PARTS, RUNS, pool_key, run_key
 from services.store.scripts import Noun, Scripts
 from services.store.submission import ORDER, EndedRun, submission, text_of
+from services.store.unreadable import as_text, is_damage, read_run, reading, report
 
 OLDEST_FIRST = 1e10
 """Queue score: a step of priority outweighs any difference of age (Unix seconds)."""
@@ -43,6 +46,8 @@ class Runs(Noun):
         """Write a run and queue it. With `resume_from`, it continues at that run's checkpoint,
         with that run's open tasks first. Raises Gone where that run, or one of `starts_from`, is
         gone or being deleted, StillRunning where it has not ended."""
+        # What could not be read back is not written.
+        decode(record.model_dump_json().encode())
         ended = await self._close(record.resume_from) if record.resume_from else None
         if ended is not None:
             record = record.model_copy(
@@ -87,44 +92,51 @@ class Runs(Noun):
 
     async def _close(self, run: str) -> EndedRun:
         """Close a run that has ended, and say where it stopped."""
-        reply = await self._scripts.run(
-            "close_run", [run_key(run, part) for part in CLOSED_PARTS], []
-        )
+        with reading(f"what Redis holds of run {run}"):
+            reply = await self._scripts.run(
+                "close_run", [run_key(run, part) for part in CLOSED_PARTS], []
+            )
         if not reply:
             record = await self.get(run)
             if record is None:
                 raise Gone(f"there is no run {run} any more")
             raise StillRunning(run, record.state)
         (step, checkpoint), order, lineages, tasks = reply
-        return EndedRun(
-            run,
-            int(step or 0),
-            checkpoint.decode() if checkpoint else None,
-            dict(zip(ORDER, map(int, order), strict=True)) if order[0] is not None else {},
-            [lineage.decode() for lineage in lineages],
-            [task.decode() for task in tasks],
-        )
+        with reading(f"what Redis holds of run {run}"):
+            return EndedRun(
+                run,
+                int(step or 0),
+                checkpoint.decode() if checkpoint else None,
+                dict(zip(ORDER, map(int, order), strict=True)) if order[0] is not None else {},
+                [lineage.decode() for lineage in lineages],
+                [task.decode() for task in tasks],
+            )
+
+    async def _discard(self, run: str) -> None:
+        """Free what an ended run holds without looking at it."""
+        # Without a token every learner is fenced.
+        await self._redis.hdel(run_key(run, "run"), "fencing_token")
+        for part in CLOSED_PARTS[1:]:
+            await self._redis.unlink(run_key(run, part))
 
     async def get(self, run: str) -> RunRecord | None:
         """A run by id."""
-        found = await self._redis.hgetall(run_key(run, "run"))
+        try:
+            found = await self._redis.hgetall(run_key(run, "run"))
+        except ResponseError as error:
+            if not is_damage(error):
+                raise
+            return read_run(RunRecord, run, error)
         if not found:
             return None
-        fields: dict[str, Any] = {key.decode(): value.decode() for key, value in found.items()}
-        for name in ("config", "warnings", "metrics"):
-            if name in fields:
-                fields[name] = json.loads(fields[name])
-        return RunRecord.model_validate(
-            {name: fields[name] for name in RunRecord.model_fields if name in fields}
-        )
+        return read_run(RunRecord, run, {as_text(key): value for key, value in found.items()})
 
     async def standing(self, run: str) -> tuple[bool, int]:
         """Whether a run is over, is being cancelled, or is gone; and its fencing token.
         Two fields, for callers that ask again and again."""
-        state, fencing_token = await self._redis.hmget(
-            run_key(run, "run"), "state", "fencing_token"
-        )
-        return state is None or RunState(state.decode()).ending, int(fencing_token or 0)
+        with reading(f"the state of run {run}"):
+            state, token = await self._redis.hmget(run_key(run, "run"), "state", "fencing_token")
+            return state is None or RunState(state.decode()).ending, int(token or 0)
 
     async def all(self) -> list[RunSummary]:
         """All runs, newest first. O(runs)."""
@@ -148,7 +160,7 @@ class Runs(Noun):
             )
             offset += len(listed)
             # Runs of one moment are listed by descending id.
-            ids = [(id.decode(), at) for id, at in listed if at != created or id.decode() < last]
+            ids = [(as_text(id), at) for id, at in listed if at != created or as_text(id) < last]
             summaries = await self.summaries([id for id, _ in ids])
             for (id, at), run in zip(ids, summaries, strict=True):
                 if run is None or not wanted(run):
@@ -166,14 +178,16 @@ class Runs(Noun):
         pipe = self._redis.pipeline(transaction=False)
         for id in ids:
             pipe.hmget(run_key(id, "run"), names)
-        rows = await pipe.execute() if ids else []
+        rows = await pipe.execute(raise_on_error=False) if ids else []
+        if away := [row for row in rows if isinstance(row, Exception) and not is_damage(row)]:
+            raise away[0]
         return [
-            RunSummary.model_validate(
-                {name: v.decode() for name, v in zip(names, row, strict=True) if v is not None}
+            None
+            if isinstance(row, list) and all(value is None for value in row)
+            else read_run(
+                RunSummary, id, dict(zip(names, row, strict=True)) if isinstance(row, list) else row
             )
-            if row[0] is not None
-            else None
-            for row in rows
+            for id, row in zip(ids, rows, strict=True)
         ]
 
     async def live(self) -> list[RunRecord]:
@@ -184,7 +198,7 @@ class Runs(Noun):
     async def active(self, pool: str) -> RunRecord | None:
         """The run that a pool works on."""
         run = await self._redis.get(pool_key(pool, "active"))
-        return await self.get(run.decode()) if run else None
+        return await self.get(as_text(run)) if run else None
 
     async def cancel(self, run: str) -> None:
         """Ask a run to end; one that still queues ends at once. Raises KeyError where there is
@@ -252,8 +266,14 @@ class Runs(Noun):
     async def take(self, pool: str) -> RunRecord | None:
         """The pool's active run, else the first of its queue, which becomes active."""
         keys = [pool_key(pool, "active"), pool_key(pool, "queue")]
-        run = await self._scripts.run("take_run", keys, [])
-        return await self.get(run.decode()) if run else None
+        while run := await self._scripts.run("take_run", keys, []):
+            if (record := await self.get(as_text(run))) is not None:
+                # Its record may not say it any more.
+                record.pool = pool
+                return record
+            report(f"run {as_text(run)}", "it stands in the queue, and there is no such run")
+            await self._scripts.run("compare_delete", keys[:1], [run])
+        return None
 
     async def acquire(self, run: str, lineage: str) -> int:
         """Take a run over under a new lineage. Returns the fencing token that shuts out
@@ -267,8 +287,9 @@ class Runs(Noun):
     async def lineages(self, run: str) -> Sequence[tuple[str, int]]:
         """(lineage, version it began at) of every start of a learner, oldest first, those of the
         runs that this one continues included."""
-        found = await self._redis.lrange(run_key(run, "lineages"), 0, -1)
-        return [parse_version_tag(text.decode()) for text in found]
+        with reading(f"the lineages of run {run}"):
+            found = await self._redis.lrange(run_key(run, "lineages"), 0, -1)
+            return [parse_version_tag(text.decode()) for text in found]
 
     async def update(self, run: str, fencing_token: int, fields: dict[str, Any]) -> None:
         """Set fields of the record. Raises Fenced."""
@@ -283,7 +304,11 @@ class Runs(Noun):
         """End a run, free all that it holds, and make room for the pool's next one. Raises Fenced
         where `fencing_token` is an old learner's."""
         await self.set_state(run, state, reason, fencing_token=fencing_token)
-        await self._close(run)
+        try:
+            await self._close(run)
+        except Unreadable as error:
+            report(f"run {run}", f"{error}: its open tasks and its groups are deleted")
+            await self._discard(run)
         await self._scripts.run("compare_delete", [pool_key(pool, "active")], [run])
 
 

@@ -5,6 +5,10 @@ from importlib.resources import files
 from typing import Any
 
 from redis.commands.core import AsyncScript
+from redis.exceptions import ResponseError
+
+from services.store.errors import Unreadable
+from services.store.unreadable import is_damage
 
 
 def script_text(name: str) -> str:
@@ -30,8 +34,13 @@ class Scripts:
         }
 
     async def run(self, name: str, keys: list[str], args: list[Any]) -> Any:
-        """Run `lua/NAME.lua`."""
-        return await self._loaded[name](keys=keys, args=args)
+        """Run `lua/NAME.lua`. Raises Unreadable where a key holds what the script cannot use."""
+        try:
+            return await self._loaded[name](keys=keys, args=args)
+        except ResponseError as error:
+            if not is_damage(error):
+                raise
+            raise Unreadable(f"what Redis holds under {keys[0]}", str(error)) from error
 
 
 class Noun:

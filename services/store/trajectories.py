@@ -8,9 +8,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from services.store.errors import Fenced, PlanStands, Unplanned
+from services.contracts.task import TaskPosition
+from services.store.errors import Fenced, PlanStands, Unplanned, Unreadable
 from services.store.keys import run_key
 from services.store.scripts import Noun
+from services.store.unreadable import reading, report
 
 READ = 1000
 """Groups per read."""
@@ -50,22 +52,31 @@ class Trajectories(Noun):
 
     async def _read(self, run: str, after: str, block: int | None) -> list[Group]:
         streams: dict[Any, Any] = {run_key(run, "groups"): after}
-        reply: Any = await self._redis.xreadgroup(
-            "learner", "rank0", streams, count=READ, block=block
-        )
-        batches = reply.values() if isinstance(reply, dict) else [item[1] for item in reply or []]
-        return [
-            Group(
-                entry.decode(),
-                fields[b"task"].decode(),
-                int(fields[b"min_version"]),
-                fields[b"lineage"].decode(),
-                int(fields[b"bytes"]),
+        with reading(f"the groups of run {run}"):
+            reply: Any = await self._redis.xreadgroup(
+                "learner", "rank0", streams, count=READ, block=block
             )
+        batches = reply.values() if isinstance(reply, dict) else [item[1] for item in reply or []]
+        groups = [
+            await self._group(run, entry.decode(), fields)
             for batch in batches
             for entry, fields in _flat(batch)
             if fields
         ]
+        return [group for group in groups if group is not None]
+
+    async def _group(self, run: str, entry: str, fields: dict[bytes, bytes]) -> Group | None:
+        """The group of an entry; None, and the entry is removed, where it cannot be read."""
+        try:
+            with reading(f"group {entry} of run {run}"):
+                task = str(TaskPosition.parse(fields[b"task"].decode()))
+                lineage, size = fields[b"lineage"].decode(), int(fields[b"bytes"])
+                return Group(entry, task, int(fields[b"min_version"]), lineage, size)
+        except Unreadable as error:
+            report(f"run {run}", f"{error}; it is removed, and its task is sampled again")
+        keys = [run_key(run, part) for part in ("groups", "blobs", "bytes", "returned")]
+        await self._scripts.run("discard_group", keys, [entry])
+        return None
 
     async def in_flight(self, run: str, lineage: str) -> dict[int, int]:
         """How many groups are being sampled and scored, by the version of `lineage` that their
@@ -95,11 +106,12 @@ class Trajectories(Noun):
 
     async def plans(self, run: str) -> dict[int, list[tuple[str, str]]]:
         """Recorded plans that no commit covers."""
-        found = await self._redis.hgetall(run_key(run, "plans"))
-        return {
-            int(step): [(entry, task) for entry, task in json.loads(plan)["pairs"]]
-            for step, plan in found.items()
-        }
+        with reading(f"the plans of run {run}"):
+            found = await self._redis.hgetall(run_key(run, "plans"))
+            return {
+                int(step): [(entry, task) for entry, task in json.loads(plan)["pairs"]]
+                for step, plan in found.items()
+            }
 
     async def payloads(self, run: str, positions: list[int]) -> list[bytes]:
         """The groups of these tasks. Raises KeyError naming one that is gone."""

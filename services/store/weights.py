@@ -5,9 +5,13 @@ from typing import Any
 import msgspec
 
 from services.contracts.weights import WeightManifest, decode_manifest
-from services.store.errors import Fenced
+from services.store.errors import Fenced, Unreadable
 from services.store.keys import run_key
 from services.store.scripts import Noun
+from services.store.unreadable import as_text, reading, report
+
+LOOKED_AT = 64
+"""Manifests among which one that can be read is looked for."""
 
 
 class Weights(Noun):
@@ -38,8 +42,13 @@ class Weights(Noun):
         return await self._newest(run)
 
     async def _newest(self, run: str) -> tuple[str, WeightManifest] | None:
-        found: Any = await self._redis.xrevrange(run_key(run, "weights"), count=1)
-        if not found:
-            return None
-        entry, fields = found[0]
-        return entry.decode(), decode_manifest(fields[b"manifest"])
+        """(newest entry, newest manifest that can be read)."""
+        for count in (1, LOOKED_AT):
+            found: Any = await self._redis.xrevrange(run_key(run, "weights"), count=count)
+            for entry, fields in found:
+                try:
+                    with reading(f"manifest {as_text(entry)} of run {run}"):
+                        return found[0][0].decode(), decode_manifest(fields[b"manifest"])
+                except Unreadable as error:
+                    report(f"run {run}", str(error))
+        return None

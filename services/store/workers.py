@@ -3,6 +3,7 @@
 from services.contracts.records import WorkerRecord
 from services.store.keys import POOLS, pool_key
 from services.store.scripts import Noun
+from services.store.unreadable import as_text, read_json
 
 GONE_SECONDS = 30.0
 """A worker that has not been heard of for this long is not listed."""
@@ -22,10 +23,9 @@ class Workers(Noun):
         keys, silence = self._keys(pool), int(GONE_SECONDS * 1000)
         clock, *reply = await self._scripts.run("workers", keys, [silence])
         now = int(clock) / 1000
-        records = [
-            WorkerRecord.model_validate_json(text).at(now, float(beat) / 1000)
-            for text, beat in zip(reply[::2], reply[1::2], strict=True)
-        ]
+        beats = zip(reply[::2], reply[1::2], strict=True)
+        read = [(read_json(WorkerRecord, f"a worker of pool {pool}", t), beat) for t, beat in beats]
+        records = [one.at(now, float(beat) / 1000) for one, beat in read if one is not None]
         return now, sorted(records, key=lambda record: record.id)
 
     async def remove(self, pool: str, id: str) -> None:
@@ -37,6 +37,6 @@ class Workers(Noun):
 
     async def list(self, pool: str | None = None) -> list[WorkerRecord]:
         """The workers of a pool, or of all, that were heard of lately."""
-        pools = [pool] if pool else [name.decode() for name in await self._redis.smembers(POOLS)]
+        pools = [pool] if pool else [as_text(name) for name in await self._redis.smembers(POOLS)]
         found = [record for name in pools for record in (await self.seen(name))[1]]
         return sorted(found, key=lambda record: record.id)

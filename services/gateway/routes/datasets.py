@@ -11,12 +11,16 @@ from fastapi import APIRouter, File, Form, Query, Response, UploadFile
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from services.contracts.records import DatasetRecord
+from services.contracts.strict_json import NotJSON, decode
 from services.datasets import ColumnMapping, DatasetReader, Format, import_file
 from services.gateway.dependencies import DATASET_PROBLEMS, DatasetDep, Deps, runs_that_use
 from services.http import Problem, responses
 from services.runtime.logs import get_logger
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+
+IMPORTS = anyio.CapacityLimiter(2)
+"""Uploads that are converted at once; each may take much memory."""
 
 log = get_logger(__name__)
 
@@ -93,8 +97,9 @@ async def upload(
     another content under a name that exists is refused (409)."""
     filename = PurePath(file.filename or "upload").name
     chosen = name or _name_from(filename)
+    columns, root = _mapping(mapping), deps.volume.root
     imported = await anyio.to_thread.run_sync(
-        import_file, deps.volume.root, file.file, filename, chosen, format, _mapping(mapping)
+        lambda: import_file(root, file.file, filename, chosen, format, columns), limiter=IMPORTS
     )
     record = DatasetRecord(
         id=imported.id,
@@ -105,6 +110,11 @@ async def upload(
         source=filename,
     )
     kept = await deps.store.datasets.add(record)
+    if kept.damage:
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"{kept.damage}: delete it first (`headrace datasets rm {kept.id}`)",
+        )
     if kept.id != record.id:
         await anyio.to_thread.run_sync(_remove, deps, record.id)
         raise Problem(
@@ -134,23 +144,35 @@ async def show(record: DatasetDep) -> DatasetRecord:
     return record
 
 
-@router.get("/{dataset}/preview", summary="Look at rows", responses=responses(DATASET_PROBLEMS))
+@router.get(
+    "/{dataset}/preview",
+    summary="Look at rows",
+    response_model=Preview,
+    responses=responses(DATASET_PROBLEMS),
+)
 async def preview(
     deps: Deps,
     record: DatasetDep,
     start: Annotated[int, Query(ge=0, description="First row.")] = 0,
     rows: Annotated[int, Query(ge=1, le=100, description="How many.")] = 5,
-) -> Preview:
+) -> Response:
     """Rows by index, as rollout workers see them."""
     indices = range(start, min(start + rows, record.rows))
     found = await anyio.to_thread.run_sync(DatasetReader(deps.volume, record).rows, indices)
-    return Preview(
+    shown = Preview(
         rows=[
             PreviewRow(index=index, prompt=row.prompt, answer=row.answer, columns=row.columns)
             for index, row in zip(indices, found, strict=True)
         ],
         total=record.rows,
     )
+    try:
+        return Response(shown.model_dump_json(), media_type="application/json")
+    except ValueError:
+        # Written by a version that took deeper ones.
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "a row of these is nested too deeply to be shown"
+        ) from None
 
 
 @router.delete(
@@ -187,7 +209,13 @@ def _mapping(text: str | None) -> ColumnMapping:
     if text is None or not text.strip():
         return ColumnMapping()
     try:
-        return TypeAdapter(ColumnMapping).validate_json(text)
+        return TypeAdapter(ColumnMapping).validate_python(decode(text.encode()))
+    except NotJSON as error:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            f"the mapping is not JSON: {error}",
+            [("mapping", str(error))],
+        ) from None
     except ValidationError as error:
         problems = [
             (".".join(["mapping", *map(str, item["loc"])]), item["msg"]) for item in error.errors()

@@ -67,6 +67,8 @@ class PromptsAdded(BaseModel):
 async def add(deps: Deps, addition: PromptAddition) -> PromptsAdded:
     """Append rows. A run that is training on the dataset uses them from its next epoch on."""
     record = await find_dataset(deps, addition.dataset)
+    if record.damage:
+        raise Problem(HTTPStatus.CONFLICT, f"{record.damage}: delete it, and upload it again")
     rows = [Row(prompt=p.prompt, answer=p.answer, columns=p.columns) for p in addition.prompts]
     segment = await anyio.to_thread.run_sync(append_rows, deps.volume.root, record.id, rows)
     try:

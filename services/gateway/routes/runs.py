@@ -119,7 +119,7 @@ async def detailed(deps: Dependencies, runs: list[R]) -> list[R]:
     queues = {pool: await deps.store.pools.queue(pool) for pool in pools}
     for run in runs:
         run.disk_bytes = sizes[run.id]
-        if run.pool in queues and run.state is RunState.QUEUED:
+        if run.pool in queues and run.state is RunState.QUEUED and not run.damage:
             _, run.reason = queued_verdict(run, queues[run.pool])
     return runs
 

@@ -6,6 +6,7 @@ from services.contracts.why import Why
 from services.diagnosis.diagnose import diagnose
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.http import responses
+from services.store.unreadable import reading
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -14,4 +15,5 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 async def why(deps: Deps, record: RunDep) -> Why:
     """The named bottleneck and its reason in words, the task that has been in flight longest,
     the pool's workers and learner, and the newest warnings and errors."""
-    return diagnose(await deps.store.insight.situation(record))
+    with reading(f"run {record.id}"):
+        return diagnose(await deps.store.insight.situation(record))

@@ -13,8 +13,9 @@ for _, record in ipairs(redis.call('HVALS', held)) do
   put_back(returned, string.match(record, '^(%S+)'))
 end
 for _, entry in ipairs(redis.call('XRANGE', groups, '-', '+')) do
-  put_back(returned, entry[2][2])
-  remove_group(groups, blobs, bytes, entry[1], entry[2][2])
+  local task = task_of(entry)
+  put_back(returned, task)
+  remove_group(groups, blobs, bytes, entry[1], task)
 end
 redis.call('DEL', attempts, held, blobs, bytes, plans, tries)
 for i = 12, #KEYS do redis.call('DEL', KEYS[i]) end

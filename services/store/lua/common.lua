@@ -18,15 +18,28 @@ local function position_of(task)
   return string.match(task, '^(%d+):')
 end
 
+-- Whether this is a task: another program, or a damaged file, may have left anything.
+local function is_task(text)
+  return text and string.match(text, '^%d+:%d+:%d+:%d+$') ~= nil
+end
+
+-- The task of an entry of the stream of groups; nil where it names none.
+local function task_of(entry)
+  for i = 1, #entry[2], 2 do
+    if entry[2][i] == 'task' and is_task(entry[2][i + 1]) then return entry[2][i + 1] end
+  end
+  return nil
+end
+
 -- Returned tasks are leased again in the run's order, lowest position first; a set has each once.
 local function put_back(returned, task)
-  redis.call('ZADD', returned, position_of(task), task)
+  if is_task(task) then redis.call('ZADD', returned, position_of(task), task) end
 end
 
 -- End an attempt. Its task, or nil where it was not held.
 local function end_attempt(attempts, held, attempt)
   if redis.call('ZREM', attempts, attempt) == 0 then return nil end
-  local task = string.match(redis.call('HGET', held, attempt), '^(%S+)')
+  local task = string.match(redis.call('HGET', held, attempt) or '', '^(%S+)')
   redis.call('HDEL', held, attempt)
   return task
 end
@@ -49,9 +62,10 @@ end
 
 -- Take a group out of the stream, with its payload and its bytes.
 local function remove_group(groups, blobs, bytes, entry, task)
-  local position = position_of(task)
   redis.call('XACK', groups, 'learner', entry)
   redis.call('XDEL', groups, entry)
+  if not is_task(task) then return end
+  local position = position_of(task)
   redis.call('DECRBY', bytes, redis.call('HSTRLEN', blobs, position))
   redis.call('HDEL', blobs, position)
 end

@@ -5,7 +5,7 @@
 local by_field, reply = {}, {}
 for _, number in ipairs(ARGV) do by_field[tonumber(number)] = true end
 for i, key in ipairs(KEYS) do
-  if by_field[i] then
+  if by_field[i] and redis.call('TYPE', key).ok == 'hash' then
     reply[i] = redis.call('HGETALL', key)
   else
     reply[i] = redis.call('DUMP', key)

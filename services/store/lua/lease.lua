@@ -58,7 +58,8 @@ if in_flight == 0 and redis.call('ZCARD', returned) == 0
   return {'exhausted'}
 end
 for i = 1, count do
-  local task = redis.call('ZPOPMIN', returned)[1]
+  local task
+  repeat task = redis.call('ZPOPMIN', returned)[1] until not task or is_task(task)
   if not task then
     if index >= rows then
       if dataset_rows == 0 then break end

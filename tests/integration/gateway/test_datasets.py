@@ -104,7 +104,7 @@ def test_a_name_with_other_rows_is_a_conflict_and_leaves_no_file(
         (b'{"prompt": "\xff"}\n', {}, 422, "line 1 is not valid UTF-8"),
         (ROWS, {"mapping": '{"prompt": "quest"}'}, 422, "did you mean 'question'?"),
         (ROWS, {"mapping": '{"prompts": "question"}'}, 422, "the mapping cannot be used"),
-        (ROWS, {"mapping": "question"}, 422, "the mapping cannot be used (Invalid JSON"),
+        (ROWS, {"mapping": "question"}, 422, "the mapping is not JSON"),
         (ROWS, {"format": "xml"}, 422, "format"),
         (ROWS, {"name": "no/slashes"}, 422, "name"),
         (b"hello", {"filename": "bad.txt"}, 415, "cannot tell the format of 'bad.txt'"),
@@ -195,11 +195,17 @@ def test_prompts_that_cannot_be_used_are_refused(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b'{"prompt": "a \\ud800 b"}', "prompt 2 holds half of a surrogate pair"),
-        (b'{"prompt": "a", "answer": "\\udfff"}', "prompt 2 holds half of a surrogate pair"),
-        (b'{"prompt": "a", "columns": {"x": "\\udfff"}}', "prompt 2 holds half of a surrogate"),
-        (b'{"prompt": "a", "answer": NaN}', "prompt 2 holds NaN or Infinity"),
-        (b'{"prompt": "a", "answer": 1e400}', "prompt 2 holds NaN or Infinity"),
+        (b'{"prompt": "a \\ud800 b"}', "prompts.1.prompt holds half of a surrogate pair"),
+        (
+            b'{"prompt": "a", "answer": "\\udfff"}',
+            "prompts.1.answer holds half of a",
+        ),
+        (
+            b'{"prompt": "a", "columns": {"x": "\\udfff"}}',
+            "prompts.1.columns.x holds half of",
+        ),
+        (b'{"prompt": "a", "answer": NaN}', "prompts.1.answer is NaN, Infinity"),
+        (b'{"prompt": "a", "answer": 1e400}', "prompts.1.answer is NaN, Infinity"),
     ],
 )
 def test_prompts_with_surrogates_or_nan_are_refused(

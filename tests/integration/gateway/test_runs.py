@@ -85,7 +85,7 @@ def test_numbers_that_json_cannot_carry_are_refused_in_parameters(api: httpx.Cli
 
     response = api.post("/v1/runs", content=body, headers={"content-type": "application/json"})
 
-    assert "NaN" in problems(response)["rewards.0.params"]
+    assert "NaN" in problems(response)["config.rewards.0.params.timeout"]
 
 
 def test_steps_follow_from_epochs_rows_and_batch(submit: Any) -> None:

@@ -17,6 +17,7 @@ from services.contracts.weights import WeightFile, WeightManifest
 from services.settings import Settings
 from services.store import Store
 from services.store.durability import cannot_use
+from services.store.keys import run_key
 from services.store.scripts import Scripts, script_names
 from tests.integration.store.scene import RUN, Scene, record, segment, tasks
 from tests.integration.store.servers import (
@@ -247,6 +248,9 @@ async def whole_life(scene: Scene) -> None:
     await store.runs.update(RUN, scene.fencing_token, {"step": 1})
     await store.events.add(RUN, "step", {"step": 1})
     assert await scene.commit(1) == 2
+    broken = await scene.raw.xadd(run_key(RUN, "groups"), {"no": "group"})
+    assert broken.decode() not in [one.entry for one in await store.trajectories.pending(RUN)]
+    await store.trajectories.read(RUN, wait=0.01)
     await store.trajectories.requeue(RUN, scene.fencing_token, [groups[2].entry], limit=3)
     why = await store.insight.situation(await store.runs.get(RUN))  # type: ignore[arg-type]
     assert (why.flow.waiting, why.flow.returned) == (1, 2)

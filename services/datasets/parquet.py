@@ -1,0 +1,136 @@
+"""Parquet, read by a process of its own: 821 bytes of it may stand for gigabytes.
+
+The child decodes and writes each row as a line of JSON; its memory and its time are limited by the
+kernel. The caller counts what comes, so that neither its memory nor the disk fills up.
+"""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import msgspec
+
+from services.contracts.strict_json import NotJSON, decode
+from services.datasets.columns import MAX_COLUMNS, MAX_ROW_BYTES, DatasetError, too_large
+from services.runtime.process import die_with
+
+MEMORY_BYTES = 2 << 30
+CPU_SECONDS = 1800
+EXPANSION = 100
+"""How many times its size a file may take as rows. Text compresses to a tenth."""
+ROOM_BYTES = 64 << 20
+"""What any file may take, however small it is."""
+CHILD = f"import sys; from {__name__} import main; sys.exit(main())"
+BATCH = 64
+"""Rows decoded at once."""
+
+
+def parquet_rows(file: BinaryIO) -> Iterator[tuple[str, Any]]:
+    """Rows with their place (`row 3`, from 1). Raises DatasetError."""
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as errors:
+        file.seek(0)
+        shutil.copyfileobj(file, source)
+        size = source.tell()
+        source.seek(0)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD],
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            # The system's allocator takes no memory before it is needed.
+            env=environment | {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"},
+            preexec_fn=die_with(os.getpid()),
+        )
+        assert child.stdout is not None
+        try:
+            yield from _rows(child.stdout, max(ROOM_BYTES, EXPANSION * size))
+            if (code := child.wait()) != 0:
+                errors.seek(0)
+                raise DatasetError(_reason(code, errors.read(2000).decode(errors="replace")))
+        finally:
+            child.kill()
+            child.wait()
+            child.stdout.close()
+
+
+def _rows(lines: Any, room: int) -> Iterator[tuple[str, Any]]:
+    total, number = 0, 0
+    while line := lines.readline(MAX_ROW_BYTES + 1):
+        number += 1
+        total += len(line)
+        if len(line) > MAX_ROW_BYTES:
+            raise DatasetError(too_large(f"row {number}"))
+        if not line.endswith(b"\n"):
+            return
+        if total > room:
+            raise DatasetError(
+                f"its rows take more than {room >> 20} MiB, over {EXPANSION} times the file: it "
+                "repeats few values very often. Upload fewer rows, or append them in parts"
+            )
+        try:
+            yield f"row {number}", decode(line)
+        except NotJSON as error:
+            raise DatasetError(f"row {number}: {error}") from None
+
+
+def _reason(code: int, said: str) -> str:
+    if code == 1 and said.startswith(REFUSED):
+        return said.removeprefix(REFUSED)
+    return (
+        f"this Parquet file cannot be decoded with {MEMORY_BYTES >> 30} GiB of memory in "
+        f"{CPU_SECONDS} s: write it with smaller row groups, or as JSON lines"
+    )
+
+
+# --- the child ------------------------------------------------------------------------------------
+
+REFUSED = "refused: "
+
+
+def main() -> int:
+    """Write standard input, a Parquet file, as lines of JSON. Returns the exit code."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for limit, value in (
+        (resource.RLIMIT_DATA, MEMORY_BYTES),
+        (resource.RLIMIT_CPU, CPU_SECONDS),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (value, value))
+    number = 0
+    try:
+        with pq.ParquetFile(sys.stdin.buffer) as source:
+            if source.metadata.num_columns > MAX_COLUMNS:
+                raise DatasetError(
+                    f"it has {source.metadata.num_columns} columns; {MAX_COLUMNS} is the most: "
+                    "leave out those that no verifier needs"
+                )
+            for batch in source.iter_batches(batch_size=BATCH, use_threads=False):
+                for row in batch.to_pylist():
+                    number += 1
+                    sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
+        sys.stdout.buffer.flush()
+    except DatasetError as error:
+        return _refuse(str(error))
+    except UnicodeDecodeError as error:
+        return _refuse(f"not valid UTF-8 after row {number}: {error}")
+    except RecursionError:
+        return _refuse(f"row {number} is nested too deeply")
+    except pa.ArrowMemoryError:
+        return 2
+    except (pa.ArrowException, OSError) as error:
+        return _refuse(f"not a whole Parquet file (after row {number}): {error}")
+    return 0
+
+
+def _refuse(why: str) -> int:
+    sys.stdout.buffer.flush()
+    sys.stderr.write(REFUSED + why)
+    return 1

@@ -1,0 +1,87 @@
+"""What a body must be before a route reads it: JSON that can be written again, or a form in UTF-8.
+
+One check for every string of every route. Path, query and headers need none: the server decodes
+them without ever making half of a surrogate pair. Names are checked where they are declared.
+"""
+
+from email.message import Message as Headers
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.contracts.strict_json import NotJSON, NotPortable, decode
+from services.http.problems import Problem
+
+
+class StrictBodies:
+    """ASGI middleware that answers 400, 415 or 422 to bodies that no route should see."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; anything but HTTP with a JSON body or a form passes through."""
+        kind = _content_type(scope)
+        if kind.get_content_maintype() == "multipart":
+            if problem := _form_problem(kind):
+                await problem.response(scope["path"])(scope, receive, send)
+                return
+        elif kind.get_content_subtype().endswith("json"):
+            body, gone = await _read(receive)
+            if problem := None if gone else _json_problem(body):
+                await problem.response(scope["path"])(scope, receive, send)
+                return
+            receive = _again(body, gone, receive)
+        await self.app(scope, receive, send)
+
+
+def _content_type(scope: Scope) -> Headers:
+    message = Headers()
+    headers = dict(scope["headers"]) if scope["type"] == "http" else {}
+    message["content-type"] = headers.get(b"content-type", b"text/plain").decode("latin-1")
+    return message
+
+
+def _form_problem(kind: Headers) -> Problem | None:
+    # The framework decodes with whatever codec is named: some of them make surrogates, or break.
+    if str(kind.get_param("charset", "utf-8")).lower() in ("utf-8", "utf8", "us-ascii"):
+        return None
+    return Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the form in UTF-8, and name no charset")
+
+
+def _json_problem(body: bytes) -> Problem | None:
+    if not body:
+        return None
+    try:
+        decode(body)
+    except NotPortable as error:
+        detail = f"the request cannot be used: {error}"
+        problems = [(error.place, error.problem)]
+        return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, problems)
+    except NotJSON as error:
+        return Problem(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}")
+    return None
+
+
+async def _read(receive: Receive) -> tuple[bytes, bool]:
+    """The whole body, and whether the client went away before its end."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b"".join(parts), True
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts), False
+
+
+def _again(body: bytes, gone: bool, receive: Receive) -> Receive:
+    """`receive` as if nothing had been read yet."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": gone}]
+    if gone:
+        messages.append({"type": "http.disconnect"})
+
+    async def next_message() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return next_message

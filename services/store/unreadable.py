@@ -1,0 +1,166 @@
+"""Records that cannot be read: what is left of them, and a line in the log.
+
+Another version, another program or a damaged file may have left anything in Redis. One such record
+must stop nothing but itself, so lists show what can be read of it, and `damage` says what cannot.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from redis.exceptions import ResponseError
+
+from services.contracts.records import DatasetRecord, RunState, RunSummary
+from services.contracts.schema import SchemaMismatch
+from services.contracts.strict_json import NotJSON, decode
+from services.runtime.logs import get_logger
+from services.store.errors import Gone, Unreadable
+
+log = get_logger(__name__)
+
+R = TypeVar("R", bound=RunSummary)
+M = TypeVar("M", bound=BaseModel)
+
+JSON_FIELDS = ("config", "warnings", "metrics")
+"""Fields of a run that Redis keeps as JSON."""
+MISFITS = ("WRONGTYPE", "user_script", "not an integer", "not a valid float", "Invalid stream ID")
+"""What Redis' errors say where a value has another type than a call or a script expects."""
+STATES = ("OOM", "READONLY", "MISCONF", "CLUSTERDOWN", "non local key", "LOADING")
+RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+REPORTED = 1000
+
+_reported: dict[tuple[str, str], None] = {}
+
+
+def report(what: str, reason: str) -> None:
+    """Log once that `what` cannot be read."""
+    if (what, reason) in _reported:
+        return
+    if len(_reported) >= REPORTED:
+        del _reported[next(iter(_reported))]
+    _reported[what, reason] = None
+    log.error("a record cannot be read", record=what, reason=reason)
+
+
+def as_text(name: bytes) -> str:
+    """A name that Redis lists. One that is not UTF-8 is no name of ours, and leads to nothing."""
+    return name.decode(errors="backslashreplace")
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether Redis refused a call because of what a key holds, not because of its own state."""
+    said = str(error)
+    # Subclasses are states of Redis; a script's error may name one in its text alone.
+    return (
+        type(error) is ResponseError
+        and any(words in said for words in MISFITS)
+        and not any(words in said for words in STATES)
+    )
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Raise Unreadable where the block cannot make sense of what Redis holds."""
+    try:
+        yield
+    except (SchemaMismatch, Unreadable, Gone):
+        raise
+    except ResponseError as error:
+        if not is_damage(error):
+            raise
+        raise Unreadable(what, str(error)) from error
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise Unreadable(what, repr(error)) from error
+
+
+def read_json(model: type[M], what: str, text: bytes | None) -> M | None:
+    """A record from its JSON; None, and a line in the log, where it cannot be read."""
+    try:
+        return model.model_validate(decode(text or b""))
+    except (NotJSON, ValidationError) as error:
+        report(what, _brief(error))
+        return None
+
+
+def read_run(model: type[R], id: str, fields: Mapping[str, bytes | None] | Exception) -> R:
+    """A run from the fields of its hash, or from Redis' refusal to give them. Fields that cannot be
+    read have stand-ins, and `damage` names them."""
+    values: dict[str, Any] = {}
+    damage: dict[str, str] = {}
+    if not RUN_ID.fullmatch(id):
+        damage["id"] = "is none that a run has"
+    if isinstance(fields, Exception):
+        damage["the whole"] = str(fields)
+        fields = {}
+    for name in model.model_fields:
+        if (raw := fields.get(name)) is None:
+            continue
+        try:
+            values[name] = decode(raw) if name in JSON_FIELDS else raw.decode()
+            if name == "config":
+                _check_sections(values[name])
+        except ValueError as error:
+            values.pop(name, None)
+            damage[name] = str(error)
+    stand_ins = {"name": id, "pool": "", "kind": "rl", "state": RunState.QUEUED, "created": 0.0}
+    record, wrong = _salvaged(model, {**stand_ins, "config": {}}, {**values, "id": id})
+    required = [name for name, field in model.model_fields.items() if field.is_required()]
+    missing = {name: "is missing" for name in required if fields.get(name) is None}
+    if damage := {**missing, **wrong, **damage}:
+        listed = "; ".join(f"{name}: {problem}" for name, problem in damage.items())
+        record.damage = f"the record of run {id} cannot be read ({listed[:500]})"
+        record.reason = f"{record.damage}: it cannot be trained. Cancel it and delete it by its id"
+        report(f"run {id}", record.damage)
+    return record
+
+
+def _check_sections(config: Any) -> None:
+    """Raise ValueError unless the parts of a config are mappings, or left out."""
+    for name in ("model", "data", "algorithm", "rollout", "evaluation"):
+        if not isinstance(config, dict) or not isinstance(config.get(name), dict | None):
+            raise ValueError(f"{name} is no mapping")
+
+
+def read_dataset(id: str, text: bytes) -> DatasetRecord:
+    """A dataset from its JSON; what cannot be read is an empty one with `damage`."""
+    try:
+        value = decode(text)
+        values = value if isinstance(value, dict) else {}
+        damage = {} if isinstance(value, dict) else {"the whole": "is no object"}
+    except NotJSON as error:
+        values, damage = {}, {"the whole": str(error)}
+    stand_ins = {"name": id, "rows": 0, "created": 0.0, "segments": []}
+    missing = {name: "is missing" for name in stand_ins if name not in values}
+    record, wrong = _salvaged(DatasetRecord, stand_ins, {**values, "id": id})
+    if damage := damage or {**missing, **wrong}:
+        listed = "; ".join(f"{name}: {problem}" for name, problem in damage.items())
+        record.damage = f"the record of dataset {id} cannot be read ({listed[:500]})"
+        record.rows, record.segments = 0, []
+        report(f"dataset {id}", record.damage)
+    return record
+
+
+def _salvaged(
+    model: type[M], stand_ins: Mapping[str, Any], values: dict[str, Any]
+) -> tuple[M, dict[str, str]]:
+    """A record of those `values` that its model takes, and why it does not take the others."""
+    wrong: dict[str, str] = {}
+    while True:
+        try:
+            return model.model_validate({**stand_ins, **values}), wrong
+        except ValidationError as error:
+            found = {str(item["loc"][0]): str(item["msg"]) for item in error.errors()}
+            if not found.keys() & values.keys():
+                raise
+            wrong |= found
+            values = {name: value for name, value in values.items() if name not in found}
+
+
+def _brief(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    return "; ".join(
+        f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5]
+    )
