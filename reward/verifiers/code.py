@@ -9,6 +9,7 @@ import ast
 import json
 import re
 import time
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from pydantic import Field
@@ -29,12 +30,7 @@ from reward.verifiers.code_tests import Case, Suite, read_tests, with_body
 from reward.verifiers.final_answer import after_thinking
 from services.contracts.scores import ScoreStatus
 
-# Opened by three or more backticks or tildes and closed by the same; or never closed.
-_FENCED = re.compile(
-    r"^[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[\w+-]*)[^\n]*\n"
-    r"(?P<code>.*?)(?:^[ \t]*(?P=mark)|\Z)",
-    re.DOTALL | re.MULTILINE,
-)
+_OPENING = re.compile(r"[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[\w+-]*)")
 _PYTHON = ("python", "python3", "py", "")
 # The part of an item's deadline for starting a sandbox and ending a program. Seconds.
 _MARGIN = 1.0
@@ -161,13 +157,33 @@ def find_program(completion: str, tests: Suite) -> str:
     Continues the prompt of `tests`, if that is the beginning of the function under test.
     """
     said = after_thinking(completion)
-    blocks = [found for found in _FENCED.finditer(said) if found["tag"].lower() in _PYTHON]
-    code = blocks[-1]["code"] if blocks else said
+    blocks = [code for tag, code in _fenced(said) if tag.lower() in _PYTHON]
+    code = blocks[-1] if blocks else said
     prompt = tests.prompt
     if not code.strip() or not _defines(tests.entry_point, prompt):
         return code
     # The prompt's imports and helpers hold for a function that is written out, too.
     return f"{with_body(prompt)}\n{code}" if _defines(tests.entry_point, code) else prompt + code
+
+
+def _fenced(text: str) -> Iterator[tuple[str, str]]:
+    """(tag, content) of blocks that three or more backticks or tildes open and the same close, or
+    nothing closes. Linear time: one look at each line."""
+    *lines, last = text.split("\n")
+    mark = tag = ""
+    content: list[str] = []
+    for line in lines:
+        if not mark:
+            if opening := _OPENING.match(line):
+                mark, tag, content = opening["mark"], opening["tag"], []
+        elif line.lstrip(" \t").startswith(mark):
+            yield tag, "".join(content)
+            mark = ""
+        else:
+            content.append(line + "\n")
+    if mark:
+        closed = last.lstrip(" \t").startswith(mark)
+        yield tag, "".join(content) + ("" if closed else last)
 
 
 def _defines(name: str, code: str) -> bool:

@@ -97,7 +97,7 @@ def _announced(text: str) -> FinalAnswer | None:
     phrases = list(_PHRASE.finditer(text))
     # A phrase at the very end was cut off before its answer: then the one before it counts.
     for phrase in reversed(phrases):
-        piece = _sentence(text[phrase.end() :])
+        piece = _sentence(text[phrase.end() : phrase.end() + 4 * MAX_CHARS])
         if piece:
             return FinalAnswer(piece, "answer is")
     return None
@@ -168,7 +168,7 @@ def tagged(text: str) -> str | None:
 
 
 def _sentence(text: str) -> str:
-    text = text[: 4 * MAX_CHARS].strip()
+    text = text.strip()
     for opening, closing in (("$$", "$$"), ("\\[", "\\]")):
         if text.startswith(opening) and closing in text[2:]:
             return text[: text.index(closing, 2) + 2]
