@@ -15,14 +15,8 @@ import traceback
 from types import ModuleType
 from typing import Any, NoReturn
 
-from reward.sandbox.peers import (
-    OPERATIONS,
-    Channel,
-    EndedError,
-    Peer,
-    Remote,
-    UnsendableError,
-)
+from reward.sandbox.peers import Channel, EndedError, ProgramPeer, UnsendableError
+from reward.sandbox.stand_ins import RemoteType, TestPeer, link_of
 
 CHANNEL, OUTCOME = 3, 4
 """Descriptors of the two ends' socket, and of what a test says."""
@@ -41,6 +35,8 @@ def run(task: dict[str, Any]) -> None:
 
 def execute(source: str, name: str) -> dict[str, Any]:
     """Run `source` as the module `name`, as `python solution.py` does; its names."""
+    # A file's first character may be a mark that says how it is encoded.
+    source = source.removeprefix("\ufeff")
     module = ModuleType(name)
     sys.modules[name] = module
     module.__dict__["__file__"] = "solution.py"
@@ -58,12 +54,7 @@ def execute(source: str, name: str) -> dict[str, Any]:
 
 def serve(source: str) -> None:
     """Load the program, and let the test call its functions until that has ended."""
-    names = execute(source, "solution")
-
-    def lookup(wanted: list[str]) -> dict[str, Any]:
-        return {name: names[name] for name in wanted if name in names}
-
-    Peer(Channel(CHANNEL), {**OPERATIONS, "names": lookup}).serve_all()
+    ProgramPeer(Channel(CHANNEL), execute(source, "solution")).serve_all()
 
 
 def _fail(error: BaseException) -> NoReturn:
@@ -77,7 +68,9 @@ class Test:
 
     def __init__(self, task: dict[str, Any]) -> None:
         self._task = task
-        self._peer = Peer(Channel(CHANNEL), {})
+        self._peer: TestPeer
+        self._required = ""
+        """A built-in name that the test means the program to define."""
 
     def run(self) -> None:
         """Say how it ended: `asked` as soon as the program is involved, then the outcome."""
@@ -86,6 +79,7 @@ class Test:
             tree = ast.parse(self._task["source"], "tests.py")
             code = compile(tree, "tests.py", "exec")
             wanted = self._wanted(names, tree)
+            self._peer = TestPeer(Channel(CHANNEL), _mentioned(tree))
         except BaseException as error:
             return _say("broken", f"the test cannot be run: {_brief(error)}")
         if not wanted:
@@ -106,15 +100,27 @@ class Test:
         except BaseException as error:
             alone = self._peer.asked == began and self._to_blame(error, wanted, names)
             return _say("broken" if alone else "failed", self._where(error))
-        if self._peer.ended:
+        return self._say_passed()
+
+    def _say_passed(self) -> None:
+        """The test's code came to its end."""
+        peer = self._peer
+        if peer.ended:
             return _say("failed", "the program ended")
+        if peer.unsendable:
+            return _say("broken", peer.unsendable)
+        if peer.failure is not None:
+            return _say("failed", self._where(peer.failure))
+        if peer.doubt:
+            return _say("broken", f"the test passes by what the program's {peer.doubt} says")
         return _say("passed")
 
     def _to_blame(self, error: BaseException, wanted: set[str], names: dict[str, Any]) -> bool:
         """Whether a test that has called nothing has failed by itself. Not if the program may have
         seen to it, by what it defines: an error would spare it the reward of 0."""
         entry = self._task["entry_point"]
-        a_function = wanted == {entry} and isinstance(names.get("candidate"), Remote)
+        found = names.get("candidate")
+        a_function = wanted == {entry} and callable(found) and link_of(found) is not None
         return isinstance(error, ImportError) or a_function
 
     def _prepare(self) -> dict[str, Any]:
@@ -136,18 +142,29 @@ class Test:
         unknown = used - names.keys() - set(dir(builtins)) - {entry, "candidate"}
         modules &= unknown & sys.stdlib_module_names
         names.update({name: importlib.import_module(name) for name in modules})
-        return {*(unknown - modules), *([entry] if entry else [])}
+        wanted = {*(unknown - modules), *([entry] if entry else [])}
+        if not wanted and len(used) == 1 and used <= set(dir(builtins)):
+            # The function under test has the name of a built-in one, as MBPP's `sum`.
+            self._required = min(used)
+            return used
+        return wanted
 
     def _take(self, wanted: set[str], names: dict[str, Any]) -> str:
         """Add to `names` what the program defines. Returns what must be there and is not."""
         entry = self._task["entry_point"]
         found = self._peer.ask("names", sorted({*wanted, "Solution"}))
+        if self._required not in {"", *found}:
+            return self._required
         if entry:
             if entry not in found and "Solution" in found:
                 found[entry] = getattr(found["Solution"](), entry)
             if entry not in found:
                 return str(entry)
             found["candidate"] = found[entry]
+        for name, value in found.items():
+            # By PEP 8 a class. What a test makes of it is what it tests.
+            if name[:1].isupper() and isinstance(value, RemoteType) and value._link:
+                value._link.made = True
         names.update(found)
         return ""
 
@@ -176,8 +193,18 @@ def _used(tree: ast.Module) -> tuple[set[str], set[str]]:
     return used - defined, modules
 
 
+def _mentioned(tree: ast.Module) -> set[str]:
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
 def _brief(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:300].rstrip(": ")
+    try:
+        return f"{type(error).__name__}: {error}"[:300].rstrip(": ")
+    except EndedError:
+        # The program has the text of its own exceptions.
+        return type(error).__name__
 
 
 def _say(outcome: str, detail: str = "") -> None:
