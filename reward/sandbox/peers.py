@@ -442,6 +442,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "plain": _Plain,
     "copy": lambda value, how: getattr(importlib.import_module("copy"), how)(value),
     "run": _run,
+    "run next": _run,
     "count": lambda value, most: sum(1 for _ in itertools.islice(value, most)),
 }
 """What a program answers to. Tests answer to nothing but calls of what they have passed."""

@@ -79,7 +79,7 @@ class Test:
             tree = ast.parse(self._task["source"], "tests.py")
             code = compile(tree, "tests.py", "exec")
             wanted = self._wanted(names, tree)
-            self._peer = TestPeer(Channel(CHANNEL), _mentioned(tree))
+            self._peer = TestPeer(Channel(CHANNEL), _expected(tree))
         except BaseException as error:
             return _say("broken", f"the test cannot be run: {_brief(error)}")
         if not wanted:
@@ -152,7 +152,10 @@ class Test:
     def _take(self, wanted: set[str], names: dict[str, Any]) -> str:
         """Add to `names` what the program defines. Returns what must be there and is not."""
         entry = self._task["entry_point"]
-        found = self._peer.ask("names", sorted({*wanted, "Solution"}))
+        asked = {*wanted, "Solution"}
+        answer = dict(self._peer.ask("names", sorted(asked)))
+        # Nothing else: it would take the place of a built-in function or a module in the test.
+        found = {name: value for name, value in answer.items() if name in asked}
         if self._required not in {"", *found}:
             return self._required
         if entry:
@@ -193,10 +196,13 @@ def _used(tree: ast.Module) -> tuple[set[str], set[str]]:
     return used - defined, modules
 
 
-def _mentioned(tree: ast.Module) -> set[str]:
+def _expected(tree: ast.Module) -> set[str]:
+    """The names of exceptions that a test catches, or passes to what catches them."""
     nodes = list(ast.walk(tree))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    caught = [node.type for node in nodes if isinstance(node, ast.ExceptHandler) and node.type]
+    given = [value for node in nodes if isinstance(node, ast.Call) for value in node.args]
+    names = [name for part in (*caught, *given) for name in ast.walk(part)]
+    return {name.id for name in names if isinstance(name, ast.Name)}
 
 
 def _brief(error: BaseException) -> str:

@@ -24,9 +24,11 @@ from reward.sandbox.values import IMMUTABLE, KINDS, base_of, encode_as
 
 _PROTOCOL = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that Python gives a meaning of its own: raised by a call, `map` would just end."""
-_ENDS = {"__next__": StopIteration, "run": StopAsyncIteration}
+_ENDS = {"__next__": StopIteration, "run next": StopAsyncIteration}
 """Those that belong to an operation: it has nothing more to give."""
 _NUMBERS = (int, float, complex, Decimal, Fraction)
+_PREDICATES = ("count", "endswith", "isdisjoint", "issubset", "issuperset", "startswith")
+"""Methods of plain types that a test may call with what it expects."""
 _SEND = ("send", "throw", "close")
 
 
@@ -108,6 +110,19 @@ def _attribute(name: str) -> property:
     return property(lambda self: _ask(self, "getattr", name))
 
 
+def _hiding(name: str) -> property:
+    """What a subclass of a plain type has in place of a method: a field, but no other method."""
+
+    def hiding(self: Any) -> Any:
+        link = link_of(self)
+        assert link is not None
+        found = _ask(self, "getattr", name)
+        plain = link.made or (link_of(found) is None and not callable(found))
+        return found if plain else getattr(link.base, name).__get__(self)
+
+    return property(hiding)
+
+
 class Remote(metaclass=RemoteType):
     """An object of the program."""
 
@@ -118,6 +133,11 @@ class Remote(metaclass=RemoteType):
             raise UnsendableError("a test cannot extend a class of the program")
 
     def __getattr__(self, name: str) -> Any:
+        link = link_of(self)
+        if link and name in _PREDICATES and not link.made:
+            if hasattr(link.base, name):
+                return getattr(_plain(self, link), name)
+            link.peer.doubt = link.peer.doubt or name
         return _ask(self, "getattr", name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -291,8 +311,10 @@ def _send(self: Any, value: Any) -> Any:
 
 
 def _awaiting(name: str) -> Callable[..., Any]:
+    run = "run next" if name == "__anext__" else "run"
+
     async def special(self: Any, *arguments: Any) -> Any:
-        return _ask(_ask(self, "special", name, *arguments), "run")
+        return _ask(_ask(self, "special", name, *arguments), run)
 
     return special
 
@@ -330,7 +352,7 @@ class TestPeer(Peer):
 
     __test__ = False
 
-    def __init__(self, channel: Channel, mentioned: set[str]) -> None:
+    def __init__(self, channel: Channel, expected: set[str]) -> None:
         super().__init__(channel)
         self.asked = 0
         self.doubt = ""
@@ -339,7 +361,7 @@ class TestPeer(Peer):
         """An assertion that has failed in a function that the program called."""
         self.unsendable = ""
         """What the test has tried to pass, and could not."""
-        self._mentioned = mentioned
+        self._expected = expected
         self._classes: dict[int, RemoteType] = {}
 
     def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
@@ -363,11 +385,14 @@ class TestPeer(Peer):
 
     def raised(self, error: BaseException, message: list[Any]) -> BaseException:
         """See Peer. An exception of the protocol becomes an error of the program, unless it
-        belongs to the operation, or the test names it."""
+        belongs to the operation, or the test catches it."""
         operation, arguments = message[0], message[1]
         ends = _ENDS.get(arguments[1] if operation == "special" else operation)
-        names = {kind.__name__ for kind in type(error).__mro__ if issubclass(kind, _PROTOCOL)}
-        if not isinstance(error, _PROTOCOL) or names & self._mentioned:
+        if not issubclass(type(error), BaseException):
+            return ProgramError("raised what is no exception")
+        # By Python's own classes: the program may name one of its own as it likes.
+        names = {kind.__name__ for kind in _PROTOCOL if isinstance(error, kind)}
+        if not names or names & self._expected:
             return error
         if ends and isinstance(error, ends):
             return error
@@ -437,7 +462,7 @@ class TestPeer(Peer):
             space.update({each: _method(each) for each in _SEND})
         if base in IMMUTABLE:
             space["__hash__"] = base.__hash__
-            space.update({each: _attribute(each) for each in about["hides"]})
+            space.update({each: _hiding(each) for each in about["hides"]})
         kept = [one for one in about["bases"] if _kept(one)]
         try:
             return RemoteType(name, (*kept, *([] if _remote(kept) else [Remote])), space)

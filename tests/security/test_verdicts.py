@@ -15,7 +15,7 @@ __all__ = ["isolation"]
 
 pytestmark = pytest.mark.usefixtures("isolation")
 
-SHARE = 0.15
+SHARE = 0.1
 """Of the corpus: all of it, with `python -m tests.security.corpus`, takes minutes."""
 
 
