@@ -33,6 +33,7 @@ from reward.verifiers.registry import Registry, build_registry
 from reward.verifiers.remote import HttpVerifier
 from reward.verifiers.sandboxed import SandboxedCodeVerifier
 from reward.workers.pool import Pool, PoolStartError
+from services.http import server_config
 from services.runtime.logs import configure, get_logger
 from services.runtime.process import die_with_parent
 from services.settings import from_command_line
@@ -132,13 +133,11 @@ async def _serve(settings: RewardSettings, listener: socket.socket, registry: Re
     service = Service(registry, pool, calls, metrics)
     app = create_app(service, settings.body_limit)
     server = Server(
-        uvicorn.Config(
+        server_config(
             app,
-            log_config=None,
             access_log=False,
             log_level="warning",
             lifespan="off",
-            server_header=False,
             timeout_graceful_shutdown=CONNECTIONS_TIMEOUT,
         )
     )

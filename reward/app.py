@@ -33,7 +33,7 @@ from services.contracts.scores import (
     ScoreStatus,
     UseProblem,
 )
-from services.http import BodyLimit, Limit, Problem, install, responses
+from services.http import BodyLimit, InFlight, Limit, Problem, install, responses
 from services.http.problems import described
 
 
@@ -95,7 +95,8 @@ def create_app(service: Service, max_request_bytes: int) -> FastAPI:
         version="1",
         responses=responses({"5XX": "What is wrong here"}),
     )
-    limit = Limit(max_request_bytes, "send fewer items a request, or raise --body-limit")
+    bodies = InFlight(4 * max_request_bytes)
+    limit = Limit(max_request_bytes, "send fewer items a request, or raise --body-limit", bodies)
     app.add_middleware(BodyLimit, limit_of=lambda scope: limit)
     install(app)
     app.openapi = lambda: described(FastAPI.openapi(app))  # type: ignore[method-assign]

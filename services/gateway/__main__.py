@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from services.contracts.schema import SchemaMismatch
 from services.gateway.app import create_app
 from services.gateway.settings import GatewaySettings
+from services.http import server_config
 from services.runtime import logs
 from services.runtime.api_key import BadKeyFile, first_key
 from services.runtime.process import die_with_parent
@@ -55,13 +56,11 @@ def main() -> int:
     except (RedisError, OSError) as error:
         # It may come: the gateway answers 503 until it does.
         log.warning("starting without Redis", reason=cannot_use(settings, error))
-    config = uvicorn.Config(
+    config = server_config(
         create_app(settings, key),
-        log_config=None,
         access_log=settings.log_level == "debug",
         # Followers of events hold their connection for as long as a run takes.
         timeout_graceful_shutdown=2,
-        server_header=False,
     )
     # uvicorn raises the signal that stopped it once more, which would be the process' end by it.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -35,7 +35,7 @@ from services.gateway.routes import (
     workers,
 )
 from services.gateway.settings import GatewaySettings
-from services.http import BodyLimit, Limit, StrictBodies, responses
+from services.http import BodyLimit, InFlight, Limit, StrictBodies, responses
 from services.http.problems import described
 from services.store import Store
 from services.volume import Volume
@@ -104,14 +104,18 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     problems.install(app)
     app.openapi = lambda: with_key(described(FastAPI.openapi(app)))  # type: ignore[method-assign]
 
+    bodies, uploads = InFlight(4 * settings.body_limit), InFlight(4 * settings.upload_limit)
+
     def limit_of(scope: Scope) -> Limit:
         if scope["path"].rstrip("/") == "/v1/datasets":
             return Limit(
                 settings.upload_limit,
                 "upload a part of it and append the rest with POST /v1/prompts, or raise the "
                 "gateway's HEADRACE_UPLOAD_LIMIT",
+                uploads,
             )
-        return Limit(settings.body_limit, "split it, or raise the gateway's HEADRACE_BODY_LIMIT")
+        way_out = "split it, or raise the gateway's HEADRACE_BODY_LIMIT"
+        return Limit(settings.body_limit, way_out, bodies)
 
     # The innermost: a body that is refused for its size, or for want of a key, is not read for it.
     app.add_middleware(StrictBodies)

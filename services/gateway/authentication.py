@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.gateway.problems import RETRY_AFTER
-from services.http import Problem, discard
+from services.http import Problem, discard, trust
 from services.runtime.api_key import bearer, digest
 from services.runtime.logs import get_logger
 from services.store.api_keys import ApiKeys
@@ -78,6 +78,7 @@ class Authentication:
             return unauthorized("this gateway asks for an API key, and the request has none")
         try:
             if await self.keyring_of().accepts(key):
+                trust(scope)
                 return None
         except RedisError:
             return Problem(

@@ -1,12 +1,14 @@
-"""Problem documents, body limits and ETags, shared by the gateway and the reward service.
+"""Problem documents, limits of connections and bodies, and ETags, shared by the gateway and the
+reward service.
 
 A client sees one shape of error. This package knows no route: each service passes its own errors to
 `install`.
 """
 
 from services.http.bodies import StrictBodies
+from services.http.connections import server_config, trust
 from services.http.etag import unless_unchanged
-from services.http.limits import BodyLimit, Limit, discard
+from services.http.limits import BodyLimit, InFlight, Limit, discard
 from services.http.problems import (
     MEDIA_TYPE,
     Problem,
@@ -22,6 +24,7 @@ from services.http.problems import (
 __all__ = [
     "MEDIA_TYPE",
     "BodyLimit",
+    "InFlight",
     "Limit",
     "Problem",
     "ProblemDocument",
@@ -31,7 +34,9 @@ __all__ = [
     "discard",
     "install",
     "responses",
+    "server_config",
     "summary",
+    "trust",
     "unexpected",
     "unless_unchanged",
 ]

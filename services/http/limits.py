@@ -1,4 +1,5 @@
-"""The largest body that a service reads, as ASGI middleware, whatever the headers say.
+"""The largest body that a service reads, and the most of all bodies at once, as ASGI middleware,
+whatever the headers say.
 
 It never buffers a refused body, but reads and discards it for a while: many clients send the whole
 body before they read the answer.
@@ -12,21 +13,38 @@ import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.http.problems import Problem
+from services.runtime.logs import get_logger
 
 DISCARD_BYTES = 256 << 20
 DISCARD_SECONDS = 10.0
+SMALL = 64 << 10
+"""A body of so many bytes is read however many others there are."""
+RETRY_AFTER = 5
+"""Seconds until a client that sent too much beside others tries again."""
+
+log = get_logger(__name__)
+
+
+@dataclass
+class InFlight:
+    """The bodies that are being read or worked on: their bytes, and how many there may be."""
+
+    limit: int
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Most bytes of one body, and how to get round it, in words."""
+    """Most bytes of one body, how to get round it, in words, and what it is counted with."""
 
     bytes: int
     way_out: str
+    in_flight: InFlight
 
 
 class BodyLimit:
-    """Answers 413 to bodies over what `limit_of` says of their request."""
+    """Answers 413 to bodies over what `limit_of` says of their request, and 503 where all bodies
+    together are too large."""
 
     def __init__(self, app: ASGIApp, limit_of: Callable[[Scope], Limit]) -> None:
         self.app = app
@@ -42,17 +60,23 @@ class BodyLimit:
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > limit.bytes:
             await discard(scope, receive)
-            await _refuse(limit, scope, receive, send)
+            await _too_large(limit).response(scope["path"])(scope, receive, send)
             return
+        in_flight = limit.in_flight
         read, more, answered = 0, True, False
 
         async def counted() -> Message:
             nonlocal read, more
             message = await receive()
-            read += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            read += size
+            in_flight.bytes += size
             more = bool(message.get("more_body", False))
             if read > limit.bytes:
-                raise _TooLargeError
+                raise _RefusedError(_too_large(limit))
+            if in_flight.bytes > in_flight.limit and read > SMALL:
+                log.warning("bodies in flight at their limit", bytes=in_flight.bytes)
+                raise _RefusedError(_too_many())
             return message
 
         async def noted(message: Message) -> None:
@@ -62,12 +86,16 @@ class BodyLimit:
 
         try:
             await self.app(scope, counted, noted)
-        except _TooLargeError:
+        except _RefusedError as refused:
             if answered:
                 raise
+            in_flight.bytes -= read
+            read = 0
             if more:
                 await _drain(receive)
-            await _refuse(limit, scope, receive, send)
+            await refused.problem.response(scope["path"])(scope, receive, send)
+        finally:
+            in_flight.bytes -= read
 
 
 async def discard(scope: Scope, receive: Receive) -> None:
@@ -86,13 +114,20 @@ async def _drain(receive: Receive) -> None:
             more = bool(message.get("more_body", False))
 
 
-async def _refuse(limit: Limit, scope: Scope, receive: Receive, send: Send) -> None:
-    problem = Problem(
+def _too_large(limit: Limit) -> Problem:
+    return Problem(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         f"the body is over {_size(limit.bytes)}: {limit.way_out}",
         headers={"Connection": "close"},
     )
-    await problem.response(scope["path"])(scope, receive, send)
+
+
+def _too_many() -> Problem:
+    return Problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        f"other requests are sending too much already; try again in {RETRY_AFTER} s",
+        headers={"Retry-After": str(RETRY_AFTER), "Connection": "close"},
+    )
 
 
 def _size(count: int) -> str:
@@ -102,5 +137,9 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-class _TooLargeError(BaseException):
+class _RefusedError(BaseException):
     """Not an Exception: the framework turns those that interrupt its reading into a 400."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem

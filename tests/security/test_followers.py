@@ -47,11 +47,13 @@ class Follower:
         self.path = f"/v1/runs/{run}/events"
         self.host, self.port = "127.0.0.1", int(gateway.url.rpartition(":")[2])
         self.after = after
+        self.key = gateway.headers["Authorization"]
         self.text = ""
 
     async def connect(self) -> "Follower":
         self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
         head = f"GET {self.path} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {self.after}"
+        head += f"\r\nAuthorization: {self.key}"
         self.writer.write(f"{head}\r\n\r\n".encode())
         return self
 
@@ -74,7 +76,9 @@ async def test_many_followers_leave_the_api_free_and_get_every_event_at_once(
     try:
         for text in await asyncio.gather(*(one.until("first") for one in followers)):
             assert text.startswith("HTTP/1.1 200")
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as api:
+        async with httpx.AsyncClient(
+            base_url=gateway.url, headers=gateway.headers, timeout=30
+        ) as api:
             answers = await asyncio.gather(*(api.get("/v1/runs") for _ in range(150)))
         assert {answer.status_code for answer in answers} == {200}
 
@@ -126,7 +130,9 @@ async def test_many_runs_may_be_followed_at_once(
     followers = [await Follower(gateway, run).connect() for run in runs]
     try:
         await asyncio.gather(*(one.until("first") for one in followers))
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as api:
+        async with httpx.AsyncClient(
+            base_url=gateway.url, headers=gateway.headers, timeout=30
+        ) as api:
             assert (await api.get("/v1/runs")).status_code == 200
         await asyncio.gather(*(store.runs.cancel(run) for run in runs))
         await asyncio.gather(*(one.until('"cancelled"') for one in followers))
@@ -145,7 +151,8 @@ async def test_a_follower_that_reads_nothing_delays_no_other(
     with socket.socket() as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         silent.connect(("127.0.0.1", port))
-        silent.send(b"GET /v1/runs/slow/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        head = "GET /v1/runs/slow/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: "
+        silent.send(f"{head}{gateway.headers['Authorization']}\r\n\r\n".encode())
         quick = await Follower(gateway, "slow").connect()
         await quick.until("first")
         message = "x" * 10_000

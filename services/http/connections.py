@@ -1,0 +1,297 @@
+"""What a client may hold of a server before it has said what it wants: connections, time, memory.
+
+uvicorn waits for ever for the rest of a request, and its parser keeps headers of any size. Here a
+connection that waits for its client is closed when the client falls silent or trickles. Deadlines
+are on progress: a large upload over a slow line takes as long as it takes.
+
+A request is trusted once `trust` was called for it, because its key was accepted. A connection
+whose request is not, or not yet, counts towards the limit of its client's address. So the limit
+also fits a proxy, whose address is that of all clients: the requests that it passes on carry keys.
+"""
+
+import ipaddress
+import resource
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import uvicorn
+from httptools import HttpParserError
+from starlette.types import ASGIApp, Scope
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from services.runtime.logs import get_logger
+
+TRUST = "headrace.trust"
+FILES = 65_536
+"""Open files that a server asks the kernel for, if its hard limit allows."""
+FRAMING = 1 << 20
+"""Bytes that a body may send without content: extensions of chunks, and trailers."""
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """Of one server."""
+
+    header_seconds: float = 10.0
+    """For a request's header, from the connection's start or the header's first byte."""
+    header_bytes: int = 64 << 10
+    body_seconds: float = 30.0
+    body_bytes: int = 30 << 10
+    """A body brings at least so much in `body_seconds`, while the server is ready to take it."""
+    unread_seconds: float = 120.0
+    """A client takes something of what is sent to it in this time."""
+    a_client: int = 128
+    """Connections without an accepted key that wait for one address."""
+    connections: int = 8192
+    pipelined: int = 16
+    """Requests that one connection sends before the first is answered."""
+
+
+class Waits(Enum):
+    """What a connection waits for."""
+
+    HEADER = "a request's header"
+    BODY = "a request's body"
+    ANSWER = "the server"
+    NEXT = "the next request"
+
+
+class Connections:
+    """All connections of one server."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        # In the order of their first bytes.
+        self._all: dict[Connection, None] = {}
+        self._closed: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, connection: "Connection") -> None:
+        """Take a new one in. If there are too many, one that waits for its client ends: the oldest
+        without an accepted key."""
+        self._all[connection] = None
+        if len(self._all) > self.limits.connections:
+            waiting = (one for one in self._all if one.untrusted and not one.closing)
+            self.end(next(waiting, connection), "too many connections")
+
+    def remove(self, connection: "Connection") -> None:
+        """Forget one that has ended."""
+        self._all.pop(connection, None)
+
+    def end(self, connection: "Connection", why: str, status: int = 0) -> None:
+        """Close one, and count it for the log."""
+        self._closed[why][connection.address] += 1
+        connection.end(status)
+
+    async def sweep(self) -> None:
+        """End what is overdue. uvicorn calls this once a second."""
+        now = time.monotonic()
+        untrusted: dict[str, list[Connection]] = defaultdict(list)
+        for connection in list(self._all):
+            if found := connection.overdue(now):
+                self.end(connection, *found)
+            elif connection.untrusted and now - connection.since > 2:
+                untrusted[connection.address].append(connection)
+        for address, waiting in untrusted.items():
+            # Those of a Unix socket have no address.
+            for connection in waiting[: -self.limits.a_client] if address else ():
+                self.end(connection, "too many connections of one client without a key")
+        for why, clients in self._closed.items():
+            log.warning(
+                "connections closed",
+                reason=why,
+                count=clients.total(),
+                clients=[address for address, _ in clients.most_common(5)],
+            )
+        self._closed.clear()
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's protocol, with limits."""
+
+    def __init__(self, *given: Any, connections: Connections, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.siblings = connections
+        self.limits = connections.limits
+        self.address = ""
+        self.waits = Waits.HEADER
+        self.trusted = False
+        self.since = time.monotonic()
+        """When it began to wait as it does; for a body, when the present window began."""
+        self._header_bytes = 0
+        self._body_bytes = 0
+        """In the present window."""
+        self._framing_bytes = 0
+        """Received since the last byte of a body."""
+        self._unread = (0, self.since)
+        """Bytes that the client has not taken, and since when as many."""
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether it waits for a client that has shown no accepted key."""
+        return not self.trusted and (self.waits is not Waits.ANSWER or self._unread[0] > 0)
+
+    @property
+    def closing(self) -> bool:
+        """Whether it ends as soon as the client has taken what was sent."""
+        return self.transport.is_closing()
+
+    def overdue(self, now: float) -> tuple[str, int] | None:
+        """Why it should end, and the HTTP status to end it with (0: none); None if it should not.
+        Called once a second."""
+        unread = self.transport.get_write_buffer_size()
+        if not unread or unread != self._unread[0]:
+            self._unread = (unread, now)
+        elif now - self._unread[1] > self.limits.unread_seconds:
+            return "the client takes no answer", 0
+        waited = now - self.since
+        if self.closing or self.waits is Waits.ANSWER:
+            return None
+        if self.waits is not Waits.BODY:
+            late = waited > self.limits.header_seconds
+            return ("a header came too slowly", 408) if late else None
+        enough = self._body_bytes >= self.limits.body_bytes
+        if waited > self.limits.body_seconds and not (enough or self.flow.read_paused):
+            return "a body came too slowly", 408
+        # A server that does not read is itself what the client waits for.
+        if waited > self.limits.body_seconds or self.flow.read_paused:
+            self.since, self._body_bytes = now, 0
+        return None
+
+    def end(self, status: int) -> None:
+        """Close, after an answer of `status` where none was begun."""
+        # uvicorn does not declare that there is none at first.
+        begun = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
+        if self.waits is Waits.BODY:
+            begun = self.cycle.response_started or bool(self.pipeline)
+        if status and not begun:
+            line = STATUS_LINE[status]
+            self.transport.write(line + b"connection: close\r\ncontent-length: 0\r\n\r\n")
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.address = _network(self.client[0]) if self.client else ""
+        self.siblings.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.siblings.remove(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self.waits is Waits.NEXT:
+            # uvicorn stops its own timer, even if these bytes begin no request.
+            self._wait(Waits.HEADER)
+        super().data_received(data)
+        if self.waits is Waits.HEADER:
+            self._header_bytes += len(data)
+            if self._header_bytes > self.limits.header_bytes:
+                self.siblings.end(self, "a header was too large", 431)
+        elif self.waits is Waits.BODY:
+            self._framing_bytes += len(data)
+            if self._framing_bytes > FRAMING:
+                self.siblings.end(self, "a body had more framing than content")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._wait(Waits.HEADER)
+        # The next request on it has to show a key of its own.
+        self.trusted = False
+        self.scope["extensions"] = {TRUST: {"call": self._trust}}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # After the body come trailers, which nobody here reads.
+        if self.waits is Waits.HEADER:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= self.limits.pipelined:
+            raise HttpParserError("too many requests at once")
+        self._wait(Waits.BODY)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        self._framing_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._wait(Waits.NEXT if self.cycle.response_complete else Waits.ANSWER)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.waits is Waits.ANSWER and self.cycle.response_complete:
+            self._wait(Waits.NEXT)
+
+    def _wait(self, what: Waits) -> None:
+        self.waits, self.since = what, time.monotonic()
+        self._header_bytes = self._body_bytes = self._framing_bytes = 0
+
+    def _trust(self) -> None:
+        self.trusted = True
+
+
+def _network(address: str) -> str:
+    """What one client is: an IPv4 address, or the IPv6 network that a host gets, of 64 bits."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if found.version == 4 or found.ipv4_mapped:
+        return str(found if found.version == 4 else found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, 64), strict=False))
+
+
+def trust(scope: Scope) -> None:
+    """Say that the key of a request was accepted."""
+    if (extension := scope.get("extensions", {}).get(TRUST)) is not None:
+        extension["call"]()
+
+
+def server_config(
+    app: ASGIApp, limits: ConnectionLimits | None = None, **options: Any
+) -> uvicorn.Config:
+    """uvicorn's settings for `app`, with the limits of this module, and `options` of its own.
+    Raises the process' limit of open files, and logs what holds."""
+    files = _raise_open_files()
+    if limits is None:
+        # The rest is for Redis, the data volume and the libraries.
+        limits = ConnectionLimits(connections=min(8192, files * 3 // 4))
+    log.info(
+        "limits",
+        open_files=files,
+        connections=limits.connections,
+        connections_of_a_client_without_a_key=limits.a_client,
+        header_seconds=limits.header_seconds,
+        body_bytes_per_second=limits.body_bytes / limits.body_seconds,
+    )
+    connections = Connections(limits)
+    return uvicorn.Config(
+        app,
+        http=partial(Connection, connections=connections),  # type: ignore[arg-type]
+        ws="none",
+        log_config=None,
+        server_header=False,
+        callback_notify=connections.sweep,
+        timeout_notify=0,
+        **options,
+    )
+
+
+def _raise_open_files() -> int:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return FILES if soft == resource.RLIM_INFINITY else soft
