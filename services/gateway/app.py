@@ -35,7 +35,7 @@ from services.gateway.routes import (
     workers,
 )
 from services.gateway.settings import GatewaySettings
-from services.http import BodyLimit, InFlight, Limit, StrictBodies, responses
+from services.http import BodyLimit, BrowserHeaders, InFlight, Limit, StrictBodies, responses
 from services.http.problems import described
 from services.store import Store
 from services.volume import Volume
@@ -78,7 +78,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         store = Store.from_url(settings.redis_url.get_secret_value())
         async with httpx.AsyncClient() as http:
-            keyring = Keyring(first_key, store.api_keys)
+            keyring = Keyring(first_key, store)
             sizes = Sizes(settings.data)
             app.state.deps = Dependencies(
                 settings, store, Volume(settings.data), http, keyring, sizes, Followers(store)
@@ -120,7 +120,12 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     # The innermost: a body that is refused for its size, or for want of a key, is not read for it.
     app.add_middleware(StrictBodies)
     app.add_middleware(BodyLimit, limit_of=limit_of)
-    app.add_middleware(Authentication, keyring_of=lambda: app.state.deps.keyring)
+    app.add_middleware(
+        Authentication,
+        keyring_of=lambda: app.state.deps.keyring,
+        hosts=settings.host_names,
+    )
+    app.add_middleware(BrowserHeaders)
     for module in (
         datasets,
         prompts,

@@ -1,57 +1,96 @@
-"""Which requests are answered: those that carry an API key, from whatever host they come.
+"""Which requests are answered: those that carry an API key, from whatever host they come, and those
+of the page.
 
-A key stands in the header `Authorization: Bearer KEY`, or in the page's cookie. The browser also
-sends the cookie with requests that another site's page makes, so a change with the cookie must come
-from this gateway's own page.
+A key stands in the header `Authorization: Bearer KEY`. The page has a session instead: its cookie
+holds a token that is no key. The browser also sends the cookie with requests that other sites'
+pages make, and other ports of this host get it. So a change with the cookie must come from this
+gateway's own page, and a session can be ended: by logout, by time, by revoking its key.
 """
 
 import hmac
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Collection
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 
 from redis.exceptions import RedisError
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.gateway.problems import RETRY_AFTER
-from services.http import Problem, discard, trust
+from services.http import Problem, discard, foreign, host_of, host_problem, trust
 from services.runtime.api_key import bearer, digest
 from services.runtime.logs import get_logger
-from services.store.api_keys import ApiKeys
+from services.store import Store
 
-COOKIE = "headrace-key"
-OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json", "/v1/session"})
-"""Answered without a key: the page, which then brings a key to `/v1/session`, the description of
-the API, and health checks. None shows anything of the installation's data."""
+HEALTH = frozenset({"/healthz", "/readyz"})
+OPEN = frozenset({"/", "/docs", "/openapi.json", "/v1/session"})
+"""Answered without a key: the page, which then brings a key to `/v1/session`, and the description
+of the API. Neither these nor health checks show anything of the installation's data."""
 OPEN_BELOW = ("/web/", "/static-offline-docs/")
 """The files of the page and of `/docs`."""
+SESSION_SECONDS = 7 * 24 * 3600
+LOGIN_SECONDS = 3600
 
 log = get_logger(__name__)
 
 
 class Keyring:
-    """The keys that are accepted."""
+    """The keys and sessions that are accepted. All methods raise RedisError; for the first key
+    Redis is not asked."""
 
-    def __init__(self, first: str, others: ApiKeys) -> None:
+    def __init__(self, first: str, store: Store) -> None:
         self._first = digest(first)
-        self._others = others
+        self._store = store
 
     async def accepts(self, key: str) -> bool:
-        """Whether this is the first key or one that was made later. Raises RedisError; for the
-        first one Redis is not asked."""
-        shown = digest(key)
+        """Whether this is the first key or one that was made later."""
+        return await self._knows(digest(key))
+
+    async def has_session(self, token: str) -> bool:
+        """Whether a session has this token, and its key is still accepted."""
+        key = await self._store.sessions.key_of(digest(token))
+        return key is not None and await self._knows(key)
+
+    async def begin_session(self, key: str) -> str | None:
+        """The token of a new session for a key, or for the token of a login link; None if neither
+        is accepted."""
+        given = digest(key)
+        if not await self._knows(given):
+            linked = await self._store.sessions.use_login(given)
+            if linked is None or not await self._knows(linked):
+                return None
+            given = linked
+        token = secrets.token_urlsafe(32)
+        await self._store.sessions.begin("session", digest(token), given, SESSION_SECONDS)
+        return token
+
+    async def login_token(self, key: str) -> str:
+        """A token that begins one session for `key`, within LOGIN_SECONDS."""
+        token = secrets.token_urlsafe(32)
+        await self._store.sessions.begin("login", digest(token), digest(key), LOGIN_SECONDS)
+        return token
+
+    async def end_session(self, token: str) -> None:
+        """Accept a session no more."""
+        await self._store.sessions.end(digest(token))
+
+    async def _knows(self, shown: str) -> bool:
         if hmac.compare_digest(shown, self._first):
             return True
-        return await self._others.find(shown) is not None
+        return await self._store.api_keys.find(shown) is not None
 
 
 class Authentication:
-    """Answers 401, 403 or 503 to requests that may not pass. `keyring_of` gives the accepted
-    keys."""
+    """Answers 400, 401, 403 or 503 to requests that may not pass. `keyring_of` gives what is
+    accepted; `hosts` are the names by which browsers reach the page."""
 
-    def __init__(self, app: ASGIApp, keyring_of: Callable[[], Keyring]) -> None:
+    def __init__(
+        self, app: ASGIApp, keyring_of: Callable[[], Keyring], hosts: Collection[str]
+    ) -> None:
         self.app = app
         self.keyring_of = keyring_of
+        self.hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; anything but HTTP passes through."""
@@ -63,23 +102,36 @@ class Authentication:
         await self.app(scope, receive, send)
 
     async def _problem(self, scope: Scope) -> Problem | None:
-        path = scope["path"]
-        if path in OPEN or path.startswith(OPEN_BELOW):
-            return None
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        key = bearer(headers.get("authorization", ""))
-        if key is None:
-            key = cookie(headers)
-            if key is not None and (problem := foreign(scope["method"], headers)):
-                return problem
-        if key is None:
-            return unauthorized("this gateway asks for an API key, and the request has none")
+        path, headers = scope["path"], Headers(scope=scope)
         try:
-            if await self.keyring_of().accepts(key):
+            host, port = host_of(headers)
+        except Problem as malformed:
+            return malformed
+        if path in HEALTH:
+            return None
+        is_open = path in OPEN or path.startswith(OPEN_BELOW)
+        key = bearer(headers.get("authorization", ""))
+        try:
+            if key is not None and not is_open:
+                if not await self.keyring_of().accepts(key):
+                    return unauthorized(
+                        "this gateway does not know this API key: it may have been revoked"
+                    )
                 trust(scope)
                 return None
+            if problem := host_problem(host, self.hosts):
+                return problem
+            token = session_token(headers, port, scope["scheme"])
+            method = scope["method"]
+            if problem := foreign(method, headers, sure=token is not None and not is_open):
+                return problem
+            if is_open:
+                return None
+            if token is None:
+                return unauthorized("this gateway asks for an API key, and the request has none")
+            if not await self.keyring_of().has_session(token):
+                return unauthorized("the page's session has ended: log in again")
+            trust(scope)
         except RedisError:
             return Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -87,16 +139,23 @@ class Authentication:
                 "moment",
                 headers={"Retry-After": str(RETRY_AFTER), "Connection": "close"},
             )
-        return unauthorized("this gateway does not know this API key: it may have been revoked")
-
-
-def cookie(headers: dict[str, str]) -> str | None:
-    """The key in the page's cookie."""
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
         return None
-    return morsel.value if morsel and morsel.value else None
+
+
+def cookie_name(port: str, secure: bool) -> str:
+    """The name of the session's cookie. Cookies do not know ports: each has a name of its own. With
+    the prefix, no neighbour of the host's domain can set it."""
+    return f"__Host-headrace-{port or 443}" if secure else f"headrace-{port or 80}"
+
+
+def session_token(headers: Headers, port: str, scheme: str) -> str | None:
+    """The token in the page's cookie."""
+    cookies = cookie_parser(headers.get("cookie", ""))
+    token = cookies.get(cookie_name(port, True))
+    # A proxy may have taken TLS off, and then only the browser knows.
+    if token is None and scheme != "https":
+        token = cookies.get(cookie_name(port, False))
+    return token or None
 
 
 def unauthorized(what: str) -> Problem:
@@ -106,19 +165,4 @@ def unauthorized(what: str) -> Problem:
         f"{what}. Send it as `Authorization: Bearer KEY`; the command line takes it from "
         "HEADRACE_API_KEY. The gateway's first key is in the file `api-key` of its data folder",
         headers={"WWW-Authenticate": 'Bearer realm="headrace"', "Connection": "close"},
-    )
-
-
-def foreign(method: str, headers: dict[str, str]) -> Problem | None:
-    """403 for a change that a page of another origin sends; None if it is none."""
-    origin = headers.get("origin")
-    if method in ("GET", "HEAD", "OPTIONS") or not origin:
-        return None
-    if origin.partition("://")[2] == headers.get("host", ""):
-        return None
-    return Problem(
-        HTTPStatus.FORBIDDEN,
-        f"the request comes from a page of {origin[:200]!r}, and the page's cookie is taken from "
-        "this gateway's own page only: send the API key as `Authorization: Bearer KEY`",
-        headers={"Connection": "close"},
     )

@@ -21,9 +21,9 @@ KEPT = 1000
 """Events that a reader keeps."""
 PIECE = 200
 """Events that a follower reads at once while it is behind."""
-CATCHING_UP = 16
+CATCHING_UP = 8
 """Followers that read the stream themselves at the same time, each with a connection to Redis."""
-BLOCKED = 24
+BLOCKED = 16
 """Readers that wait in Redis at the same time, each with a connection to it. More poll instead."""
 WAIT = 5.0
 """Seconds to wait for an event before looking whether the run is over."""

@@ -1,5 +1,8 @@
 """Settings of the gateway alone, on top of those that all processes share."""
 
+import socket
+
+import httpx
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -22,6 +25,12 @@ class GatewaySettings(Settings):
     body_limit: int = Field(
         64 << 20, ge=1, description="Largest body of any other request, in bytes."
     )
+    allowed_hosts: str = Field(
+        "",
+        description="Names by which browsers reach the page, with commas between them. Addresses, "
+        "localhost, this machine's own name and the host in HEADRACE_GATEWAY_URL are allowed "
+        "anyway. Requests with an API key may use any name.",
+    )
     keep_finished_weights: int = Field(
         0,
         ge=0,
@@ -37,3 +46,10 @@ class GatewaySettings(Settings):
     keep_finished_seconds: int = Field(
         60, ge=1, description="How long after its end a finished run keeps everything."
     )
+
+    @property
+    def host_names(self) -> frozenset[str]:
+        """Names by which browsers reach the page, in small letters."""
+        own = (socket.gethostname(), httpx.URL(self.gateway_url).host)
+        listed = (*self.allowed_hosts.split(","), *own)
+        return frozenset(name.strip().lower() for name in listed if name.strip())

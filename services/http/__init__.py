@@ -6,6 +6,7 @@ A client sees one shape of error. This package knows no route: each service pass
 """
 
 from services.http.bodies import StrictBodies
+from services.http.browsers import BrowserHeaders, foreign, host_of, host_problem
 from services.http.connections import server_config, trust
 from services.http.etag import unless_unchanged
 from services.http.limits import BodyLimit, InFlight, Limit, discard
@@ -24,6 +25,7 @@ from services.http.problems import (
 __all__ = [
     "MEDIA_TYPE",
     "BodyLimit",
+    "BrowserHeaders",
     "InFlight",
     "Limit",
     "Problem",
@@ -32,6 +34,9 @@ __all__ = [
     "StrictBodies",
     "answer",
     "discard",
+    "foreign",
+    "host_of",
+    "host_problem",
     "install",
     "responses",
     "server_config",

@@ -154,7 +154,8 @@ class Connection(HttpToolsProtocol):
             return None
         if self.waits is not Waits.BODY:
             late = waited > self.limits.header_seconds
-            return ("a header came too slowly", 408) if late else None
+            status = 408 if self.waits is Waits.HEADER else 0
+            return ("a header came too slowly", status) if late else None
         enough = self._body_bytes >= self.limits.body_bytes
         if waited > self.limits.body_seconds and not (enough or self.flow.read_paused):
             return "a body came too slowly", 408

@@ -19,6 +19,7 @@ from services.store.pools import Pools
 from services.store.prompts import Prompts
 from services.store.runs import Runs
 from services.store.scripts import Scripts
+from services.store.sessions import Sessions
 from services.store.trajectories import Trajectories
 from services.store.weights import Weights
 from services.store.workers import Workers
@@ -49,6 +50,7 @@ class Store:
         self.runs = Runs(redis, scripts, self.datasets)
         self.pools = Pools(redis, scripts, self.runs)
         self.prompts = Prompts(redis, scripts, self.runs.fail)
+        self.sessions = Sessions(redis, scripts)
         self.trajectories = Trajectories(redis, scripts)
         self.dumps = Dumps(redis, scripts, self.runs)
         self.weights = Weights(redis, scripts)

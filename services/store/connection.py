@@ -27,7 +27,7 @@ SILENCE_SECONDS = 10.0
 """A Redis that has not answered for this long counts as away (its host may have gone without a
 word). Longer than any blocking read here."""
 CONNECT_SECONDS = 2.0
-CONNECTIONS = 100
+CONNECTIONS = 64
 """Connections of one process to one server, at most."""
 TRIES = 3
 """How often a call is tried again after the first time."""

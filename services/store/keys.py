@@ -20,6 +20,11 @@ POOL_PARTS_KEPT = ("queue", "active")
 """What of a pool outlives its processes."""
 
 
+def token_key(kind: str, digest: str) -> str:
+    """The key of a session of the page, or of a link that begins one."""
+    return f"headrace:{kind}:{digest}"
+
+
 def run_key(run: str, part: str) -> str:
     """A key of one run. Raises ValueError for a part that is not among RUN_PARTS."""
     if part not in RUN_PARTS:

@@ -9,15 +9,18 @@ from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.records import ApiKeyRecord
-from services.gateway.authentication import COOKIE
+from services.gateway.authentication import (
+    LOGIN_SECONDS,
+    SESSION_SECONDS,
+    cookie_name,
+    session_token,
+)
 from services.gateway.dependencies import Deps
-from services.http import Problem, responses
-from services.runtime.api_key import digest, new_key
+from services.http import Problem, host_of, responses
+from services.runtime.api_key import bearer, digest, new_key
 from services.runtime.logs import get_logger
 
 router = APIRouter(tags=["keys"])
-
-SESSION_SECONDS = 30 * 24 * 3600
 
 log = get_logger(__name__)
 
@@ -47,7 +50,14 @@ class KeyList(BaseModel):
 class Session(BaseModel):
     """What the page sends once."""
 
-    key: str = Field(min_length=1, max_length=1000, description="An API key.")
+    key: str = Field(min_length=1, max_length=1000, description="An API key, or a login token.")
+
+
+class Login(BaseModel):
+    """What a browser logs in with."""
+
+    token: str = Field(description="To be opened as `/#login=TOKEN`.")
+    seconds: int = Field(description="How long it works, once.")
 
 
 @router.post("/v1/keys", status_code=HTTPStatus.CREATED, summary="Make an API key")
@@ -86,20 +96,49 @@ async def revoke(deps: Deps, id: Annotated[str, Path(description="Its id.")]) ->
 
 @router.post("/v1/session", status_code=HTTPStatus.NO_CONTENT, include_in_schema=False)
 async def enter(deps: Deps, request: Request, response: Response, session: Session) -> None:
-    """Store the key in a cookie that no script can read."""
-    if not await deps.keyring.accepts(session.key.strip()):
-        raise Problem(HTTPStatus.UNAUTHORIZED, "this gateway does not know this API key")
+    """Begin a session for a key, or for the token of a login link, and set its cookie, which no
+    script can read."""
+    token = await deps.keyring.begin_session(session.key.strip())
+    if token is None:
+        raise Problem(
+            HTTPStatus.UNAUTHORIZED,
+            "this gateway does not know this API key; a login link works once, for an hour",
+        )
+    _, port = host_of(request.headers)
+    # Over TLS, also where a proxy has taken it off.
+    origin = request.headers.get("origin", "")
+    secure = request.url.scheme == "https" or origin.startswith("https://")
     response.set_cookie(
-        COOKIE,
-        session.key.strip(),
+        cookie_name(port, secure),
+        token,
         max_age=SESSION_SECONDS,
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure=secure,
     )
+    log.info("session begun")
 
 
 @router.delete("/v1/session", status_code=HTTPStatus.NO_CONTENT, include_in_schema=False)
-async def leave(response: Response) -> None:
-    """Delete the cookie."""
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+async def leave(deps: Deps, request: Request, response: Response) -> None:
+    """End the session and delete its cookie."""
+    _, port = host_of(request.headers)
+    if (token := session_token(request.headers, port, request.url.scheme)) is not None:
+        await deps.keyring.end_session(token)
+        log.info("session ended")
+    for secure in (False, True):
+        response.delete_cookie(
+            cookie_name(port, secure), httponly=True, samesite="strict", secure=secure
+        )
+
+
+@router.post("/v1/login", summary="Make a login link")
+async def login(deps: Deps, request: Request) -> Login:
+    """A token that begins one session of the page, within an hour: open `/#login=TOKEN` in a
+    browser. The request must carry the key itself."""
+    key = bearer(request.headers.get("authorization", ""))
+    if key is None:
+        raise Problem(
+            HTTPStatus.FORBIDDEN, "a login link is made with a key, not with the page's session"
+        )
+    return Login(token=await deps.keyring.login_token(key), seconds=LOGIN_SECONDS)

@@ -17,9 +17,8 @@ WEB = Path(__file__).parent.parent / "web"
 NAME = re.compile(r"(vendor/)?[\w.]+\.(css|js)")
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self'; "
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
 

@@ -16,6 +16,16 @@ export const remove = (path) => ask(path, { method: "DELETE" });
 export const post = (path, body) =>
   ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: body && JSON.stringify(body) });
 
+// A login link brings a token after the #, which no server and no other page gets to see.
+if (location.hash.startsWith("#login=")) {
+  const key = location.hash.slice("#login=".length);
+  history.replaceState(null, "", location.pathname);
+  // A link that was used already does no harm to the session that it began.
+  await post("v1/session", { key }).catch(() => {});
+}
+
+addEventListener("hashchange", () => location.hash.startsWith("#login=") && location.reload());
+
 export const runPath = (id, rest = "") => `v1/runs/${encodeURIComponent(id)}${rest}`;
 
 // Everything that a list has, page by page.
@@ -32,8 +42,14 @@ export function askForKey(wanted) {
   if ($("key-form").hidden === !wanted) return;
   $("key-form").hidden = !wanted;
   document.querySelector("main").hidden = wanted;
+  $("logout").hidden = wanted;
   if (wanted) $("key").focus();
 }
+
+$("logout").addEventListener("click", async () => {
+  await remove("v1/session");
+  location.reload();
+});
 
 $("key-form").addEventListener("submit", async (event) => {
   event.preventDefault();
