@@ -170,7 +170,7 @@ async def test_a_client_that_takes_no_answer_loses_it() -> None:
     async with serving(SHORT, App()) as server:
         client = await server.connect(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         async with asyncio.timeout(20):
-            while server.connections:
+            while server.connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         assert len(await client.rest()) < 64 * MIB
 
