@@ -24,8 +24,7 @@ from redis.asyncio import Redis
 from bench.fleet import RUN, Learner, Meter, Worker, first_to_break, make_run
 from bench.results import begun, keep, table
 from rollout.aio import end
-from services.launch.options import free_ports
-from services.launch.redis import find_server, servers_here, write_config
+from services.launch.redis import Listening, find_server, servers_here, write_config
 from services.runtime.process import die_with
 
 WORKERS = (1, 16, 256, 1024)
@@ -44,13 +43,13 @@ def durable_redis(folder: Path) -> Iterator[str]:
     Raises LaunchError if this machine has no usable redis-server, redis.ConnectionError if it does
     not answer within 10 s.
     """
-    (port,) = free_ports("127.0.0.1", 1)
+    at = Listening(folder, folder / "redis.sock")
     server = subprocess.Popen(
-        [find_server(servers_here()), write_config(folder, port)],
+        [find_server(servers_here()), write_config(at)],
         stdout=subprocess.DEVNULL,
         preexec_fn=die_with(os.getpid()),
     )
-    url = f"redis://127.0.0.1:{port}/0"
+    url = at.url("")
     patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)
     try:
         with redis.Redis.from_url(url, retry=patient) as client:

@@ -47,7 +47,6 @@ class Installation:
                 environment=environment,
                 port=0,
                 reward_port=0,
-                redis_port=0,
             )
         )
         self.check: Callable[[], None] = self.stack.check

@@ -38,6 +38,7 @@ POISON = {
 }
 CONNECTIONS = {1: 64, 64: 8}
 """Requests in flight, by items a request: enough to keep the workers busy."""
+KEY = "bench"
 CORRECT, SCORED = b'"status":"correct"', b'"status":"scored"'
 PROGRAM = """
 def has_close_elements(numbers: list[float], threshold: float) -> bool:
@@ -179,7 +180,8 @@ def encoded(items: Sequence[Item], size: int) -> list[bytes]:
         body = json.dumps({"items": part}).encode()
         made.append(
             b"POST /v1/score HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\n\r\n%b" % (len(body), body)
+            b"authorization: Bearer %b\r\ncontent-length: %d\r\n\r\n%b"
+            % (KEY.encode(), len(body), body)
         )
     return made
 
@@ -240,7 +242,7 @@ def service(*options: str, patience: float = 60.0) -> Iterator[httpx.URL]:
         tempfile.NamedTemporaryFile() as log,
         subprocess.Popen(
             [sys.executable, "-m", "reward", "--port", "0", *options],
-            env={**os.environ, "HEADRACE_LOG_FORMAT": "json"},
+            env={**os.environ, "HEADRACE_LOG_FORMAT": "json", "HEADRACE_REWARD_KEY": KEY},
             stderr=log,
         ) as process,
     ):

@@ -34,7 +34,7 @@ from services.contracts.records import RunRecord
 from services.contracts.schema import SchemaMismatch
 from services.runtime.api_key import key_for
 from services.runtime.logs import configure, get_logger
-from services.runtime.process import die_with_parent
+from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, Settings, from_command_line
 from services.store import Fenced, UnsafeRedis
 from services.store.durability import cannot_use
@@ -56,6 +56,7 @@ EXIT_POOL_TAKEN = 3
 def main() -> int:
     """Serve one pool until told to end. Returns the exit code."""
     die_with_parent()
+    keep_files_private()
     try:
         code = run_learner()
     except SystemExit as error:

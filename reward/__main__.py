@@ -34,9 +34,10 @@ from reward.verifiers.remote import HttpVerifier
 from reward.verifiers.sandboxed import SandboxedCodeVerifier
 from reward.workers.pool import Pool, PoolStartError
 from services.http import server_config
+from services.runtime.api_key import BadKeyFile, reward_service_key
 from services.runtime.logs import configure, get_logger
-from services.runtime.process import die_with_parent
-from services.settings import from_command_line
+from services.runtime.process import die_with_parent, keep_files_private
+from services.settings import EXIT_SETTINGS, from_command_line
 
 log = get_logger("reward")
 
@@ -83,8 +84,15 @@ def main() -> int:
     # Until there is a handler for it; the process that starts anew goes on ignoring it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     die_with_parent()
+    keep_files_private()
     settings = from_command_line(RewardSettings)
     configure("reward", settings.log_level, settings.log_format)
+    try:
+        # The mode of a socket says who may use the service.
+        key = None if settings.socket else reward_service_key(settings)
+    except (BadKeyFile, OSError) as error:
+        sys.stderr.write(f"error: {error}; mend it, or set HEADRACE_REWARD_KEY\n")
+        return EXIT_SETTINGS
     try:
         listener = _listen_on(settings.socket) if settings.socket else _listen(settings)
     except OSError as error:
@@ -96,7 +104,7 @@ def main() -> int:
         )
         return 1
     with listener:
-        code = _run(settings, listener)
+        code = _run(settings, listener, key)
     if code == RELOAD:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -104,16 +112,18 @@ def main() -> int:
     return code
 
 
-def _run(settings: RewardSettings, listener: socket.socket) -> int:
+def _run(settings: RewardSettings, listener: socket.socket, key: str | None) -> int:
     registry = build_registry(settings.verifier_classes, _remote(settings), settings.sandbox)
     for verifier in registry.values():
         if isinstance(verifier, Verifier):
             _probe(verifier)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, listener, registry))
+        return runner.run(_serve(settings, listener, registry, key))
 
 
-async def _serve(settings: RewardSettings, listener: socket.socket, registry: Registry) -> int:
+async def _serve(
+    settings: RewardSettings, listener: socket.socket, registry: Registry, key: str | None
+) -> int:
     metrics = Metrics()
     pool = Pool(
         workers=settings.worker_count,
@@ -131,7 +141,7 @@ async def _serve(settings: RewardSettings, listener: socket.socket, registry: Re
         metrics=metrics,
     )
     service = Service(registry, pool, calls, metrics)
-    app = create_app(service, settings.body_limit)
+    app = create_app(service, settings.body_limit, key)
     server = Server(
         server_config(
             app,

@@ -33,7 +33,7 @@ from services.contracts.scores import (
     ScoreStatus,
     UseProblem,
 )
-from services.http import BodyLimit, InFlight, Limit, Problem, install, responses
+from services.http import BodyLimit, InFlight, KeyRequired, Limit, Problem, install, responses
 from services.http.problems import described
 
 
@@ -87,8 +87,9 @@ class Health(BaseModel):
     )
 
 
-def create_app(service: Service, max_request_bytes: int) -> FastAPI:
-    """The application over a pool that the caller starts and closes."""
+def create_app(service: Service, max_request_bytes: int, key: str | None = None) -> FastAPI:
+    """The application over a pool that the caller starts and closes. `key`: what requests have to
+    show; None if only those who may use the service can connect to it."""
     app = FastAPIOffline(
         title="Headrace reward service",
         description="Scores completions with verifiers that run in killable processes.",
@@ -98,6 +99,8 @@ def create_app(service: Service, max_request_bytes: int) -> FastAPI:
     bodies = InFlight(4 * max_request_bytes)
     limit = Limit(max_request_bytes, "send fewer items a request, or raise --body-limit", bodies)
     app.add_middleware(BodyLimit, limit_of=lambda scope: limit)
+    if key is not None:
+        app.add_middleware(KeyRequired, key=key)
     install(app)
     app.openapi = lambda: described(FastAPI.openapi(app))  # type: ignore[method-assign]
     pool, calls = service.pool, service.calls

@@ -25,8 +25,8 @@ class RewardSettings(Settings):
     port: int = Field(8002, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     socket: Path | None = Field(
         None,
-        description="Listen on this Unix socket instead. Any process that may write to it can send "
-        "requests.",
+        description="Listen on this Unix socket instead, without a key: only processes of the same "
+        "user can connect to it.",
     )
     workers: int = Field(
         0,

@@ -16,7 +16,7 @@ from rollout.vllm.gpu_lock import GPUsTaken, take_gpus
 from services.contracts.schema import SchemaMismatch
 from services.runtime import logs
 from services.runtime.gpus import SHARED_MEMORY, GPUsUnknown
-from services.runtime.process import die_with_parent
+from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
 from services.store import Store, UnsafeRedis
 from services.store.durability import cannot_use, require_durable
@@ -67,4 +67,5 @@ async def _serve(settings: RolloutSettings) -> int:
 
 if __name__ == "__main__":
     die_with_parent()
+    keep_files_private()
     sys.exit(main())

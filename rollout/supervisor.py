@@ -34,7 +34,7 @@ from services.contracts.config.episodes import own_episodes
 from services.contracts.records import HostLoad, RunRecord, WorkerRecord
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
-from services.runtime.api_key import key_for
+from services.runtime.api_key import key_for, key_for_rewards
 from services.runtime.gpus import gpu_count, installed_device
 from services.runtime.host_load import IdleCores, free_memory, memory_of, vllm_cores
 from services.runtime.logs import get_logger
@@ -57,7 +57,7 @@ class Supervisor:
         self._settings = settings
         self._store = store
         self._volume = Volume(settings.data, settings.gateway_url, key_for(settings))
-        self._rewards = RewardClient(settings.reward_url)
+        self._rewards = RewardClient(settings.reward_url, lambda: key_for_rewards(settings))
         self._worker: RunWorker | None = None
         self._run_events: RunEvents | None = None
         self._limit = FailureLimit(settings.vllm_start_tries)

@@ -7,6 +7,7 @@ valid while its checksum is right.
 """
 
 import os
+import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -29,10 +30,6 @@ from services.runtime.file_lock import file_lock
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
-
-# It can only be read by setting it, which is safe while there are no threads yet.
-_UMASK = os.umask(0o077)
-os.umask(_UMASK)
 
 CHUNK = 1 << 22
 
@@ -172,9 +169,11 @@ def check_file(path: Path, size: int | None, xxh3: str | None, name: str = "") -
 
 
 def opened_by_umask(path: Path) -> None:
-    """Give a file the mode of a new one: mkstemp and safetensors make files for their own user
-    alone, and a worker, or vLLM, may be another user."""
-    path.chmod(0o666 & ~_UMASK)
+    """Give a file the mode of a new one of this process. mkstemp and safetensors make files for
+    their own user alone, which is right in the data folder, and wrong for an exported model."""
+    # The call `umask` can only read it by setting it.
+    found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.M)
+    path.chmod(0o666 & ~(int(found[1], 8) if found else 0o077))
 
 
 @contextmanager

@@ -80,6 +80,8 @@ class _Mapping:
 def build_root() -> None:
     """Make a new root of what programs may read, and let go of the old one."""
     visible = _visible()
+    # Programs are another user than the service, whose own files are closed to others.
+    os.umask(0o022)
     linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     _mount_empty(HOME)
     os.makedirs(f"{HOME}/old")

@@ -2,6 +2,7 @@
 gets a 0 because nobody could score it."""
 
 import asyncio
+from collections.abc import Callable
 
 import httpx
 import msgspec
@@ -14,6 +15,7 @@ from tenacity import (
 
 from rollout.http_transport import PerRequestTransport
 from services.contracts.scores import ScoreItem, ScoreResponse, ScoreResult
+from services.runtime.api_key import authorization
 from services.runtime.logs import get_logger
 from services.settings import redacted
 
@@ -39,8 +41,15 @@ class RewardClient:
     """`POST /v1/score` at `url`."""
 
     def __init__(
-        self, url: str, longest_wait: float = 10.0, look_seconds: float = LOOK_SECONDS
+        self,
+        url: str,
+        key: Callable[[], str | None] = lambda: None,
+        longest_wait: float = 10.0,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
+        """`key` is asked before each request: the service may make its key after the worker has
+        started."""
+        self._key = key
         self.url = redacted(url.rstrip("/"))
         self._longest_wait = longest_wait
         self._look_seconds = look_seconds
@@ -76,7 +85,7 @@ class RewardClient:
         except httpx.TransportError as error:
             what = str(error) or type(error).__name__
             raise RewardUnavailable(f"reward service at {self.url}: {what}") from error
-        if response.is_server_error or response.status_code in (408, 429):
+        if response.is_server_error or response.status_code in (401, 408, 429):
             raise RewardUnavailable(f"reward service at {self.url}: {_detail(response)}")
         if response.is_error:
             raise ScoringRefused(
@@ -89,9 +98,8 @@ class RewardClient:
 
     async def _answer(self, body: bytes) -> httpx.Response:
         """The answer; waits while the service is healthy. Raises TransportError."""
-        request = asyncio.create_task(
-            self._http.post("/v1/score", content=body, headers={"content-type": "application/json"})
-        )
+        headers = {"content-type": "application/json"} | authorization(self._key())
+        request = asyncio.create_task(self._http.post("/v1/score", content=body, headers=headers))
         try:
             while not (await asyncio.wait([request], timeout=self._look_seconds))[0]:
                 await self._http.get("/healthz", timeout=self._look_seconds)

@@ -1,7 +1,8 @@
 """From a run's `rollout.vllm` section to vLLM's command line and environment. Pure functions.
 
-The weight-update endpoints that `VLLM_SERVER_DEV_MODE` opens let anyone replace the policy: the
-server listens on a Unix socket in a folder that only its user can enter, and on no port.
+The endpoints that `VLLM_SERVER_DEV_MODE` opens let anyone replace the policy, and write files. So
+the server listens on a Unix socket in a folder that only its user can enter, and on no port. It
+answers on the routes that Headrace uses.
 """
 
 import json
@@ -18,6 +19,7 @@ import xxhash
 from rollout.vllm_plugin.lora_slot import AdapterSlot
 from rollout.vllm_plugin.register import NAME as TRANSFER_ENGINE
 from rollout.vllm_plugin.register import OWNED
+from rollout.vllm_plugin.routes import ONLY_ROUTES_IN_USE
 from services.contracts.config.vllm import RECORD_ROUTING, VLLM, spelled
 from services.runtime.gpus import ALONE_MEMORY, Device
 
@@ -27,7 +29,7 @@ BASE_NAME = "base"
 # vLLM may run code from a model's folder, so it gets no secrets; it is offline, and needs no token.
 SECRET = frozenset(
     f"HEADRACE_{name}{ending}"
-    for name in ("REDIS_URL", "REDIS_PASSWORD", "API_KEY", "ENDPOINT_KEYS")
+    for name in ("REDIS_URL", "REDIS_PASSWORD", "API_KEY", "REWARD_KEY", "ENDPOINT_KEYS")
     for ending in ("", "_FILE")
 ) | {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
 
@@ -90,6 +92,7 @@ def command_line(
         "logprobs-mode": "processed_logprobs",
         "enable-scale-out": True,
         "disable-uvicorn-access-log": True,
+        "middleware": ONLY_ROUTES_IN_USE,
         "weight-transfer-config": {"backend": TRANSFER_ENGINE},
         **more,
     }

@@ -15,7 +15,11 @@ def up(
     port: Annotated[int, typer.Option(help="The gateway's port; 0: any free one.")] = 8000,
     reward_port: Annotated[int, typer.Option(help="The reward service's port.")] = 8002,
     redis_port: Annotated[
-        int | None, typer.Option(help="Default: 6379, or any free one if that is taken.")
+        int | None,
+        typer.Option(
+            help="For workers on other hosts: Redis listens on this port of --host, too, with a "
+            "password, and so does the reward service (docs/operate.md)."
+        ),
     ] = None,
     redis_url: Annotated[
         str | None,

@@ -15,7 +15,7 @@ from services.gateway.settings import GatewaySettings
 from services.http import server_config
 from services.runtime import logs
 from services.runtime.api_key import BadKeyFile, first_key
-from services.runtime.process import die_with_parent
+from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
 from services.store import Store, UnsafeRedis
 from services.store.durability import cannot_use, require_durable
@@ -23,6 +23,7 @@ from services.store.durability import cannot_use, require_durable
 
 def main() -> int:
     """Listen until told to stop."""
+    keep_files_private()
     settings = from_command_line(GatewaySettings)
     logs.configure("gateway", settings.log_level, settings.log_format)
     log = logs.get_logger(__name__)
@@ -74,6 +75,8 @@ async def _look_at_redis(settings: GatewaySettings) -> None:
     store = Store.from_url(settings.redis_url.get_secret_value())
     try:
         await require_durable(store, settings)
+        if flaw := await store.lua_flaw():
+            logs.get_logger(__name__).warning("Redis should be updated", reason=flaw)
     finally:
         await store.close()
 

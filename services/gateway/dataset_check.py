@@ -11,6 +11,7 @@ from services.contracts.scores import CheckRequest, CheckResponse, ReferenceRow,
 from services.datasets import DatasetReader
 from services.gateway.dependencies import Dependencies, missing_dataset
 from services.gateway.model_check import Problems
+from services.runtime.api_key import authorization, key_for_rewards
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -115,6 +116,7 @@ async def check_verifiers(
         response = await deps.http.post(
             f"{deps.settings.reward_url}/v1/verifiers/check",
             json=CheckRequest(uses=list(uses.values())).model_dump(),
+            headers=authorization(key_for_rewards(deps.settings)),
             timeout=httpx.Timeout(CHECK_SECONDS, connect=3),
         )
         response.raise_for_status()

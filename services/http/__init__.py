@@ -9,6 +9,7 @@ from services.http.bodies import StrictBodies
 from services.http.browsers import BrowserHeaders, foreign, host_of, host_problem
 from services.http.connections import server_config, trust
 from services.http.etag import unless_unchanged
+from services.http.keys import KeyRequired
 from services.http.limits import BodyLimit, InFlight, Limit, discard
 from services.http.problems import (
     MEDIA_TYPE,
@@ -27,6 +28,7 @@ __all__ = [
     "BodyLimit",
     "BrowserHeaders",
     "InFlight",
+    "KeyRequired",
     "Limit",
     "Problem",
     "ProblemDocument",

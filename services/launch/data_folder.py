@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import secrets
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,7 +31,8 @@ class DataFolder:
 
     def __enter__(self) -> Self:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _close_to_others(self.path)
             lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise LaunchError(
@@ -97,6 +99,25 @@ class DataFolder:
                 "be killed. The kernel holds them (a failed disk or GPU driver), "
                 "and they would share this data folder, so nothing is started"
             )
+
+
+def _close_to_others(path: Path) -> None:
+    """Let only its user enter the folder `path`, and so what is in it, whatever the files' modes.
+    Where that is not ours to change, say so."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not mode & 0o077:
+        return
+    try:
+        path.chmod(mode & ~0o077)
+    except OSError as error:
+        log.warning(
+            "other users of this machine can enter the data folder, with keys, prompts and "
+            "checkpoints: close it with chmod go= as its owner",
+            data=str(path),
+            reason=error.strerror,
+        )
+        return
+    log.warning("the data folder was open to other users and is closed now", data=str(path))
 
 
 def holder_of(path: Path) -> str | None:

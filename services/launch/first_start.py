@@ -1,32 +1,33 @@
-"""`python -m services.launch.first_start FOLDER`: the secrets of an installation in containers.
+"""`python -m services.launch.first_start FOLDER REWARD_FOLDER`: the secrets of an installation in
+containers.
 
 Makes those that are not there yet, each in a file of its own that the others are given, and prints
 the API key when it has made it, and never again. What is there stays as it is, so the user's own
-can be put there first.
+can be put there first. The reward service reads text that the policy wrote, so that it is given a
+folder with nothing but its own key.
 """
 
-import hashlib
 import os
 import secrets
 import sys
 from pathlib import Path
 
-from services.runtime.api_key import new_key
+from services.launch.redis import user
+from services.runtime.api_key import API_KEY, REDIS_PASSWORD, REWARD_KEY, new_key
 from services.volume import fsync
 
-API_KEY = "api-key"
-REDIS_PASSWORD = "redis-password"
 REDIS_USERS = "redis-users.conf"
 """What Redis reads: the password's hash, and what nobody may do."""
-FORBIDDEN = "-config +config|get -module -debug -replicaof -slaveof -acl"
 
 
 def main() -> int:
     """Make what is missing; returns the exit code."""
-    folder = Path(sys.argv[1])
+    folder, reward_folder = map(Path, sys.argv[1:])
     try:
         password, _ = kept(folder / REDIS_PASSWORD)
-        replace(folder / REDIS_USERS, redis_users(password))
+        replace(folder / REDIS_USERS, user(password))
+        reward_key, _ = kept(folder / REWARD_KEY)
+        replace(reward_folder / REWARD_KEY, reward_key + "\n")
         key, is_new = kept(folder / API_KEY)
     except OSError as error:
         why = f"{error.filename}: {error.strerror}"
@@ -41,16 +42,9 @@ def kept(path: Path) -> tuple[str, bool]:
     """The secret in `path`, and whether it was made now. A file that holds nothing is none."""
     if path.exists() and (text := path.read_text().strip()):
         return text, False
-    secret = new_key() if path.name == API_KEY else secrets.token_urlsafe(32)
+    secret = secrets.token_urlsafe(32) if path.name == REDIS_PASSWORD else new_key()
     replace(path, secret + "\n")
     return secret, True
-
-
-def redis_users(password: str) -> str:
-    """Redis' users: one, by the hash of its password, without the commands that turn it into a
-    shell."""
-    digest = hashlib.sha256(password.encode()).hexdigest()
-    return f"user default on #{digest} ~* &* +@all {FORBIDDEN}\n"
 
 
 def replace(path: Path, text: str) -> None:

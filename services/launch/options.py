@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ALL_PARTS = frozenset({"redis", "gateway", "reward", "rollout", "learner"})
-DEFAULT_REDIS_PORT = 6379
 
 
 class LaunchError(Exception):
@@ -20,11 +19,12 @@ class UpOptions:
 
     data: Path = Path("headrace-data")
     host: str = "127.0.0.1"
-    """Where the gateway listens. Redis, the reward service and vLLM stay on loopback."""
+    """Where the gateway listens."""
     port: int = 8000
     reward_port: int = 8002
     redis_port: int | None = None
-    """None: 6379, or any free one if that is taken."""
+    """For workers on other hosts: Redis listens here with a password, and the reward service on
+    `host`. None: Redis has a Unix socket only, and the reward service stays on loopback."""
     redis_url: str | None = None
     """A Redis that runs already: it is used, and neither started nor stopped."""
     allow_unsafe_redis: bool = False

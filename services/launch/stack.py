@@ -98,7 +98,7 @@ def redis_of(data: Path) -> Iterator[str]:
     if holder_of(data) is not None:
         yield str(ask(data, {"redis": True}, lambda text: None)["redis"])
         return
-    with Stack(UpOptions(data=data, redis_port=0, parts=frozenset({"redis"}))) as stack:
+    with Stack(UpOptions(data=data, parts=frozenset({"redis"}))) as stack:
         yield stack.redis_url
 
 

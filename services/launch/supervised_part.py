@@ -10,7 +10,7 @@ from typing import Any
 
 from services.launch.part import LogFile, Part, Status
 from services.runtime.logs import get_logger
-from services.runtime.process import PART, RESTARTS, SUPERVISOR, die_with, kill_marked
+from services.runtime.process import PART, PRIVATE, RESTARTS, SUPERVISOR, die_with, kill_marked
 from services.settings import EXIT_SETTINGS
 
 log = get_logger(__name__)
@@ -189,6 +189,7 @@ class SupervisedPart:
                 stderr=output,
                 env=environment,
                 start_new_session=True,
+                umask=PRIVATE,
                 preexec_fn=die_with(os.getpid()),
             )
         finally:

@@ -11,6 +11,7 @@ from services.launch.plan import Plan, exports, make_plan
 from services.launch.stack import Planner, Running, live
 from services.runtime.api_key import API_KEY
 from services.runtime.logs import configure
+from services.runtime.process import keep_files_private
 from services.settings import Settings, redacted
 
 
@@ -21,6 +22,7 @@ def run(options: UpOptions, *, planner: Planner = make_plan) -> int:
     Raises LaunchError if something could not be started or was given up. From the main thread only.
     """
     settings = Settings()
+    keep_files_private()
     configure("up", settings.log_level, settings.log_format)
     return asyncio.run(_run(options, planner))
 

@@ -19,6 +19,7 @@ from services.settings import Settings
 
 API_KEY = "api-key"
 REWARD_KEY = "reward-key"
+REDIS_PASSWORD = "redis-password"
 PREFIX = "hr-"
 
 

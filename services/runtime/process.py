@@ -28,6 +28,9 @@ PART = "HEADRACE_PART"
 SUPERVISOR = "HEADRACE_SUPERVISOR"
 RESTARTS = "HEADRACE_RESTARTS"
 
+PRIVATE = 0o077
+"""The umask of all processes: what they write is their user's alone."""
+
 _PR_SET_PDEATHSIG = 1
 # Loaded at import: between fork and exec nothing may take the dynamic loader's lock.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -53,6 +56,11 @@ def die_with_parent() -> None:
         sys.stderr.write(f"headrace up (pid {supervisor}) has ended, and so does this process\n")
         sys.stderr.flush()
         os._exit(1)
+
+
+def keep_files_private() -> None:
+    """Make this process's new files, folders and sockets its user's alone."""
+    os.umask(PRIVATE)
 
 
 def die_with(parent: int) -> Callable[[], None]:

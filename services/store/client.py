@@ -1,10 +1,12 @@
 """One connection pool to Redis, and the store's nouns over it."""
 
+import re
 from typing import Any
 
 from redis.asyncio import RedisCluster
 from redis.exceptions import ResponseError
 
+from services.contracts.redis_version import lua_flaw
 from services.contracts.schema import require_schema
 from services.store.api_keys import ApiKeys
 from services.store.connection import connect
@@ -84,6 +86,20 @@ class Store:
                         f"set it to {wanted}, or set HEADRACE_ALLOW_UNSAFE_REDIS=true to accept "
                         "the loss"
                     )
+
+    async def lua_flaw(self) -> str | None:
+        """What the operator should know of this Redis' Lua engine. None if it is mended, or if the
+        Redis does not tell its version."""
+        try:
+            info = await self._redis.info("server")
+        except ResponseError:
+            return None
+        server = "Valkey" if "valkey_version" in info else "Redis"
+        version = str(info.get(f"{server.lower()}_version", ""))
+        numbers = re.fullmatch(r"(\d+)\.(\d+)\.(\d+).*", version)
+        if numbers is None:
+            return None
+        return lua_flaw(server, (int(numbers[1]), int(numbers[2]), int(numbers[3])))
 
     async def check_schema(self) -> None:
         """Raise SchemaMismatch unless what Redis holds was written by a Headrace that keeps it as

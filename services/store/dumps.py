@@ -112,8 +112,9 @@ class Dumps(Noun):
                 if "DUMP payload" not in str(error):
                     raise
                 raise Unreadable(
-                    f"{key} was written by a newer Redis than this one, or is damaged: restore "
-                    "into a Redis of at least the version that it was backed up from"
+                    f"{key} was written by another kind of Redis than this one, or a newer one, or "
+                    "is damaged: restore into the kind that it was backed up from (Redis or "
+                    "Valkey), of at least its version"
                 ) from None
         for key, fields in part.hashes.items():
             await self._redis.delete(key)

@@ -47,7 +47,6 @@ def options(data: Path, rollouts: int) -> UpOptions:
         data=data,
         port=0,
         reward_port=0,
-        redis_port=0,
         rollouts=rollouts,
         ranks=2,
         environment={} if REAL else STAND_IN,

@@ -20,7 +20,12 @@ ASK = """
 import json, sys, urllib.request
 body = json.dumps({"items": json.load(sys.stdin)}).encode()
 request = urllib.request.Request(
-    "http://127.0.0.1:8002/v1/score", body, {"content-type": "application/json"}
+    "http://127.0.0.1:8002/v1/score",
+    body,
+    {
+        "content-type": "application/json",
+        "authorization": "Bearer " + open("/reward-secrets/reward-key").read().strip(),
+    },
 )
 print(urllib.request.urlopen(request).read().decode())
 """
@@ -71,6 +76,7 @@ def test_workers_on_another_machine_find_what_they_are_told_of(tmp_path: Path) -
         assert services["rollout"]["environment"][name] == told[name]
     assert mounted["rollout"]["/secrets"] == str(tmp_path)
     assert mounted["reward"]["/secrets/endpoint-keys.json"] == str(tmp_path / "keys.json")
+    assert mounted["reward"]["/reward-secrets"] == str(tmp_path / "reward")
     assert "/secrets" not in mounted["reward"]
     assert {name for name, service in services.items() if "ports" in service} == set()
 

@@ -121,7 +121,7 @@ def snapshot(model: TinyModel, path: Path, tag: str) -> WeightUpdate:
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A whole installation with the demo's datasets, for the tests of one file."""
     data: Path = tmp_path_factory.mktemp("installation")
-    with Stack(UpOptions(data=data, port=0, reward_port=0, redis_port=0)) as stack:
+    with Stack(UpOptions(data=data, port=0, reward_port=0)) as stack:
         gateway = Gateway(stack.gateway_url, key=stack.api_key)
         upload_sums(gateway)
         yield gateway

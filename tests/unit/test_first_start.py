@@ -10,7 +10,7 @@ from services.launch import first_start
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr("sys.argv", ["first_start", str(folder)])
+    monkeypatch.setattr("sys.argv", ["first_start", str(folder), str(folder)])
     return first_start.main()
 
 
@@ -69,3 +69,15 @@ def test_a_file_that_may_not_be_read_is_named(
 
     assert run(tmp_path, monkeypatch) == 1
     assert f"for secrets: {tmp_path / 'api-key'}: " in capsys.readouterr().err
+
+
+def test_the_reward_service_is_given_its_own_key_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_of_them, its_own = tmp_path / "all", tmp_path / "own"
+    for folder in (all_of_them, its_own):
+        folder.mkdir()
+    monkeypatch.setattr("sys.argv", ["first_start", str(all_of_them), str(its_own)])
+    assert first_start.main() == 0
+    assert [file.name for file in its_own.iterdir()] == ["reward-key"]
+    assert (its_own / "reward-key").read_text() == (all_of_them / "reward-key").read_text()

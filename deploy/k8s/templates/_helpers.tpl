@@ -43,7 +43,13 @@ redis://{{ .Release.Name }}-redis:6379/0
 {{- end -}}
 {{- end }}
 
-{{/* What every process of ours is told; the key and the password come from the secret. */}}
+{{/* The key of the reward service, for itself and for those that ask it. */}}
+{{- define "headrace.rewardKey" -}}
+- name: HEADRACE_REWARD_KEY
+  valueFrom: {secretKeyRef: {name: {{ include "headrace.secret" . }}, key: reward-key}}
+{{- end }}
+
+{{/* What every process of ours is told; the keys and the password come from the secret. */}}
 {{- define "headrace.env" -}}
 - {name: HEADRACE_POOL, value: {{ .Values.pool | quote }}}
 - {name: HEADRACE_LOG_LEVEL, value: {{ .Values.logLevel | quote }}}
@@ -54,6 +60,7 @@ redis://{{ .Release.Name }}-redis:6379/0
   valueFrom: {secretKeyRef: {name: {{ include "headrace.secret" . }}, key: redis-password}}
 - name: HEADRACE_API_KEY
   valueFrom: {secretKeyRef: {name: {{ include "headrace.secret" . }}, key: api-key}}
+{{ include "headrace.rewardKey" . }}
 {{- end }}
 
 {{/* Variables of a map. */}}

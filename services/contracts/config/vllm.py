@@ -15,6 +15,7 @@ RESERVED = frozenset(
         "max-model-len", "max-num-seqs", "dtype", "tensor-parallel-size", "gpu-memory-utilization",
         "max-logprobs", "return-sampling-mask", "logits-processors",
         "api-key", "tokens-only", "ssl-keyfile", "ssl-certfile", "root-path", "config",
+        "middleware",
         "enable-lora", "lora-modules", "lora-target-modules", "max-lora-rank", "max-loras",
         RECORD_ROUTING,
     }

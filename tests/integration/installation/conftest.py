@@ -67,7 +67,6 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         data=folder / "data",
         port=0,
         reward_port=0,
-        redis_port=0,
         environment=SCRIPTED | {"HEADRACE_SCRIPTED_VLLM": script},
         grace=5,
     )

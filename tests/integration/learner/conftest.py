@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from services.launch.redis import find_server, servers_here, write_config
+from services.launch.redis import Listening, find_server, servers_here, write_config
 from services.runtime.process import die_with
 from services.store import Store
 from tests.integration.learner.forked import Learner, rank_variables
@@ -54,17 +53,15 @@ class Place:
 @contextmanager
 def placed(folder: Path) -> Iterator[Place]:
     """A place in `folder`, which may hold an earlier one's files."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config = write_config(folder / "redis", port)
+    at = Listening(folder / "redis", folder / "redis" / "redis.sock")
+    config = write_config(at)
     server = subprocess.Popen(
         [find_server(servers_here()), config],
         stdout=subprocess.DEVNULL,
         preexec_fn=die_with(os.getpid()),
     )
     (folder / "data").mkdir(exist_ok=True)
-    place = Place(f"redis://127.0.0.1:{port}/0", folder / "data")
+    place = Place(at.url(""), folder / "data")
     yield place
     for learner in place.started:
         learner.send_signal(signal.SIGKILL)

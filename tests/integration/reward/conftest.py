@@ -15,8 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
+from services.runtime.api_key import authorization
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+KEY = "hr-reward"
 PROBES = ("probes:Gate", "probes:Bad")
 
 
@@ -72,7 +75,8 @@ class Service:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": f"{ROOT}:{HERE}", "HEADRACE_LOG_FORMAT": "json"},
+                env={**os.environ, "PYTHONPATH": f"{ROOT}:{HERE}", "HEADRACE_LOG_FORMAT": "json"}
+                | {"HEADRACE_REWARD_KEY": KEY},
             )
         self.url = ""
 
@@ -105,7 +109,7 @@ class Service:
 
     def client(self) -> httpx.AsyncClient:
         """An HTTP client for it."""
-        return httpx.AsyncClient(base_url=self.url, timeout=60)
+        return httpx.AsyncClient(base_url=self.url, headers=authorization(KEY), timeout=60)
 
     def end(self) -> None:
         """Ends the service and its processes."""

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.integration.reward.conftest import Service
+from services.runtime.api_key import authorization
+from tests.integration.reward.conftest import KEY, Service
 from tests.integration.reward.test_pool import score
 
 ANSWERS = {
@@ -163,7 +164,7 @@ def test_no_request_of_the_documents_form_is_answered_with_5xx(url: str, body: A
     response = httpx.post(
         f"{url}/v1/score",
         content=json.dumps(body).encode(),
-        headers={"content-type": "application/json"},
+        headers={"content-type": "application/json"} | authorization(KEY),
         timeout=60,
     )
 
@@ -177,7 +178,9 @@ def test_no_request_of_the_documents_form_is_answered_with_5xx(url: str, body: A
 @given(st.binary(max_size=200))
 def test_no_bytes_are_answered_with_5xx(url: str, body: bytes) -> None:
     response = httpx.post(
-        f"{url}/v1/score", content=body, headers={"content-type": "application/json"}
+        f"{url}/v1/score",
+        content=body,
+        headers={"content-type": "application/json"} | authorization(KEY),
     )
 
     assert response.status_code in (200, 400, 422), response.text

@@ -14,7 +14,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from reward.models.scorer import Classifier, LoadError, load, scores_of
 from reward.models.wire import Options
-from tests.integration.reward.conftest import Service, alive, children, until
+from services.runtime.api_key import authorization
+from tests.integration.reward.conftest import KEY, Service, alive, children, until
 from tests.integration.reward.test_pool import math, score
 from tests.integration.reward.tiny_models import (
     save_classifier,
@@ -227,7 +228,7 @@ async def test_a_process_that_dies_is_replaced_and_costs_nothing(
 
 def pending(service: Service) -> float:
     name = "headrace_reward_pending_items "
-    lines = httpx.get(f"{service.url}/metrics").text.splitlines()
+    lines = httpx.get(f"{service.url}/metrics", headers=authorization(KEY)).text.splitlines()
     (value,) = [line.removeprefix(name) for line in lines if line.startswith(name)]
     return float(value)
 

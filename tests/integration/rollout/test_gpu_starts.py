@@ -37,7 +37,7 @@ async def test_a_vllm_starts_when_the_other_start_on_its_gpu_is_over(
     config = parse_config(RAW)
     assert isinstance(config, RLConfig)
 
-    with Stack(UpOptions(data=tmp_path, parts=frozenset({"redis"}), redis_port=0)) as stack:
+    with Stack(UpOptions(data=tmp_path, parts=frozenset({"redis"}))) as stack:
         store = Store.from_url(stack.redis_url)
         server = serving.Serving(settings, record, store)
         events = RunEvents(RUN, "w", store)

@@ -15,7 +15,7 @@ from services.store.prompts import Lease
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    with Stack(UpOptions(data=tmp_path, parts=frozenset({"redis"}), redis_port=0)) as stack:
+    with Stack(UpOptions(data=tmp_path, parts=frozenset({"redis"}))) as stack:
         store = Store.from_url(stack.redis_url)
         yield store
         await store.close()

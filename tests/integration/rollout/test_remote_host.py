@@ -13,7 +13,7 @@ from services.contracts.config.model import CharacterTokenizer, ScratchModel
 from services.contracts.records import WorkerRecord
 from services.launch import Stack, UpOptions
 from services.runtime.api_key import authorization
-from services.volume import DamagedFile, GatewayAway, Volume
+from services.volume import DamagedFile, GatewayAway, KeyRefused, Volume
 from tests.integration.rollout.test_weight_follower import following
 
 NAME = "runs/r/model"
@@ -24,7 +24,7 @@ async def test_the_model_folder_arrives_whole(tmp_path: Path) -> None:
     config = ScratchModel(source="scratch", tokenizer=CharacterTokenizer(alphabet="0123456789+="))
     loaded = make_model(config, 0)
     export_description(loaded, there / NAME)
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
+    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
 
     with Stack(options) as stack:
         folder = await fetch_model(Volume(here, stack.gateway_url, stack.api_key), NAME)
@@ -44,7 +44,7 @@ async def test_copies_of_versions_that_were_replaced_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
+    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
     with Stack(options) as stack:
         volume = Volume(here, stack.gateway_url, stack.api_key)
         async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
@@ -61,7 +61,7 @@ async def test_a_copy_that_another_worker_of_the_host_loads_is_not_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
+    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
     with Stack(options) as stack:
         volume = Volume(here, stack.gateway_url, stack.api_key)
         async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
@@ -89,7 +89,7 @@ async def test_abandoned_copies_are_deleted_after_an_hour(
         path.touch()
         if path is not fresh:
             os.utime(path, (time.time() - 3700,) * 2)
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
+    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
     with Stack(options) as stack:
         volume = Volume(here, stack.gateway_url, stack.api_key)
         async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
@@ -108,7 +108,7 @@ async def test_a_worker_waits_for_the_gateway_and_logs_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
+    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
     with Stack(options) as stack:
         # Nothing listens on port 1.
         volume = Volume(here, "http://user:hunter2@127.0.0.1:1", stack.api_key)
@@ -128,24 +128,19 @@ async def test_a_worker_waits_for_the_gateway_and_logs_no_password(
 
 
 async def test_a_gateways_refusal_is_reported_without_its_password(tmp_path: Path) -> None:
-    options = UpOptions(
-        data=tmp_path / "there", port=0, parts=frozenset({"redis", "gateway"}), redis_port=0
-    )
+    options = UpOptions(data=tmp_path / "there", port=0, parts=frozenset({"redis", "gateway"}))
     with Stack(options) as stack:
         url = stack.gateway_url.replace("//", "//user:hunter2@")
-        with pytest.raises(FileNotFoundError) as missing:
-            await Volume(tmp_path / "here", url, stack.api_key).fetch(
-                "runs/r/weights/v.safetensors"
-            )
-    assert "runs/r/weights/v.safetensors does not exist at the gateway" in str(missing.value)
-    assert "hunter2" not in str(missing.value)
+        with pytest.raises(KeyRefused, match="wants an API key") as refused:
+            await Volume(tmp_path / "here", url).fetch("runs/r/weights/v.safetensors")
+    assert "hunter2" not in str(refused.value)
 
 
 async def test_a_worker_with_a_wrong_key_is_unhealthy_until_it_has_the_right_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}), redis_port=0)
+    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
     with Stack(options) as stack:
         volume = Volume(here, stack.gateway_url, "hr-another")
         async with following(stack, there, volume, tmp_path, monkeypatch) as scene:

@@ -29,7 +29,6 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         data=tmp_path_factory.mktemp("slow"),
         port=0,
         reward_port=0,
-        redis_port=0,
         environment=SCRIPTED | {"HEADRACE_SCRIPTED_VLLM": SCRIPT},
         grace=5,
     )

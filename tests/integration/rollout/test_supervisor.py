@@ -19,7 +19,7 @@ WHY = "nothing can be sampled and scored, e.g. dataset row 3: no space left on d
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     """A run, and a worker that says it is at work on it."""
-    options = UpOptions(data=tmp_path, parts=frozenset({"redis"}), redis_port=0)
+    options = UpOptions(data=tmp_path, parts=frozenset({"redis"}))
     with Stack(options) as stack:
         store = Store.from_url(stack.redis_url)
         scene = Scene(store, None)

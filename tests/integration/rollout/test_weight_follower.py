@@ -114,7 +114,7 @@ async def following(
 @pytest.fixture
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     data = tmp_path / "data"
-    options = UpOptions(data=data, parts=frozenset({"redis"}), redis_port=0)
+    options = UpOptions(data=data, parts=frozenset({"redis"}))
     with Stack(options) as stack:
         async with following(stack, data, Volume(data), tmp_path, monkeypatch) as scene:
             yield scene

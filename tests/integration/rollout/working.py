@@ -82,7 +82,6 @@ async def working(
         data=data,
         parts=frozenset({"redis", "reward", "rollout"}),
         reward_port=0,
-        redis_port=0,
         environment=environment,
         grace=5,
     )

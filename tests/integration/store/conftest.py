@@ -8,8 +8,7 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from services.launch.options import free_ports
-from services.launch.redis import find_server, servers_here, write_config
+from services.launch.redis import Listening, find_server, servers_here, write_config
 from services.runtime.process import die_with
 from services.store import Store
 from tests.integration.store.scene import Scene
@@ -17,13 +16,14 @@ from tests.integration.store.scene import Scene
 
 @pytest.fixture(scope="package")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    (port,) = free_ports("127.0.0.1", 1)
+    folder = tmp_path_factory.mktemp("redis")
+    at = Listening(folder, folder / "redis.sock")
     server = subprocess.Popen(
-        [find_server(servers_here()), write_config(tmp_path_factory.mktemp("redis"), port)],
+        [find_server(servers_here()), write_config(at)],
         stdout=subprocess.DEVNULL,
         preexec_fn=die_with(os.getpid()),
     )
-    url = f"redis://127.0.0.1:{port}/0"
+    url = at.url("")
     patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)
     with redis.Redis.from_url(url, retry=patient) as client:
         client.ping()

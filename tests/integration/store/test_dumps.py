@@ -133,7 +133,7 @@ async def test_an_interrupted_restore_goes_on_and_no_other_backup_comes_between(
 
 async def test_a_dump_that_this_redis_cannot_read_is_named(store: Store, raw: Redis) -> None:
     key = run_key(RUN, "run")
-    with pytest.raises(Unreadable, match="was written by a newer Redis than this one"):
+    with pytest.raises(Unreadable, match="was written by another kind of Redis"):
         await store.dumps.write(Dump("run", RUN, {key: b"\x00\xff\xff" + b"0" * 8}))
 
 

@@ -16,7 +16,7 @@ from tests.integration.gateway.servers import RedisServer
 
 
 async def test_a_redis_of_headrace_up_is_accepted(tmp_path: Path) -> None:
-    with Stack(UpOptions(data=tmp_path, parts=frozenset({"redis"}), redis_port=0)) as stack:
+    with Stack(UpOptions(data=tmp_path, parts=frozenset({"redis"}))) as stack:
         store = Store.from_url(stack.redis_url)
         await store.check_durability()
         await store.close()
@@ -50,9 +50,9 @@ async def test_state_of_another_version_is_refused(newer: None, store: Store) ->
 
 @pytest.mark.parametrize("process", ["services.gateway", "rollout", "learner"])
 def test_no_process_starts_with_state_of_another_version(
-    newer: None, redis_url: str, process: str
+    newer: None, redis_url: str, process: str, tmp_path: Path
 ) -> None:
-    flags = ["--redis-url", redis_url, "--data", "/nonexistent"]
+    flags = ["--redis-url", redis_url, "--data", str(tmp_path)]
     flags += ["--port", "0"] if process == "services.gateway" else []
 
     ended = subprocess.run(

@@ -10,6 +10,7 @@ import pytest
 
 from services.gateway.dataset_check import check_verifiers
 from services.gateway.dependencies import Dependencies
+from services.settings import Settings
 
 RAW = {"rewards": [{"verifier": "math"}]}
 
@@ -24,7 +25,7 @@ def warnings_of(answer: httpx.Response | httpx.TransportError, raw: dict[str, An
 
     async def check() -> list[str]:
         async with httpx.AsyncClient(transport=httpx.MockTransport(answered)) as http:
-            settings = SimpleNamespace(reward_url="http://reward")
+            settings = Settings(reward_url="http://reward", data=Path("/nowhere"))
             deps = SimpleNamespace(settings=settings, http=http, volume=Path("/nowhere"))
             return await check_verifiers(cast(Dependencies, deps), raw, {}, [])
 

@@ -49,8 +49,8 @@ def test_a_given_redis_is_not_started() -> None:
 def test_busy_port_is_named_with_the_flag_that_helps(busy_port: int) -> None:
     assert cannot_listen("127.0.0.1", busy_port)
     for asked, flag in (
-        (UpOptions(port=busy_port, reward_port=0, redis_port=0), "--port"),
-        (UpOptions(port=0, reward_port=busy_port, redis_port=0), "--reward-port"),
+        (UpOptions(port=busy_port, reward_port=0), "--port"),
+        (UpOptions(port=0, reward_port=busy_port), "--reward-port"),
         (UpOptions(port=0, reward_port=0, redis_port=busy_port), "--redis-port"),
     ):
         with pytest.raises(LaunchError, match=rf"port {busy_port} on 127.0.0.1 is in use.*{flag}$"):
@@ -59,11 +59,11 @@ def test_busy_port_is_named_with_the_flag_that_helps(busy_port: int) -> None:
 
 def test_all_busy_ports_are_named_at_once(busy_port: int) -> None:
     with pytest.raises(LaunchError, match=r"--port; and --reward-port 70000: a port is"):
-        choose_ports(UpOptions(port=busy_port, reward_port=70000, redis_port=0))
+        choose_ports(UpOptions(port=busy_port, reward_port=70000))
 
 
 def test_a_host_that_is_not_here_is_no_busy_port() -> None:
-    asked = UpOptions(host="192.0.2.1", port=8000, reward_port=0, redis_port=0)
+    asked = UpOptions(host="192.0.2.1", port=8000, reward_port=0)
     with pytest.raises(
         LaunchError, match=r"nothing can listen on port \d+ of 192\.0\.2\.1: Cannot"
     ):
@@ -73,12 +73,12 @@ def test_a_host_that_is_not_here_is_no_busy_port() -> None:
 def test_two_parts_cannot_share_a_port() -> None:
     port = free_ports("127.0.0.1", 1)[0]
     with pytest.raises(LaunchError, match=f"--reward-port {port}: another part"):
-        choose_ports(UpOptions(port=port, reward_port=port, redis_port=0))
+        choose_ports(UpOptions(port=port, reward_port=port))
 
 
 def test_a_port_out_of_range_is_refused() -> None:
     with pytest.raises(LaunchError, match="--port 70000: a port is a number from 1 to 65535"):
-        choose_ports(UpOptions(port=70000, reward_port=0, redis_port=0))
+        choose_ports(UpOptions(port=70000, reward_port=0))
 
 
 def test_zero_takes_different_free_ports() -> None:
@@ -88,14 +88,10 @@ def test_zero_takes_different_free_ports() -> None:
 
 
 def test_parts_not_started_need_no_port(busy_port: int) -> None:
-    options = UpOptions(parts=frozenset({"redis"}), port=busy_port, redis_port=0)
+    options = UpOptions(parts=frozenset({"redis"}), port=busy_port)
     assert choose_ports(options)[1:] == (0, 0)
 
 
-def test_default_redis_port_gives_way_to_a_redis_that_runs_already() -> None:
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if not cannot_listen("127.0.0.1", 6379):
-            other.bind(("127.0.0.1", 6379))
-            other.listen()
-        assert choose_ports(UpOptions(port=0, reward_port=0))[0] not in (0, 6379)
+def test_redis_has_a_port_only_where_it_is_asked_for() -> None:
+    assert choose_ports(UpOptions(port=0, reward_port=0))[0] == 0
+    assert choose_ports(UpOptions(port=0, reward_port=0, redis_port=0))[0] > 1023

@@ -11,7 +11,7 @@ from services.launch.cores import CorePlan, plan_cores
 from services.launch.part import Part
 from services.launch.plan import Plan, exports, make_plan
 
-FREE = UpOptions(port=0, reward_port=0, redis_port=0)
+FREE = UpOptions(port=0, reward_port=0)
 
 
 def on_two_cores(rollouts: int, ranks: int) -> CorePlan:
@@ -122,3 +122,30 @@ def test_another_terminal_gets_absolute_addresses(
     assert exports(usual, tmp_path / "headrace-data", UpOptions()) == told
     in_a_pool = exports(usual, tmp_path / "headrace-data", UpOptions(pool="big"))
     assert in_a_pool == told | {"HEADRACE_POOL": "big"}
+
+
+def test_with_a_redis_port_workers_on_other_hosts_reach_redis_and_the_reward_service(
+    tmp_path: Path,
+) -> None:
+    closed = make_plan(replace(FREE, host="0.0.0.0"), tmp_path)
+    assert "0.0.0.0" not in part(closed, "reward").argv
+    assert closed.redis_url == f"unix://{tmp_path}/redis/redis.sock"
+    assert not (tmp_path / "redis-password").exists()
+
+    opened = make_plan(replace(FREE, host="0.0.0.0", redis_port=0), tmp_path)
+    assert "0.0.0.0" in part(opened, "reward").argv
+    assert "bind 0.0.0.0" in (tmp_path / "redis/redis.conf").read_text()
+    password = (tmp_path / "redis-password").read_text().strip()
+    assert opened.redis_url == f"unix://:{password}@{tmp_path}/redis/redis.sock"
+    assert not any(password in argument for one in opened.parts for argument in one.argv)
+
+
+def test_where_no_socket_can_be_redis_has_a_port_on_loopback_with_a_password(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / ("x" * 100)
+    plan = make_plan(replace(FREE, host="0.0.0.0"), data)
+    assert "bind 127.0.0.1" in (data / "redis/redis.conf").read_text()
+    password = (data / "redis-password").read_text().strip()
+    assert plan.redis_url.startswith(f"redis://:{password}@127.0.0.1:")
+    assert "0.0.0.0" not in part(plan, "reward").argv

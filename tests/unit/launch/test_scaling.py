@@ -18,7 +18,7 @@ from services.launch.scaling import (
     shared_cores,
 )
 
-FREE = UpOptions(port=0, reward_port=0, redis_port=0)
+FREE = UpOptions(port=0, reward_port=0)
 
 
 def planned(data: Path, **options: Any) -> Plan:

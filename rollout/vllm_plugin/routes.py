@@ -1,0 +1,46 @@
+"""ASGI middleware of vLLM's server: only the routes that Headrace uses are there.
+
+`VLLM_SERVER_DEV_MODE`, which weight updates need, also opens routes that run any method of the
+worker (`/collective_rpc`), or reset and profile the server.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+IN_USE = frozenset(
+    {
+        *("/health", "/metrics", "/v1/models", "/inference/v1/generate", "/abort_requests"),
+        *("/pause", "/resume", "/init_weight_transfer_engine", "/start_weight_update"),
+        *("/update_weights", "/finish_weight_update"),
+        # Only the tests read these two, which change nothing.
+        *("/is_paused", "/weight_info"),
+    }
+)
+
+Message = dict[str, Any]
+
+
+class OnlyRoutesInUse:
+    """Answers 404 to all other paths, and takes no web socket."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self.app = app
+
+    async def __call__(
+        self,
+        scope: Message,
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        """One request, or the server's lifespan."""
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in IN_USE):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body"})
+        else:
+            await send({"type": "websocket.close"})
+
+
+ONLY_ROUTES_IN_USE = f"{OnlyRoutesInUse.__module__}.{OnlyRoutesInUse.__name__}"
+"""As vLLM's option `--middleware` names it."""

@@ -1,0 +1,45 @@
+"""One key for all requests, as ASGI middleware."""
+
+import hmac
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from services.http.connections import trust
+from services.http.limits import discard
+from services.http.problems import Problem
+from services.runtime.api_key import bearer, digest
+
+OPEN = frozenset({"/healthz", "/readyz"})
+"""Answered without a key: whether the service is alive, and whether it takes requests."""
+
+
+class KeyRequired:
+    """Answers 401 to requests that do not show `key`."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self.app = app
+        self._digest = digest(key)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; anything but HTTP passes through."""
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            await self.app(scope, receive, send)
+            return
+        if self._shown(scope):
+            trust(scope)
+            await self.app(scope, receive, send)
+            return
+        await discard(scope, receive)
+        problem = Problem(
+            HTTPStatus.UNAUTHORIZED,
+            "this reward service asks for its key, and the request has none, or another one. Send "
+            "it as `Authorization: Bearer KEY`: it is in the file `reward-key` of the service's "
+            "data folder, and workers elsewhere take it from HEADRACE_REWARD_KEY",
+            headers={"WWW-Authenticate": 'Bearer realm="headrace"', "Connection": "close"},
+        )
+        await problem.response(scope["path"])(scope, receive, send)
+
+    def _shown(self, scope: Scope) -> bool:
+        header = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+        return hmac.compare_digest(digest(bearer(header) or ""), self._digest)
