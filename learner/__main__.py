@@ -29,7 +29,8 @@ from learner.midtrain import train_midtrain
 from learner.rl import train_rl
 from learner.store.pool_lock import PoolTaken, StoreThread
 from learner.store.run_store import RunStore
-from services.contracts.config import RLConfig, parse_config
+from services.contracts.config import RLConfig
+from services.contracts.config.trust import parse_trusted
 from services.contracts.records import RunRecord
 from services.contracts.schema import SchemaMismatch
 from services.runtime.api_key import key_for
@@ -107,7 +108,7 @@ def serve_pool(settings: Settings, stop: threading.Event) -> int:
                 return code
             volume = Volume(settings.data, settings.gateway_url, key_for(settings))
             try:
-                serve(ranks, thread, volume, stop)
+                serve(ranks, thread, volume, stop, settings.trust_remote_code)
             except SchemaMismatch as error:
                 sys.stderr.write(f"error: {error}\n")
                 return EXIT_SETTINGS
@@ -152,8 +153,10 @@ def agree_on_start(ranks: Ranks, thread: StoreThread, settings: Settings) -> int
     return int(ranks.max([code])[0])
 
 
-def serve(ranks: Ranks, thread: StoreThread, volume: Volume, stop: threading.Event) -> None:
-    """Runs, one at a time, until `stop`."""
+def serve(
+    ranks: Ranks, thread: StoreThread, volume: Volume, stop: threading.Event, trusted: bool
+) -> None:
+    """Runs, one at a time, until `stop`. `trusted`: whether the operator trusts their code."""
     while True:
         record = None
         if ranks.first:
@@ -167,11 +170,16 @@ def serve(ranks: Ranks, thread: StoreThread, volume: Volume, stop: threading.Eve
             return
         record = RunRecord.model_validate_json(body)
         with bound_contextvars(run=record.id):
-            train_one(record, ranks, thread, volume, stop)
+            train_one(record, ranks, thread, volume, stop, trusted)
 
 
 def train_one(
-    record: RunRecord, ranks: Ranks, thread: StoreThread, volume: Volume, stop: threading.Event
+    record: RunRecord,
+    ranks: Ranks,
+    thread: StoreThread,
+    volume: Volume,
+    stop: threading.Event,
+    trusted: bool,
 ) -> None:
     """One run, to its end or to ours, with its last state said in words."""
     store = RunStore(thread, record)
@@ -192,7 +200,7 @@ def train_one(
         ranks.together(crash_limit.check)
         if ranks.first:
             store.set_state("starting")
-        config = ranks.together(lambda: parse_config(record.config))
+        config = ranks.together(lambda: parse_trusted(record.config, trusted))
         train = train_rl if isinstance(config, RLConfig) else train_midtrain
         crash_limit.busy(record.committed_step + 1)
         ending = train(record, config, ranks, store, volume, stop, crash_limit)  # type: ignore[arg-type]

@@ -29,8 +29,9 @@ from rollout.work.dataset_rows import Rows
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
 from rollout.worker import RunWorker
-from services.contracts.config import RLConfig, parse_config
+from services.contracts.config import RLConfig
 from services.contracts.config.episodes import own_episodes
+from services.contracts.config.trust import parse_trusted
 from services.contracts.records import HostLoad, RunRecord, WorkerRecord
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
@@ -174,7 +175,7 @@ class Supervisor:
     async def _work(
         self, run: RunRecord, manifest: WeightManifest, run_events: RunEvents, stop: asyncio.Event
     ) -> None:
-        config = parse_config(run.config)
+        config = parse_trusted(run.config, self._settings.trust_remote_code)
         if not isinstance(config, RLConfig):
             raise RunCannotWork(f"run {run.id} is of kind {run.kind}: it samples nothing")
         await run_events.state("joined", f"on {self.record.host}, process {self.record.pid}")

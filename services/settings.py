@@ -109,6 +109,12 @@ class Settings(BaseSettings):
         description="Accept a Redis that may lose acknowledged writes (appendfsync everysec loses "
         "up to one second on a power cut; no AOF loses everything since the last snapshot).",
     )
+    trust_remote_code: bool = Field(
+        False,
+        description="Let runs have `model.trust_remote_code` and any option in "
+        "`rollout.vllm.extra`: who may submit a run may then run code on the hosts of learner and "
+        "workers. Set it for the gateway, the learner and rollout workers alike.",
+    )
     alive_file: Path | None = Field(
         None,
         description="A file that a rollout worker or learner touches every few seconds while it "

@@ -9,7 +9,7 @@ Attention stays as it is: it reads the layout of a row, and each layout would be
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from learner.model.loading import UnusableModel
+from learner.model.folders import UnusableModel
 from learner.model.packed_attention import NAME, packed_attention
 from services.contracts.config.training import Training
 

@@ -30,20 +30,24 @@ from transformers import (
 )
 from transformers.core_model_loading import revert_weight_conversion
 
-from learner.errors import RunCannotGoOn
+from learner.model.folders import (
+    Source,
+    UnusableModel,
+    check_scratch_size,
+    check_size,
+    find_source,
+    unusable,
+)
 from learner.model.packed_attention import use_packed_attention
 from learner.model.packing_check import mixes_sequences
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import CharacterTokenizer, PretrainedModel, ScratchModel
 from services.contracts.config.rollout import Sampling
-from services.runtime.model_path import base_of
+from services.models.adapter import MERGED, adapted_layers
+from services.models.description import TOKENS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
-
-
-class UnusableModel(RunCannotGoOn):
-    """The run's model cannot be trained; the message says why and what to do."""
 
 
 @dataclass
@@ -75,16 +79,23 @@ def load_model(
     """The model at `path`, a folder or a hub name; of a folder with a LoRA adapter, its base with
     the adapter merged in. Raises UnusableModel."""
     options = {"trust_remote_code": config.trust_remote_code}
-    base = _base(path)
-    try:
-        own = AutoConfig.from_pretrained(base, **options).get_text_config().dtype
-        model = AutoModelForCausalLM.from_pretrained(
-            base, dtype=torch.float32, use_safetensors=True, **options
+    source = find_source(path, config.trust_remote_code)
+    with unusable(source.weights):
+        check_size(AutoModelForCausalLM, source, path, **options)
+        own = AutoConfig.from_pretrained(source.weights, **options).get_text_config().dtype
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source.weights,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
         )
-        model = model if base == path else _merged(model, path)
-        tokenizer = AutoTokenizer.from_pretrained(path, **options)
-    except (OSError, ValueError, KeyError) as error:
-        raise UnusableModel(_why_not(base, error)) from error
+        if report["missing_keys"]:
+            missing = sorted(report["missing_keys"])[0]
+            raise UnusableModel(f"model {path} lacks {missing}, which would be random")
+        model = model if source.adapter is None else _merged(model, source)
+        tokenizer = AutoTokenizer.from_pretrained(source.folder, **options)
+        _check_generation(model)
     dtype = pass_dtype(config.dtype, own or torch.float32, device)
     loaded = _ready(model, tokenizer, dtype, device)
     if why := mixes_sequences(loaded.model):
@@ -118,20 +129,19 @@ def load_critic(
 ) -> PreTrainedModel:
     """The model at `path` with a value head, which is 0 unless the folder holds one. Raises
     UnusableModel, also where it lacks tokens of the policy."""
-    base = _base(path)
-    try:
+    options = {"trust_remote_code": config.trust_remote_code, "num_labels": 1}
+    source = find_source(path, config.trust_remote_code, what := "the critic's model")
+    with unusable(path, what):
+        check_size(AutoModelForSequenceClassification, source, path, **options)
         model, loading = AutoModelForSequenceClassification.from_pretrained(
-            base,
-            num_labels=1,
+            source.weights,
             dtype=torch.float32,
             use_safetensors=True,
-            trust_remote_code=config.trust_remote_code,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            **options,
         )
-        model = model if base == path else _merged(model, path)
-    except (OSError, ValueError, KeyError) as error:
-        raise UnusableModel(f"the critic's {_why_not(base, error)}") from error
+        model = model if source.adapter is None else _merged(model, source)
     head = getattr(model, "score", None)
     if not isinstance(head, nn.Linear):
         raise UnusableModel(
@@ -164,7 +174,8 @@ def load_critic(
 
 def make_model(config: ScratchModel, seed: int, device: torch.device | str = "cpu") -> LoadedModel:
     """A Llama, or with experts a Qwen3-MoE, with random weights, drawn from `seed`, and its
-    character tokenizer."""
+    character tokenizer. Raises UnusableModel for one that memory cannot hold."""
+    check_scratch_size(config)
     tokenizer = character_tokenizer(config.tokenizer, config.max_length)
     sizes = {
         "vocab_size": len(tokenizer),
@@ -224,17 +235,25 @@ def character_tokenizer(config: CharacterTokenizer, max_length: int) -> PreTrain
 def save_description(loaded: LoadedModel, folder: Path) -> None:
     """Config, generation config and tokenizer into `folder`: all of a model but its weights.
 
-    The config names the type that is published, so that vLLM's `auto` picks it.
+    The config names the type that is published, so that vLLM's `auto` picks it. Raises OSError, and
+    UnusableModel for what transformers read and cannot write.
     """
-    loaded.model.config.save_pretrained(folder)
+    try:
+        loaded.model.config.save_pretrained(folder)
+        if loaded.model.generation_config is not None:
+            loaded.model.generation_config.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+    except OSError:
+        raise
+    except Exception as error:
+        raise UnusableModel(
+            f"the model's config or tokenizer cannot be written: {error}"
+        ) from error
     path = folder / "config.json"
     config = json.loads(path.read_text())
     config["dtype"] = str(loaded.publish_dtype).removeprefix("torch.")
     config["architectures"] = [type(loaded.model).__name__]
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    if loaded.model.generation_config is not None:
-        loaded.model.generation_config.save_pretrained(folder)
-    loaded.tokenizer.save_pretrained(folder)
 
 
 def weight_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -292,25 +311,35 @@ def endless(loaded: LoadedModel, sampling: Sampling) -> str | None:
     )
 
 
-def _base(path: str) -> str:
-    """The folder of the weights: `path`, or the base of the LoRA adapter there."""
-    try:
-        return base_of(Path(path)) or path
-    except ValueError as error:
-        raise UnusableModel(str(error)) from error
+def _merged(model: PreTrainedModel, source: Source) -> PreTrainedModel:
+    """`model` with the adapter of `source` added to its weights."""
+    from peft import LoraConfig, PeftModel
 
-
-def _merged(model: PreTrainedModel, folder: str) -> PreTrainedModel:
-    """`model` with the adapter in `folder` added to its weights."""
-    from peft import PeftConfig, PeftModel
-
-    config = PeftConfig.from_pretrained(folder)
-    # Which would have to be that of `model`, a critic too.
-    config.task_type = None
-    adapted = PeftModel.from_pretrained(model, folder, config=config)
+    assert source.adapter is not None
+    # Only what says how to merge: the other keys initialise, train, or name files and modules.
+    known = {key: source.adapter[key] for key in MERGED if source.adapter.get(key) is not None}
+    # A pattern can take for ever; the adapter's own tensors say the same.
+    if isinstance(known.get("target_modules"), str):
+        known["target_modules"] = adapted_layers(Path(source.folder))
+        known.pop("exclude_modules", None)
+    adapted = PeftModel.from_pretrained(model, source.folder, config=LoraConfig(**known))
     merged: PreTrainedModel = adapted.merge_and_unload()
     # peft has frozen what it put the adapter beside.
     return merged.requires_grad_(True)
+
+
+def _check_generation(model: PreTrainedModel) -> None:
+    """Keep of a generation config that transformers would refuse to write only what ends a
+    completion."""
+    generation = model.generation_config
+    if generation is None:
+        return
+    try:
+        generation.validate(strict=True)
+    except ValueError:
+        model.generation_config = GenerationConfig(
+            **{key: getattr(generation, key) for key in TOKENS}
+        )
 
 
 def _ready(
@@ -327,26 +356,3 @@ def _place(model: PreTrainedModel, device: torch.device | str) -> None:
     for parameter in model.parameters():
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
     model.config.use_cache = False
-
-
-def _why_not(path: str, error: Exception) -> str:
-    folder = Path(path)
-    if not folder.exists():
-        looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
-        where = "no such folder" if looks_local else "neither a folder here nor on the hub"
-        if not looks_local and "connect" in str(error):
-            where = "no folder here, and the hub cannot be reached from this host"
-        return f"model {path}: {where}; give a folder in Hugging Face layout, or run:RUN"
-    if not (folder / "config.json").exists():
-        return f"model {path}: the folder has no config.json, so it is not a Hugging Face model"
-    if not list(folder.glob("*.safetensors")):
-        return (
-            f"model {path}: the folder has no .safetensors file; weights in other formats can "
-            "hold code and are not read: convert them with save_pretrained"
-        )
-    if "trust_remote_code" in str(error):
-        return (
-            f"model {path} ships Python code of its own; set model.trust_remote_code if you have "
-            "read it and trust it"
-        )
-    return f"model {path} does not load: {str(error).splitlines()[0][:300]}"

@@ -17,9 +17,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from learner.errors import RunCannotGoOn
+from learner.model.folders import UnusableModel, find_source
 from learner.model.loading import (
     LoadedModel,
-    UnusableModel,
     as_in_a_folder,
     load_model,
     on_host,
@@ -36,7 +36,6 @@ from services.contracts.weights import (
     MODEL_FILES,
     WeightFile,
 )
-from services.runtime.model_path import base_of
 from services.volume import check_file
 
 PREFIX = "base_model.model."
@@ -61,7 +60,8 @@ def load_policy(
     if config.lora is None:
         return load_model(str(checkpoint or start), config, device)
     if checkpoint is not None:
-        start = base_of(checkpoint) or start
+        source = find_source(str(checkpoint), config.trust_remote_code)
+        start = start if source.adapter is None else source.weights
     elif own.exists():
         start = str(own)
     check_files(Path(start))
@@ -74,11 +74,17 @@ def load_policy(
 
 def check_files(folder: Path) -> None:
     """Read a run's model folder against its list of files; nothing for another one. Raises
-    DamagedFile, and RunCannotGoOn where a file is gone."""
+    DamagedFile, and RunCannotGoOn where a file is gone or the list is none."""
     index = folder / MODEL_FILES
     if not index.is_file():
         return
-    for file in msgspec.json.decode(index.read_bytes(), type=list[WeightFile]):
+    try:
+        files = msgspec.json.decode(index.read_bytes(), type=list[WeightFile])
+    except (msgspec.MsgspecError, RecursionError, OSError) as error:
+        raise UnusableModel(f"{index} is no list of files: {error}") from error
+    for file in files:
+        if ".." in Path(file.name).parts or Path(file.name).is_absolute():
+            raise UnusableModel(f"{index} names {file.name!r}, which lies elsewhere")
         try:
             check_file(folder / file.name, file.bytes, file.xxh3, f"{folder}/{file.name}")
         except FileNotFoundError:

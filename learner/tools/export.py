@@ -11,16 +11,15 @@ from safetensors.torch import save_file
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
+from learner.model.folders import UnusableModel, find_source
 from learner.model.loading import (
     DTYPES,
-    UnusableModel,
     load_model,
     save_description,
     weight_tensors,
 )
 from learner.persist.checkpoint import WEIGHTS
 from services.contracts.config.model import PretrainedModel
-from services.runtime.model_path import base_of
 from services.volume import opened_by_umask
 
 
@@ -43,7 +42,7 @@ def merge(checkpoint: Path, folder: Path) -> None:
     """The model that the adapter in `checkpoint` makes of its base, into `folder`. Raises
     UnusableModel."""
     loaded = load_model(str(checkpoint), PretrainedModel(path=str(checkpoint)))
-    published = AutoConfig.from_pretrained(base_of(checkpoint)).dtype
+    published = AutoConfig.from_pretrained(find_source(str(checkpoint), False).weights).dtype
     if published in DTYPES.values():
         loaded.publish_dtype = published
     folder.mkdir()

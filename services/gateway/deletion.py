@@ -18,8 +18,8 @@ import anyio.to_thread
 from services.contracts.records import RunRecord
 from services.gateway.dependencies import Dependencies
 from services.http import Problem
+from services.models.path import starts_from
 from services.runtime.logs import get_logger
-from services.runtime.model_path import starts_from
 
 log = get_logger(__name__)
 

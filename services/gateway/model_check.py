@@ -1,55 +1,57 @@
 """Whether the models that a submission names exist, and fit its config."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
-from services.contracts.config import RLConfig
+import anyio.to_thread
+
+from services.contracts.config import MidtrainConfig, RLConfig
 from services.contracts.config.lora import BESIDE_EXPERTS
+from services.contracts.config.trust import asks_for_trust
 from services.contracts.experts import expert_count
 from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.dependencies import Dependencies, find_run
 from services.http import Problem
-from services.runtime.model_path import PREFIX, base_of, checkpoint_of, run_named
+from services.models import ModelFolder
+from services.models.path import PREFIX, check_model, checkpoint_of, run_named
 
 Problems = list[tuple[str, str]]
 
 
 async def check_models(
     deps: Dependencies, raw: dict[str, Any], problems: Problems
-) -> tuple[dict[str, Any], Path | None]:
+) -> tuple[dict[str, Any], ModelFolder | None]:
     """`raw` with the models of policy and critic named so that they mean the same on every host and
-    for ever; and the policy's folder, if it has one here. Adds what is wrong to `problems`."""
-    model, folder = await _checked(deps, raw.get("model"), "model.path", problems)
-    if folder is not None:
-        try:
-            base_of(folder)
-        except ValueError as error:
-            problems.append(("model.path", str(error)))
-            folder = None
+    for ever; and the policy's model, if its folder is here. Adds what is wrong to `problems`."""
+    model, found = await _checked(deps, raw.get("model"), "model.path", problems)
     raw = raw if model is None else {**raw, "model": model}
     algorithm = raw.get("algorithm")
     if isinstance(algorithm, dict):
         critic = algorithm.get("critic")
         critic, _ = await _checked(deps, critic, "algorithm.critic.path", problems)
         raw = raw if critic is None else {**raw, "algorithm": {**algorithm, "critic": critic}}
-    return raw, folder
+    return raw, found
 
 
 async def _checked(
     deps: Dependencies, section: Any, key: str, problems: Problems
-) -> tuple[dict[str, Any] | None, Path | None]:
-    """`section` with its `path` resolved, and the path's folder; None where there is no path."""
+) -> tuple[dict[str, Any] | None, ModelFolder | None]:
+    """`section` with its `path` resolved, and the model there; None where there is no path, and
+    for a model that is not here."""
     path = section.get("path") if isinstance(section, dict) else None
     if not isinstance(path, str) or not path:
         return None, None
     try:
         resolved, folder = await _resolved(deps, path)
+        # A run's checkpoint may lie on another host's volume.
+        if folder is None or not folder.is_dir():
+            return {**section, "path": resolved}, None
+        found = await anyio.to_thread.run_sync(check_model, folder)
     except (Problem, ValueError) as error:
         problems.append((key, str(error)))
         return None, None
-    return {**section, "path": resolved}, folder
+    return {**section, "path": resolved}, found.weights
 
 
 async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
@@ -67,7 +69,8 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
     # os.path does not raise for names that no file or user can have.
     for folder in (Path(os.path.expanduser(path)), deps.volume.root / path):
         if os.path.isdir(folder):
-            if not (folder / "config.json").is_file() and not (folder / ADAPTER_CONFIG).is_file():
+            # What they are, if links or pipes, the check of the folder says.
+            if not any(os.path.lexists(folder / name) for name in ("config.json", ADAPTER_CONFIG)):
                 raise ValueError(
                     f"{folder} holds no config.json: name a folder in Hugging Face layout"
                 )
@@ -81,10 +84,15 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
     )
 
 
-def check_context(folder: Path, config: RLConfig) -> Problems:
+def check_trust(deps: Dependencies, config: RLConfig | MidtrainConfig) -> Problems:
+    """A problem for each key that asks for what only the operator may allow."""
+    return [] if deps.settings.trust_remote_code else asks_for_trust(config)
+
+
+def check_context(found: ModelFolder, config: RLConfig) -> Problems:
     """A problem for a context longer than the model's positions, which vLLM would refuse."""
     wanted = config.rollout.vllm.max_model_len
-    positions = _positions(Path(base_of(folder) or folder))
+    positions = _positions(found.config)
     if wanted is None or positions is None or wanted <= positions:
         return []
     return [
@@ -96,37 +104,26 @@ def check_context(folder: Path, config: RLConfig) -> Problems:
     ]
 
 
-def check_experts(folder: Path, config: RLConfig) -> Problems:
+def check_experts(found: ModelFolder, config: RLConfig) -> Problems:
     """A problem for adapters on a mixture of experts, or routers on any other model."""
-    described = _described(Path(base_of(folder) or folder))
-    if not described:
+    if not found.config:
         return []
-    if expert_count(described):
+    if expert_count(found.config):
         return [("model.lora", BESIDE_EXPERTS)] if config.model.lora else []
     if not config.algorithm.router.needs_experts:
         return []
     return [
         (
             "algorithm.router",
-            f"the model in {folder} has no experts to route to: leave algorithm.router out",
+            f"the model in {found.path} has no experts to route to: leave algorithm.router out",
         )
     ]
 
 
-def _described(folder: Path) -> dict[str, Any]:
-    """A model's config.json; empty if it cannot be read."""
-    try:
-        described = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return described if isinstance(described, dict) else {}
-
-
-def _positions(folder: Path) -> int | None:
+def _positions(config: dict[str, Any]) -> int | None:
     """Longest sequence by a model's config; None if the config leaves it open."""
-    described = _described(folder)
     # Scaled rotary positions go further than the number says.
-    scaling = described.get("rope_scaling") or described.get("rope_parameters") or {}
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     plain = scaling.get("rope_type", scaling.get("type", "default")) == "default"
-    found = described.get("max_position_embeddings")
+    found = config.get("max_position_embeddings")
     return found if plain and isinstance(found, int) else None

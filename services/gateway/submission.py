@@ -22,6 +22,7 @@ from services.gateway.model_check import (
     check_context,
     check_experts,
     check_models,
+    check_trust,
 )
 from services.gateway.resuming import changed_by_resume, resumable
 from services.http import Problem
@@ -70,16 +71,17 @@ async def accept(deps: Dependencies, submission: RunSubmission) -> RunRecord:
     raw, name = _base(submission, previous)
     problems: Problems = []
     raw, datasets = await check_datasets(deps, raw, problems)
-    raw, folder = await check_models(deps, raw, problems)
+    raw, model = await check_models(deps, raw, problems)
     warnings = await check_verifiers(deps, raw, datasets, problems)
     try:
         config = parse_config(raw)
     except ConfigError as error:
         problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
         raise _refusal(problems) from None
-    if isinstance(config, RLConfig) and folder is not None:
-        problems += check_context(folder, config) + check_targets(folder, config)
-        problems += check_experts(folder, config)
+    problems += check_trust(deps, config)
+    if isinstance(config, RLConfig) and model is not None:
+        problems += check_context(model, config) + check_targets(model, config)
+        problems += check_experts(model, config)
     if isinstance(config, RLConfig):
         await _check_episode(deps, config, problems)
     if previous is not None:

@@ -53,6 +53,7 @@ redis://{{ .Release.Name }}-redis:6379/0
 {{- define "headrace.env" -}}
 - {name: HEADRACE_POOL, value: {{ .Values.pool | quote }}}
 - {name: HEADRACE_LOG_LEVEL, value: {{ .Values.logLevel | quote }}}
+- {name: HEADRACE_TRUST_REMOTE_CODE, value: {{ .Values.trustRemoteCode | quote }}}
 - {name: HEADRACE_REDIS_URL, value: {{ include "headrace.redisURL" . | quote }}}
 - {name: HEADRACE_GATEWAY_URL, value: "http://{{ include "headrace.name" . }}-gateway:{{ .Values.gateway.service.port }}"}
 - {name: HEADRACE_REWARD_URL, value: "http://{{ include "headrace.name" . }}-reward:8002"}

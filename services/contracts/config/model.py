@@ -32,7 +32,8 @@ class PretrainedModel(Section):
     """Type of the forward pass and of published weights; optimizers work on float32. auto: on a GPU
     the model's own (bfloat16 for float16), on a CPU float32; a run that resumes keeps its type."""
     trust_remote_code: bool = False
-    """Run Python code that the model's folder ships. Off unless you have read that code."""
+    """Run Python code that the model's folder ships. Read that code first. Refused unless the
+    operator allows it (HEADRACE_TRUST_REMOTE_CODE)."""
     lora: LoRA | None = None
     """Train adapters instead of the model's own weights; default: train all weights."""
 

@@ -21,6 +21,20 @@ RESERVED = frozenset(
     }
 )  # fmt: skip
 
+HARMLESS = frozenset(
+    {
+        "async-scheduling", "attention-backend", "block-size", "cpu-offload-gb",
+        "disable-cascade-attn", "disable-custom-all-reduce",
+        "disable-sliding-window", "enable-chunked-prefill", "enable-expert-parallel",
+        "enable-prefix-caching", "enforce-eager", "kv-cache-dtype", "kv-cache-memory-bytes",
+        "long-prefill-token-threshold", "mamba-block-size", "mamba-cache-dtype",
+        "mamba-ssm-cache-dtype", "max-cudagraph-capture-size", "max-num-batched-tokens",
+        "moe-backend", "num-gpu-blocks-override", "optimization-level", "performance-mode",
+        "prefix-caching-hash-algo", "scheduling-policy", "seed", "stream-interval",
+    }
+)  # fmt: skip
+"""Options of vLLM (0.32) that any run may set: they neither run code nor read files."""
+
 
 def spelled(option: str) -> str:
     """An option's name as vLLM's command line has it: `max_model_len` is `max-model-len`."""
@@ -42,7 +56,9 @@ class VLLM(Section):
     """Share of a GPU's memory for the server; default: 0.9, or less if it shares the GPU
     (docs/operate.md)."""
     extra: dict[str, Any] = {}
-    """Other options of the vLLM server by name, e.g. {"enable-prefix-caching": false}."""
+    """Other options of the vLLM server by name, e.g. {"enable-prefix-caching": false}. Options that
+    could run code or read files are refused unless the operator allows them
+    (HEADRACE_TRUST_REMOTE_CODE)."""
     startup_seconds: float = Field(600, gt=0)
     """Seconds that the server may take to start."""
 
@@ -55,4 +71,9 @@ class VLLM(Section):
                 "max_num_seqs, dtype, tensor_parallel_size and gpu_memory_utilization are keys of "
                 "rollout.vllm, expert routing is recorded by algorithm.router.replay)"
             )
+        for name, value in extra.items():
+            # vLLM's parser would take it for another option.
+            texts = value if isinstance(value, list) else [value]
+            if any(isinstance(text, str) and text.startswith("-") for text in texts):
+                raise ValueError(f"extra: the value of {name} begins with -, as an option does")
         return extra

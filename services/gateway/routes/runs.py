@@ -16,8 +16,8 @@ from services.gateway.deletion import delete_run
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, OnlyRunDep, RunDep
 from services.gateway.submission import RunSubmission, accept
 from services.http import Problem, responses, unless_unchanged
+from services.models.path import starts_from
 from services.runtime.logs import get_logger
-from services.runtime.model_path import starts_from
 from services.store import Gone
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])

@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore, problems
@@ -115,7 +117,10 @@ def test_adapters_on_a_mixture_of_experts_are_refused(submit: Any, model: Path) 
 
 
 def test_an_adapter_that_names_no_base_is_refused(submit: Any, model: Path) -> None:
-    (model / "adapter_config.json").write_text("{}")
+    (model / "config.json").unlink()
+    (model / "adapter_config.json").write_text('{"r": 2}')
+    weights = {"a": np.zeros((2, 2), np.float32)}
+    save_file(weights, model / "adapter_model.safetensors")
 
     refused = problems(submit())
 

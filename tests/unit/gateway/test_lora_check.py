@@ -1,18 +1,19 @@
 """Targets of adapters are compared with the layers that a model's files name."""
 
-import json
 from pathlib import Path
 
 from services.contracts.config import RLConfig, parse_config
 from services.gateway.lora_check import check_targets
+from services.models import ModelFolder
+from services.models.headers import Tensors
 
 SHAPES = {
-    "model.embed_tokens.weight": [10, 4],
-    "model.layers.0.self_attn.q_proj.weight": [4, 4],
-    "model.layers.0.self_attn.q_proj.bias": [4],
-    "model.layers.0.mlp.up_proj.weight": [6, 4],
-    "model.layers.0.input_layernorm.weight": [4],
-    "lm_head.weight": [10, 4],
+    "model.embed_tokens.weight": (10, 4),
+    "model.layers.0.self_attn.q_proj.weight": (4, 4),
+    "model.layers.0.self_attn.q_proj.bias": (4,),
+    "model.layers.0.mlp.up_proj.weight": (6, 4),
+    "model.layers.0.input_layernorm.weight": (4,),
+    "lm_head.weight": (10, 4),
 }
 
 
@@ -28,12 +29,8 @@ def config(*targets: str) -> RLConfig:
     return made
 
 
-def model(folder: Path) -> Path:
-    entries = {n: {"dtype": "F32", "shape": s, "data_offsets": [0, 0]} for n, s in SHAPES.items()}
-    header = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
-    folder.mkdir(exist_ok=True)
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    return folder
+def model(folder: Path) -> ModelFolder:
+    return ModelFolder(folder, tensors=Tensors(SHAPES))
 
 
 def test_a_lora_target_that_names_no_layer_is_refused_with_the_layers(tmp_path: Path) -> None:
@@ -46,16 +43,5 @@ def test_a_lora_target_that_names_no_layer_is_refused_with_the_layers(tmp_path: 
     ]
 
 
-def test_lora_targets_of_an_adapter_are_those_of_its_base(tmp_path: Path) -> None:
-    base, adapter = model(tmp_path / "model"), tmp_path / "adapter"
-    adapter.mkdir()
-    said = {"base_model_name_or_path": str(base)}
-    (adapter / "adapter_config.json").write_text(json.dumps(said))
-    ((_, problem),) = check_targets(adapter, config("k_proj"))
-    assert "'k_proj' is no linear layer" in problem
-
-
-def test_lora_targets_of_an_unreadable_model_are_not_checked(tmp_path: Path) -> None:
-    assert check_targets(tmp_path, config("nothing")) == []
-    (tmp_path / "model.safetensors").write_bytes(b"PK\x03\x04 a pickle in a zip")
-    assert check_targets(tmp_path, config("nothing")) == []
+def test_lora_targets_of_an_unknown_model_are_not_checked(tmp_path: Path) -> None:
+    assert check_targets(ModelFolder(tmp_path), config("nothing")) == []

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from learner.model.compiling import compile_blocks
-from learner.model.loading import UnusableModel
+from learner.model.folders import UnusableModel
 from learner.model.logprobs import TokenLogprobs, packed_row
 from tests.unit.learner.policies import tiny_model
 

@@ -15,8 +15,8 @@ from transformers import (
 )
 
 from learner.batch.sft_rows import UnusableRow, example
+from learner.model.folders import UnusableModel
 from learner.model.loading import (
-    UnusableModel,
     end_tokens,
     endless,
     load_critic,

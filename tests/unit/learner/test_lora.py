@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from learner.errors import RunCannotGoOn
+from learner.model.folders import UnusableModel
 from learner.model.loading import (
     LoadedModel,
-    UnusableModel,
     load_critic,
     load_model,
     save_description,

@@ -1,0 +1,132 @@
+"""From what `model.path` names to folders that are safe to load: found, checked, and measured."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from transformers import AutoConfig
+
+from learner.errors import RunCannotGoOn
+from services.contracts.config.model import ScratchModel
+from services.models import UnusableFolder
+from services.models.path import check_base, check_model
+from services.runtime.host_load import free_memory
+
+READ = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.tiktoken"]
+"""Files of a hub repository that are fetched: none that can hold code."""
+NOT_READ = ["*/*.safetensors", "consolidated*"]
+"""Copies of the weights in other layouts."""
+BYTES = 4
+"""Of each number: weights are loaded as float32."""
+LAYER_BYTES = 300_000
+"""What the modules of a layer take without its weights, at least."""
+
+
+class UnusableModel(RunCannotGoOn):
+    """The run's model cannot be trained; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model is loaded from."""
+
+    folder: str
+    """Its tokenizer, and its adapter if it is one."""
+    weights: str
+    """The folder of the weights: for an adapter that of its base."""
+    adapter: dict[str, Any] | None
+    """The adapter's config."""
+
+
+def find_source(path: str, trust_remote_code: bool, what: str = "model") -> Source:
+    """The folders of the model at `path`, a folder or a hub name, all checked. Raises
+    UnusableModel, which calls it `what`."""
+    folder = Path(path) if Path(path).exists() else _from_hub(path, trust_remote_code, what)
+    try:
+        model = check_model(folder)
+        weights = model.weights
+        if weights is None:
+            weights = check_base(_from_hub(str(model.base), trust_remote_code, what))
+    except UnusableFolder as error:
+        raise UnusableModel(f"{what} {path}: {error}") from error
+    return Source(str(folder), str(weights.path), model.named.adapter)
+
+
+def _from_hub(name: str, trust_remote_code: bool, what: str) -> Path:
+    """The files of the hub's repository `name`, in this host's cache. Raises UnusableModel."""
+    code = ["*.py"] if trust_remote_code else []
+    try:
+        return Path(snapshot_download(name, allow_patterns=READ + code, ignore_patterns=NOT_READ))
+    except Exception as error:
+        raise UnusableModel(why_not(name, error, what)) from error
+
+
+@contextmanager
+def unusable(path: str, what: str = "model") -> Iterator[None]:
+    """Whatever a library raises while it loads the model at `path` makes it an unusable one: a
+    folder can be broken in more ways than libraries name. Raises UnusableModel."""
+    try:
+        yield
+    except UnusableModel:
+        raise
+    except BaseException as error:
+        # A panic in native code (tokenizers, safetensors) derives from BaseException alone.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise UnusableModel(why_not(path, error, what)) from error
+        raise
+
+
+def check_size(kind: Any, source: Source, path: str, **options: Any) -> None:
+    """Raise UnusableModel where the model that its config describes does not fit into this
+    machine's memory. `kind`: the class that will load it, with `options`."""
+    trust = options.pop("trust_remote_code")
+    config = AutoConfig.from_pretrained(source.weights, trust_remote_code=trust, **options)
+    with torch.device("meta"):
+        model = kind.from_config(config, trust_remote_code=trust)
+    _refuse_larger(path, sum(t.numel() for t in (*model.parameters(), *model.buffers())))
+
+
+def check_scratch_size(config: ScratchModel) -> None:
+    """The same for a model that is made, before any of it is."""
+    width, inner = config.hidden_size, config.intermediate_size * max(config.experts, 1)
+    numbers = config.layers * (4 * width**2 + 3 * width * inner)
+    numbers += 2 * width * len(config.tokenizer.alphabet)
+    _refuse_larger("to be made", max(numbers, config.layers * LAYER_BYTES // BYTES))
+
+
+def _refuse_larger(path: str, numbers: int) -> None:
+    needed, free = numbers * BYTES, free_memory()
+    if needed > free:
+        raise UnusableModel(
+            f"model {path}: {needed / 2**30:,.1f} GiB of memory in float32, and this machine has "
+            f"{free / 2**30:.1f} GiB free: take a smaller model, or a machine with more memory"
+        )
+
+
+def why_not(path: str, error: BaseException, what: str = "model") -> str:
+    """Why the model at `path` does not load, in words, by a library's `error`."""
+    folder = Path(path)
+    if not folder.exists():
+        looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
+        where = "no such folder" if looks_local else "neither a folder here nor on the hub"
+        if not looks_local and "connect" in str(error).lower():
+            where = "no folder here, and the hub cannot be reached from this host"
+        return f"{what} {path}: {where}; give a folder in Hugging Face layout, or run:RUN"
+    if not (folder / "config.json").exists():
+        return f"{what} {path}: the folder has no config.json, so it is not a Hugging Face model"
+    if not list(folder.glob("*.safetensors")):
+        return (
+            f"{what} {path}: the folder has no .safetensors file; weights in other formats can "
+            "hold code and are not read: convert them with save_pretrained"
+        )
+    if "trust_remote_code" in str(error):
+        return (
+            f"{what} {path} ships Python code of its own; set model.trust_remote_code if you have "
+            "read it and trust it"
+        )
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{what} {path} does not load: {type(error).__name__}: {said[:300]}"

@@ -1,0 +1,46 @@
+"""What a run may ask for and only the operator can allow (HEADRACE_TRUST_REMOTE_CODE): code that
+comes with a model, and options of vLLM that read files or import modules."""
+
+from typing import Any
+
+from services.contracts.config.errors import ConfigError, parse_config
+from services.contracts.config.model import PretrainedModel
+from services.contracts.config.run import MidtrainConfig, RLConfig
+from services.contracts.config.vllm import HARMLESS, spelled
+
+WAY_OUT = (
+    "the operator allows it with HEADRACE_TRUST_REMOTE_CODE=1 for the gateway, the learner and the "
+    "rollout workers"
+)
+
+
+def parse_trusted(raw: Any, trusted: bool) -> RLConfig | MidtrainConfig:
+    """As `parse_config`, for a process whose operator allows everything (`trusted`) or not. Raises
+    ConfigError also for what is not allowed here."""
+    config = parse_config(raw)
+    if not trusted and (problems := asks_for_trust(config)):
+        raise ConfigError(problems)
+    return config
+
+
+def asks_for_trust(config: RLConfig | MidtrainConfig) -> list[tuple[str, str]]:
+    """Key and reason for each key of `config` that needs HEADRACE_TRUST_REMOTE_CODE."""
+    found = []
+    if isinstance(config.model, PretrainedModel) and config.model.trust_remote_code:
+        found.append(
+            (
+                "model.trust_remote_code",
+                f"code that comes with models is not run here: leave it out, or {WAY_OUT}",
+            )
+        )
+    if isinstance(config, RLConfig):
+        extra = {spelled(name) for name in config.rollout.vllm.extra}
+        if unknown := sorted(extra - HARMLESS):
+            found.append(
+                (
+                    "rollout.vllm.extra",
+                    f"{', '.join(unknown)}: not among the options that neither run code nor read "
+                    f"files ({', '.join(sorted(HARMLESS))}): leave it out, or {WAY_OUT}",
+                )
+            )
+    return found

@@ -1,0 +1,192 @@
+"""One model folder, checked: its links, its descriptions, its tokenizer's files, its weights."""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from services.contracts.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from services.models.adapter import check_adapter
+from services.models.description import check_config, check_tokens, read_object
+from services.models.errors import UnusableFolder
+from services.models.headers import Headers, Tensors
+from services.models.opening import open_inside
+from services.models.tokenizer import check_tokenizer_config
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+TEMPLATES = "additional_chat_templates"
+PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+MIB = 1 << 20
+LIMITS = {
+    CONFIG: 4 * MIB, "generation_config.json": 4 * MIB, ADAPTER_CONFIG: 4 * MIB, INDEX: 64 * MIB,
+    "tokenizer_config.json": 16 * MIB, "special_tokens_map.json": 16 * MIB,
+    "added_tokens.json": 16 * MIB, "tokenizer.json": 128 * MIB, "vocab.json": 128 * MIB,
+    "merges.txt": 128 * MIB, "vocab.txt": 128 * MIB, "tokenizer.model": 128 * MIB,
+    "chat_template.jinja": MIB, "chat_template.json": 4 * MIB,
+}  # fmt: skip
+"""Largest sizes of what libraries read into memory as a whole. Real ones have a quarter at most."""
+MOST_FILES = 10_000
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """What a checked folder holds."""
+
+    path: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    """Its config.json; empty for an adapter."""
+    tensors: Tensors = field(default_factory=Tensors)
+    """Of its .safetensors files; empty without any."""
+    adapter: dict[str, Any] | None = None
+    """Its adapter_config.json; None for a whole model."""
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def check_folder(folder: Path) -> ModelFolder:
+    """What `folder` holds. Raises UnusableFolder for one that no library should read. A folder
+    without weights passes, unless it has them in a format that can hold code."""
+    try:
+        return _Reader(folder).check()
+    except OSError as error:
+        what = error.filename or folder
+        raise UnusableFolder(f"{what} cannot be read: {error.strerror or error}") from error
+
+
+def cache_or_self(folder: Path) -> Path:
+    """The folder that links of `folder` may lead into: itself, or for a snapshot in a Hugging Face
+    cache (`models--ORG--NAME/snapshots/REVISION`) the cache's entry of this model."""
+    real = Path(os.path.realpath(folder))
+    entry = real.parent.parent
+    is_snapshot = real.parent.name == "snapshots" and entry.name.startswith("models--")
+    return entry if is_snapshot else real
+
+
+class _Reader:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._root = cache_or_self(folder)
+        self._names: set[str] = set()
+
+    def check(self) -> ModelFolder:
+        self._names = set(self._files(self._folder))
+        if TEMPLATES in os.listdir(self._folder):
+            for name in self._files(self._folder / TEMPLATES):
+                self._read(f"{TEMPLATES}/{name}", MIB)
+        read = {
+            name: self._read(name, limit) for name, limit in LIMITS.items() if name in self._names
+        }
+        tensors = self._weights(read.get(INDEX))
+        config = self._object(read, CONFIG)
+        if config:
+            check_config(config, tensors, str(self._folder / CONFIG))
+        check_tokens(self._object(read, "generation_config.json"), "generation_config.json")
+        self._tokenizer(read)
+        adapter = self._adapter(read) if ADAPTER_CONFIG in read else None
+        return ModelFolder(self._folder, config, tensors, adapter)
+
+    def _files(self, folder: Path) -> Iterator[str]:
+        """Names of the files in `folder`. Raises UnusableFolder for links that leave the model, and
+        for what is neither file nor folder."""
+        with os.scandir(folder) as entries:
+            for count, entry in enumerate(entries, 1):
+                if count > MOST_FILES:
+                    raise UnusableFolder(f"{folder} holds more than {MOST_FILES:,} files")
+                if entry.is_symlink() and not self._inside(entry.path):
+                    raise UnusableFolder(
+                        f"{entry.path} is a link that leaves the model's folder: put the file "
+                        "itself there"
+                    )
+                try:
+                    mode = entry.stat().st_mode
+                except FileNotFoundError:
+                    continue  # a link to nothing
+                if stat.S_ISREG(mode):
+                    yield entry.name
+                elif not stat.S_ISDIR(mode):
+                    raise UnusableFolder(f"{entry.path} is neither a file nor a folder: remove it")
+
+    def _inside(self, path: str) -> bool:
+        return Path(os.path.realpath(path)).is_relative_to(self._root)
+
+    def _read(self, name: str, limit: int) -> bytes:
+        descriptor = open_inside(self._root, self._folder / name)
+        with os.fdopen(descriptor, "rb") as file:
+            text = file.read(limit + 1)
+        if len(text) > limit:
+            raise UnusableFolder(
+                f"{self._folder / name} has more than {limit >> 20} MiB, which no model's has"
+            )
+        return text
+
+    def _object(self, read: dict[str, bytes], name: str) -> dict[str, Any]:
+        return read_object(read[name], str(self._folder / name)) if name in read else {}
+
+    def _tokenizer(self, read: dict[str, bytes]) -> None:
+        for name in ("special_tokens_map.json", "added_tokens.json"):
+            self._object(read, name)
+        name = "tokenizer_config.json"
+        check_tokenizer_config(self._object(read, name), str(self._folder / name))
+        for name in ("tokenizer.json", "vocab.json"):
+            try:
+                msgspec.json.decode(read.get(name, b"{}"), type=dict[str, msgspec.Raw])
+            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+                raise UnusableFolder(
+                    f"{self._folder / name} is no JSON object that can be read: {error}"
+                ) from error
+
+    def _weights(self, index: bytes | None) -> Tensors:
+        """All tensors of the folder's model; an adapter's are not among them."""
+        files = {n for n in self._names if n.endswith(".safetensors")} - {ADAPTER_WEIGHTS}
+        if index is not None:
+            self._check_index(index, files)
+        if not files and ADAPTER_CONFIG not in self._names:
+            self._refuse_pickles("save_pretrained")
+        headers, found = Headers(), Tensors()
+        for name in sorted(files):
+            found.update(self._tensors(headers, name))
+        return found
+
+    def _tensors(self, headers: Headers, name: str) -> dict[str, tuple[int, ...]]:
+        path = self._folder / name
+        descriptor = open_inside(self._root, path)
+        try:
+            return dict(headers.tensors(descriptor, path))
+        finally:
+            os.close(descriptor)
+
+    def _check_index(self, index: bytes, files: set[str]) -> None:
+        path = self._folder / INDEX
+        try:
+            named = set(msgspec.json.decode(index, type=_Index).weight_map.values())
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise UnusableFolder(f"{path} is no list of weight files: {error}") from error
+        if missing := sorted(named - files):
+            raise UnusableFolder(
+                f"{path} names {missing[0][:200]!r}, which is no .safetensors file of this folder"
+            )
+
+    def _adapter(self, read: dict[str, bytes]) -> dict[str, Any]:
+        """The adapter's config, checked."""
+        config = self._object(read, ADAPTER_CONFIG)
+        if ADAPTER_WEIGHTS not in self._names:
+            self._refuse_pickles("peft's save_pretrained")
+            raise UnusableFolder(f"{self._folder} lacks {ADAPTER_WEIGHTS}: copy it there")
+        tensors = self._tensors(Headers(), ADAPTER_WEIGHTS)
+        check_adapter(config, tensors, str(self._folder / ADAPTER_CONFIG))
+        return config
+
+    def _refuse_pickles(self, writer: str) -> None:
+        pickled = sorted(name for name in self._names if name.endswith(PICKLED))
+        if pickled:
+            raise UnusableFolder(
+                f"{self._folder} has weights in {pickled[0]} and none in .safetensors files: other "
+                f"formats can hold code and are not read; write them again with {writer}"
+            )

@@ -1,0 +1,79 @@
+"""What `model.path` says: a folder, a hub name (org/name), or `run:RUN` for what that run made."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from services.contracts.records import RunRecord
+from services.contracts.weights import ADAPTER_CONFIG
+from services.models.errors import UnusableFolder
+from services.models.folder import ModelFolder, check_folder
+
+PREFIX = "run:"
+
+
+def run_named(path: str) -> str | None:
+    """RUN of `run:RUN`, as it was written; None for a folder or a hub name."""
+    return path.removeprefix(PREFIX) if path.startswith(PREFIX) else None
+
+
+def starts_from(config: dict[str, Any]) -> set[str]:
+    """Ids of the runs whose models the config of a run in the store names: its policy's, and its
+    critic's."""
+    critic = (config.get("algorithm") or {}).get("critic")
+    models = [config.get("model"), critic]
+    paths = [model.get("path") for model in models if isinstance(model, dict)]
+    named = [run_named(path) for path in paths if isinstance(path, str)]
+    return {run for run in named if run is not None}
+
+
+def checkpoint_of(run: RunRecord) -> str:
+    """The run's current checkpoint, relative to the data volume. Raises ValueError without one."""
+    if run.checkpoint is None:
+        raise ValueError(f"run {run.name} ({run.id}) is {run.state} and has no checkpoint")
+    return run.checkpoint
+
+
+class CheckedModel(NamedTuple):
+    """What `model.path` leads to."""
+
+    named: ModelFolder
+    """The folder itself."""
+    weights: ModelFolder | None
+    """The same; for a LoRA adapter its base, or None where that is a hub name."""
+    base: str | None
+    """What the adapter names as its base; None for a whole model."""
+
+
+def check_model(folder: Path) -> CheckedModel:
+    """The model in `folder`, and for an adapter the base, both checked. Raises UnusableFolder."""
+    named = check_folder(folder)
+    if named.adapter is None:
+        return CheckedModel(named, named, None)
+    base = base_of(named)
+    return CheckedModel(named, check_base(Path(base)) if Path(base).is_dir() else None, base)
+
+
+def check_base(folder: Path) -> ModelFolder:
+    """The base of an adapter, checked. Raises UnusableFolder."""
+    found = check_folder(folder)
+    if found.adapter is not None:
+        raise UnusableFolder(
+            f"the adapter's base {folder} is an adapter itself: merge that one into its base first"
+        )
+    return found
+
+
+def base_of(found: ModelFolder) -> str:
+    """The model, a folder or a hub name, that a LoRA adapter was trained beside. Raises
+    UnusableFolder for an adapter that names none."""
+    # A run's checkpoint stands beside its model, wherever the data volume is mounted by now.
+    own = found.path.parent.parent / "model"
+    if (own / "config.json").is_file():
+        return str(own)
+    base = (found.adapter or {}).get("base_model_name_or_path")
+    if not base or not isinstance(base, str):
+        raise UnusableFolder(
+            f"{found.path / ADAPTER_CONFIG} does not say which model it is for "
+            "(base_model_name_or_path)"
+        )
+    return base

@@ -1,0 +1,44 @@
+"""What a tokenizer_config.json may ask of transformers."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from services.models.errors import UnusableFolder
+
+NOT_OPENED = {"special_tokens_map_file", "tokenizer_file", "added_tokens_file"}
+"""Left by older versions of transformers; newer ones replace or ignore them."""
+
+
+def check_tokenizer_config(config: Mapping[str, Any], name: str) -> None:
+    """Raise UnusableFolder for a config that names files elsewhere, or holds no template where one
+    belongs."""
+    for key, value in config.items():
+        opened = key.endswith("_file") and key not in NOT_OPENED
+        if isinstance(value, str) and (
+            key in ("vocab", "merges") or (opened and (value.startswith("..") or "/" in value))
+        ):
+            raise UnusableFolder(
+                f"{name}: {key} names a file of its own ({value[:100]!r}): a tokenizer reads the "
+                "files of its folder; leave the key out"
+            )
+    if config.get("init_inputs"):
+        raise UnusableFolder(f"{name}: init_inputs is not supported: leave it out")
+    if not _is_template(config.get("chat_template")):
+        raise UnusableFolder(
+            f"{name}: chat_template is neither a template nor templates with plain names"
+        )
+
+
+def _is_template(found: Any) -> bool:
+    """A name becomes that of a file, and must not lead elsewhere."""
+    if isinstance(found, list):
+        if not all(isinstance(one, dict) for one in found):
+            return False
+        found = {one.get("name"): one.get("template") for one in found}
+    if not isinstance(found, dict):
+        return isinstance(found, str | None)
+    return all(
+        isinstance(text, str) and re.fullmatch(r"[\w-][\w.-]*", str(key))
+        for key, text in found.items()
+    )

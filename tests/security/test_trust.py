@@ -1,0 +1,102 @@
+"""Code that comes with a model runs only where the operator allows it, whatever a run asks for."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rollout.settings import RolloutSettings
+from rollout.supervisor import Supervisor
+from services.contracts.config import ConfigError, parse_config
+from services.contracts.config.trust import parse_trusted
+from services.contracts.config.vllm import HARMLESS
+from services.contracts.records import RunRecord, RunState
+from services.settings import Settings
+from services.store import Store
+from tests.integration.gateway.servers import GatewayProcess, RedisServer, problems, upload
+from tests.security.hostile_models import good_model
+
+TRUSTED = "model.trust_remote_code"
+EXTRA = "rollout.vllm.extra"
+
+
+def config(path: object = "org/name", extra: Any = None, **model: Any) -> dict[str, Any]:
+    return {
+        "model": {"path": str(path), **model},
+        "data": {"dataset": "sums"},
+        "rewards": [{"verifier": "math"}],
+        "rollout": {"vllm": {"extra": extra or {}, "max_model_len": 64}},
+        "sampling": {"max_tokens": 8},
+    }
+
+
+REFUSED = [
+    pytest.param(config(trust_remote_code=True), TRUSTED, id="code of the model"),
+    *(
+        pytest.param(config(extra={name: value}), EXTRA, id=name)
+        for name, value in {
+            "trust-remote-code": True,
+            "trust_remote_code": True,
+            "trust-remote": True,
+            "--middleware": ["os.system"],
+            "worker-extension-cls": "os.system",
+            "tokenizer": "/etc",
+            "chat-template": "/etc/shadow",
+            "speculative-config": {"model": "evil/model"},
+            "O3": None,
+        }.items()
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "key"), REFUSED)
+def test_what_runs_code_needs_the_operators_setting(raw: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_trusted(raw, False)
+    ((path, message),) = refused.value.problems
+    assert path == key
+    assert "HEADRACE_TRUST_REMOTE_CODE=1" in message
+    assert parse_trusted(raw, True) == parse_config(raw)
+
+
+@pytest.mark.parametrize("value", ["--trust-remote-code", ["--trust-remote-code"], "-x"])
+def test_the_value_of_an_option_cannot_be_another_option(value: Any) -> None:
+    with pytest.raises(ConfigError, match="begins with -, as an option does"):
+        parse_trusted(config(extra={"enable-prefix-caching": value}), True)
+
+
+def test_options_that_tune_need_no_trust() -> None:
+    assert not Settings().trust_remote_code
+    assert parse_trusted(config(extra=dict.fromkeys(HARMLESS, 1)), False)
+
+
+def test_the_gateway_refuses_by_name_unless_its_operator_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = RedisServer(tmp_path)
+    redis.start()
+    asked = {"config": config(good_model(tmp_path / "model"), trust_remote_code=True)}
+    answers = []
+    for setting in ("0", "1"):
+        gateway = GatewayProcess(
+            tmp_path / setting / "data", redis.url, HEADRACE_TRUST_REMOTE_CODE=setting
+        )
+        with httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=30) as api:
+            upload(api, "sums", b'{"question": "1+1", "answer": "2"}\n' * 40)
+            answers.append(api.post("/v1/runs", json=asked))
+        gateway.stop()
+    redis.stop()
+    assert "HEADRACE_TRUST_REMOTE_CODE=1" in problems(answers[0])[TRUSTED]
+    assert answers[1].status_code == 201
+
+
+async def test_a_worker_refuses_what_another_gateway_let_through(tmp_path: Path) -> None:
+    raw = parse_config(config(trust_remote_code=True)).model_dump(mode="json")
+    run = RunRecord(
+        id="r1", name="r1", pool="default", kind="rl", state=RunState.RUNNING, config=raw, created=0
+    )
+    settings = RolloutSettings.model_validate({"worker": "w", "data": tmp_path})
+    worker = Supervisor(settings, Store.from_url("redis://127.0.0.1:1/0"))
+    with pytest.raises(ConfigError, match="code that comes with models is not run here"):
+        await worker._work(run, None, None, None)  # type: ignore[arg-type]
