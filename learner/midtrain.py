@@ -22,6 +22,7 @@ from learner.batch.packing import share
 from learner.batch.sft_rows import Example, UnusableRow, divided, example
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
+from learner.model.folders import UnusableModel
 from learner.model.loading import LoadedModel, load_model, make_model
 from learner.model.logprobs import TokenLogprobs
 from learner.model.microbatches import backward_rows, forward_rows, unwrapped
@@ -129,8 +130,9 @@ def examples(
     config: MidtrainConfig, loaded: LoadedModel, store: RunStore, volume: Volume
 ) -> tuple[list[Example], list[Example]]:
     """The datasets' rows in tokens: those to train on, and those kept out for validation. Raises
-    UnusableRow for the first that cannot be learned."""
+    UnusableRow for the first that cannot be learned, UnusableModel for tokens that it lacks."""
     found: list[tuple[Example, int]] = []
+    known = loaded.model.get_input_embeddings().num_embeddings
     for name, times in Counter([config.data.dataset, *config.data.mix]).items():
         reader: DatasetReader = store.dataset(name, volume)
         for i in range(len(reader)):
@@ -138,6 +140,11 @@ def examples(
                 row = example(reader.row(i), i, config.data, loaded.tokenizer, loaded.max_length)
             except UnusableRow as error:
                 raise UnusableRow(f"in {reader.record.name}, {error}") from error
+            if (unknown := int(row.tokens.max())) >= known:
+                raise UnusableModel(
+                    f"the tokenizer makes token {unknown} of row {i} of {reader.record.name}, and "
+                    f"the model knows {known} tokens: they do not belong together"
+                )
             found.append((row, times))
     if not found:
         raise UnusableRow(f"dataset {config.data.dataset} is empty: add rows to it first")

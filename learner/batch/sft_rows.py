@@ -13,7 +13,7 @@ import torch
 from learner.errors import RunCannotGoOn
 from services.contracts.config.data import MidtrainData, PromptOptions
 from services.contracts.dataset import Row
-from services.contracts.rendering import Chat, compose, plain_text, render
+from services.contracts.rendering import Chat, chat_text, compose, plain_text, render
 
 
 class UnusableRow(RunCannotGoOn):
@@ -83,7 +83,7 @@ def text_bytes(asked: str | Chat, options: PromptOptions, tokenizer: Any) -> lis
     special tokens and those that only the chat template adds, which spell none of it."""
     if options.chat_template == "auto" and tokenizer.chat_template:
         chat = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        whole = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        whole = chat_text(chat, tokenizer)
         parts, special = [str(turn["content"]).strip() for turn in chat], False
     else:
         whole = plain_text(asked)

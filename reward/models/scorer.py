@@ -5,6 +5,7 @@ Two kinds: sequence classification (one logit a label), and models that bring th
 """
 
 import math
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -17,6 +18,8 @@ from transformers import (
 
 from reward.errors import brief
 from reward.models.wire import Message, Options
+from services.contracts.template_limits import limited
+from services.models import UnusableFolder, check_folder
 
 BATCH_TOKENS, BATCH_TOKENS_CPU = 16_384, 4_096
 """Tokens of a forward pass. On a CPU more are slower, not faster: activations leave its caches
@@ -56,6 +59,8 @@ class LoadError(Exception):
 
 def load(options: Options) -> Scorer:
     """The model of `options`. Raises LoadError, and whatever transformers raises."""
+    if Path(options.path).is_dir():
+        _check(Path(options.path))
     config = AutoConfig.from_pretrained(options.path, trust_remote_code=options.trust_remote_code)
     own_code = getattr(config, "auto_map", None) or {}
     if "AutoModel" in own_code and "AutoModelForSequenceClassification" not in own_code:
@@ -66,6 +71,15 @@ def load(options: Options) -> Scorer:
             )
         return OwnScorer(options)
     return Classifier(options)
+
+
+def _check(folder: Path) -> None:
+    try:
+        found = check_folder(folder)
+    except UnusableFolder as error:
+        raise LoadError(str(error)) from error
+    if found.adapter is not None:
+        raise LoadError(f"{folder} is an adapter: merge it into its base, and name the whole model")
 
 
 def scores_of(scorer: Scorer, batch: list[Encoded]) -> list[Scores]:
@@ -98,6 +112,7 @@ class Classifier:
             options.path,
             dtype=dtype,
             trust_remote_code=options.trust_remote_code,
+            use_safetensors=True,
             output_loading_info=True,
         )
         if report["missing_keys"]:
@@ -115,7 +130,8 @@ class Classifier:
         """See Scorer.encode. Without a chat template a conversation is a pair of texts: the
         question, and the last message as its answer."""
         if getattr(self.tokenizer, "chat_template", None):
-            texts = self.tokenizer.apply_chat_template(conversations, tokenize=False)
+            with limited():
+                texts = self.tokenizer.apply_chat_template(conversations, tokenize=False)
             # The template has written the special tokens.
             made = self.tokenizer(texts, add_special_tokens=False)
         else:
@@ -190,7 +206,9 @@ class OwnScorer:
         device, dtype = _placement(options)
         self.batch_tokens = _batch_tokens(options, device)
         self.tokenizer = AutoTokenizer.from_pretrained(options.path, trust_remote_code=True)
-        model = AutoModel.from_pretrained(options.path, dtype=dtype, trust_remote_code=True)
+        model = AutoModel.from_pretrained(
+            options.path, dtype=dtype, trust_remote_code=True, use_safetensors=True
+        )
         if not hasattr(model, "get_score"):
             raise LoadError(
                 f"{options.path} has neither a sequence classification head nor get_score"

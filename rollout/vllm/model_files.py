@@ -11,6 +11,7 @@ import msgspec
 
 from services.contracts.rendering import PromptTokenizer
 from services.contracts.weights import MODEL_FILES, WeightFile
+from services.models import UnusableFolder, check_folder
 from services.volume import Volume
 
 
@@ -44,16 +45,20 @@ def load_tokenizer(model: Path, trust_remote_code: bool = False) -> TokenizerLik
     """The tokenizer of an exported model folder.
 
     One that the learner saved as TokenizersBackend is loaded as that: AutoTokenizer would load the
-    same, after it has imported torch, which takes a worker four seconds.
+    same, after it has imported torch, which takes a worker four seconds. Raises UnusableFolder.
     """
     import transformers
 
+    check_folder(model)
     config = msgspec.json.decode((model / "tokenizer_config.json").read_bytes())
     plain = config.get("tokenizer_class") == "TokenizersBackend" and "auto_map" not in config
     loader = transformers.PreTrainedTokenizerFast if plain else transformers.AutoTokenizer
-    tokenizer: TokenizerLike = loader.from_pretrained(
-        str(model), trust_remote_code=trust_remote_code, local_files_only=True
-    )
+    try:
+        tokenizer: TokenizerLike = loader.from_pretrained(
+            str(model), trust_remote_code=trust_remote_code, local_files_only=True
+        )
+    except Exception as error:  # tokenizers raises nothing more precise
+        raise UnusableFolder(f"the tokenizer in {model} does not load: {error}") from error
     return tokenizer
 
 

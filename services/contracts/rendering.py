@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from services.contracts.config.data import PromptOptions
 from services.contracts.dataset import Row
+from services.contracts.template_limits import CHARACTERS, limited
 
 Chat = list[dict[str, Any]]
 
@@ -17,7 +18,7 @@ class PromptTokenizer(Protocol):
 
     chat_template: Any
 
-    def __call__(self, text: str) -> Any: ...
+    def __call__(self, text: str, **options: Any) -> Any: ...
 
     def apply_chat_template(self, conversation: Chat, **options: Any) -> Any: ...
 
@@ -42,14 +43,22 @@ def render(asked: str | Chat, options: PromptOptions, tokenizer: PromptTokenizer
     """
     if options.chat_template == "auto" and tokenizer.chat_template:
         chat = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        try:
-            ids = tokenizer.apply_chat_template(
-                chat, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-        except Exception as error:  # a template is a program, and raises what it likes
-            raise ValueError(f"the chat template refuses this prompt: {error}") from error
-        return list(ids)
+        # The template has written the special tokens.
+        return list(tokenizer(chat_text(chat, tokenizer), add_special_tokens=False)["input_ids"])
     return list(tokenizer(plain_text(asked))["input_ids"])
+
+
+def chat_text(chat: Chat, tokenizer: PromptTokenizer) -> str:
+    """The chat as its template writes it, up to the beginning of an answer. Raises ValueError for a
+    chat that the template refuses, and for a template that exceeds the limits."""
+    try:
+        with limited():
+            text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # a template is a program, and raises what it likes
+        raise ValueError(f"the chat template refuses this prompt: {error}") from error
+    if len(text) > CHARACTERS:
+        raise ValueError(f"the chat template makes {len(text):,} characters of this prompt")
+    return str(text)
 
 
 def plain_text(asked: str | Chat) -> str:

@@ -68,7 +68,8 @@ def test_the_value_of_an_option_cannot_be_another_option(value: Any) -> None:
 
 def test_options_that_tune_need_no_trust() -> None:
     assert not Settings().trust_remote_code
-    assert parse_trusted(config(extra=dict.fromkeys(HARMLESS, 1)), False)
+    raw = config(extra=dict.fromkeys(HARMLESS, 1))
+    assert parse_trusted(raw, False) == parse_config(raw)
 
 
 def test_the_gateway_refuses_by_name_unless_its_operator_allows_it(

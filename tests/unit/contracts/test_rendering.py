@@ -15,14 +15,15 @@ class Letters:
     def __init__(self, template: str | None = None) -> None:
         self.chat_template: Any = template
 
-    def __call__(self, text: str) -> Any:
+    def __call__(self, text: str, **options: Any) -> Any:
         return {"input_ids": [ord(c) for c in text]}
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
         assert options["add_generation_prompt"]
         if any(m["role"] == "system" for m in conversation) and self.chat_template == "no system":
             raise RuntimeError("System role not supported")
-        return self("".join(f"<{m['role']}>{m['content']}" for m in conversation))["input_ids"]
+        assert not options["tokenize"]
+        return "".join(f"<{m['role']}>{m['content']}" for m in conversation)
 
 
 def text(ids: list[int]) -> str:

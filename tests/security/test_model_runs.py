@@ -1,0 +1,138 @@
+"""Hostile models in front of a real learner: each run fails in its first attempt with the reason,
+no code of a model runs, and the next run trains."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.contracts.rendering import chat_text
+from services.contracts.template_limits import limited
+from tests.integration.learner.conftest import placed, stored
+from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, submit
+from tests.security.hostile_models import (
+    ADAPTERS,
+    MODELS,
+    config,
+    file,
+    good_adapter,
+    good_model,
+    renamed,
+    sparse,
+)
+
+pytestmark = pytest.mark.timeout(240)
+
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+LEARNERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    # What the gateway refuses, too, where the folder is on its host.
+    "linked": MODELS["files: linked template"],
+    "pickle": MODELS["files: pickle"],
+    "nested": MODELS["config: nested"],
+    # What only a library can find out.
+    "heads": (config(num_attention_heads=3, head_dim=None), "does not load"),
+    "width": (config(hidden_size=16), "does not load"),
+    "layers": (config(num_hidden_layers=3), "which would be random"),
+    "kind": (config(model_type="bert", architectures=["BertModel"]), "model"),
+    "unknown": (config(model_type="nothing"), "does not load"),
+    "sparse": (sparse, "memory"),
+    "tokenizer": (file("tokenizer.json", {"model": {"type": "BPE"}}), "does not load"),
+    "no tokenizer": (renamed("tokenizer.json", "x.json"), "model"),
+    "vocabulary": (config(vocab_size=21), "does not load"),
+    "template": (file("chat_template.jinja", ENDLESS.encode()), "it runs for more than 2 s"),
+}
+
+
+def run_of(path: Path, **model: Any) -> dict[str, Any]:
+    """A midtraining of two steps that starts from the model at `path`."""
+    data = {"dataset": "sums", "template": "{prompt}="}
+    training = {"max_steps": 2, "rows_per_step": 8, "validate_every": 2}
+    section = {"source": "pretrained", "path": str(path), **model}
+    return MIDTRAIN | {"model": section, "data": data, "training": training}
+
+
+async def test_a_hostile_model_fails_its_run_at_once_and_the_next_run_trains(
+    tmp_path: Path,
+) -> None:
+    cases = dict(LEARNERS)
+    with placed(tmp_path) as place:
+        async with stored(place) as store:
+            await add_sums(store, place.data)
+            for name, (change, _) in cases.items():
+                (tmp_path / name).mkdir()
+                change(model := good_model(tmp_path / name / "base"))
+                await submit(store, name.replace(" ", "-"), run_of(model))
+            (tmp_path / "adapter").mkdir()
+            base = good_model(tmp_path / "base")
+            adapter = good_adapter(tmp_path / "adapter/adapter", base)
+            ADAPTERS["pickle"][0](adapter)
+            cases["adapter"] = ADAPTERS["pickle"]
+            await submit(store, "adapter", run_of(adapter))
+            cases["code"] = (print, "HEADRACE_TRUST_REMOTE_CODE=1")
+            await submit(store, "code", run_of(base, trust_remote_code=True))
+            large = MIDTRAIN["model"] | {"hidden_size": 1 << 20, "layers": 1000}
+            cases["large"] = (print, "this machine has")
+            await submit(store, "large", MIDTRAIN | {"model": large})
+            # Neither of these hinders: what they say is not needed.
+            file("generation_config.json", {"max_length": "x", "temperature": -1})(base)
+            regex = good_adapter(tmp_path / "regex", base, target_modules="(.*.*)*_proj")
+            await submit(store, "good", run_of(regex))
+            learner = place.learner()
+            assert (await ended(store, "good")).state == "succeeded"
+            others = {}
+            for name, (_, reason) in cases.items():
+                run = name.replace(" ", "-")
+                record = await ended(store, run)
+                if record.state != "failed" or reason not in record.reason:
+                    others[name] = record.state, record.reason
+                counts = json.loads((place.data / f"runs/{run}/crashes-0.json").read_text())
+                assert counts["crashes"] == counts["deaths"] == 0
+            assert not others
+            assert learner.poll() is None
+    assert not list(tmp_path.rglob("unpickled"))
+
+
+class Template:
+    """A tokenizer of which only the chat template matters."""
+
+    def __init__(self, template: str) -> None:
+        self.chat_template = template
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        raise NotImplementedError
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        texts, _ = render_jinja_template([conversation], chat_template=self.chat_template)
+        return texts[0]
+
+
+DOUBLED = "{% set n = namespace(x=START) %}{% for i in range(60) %}{% set n.x = STEP %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (ENDLESS, "runs for more than 2 s"),
+        (DOUBLED.replace("START", "7").replace("STEP", "n.x * n.x"), "runs for more than 2 s"),
+        (DOUBLED.replace("START", "'ab'").replace("STEP", "n.x ~ n.x"), "MiB of memory"),
+        ("{{ 'a' * 10**11 }}", "MiB of memory"),
+        ("{{ ' ' * 2**24 }}", "16,777,216 characters"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "recursion"),
+        ("{{ cycler.__init__.__globals__ }}", "unsafe"),
+        ("{% include '/etc/passwd' %}", "no loader"),
+    ],
+)
+def test_a_chat_template_has_little_time_and_memory(template: str, message: str) -> None:
+    with pytest.raises(ValueError, match="the chat template") as refused:
+        chat_text([{"role": "user", "content": "1+1"}], Template(template))
+    assert message in str(refused.value)
+
+
+def test_limits_end_with_the_rendering() -> None:
+    with limited():
+        pass
+    assert len(b"x" * (600 << 20)) == 600 << 20
