@@ -13,6 +13,7 @@ from transformers import AutoConfig
 from learner.errors import RunCannotGoOn
 from services.contracts.config.model import ScratchModel
 from services.models import UnusableFolder
+from services.models.errors import printable
 from services.models.path import check_base, check_model
 from services.runtime.host_load import free_memory
 
@@ -129,4 +130,4 @@ def why_not(path: str, error: BaseException, what: str = "model") -> str:
             "read it and trust it"
         )
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{what} {path} does not load: {type(error).__name__}: {said[:300]}"
+    return f"{what} {path} does not load: {type(error).__name__}: {printable(said[:300])}"

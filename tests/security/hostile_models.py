@@ -251,6 +251,7 @@ FILES: dict[str, tuple[Change, str]] = {
         in_folder("additional_chat_templates", link("a.jinja", "/etc/passwd")),
         "a link that leaves",
     ),
+    "name that is no text": (link("\udcff\x1b[31m", "/etc"), r"\udcff\x1b[31m is a link that"),
     "pipe": (pipe("config.json"), "neither a file nor a folder"),
     "pickle": (pickled("pytorch_model.bin"), "can hold code and are not read"),
     "pickle of another name": (pickled("consolidated.00.pth"), "can hold code and are not read"),
