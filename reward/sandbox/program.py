@@ -15,8 +15,10 @@ import traceback
 from types import ModuleType
 from typing import Any, NoReturn
 
-from reward.sandbox.peers import Channel, EndedError, ProgramPeer, UnsendableError
-from reward.sandbox.stand_ins import RemoteType, TestPeer, link_of
+from reward.sandbox.peers import Channel, EndedError, UnsendableError
+from reward.sandbox.program_peer import ProgramPeer
+from reward.sandbox.stand_ins import RemoteType, link_of
+from reward.sandbox.test_peer import TestPeer
 
 CHANNEL, OUTCOME = 3, 4
 """Descriptors of the two ends' socket, and of what a test says."""

@@ -1,0 +1,221 @@
+"""The program's end of the socket: it keeps the program's objects, and does with them what the test
+asks for. `reward.sandbox.peers` has the messages."""
+
+import importlib
+import itertools
+import json
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from reward.sandbox.peers import Channel, EndedError, Peer
+from reward.sandbox.values import IMMUTABLE, TYPES, base_of, encode_as, encode_plain
+
+
+class ProgramPeer(Peer):
+    """The program's end. It sends `{"class": number}`, and objects as
+    `{"mine": [number, number of the class, plain value or arguments]}`."""
+
+    def __init__(self, channel: Channel, names: dict[str, Any]) -> None:
+        super().__init__(channel)
+        self._foreign: dict[int, int] = {}
+        self._operations: dict[str, Callable[..., Any]] = {
+            **_OPERATIONS,
+            "names": lambda wanted: {name: names[name] for name in wanted if name in names},
+            "describe": self._describe,
+            "state": self._state,
+        }
+
+    def serve_all(self) -> None:
+        """Answer until the other side has ended."""
+        while True:
+            try:
+                kind, *rest = self._channel.receive()
+            except EndedError:
+                return
+            self.serve(kind, *rest)
+
+    def perform(self, kind: str, *target: Any) -> Callable[..., Any]:
+        """See Peer."""
+        return self._operations[kind]
+
+    def learn(self, number: int, stand_in: Any) -> None:
+        """See Peer."""
+        super().learn(number, stand_in)
+        self._foreign[id(stand_in)] = number
+
+    def encode_own(self, value: Any) -> Any:
+        """See Peer."""
+        if id(value) in self._foreign:
+            return {"yours": self._foreign[id(value)]}
+        kind = type(value)
+        if kind is _Plain:
+            value = value.value
+            return encode_as(base_of(type(value)) or object, self.encode, value)
+        if kind.__module__ == "numpy" and hasattr(value, "tolist"):
+            plain = self.encode(value.tolist())
+            return {"array": [value.dtype.str, plain]} if value.shape else plain
+        if isinstance(value, type):
+            return {"class": self.export(value)}
+        if isinstance(value, BaseException):
+            return self.encode_error(value)
+        base = base_of(kind)
+        plain = encode_as(base, self.encode, value) if base in IMMUTABLE else None
+        return {"mine": [self.export(value), self.export(kind), plain]}
+
+    def encode_error(self, error: BaseException) -> Any:
+        """See Peer. Classes of the program's own go by number."""
+        if id(error) in self._foreign:
+            return {"yours": self._foreign[id(error)]}
+        if TYPES.get(type(error).__name__) is type(error):
+            return super().encode_error(error)
+        arguments = [self.encode(value) for value in error.args]
+        return {"mine": [self.export(error), self.export(type(error)), arguments]}
+
+    def decode_function(self, content: Any) -> Any:
+        """A function of the test's, or an iterator."""
+        number, name = content
+        if number not in self._stand_ins:
+
+            def stand_in(*arguments: Any, **keywords: Any) -> Any:
+                raw = [self.encode(value) for value in arguments]
+                names = {key: self.encode(value) for key, value in keywords.items()}
+                given = [*arguments, *keywords.values()]
+                return self.request(["back", number, raw, names], given)
+
+            stand_in.__name__ = stand_in.__qualname__ = name
+            self.learn(number, stand_in)
+        return self._stand_ins[number]
+
+    def decode_iterator(self, content: Any) -> Any:
+        """An iterator of the test's."""
+        return _items(self.decode_function([content, "next"]))
+
+    def decode_namedtuple(self, content: Any) -> Any:
+        """A named tuple of a class of the test's."""
+        name, fields, values = content
+        kind = importlib.import_module("collections").namedtuple(name, fields)
+        return kind(*map(self.decode, values))
+
+    def _describe(self, kind: type, wanted: list[str]) -> dict[str, Any]:
+        """What a stand-in for the class needs: which of the special methods `wanted` it has."""
+        base = base_of(kind)
+        own = {name for name in wanted if _defined(kind, name) != _defined(base or object, name)}
+        if base and base not in IMMUTABLE:
+            own = {name for name in wanted if _defined(kind, name) != _defined(object, name)}
+        return {
+            "name": kind.__name__,
+            "bases": [one for one in kind.__bases__ if one is not object],
+            "methods": sorted(name for name in own if _defined(kind, name) is not None),
+            "base": base,
+            "hides": [name for name in dir(base) if _hidden(kind, name, base)] if base else [],
+        }
+
+    def _state(self, value: Any) -> str:
+        """All that is reachable from an object, as JSON of plain values."""
+        seen: dict[int, int] = {}
+
+        def state(value: Any) -> Any:
+            return encode_plain(state, own, value)
+
+        def own(value: Any) -> Any:
+            if id(value) in seen:
+                return {"tuple": ["seen", seen[id(value)]]}
+            seen[id(value)] = len(seen)
+            base, names = base_of(type(value)), sorted(_attributes(value))
+            if not base and not names and _defined(type(value), "__eq__") is object.__eq__:
+                return {"tuple": ["object", self.export(value)]}
+            plain = encode_as(base, state, value) if base else None
+            parts = [[name, state(getattr(value, name, None))] for name in names]
+            return {"tuple": [self.export(type(value)), plain, parts]}
+
+        return json.dumps(state(value))
+
+
+class _Plain:
+    """Says that an object is to be sent as the plain type that its class extends."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _items(take: Callable[[], list[Any]]) -> Iterator[Any]:
+    while some := take():
+        yield some[0]
+
+
+def _defined(kind: type, name: str) -> Any:
+    return next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), None)
+
+
+def _hidden(kind: type, name: str, base: type) -> bool:
+    return not name.startswith("__") and _defined(kind, name) != _defined(base, name)
+
+
+def _attributes(value: Any) -> set[str]:
+    slots = [getattr(kind, "__slots__", ()) for kind in type(value).__mro__]
+    names = {name for some in slots for name in ([some] if isinstance(some, str) else some)}
+    return {*getattr(value, "__dict__", ()), *(names - {"__dict__", "__weakref__"})}
+
+
+def _special(value: Any, name: str, *arguments: Any) -> Any:
+    """The special method, as Python's own syntax calls it."""
+    if name in _SYNTAX:
+        return _SYNTAX[name](value, *arguments)
+    method = getattr(type(value), name, None)
+    return NotImplemented if method is None else method(value, *arguments)
+
+
+def _exit(value: Any, error: BaseException | None) -> bool:
+    return bool(type(value).__exit__(value, error and type(error), error, None))
+
+
+def _same_to_all(value: Any, name: str) -> bool:
+    """Whether a comparison is true for an object that nobody has seen."""
+    try:
+        return _special(value, name, object()) is True
+    except Exception:
+        return False
+
+
+_LOOPS: list[Any] = []
+
+
+def _run(value: Any) -> Any:
+    """What is awaited gives, at once."""
+    if not _LOOPS:
+        _LOOPS.append(importlib.import_module("asyncio").new_event_loop())
+
+    async def awaited() -> Any:
+        return await value
+
+    return _LOOPS[0].run_until_complete(awaited())
+
+
+_SYNTAX: dict[str, Callable[..., Any]] = {
+    "__iter__": iter,
+    "__next__": next,
+    "__len__": len,
+    "__bool__": bool,
+    "__contains__": operator.contains,
+    "__getitem__": operator.getitem,
+    "__hash__": hash,
+    "__str__": str,
+    "__repr__": repr,
+    "__reversed__": reversed,
+}
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda function, *arguments, **keywords: function(*arguments, **keywords),
+    "getattr": getattr,
+    "setattr": setattr,
+    "delattr": delattr,
+    "special": _special,
+    "exit": _exit,
+    "same to all": _same_to_all,
+    "plain": _Plain,
+    "copy": lambda value, how: getattr(importlib.import_module("copy"), how)(value),
+    "run": _run,
+    "run next": _run,
+    "count": lambda value, most: sum(1 for _ in itertools.islice(value, most)),
+}
+"""What a program answers to. Tests answer to nothing but calls of what they have passed."""

@@ -1,0 +1,201 @@
+"""The special methods of stand-ins, and which answers of the program's they believe.
+
+A method that the program's class does not define, its stand-in has not either.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from reward.sandbox.stand_ins import Link, ask, link_of, plain_value
+
+_NUMBERS = (int, float, complex, Decimal, Fraction)
+
+
+def _judged(value: Any, name: str) -> tuple[Link, Callable[..., Any] | None]:
+    """The link, and the plain type's method if that decides: not for what the test has made."""
+    link = link_of(value)
+    assert link is not None
+    method = getattr(link.base, name, None) if link.base and not link.made else None
+    return link, method
+
+
+def forwarded(name: str) -> Callable[..., Any]:
+    """A method whose answer can be believed, as it has learned nothing of what the test expects."""
+
+    def special(self: Any, *arguments: Any) -> Any:
+        return ask(self, "special", name, *arguments)
+
+    return special
+
+
+def _measured(name: str) -> Callable[..., Any]:
+    """Unary operators, and conversions to numbers."""
+    words = name in ("__len__", "__bool__")
+
+    def special(self: Any, *arguments: Any) -> Any:
+        link, method = _judged(self, name)
+        if method:
+            return method(plain_value(self, link), *arguments)
+        answer = link.peer.ask("special", self, name, *arguments)
+        doubtful = link.informed or (words and not link.made)
+        if doubtful and link_of(answer) is None and not _counted(self, name, answer):
+            link.peer.doubt = link.peer.doubt or name
+        return answer
+
+    return special
+
+
+def _counted(value: Any, name: str, length: Any) -> bool:
+    """Whether there are as many items. `list` asks for a length, too, and takes the items."""
+    known = name == "__len__" and isinstance(value, Iterable)
+    return known and length == ask(value, "count", length + 1)
+
+
+def _combined(name: str) -> Callable[..., Any]:
+    """Binary operators. What comes of two objects of the program is its own affair."""
+
+    def special(self: Any, *others: Any) -> Any:
+        link, method = _judged(self, name)
+        ours = link_of(others[0]) is None
+        if ours and method:
+            return method(plain_value(self, link), *others)
+        answer = link.peer.ask("special", self, name, *others)
+        if ours and answer is not NotImplemented:
+            result = link_of(answer)
+            if result and link.made and result.base not in _NUMBERS:
+                result.informed = True
+            else:
+                link.peer.doubt = link.peer.doubt or name
+        return answer
+
+    return special
+
+
+def _ordered(name: str) -> Callable[..., Any]:
+    def special(self: Any, other: Any) -> Any:
+        link, method = _judged(self, name)
+        ours = link_of(other) is None
+        if ours and method:
+            return method(plain_value(self, link), other)
+        answer = link.peer.ask("special", self, name, other)
+        if ours and answer is not False and answer is not NotImplemented:
+            link.peer.doubt = link.peer.doubt or name
+        return answer
+
+    return special
+
+
+def _equal(self: Any, other: Any) -> Any:
+    link = link_of(self)
+    assert link is not None
+    if link_of(other) is None:
+        if link.base:
+            return link.base.__eq__(plain_value(self, link), other)
+        if not link.made:
+            return NotImplemented
+        answer = link.peer.ask("special", self, "__eq__", other)
+        believed = answer is False or answer is NotImplemented
+    else:
+        answer = link.peer.ask("special", self, "__eq__", other)
+        believed = answer is False or answer is NotImplemented or _same(self, other)
+    if not believed:
+        link.peer.doubt = link.peer.doubt or "__eq__"
+    return answer
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether the program may say that its two objects are equal: they hold the same, or the test
+    has made both, and they do not equal everything."""
+    first, second = link_of(one), link_of(other)
+    assert first is not None
+    assert second is not None
+    peer = first.peer
+    if first.number == second.number or peer.state(one) == peer.state(other):
+        return True
+    return first.made and second.made and peer.ask("same to all", one, "__eq__") is False
+
+
+def _unequal(self: Any, other: Any) -> Any:
+    link, method = _judged(self, "__ne__")
+    if link_of(other) is not None or link.made:
+        return link.peer.ask("special", self, "__ne__", other)
+    return method(plain_value(self, link), other) if method else NotImplemented
+
+
+def _contains(self: Any, value: Any) -> Any:
+    link, method = _judged(self, "__contains__")
+    if method:
+        return method(plain_value(self, link), value)
+    if not link.made and isinstance(self, Iterable):
+        return any(one is value or one == value for one in self)
+    answer = link.peer.ask("special", self, "__contains__", value)
+    if answer is not False and not (
+        link.made and link.peer.ask("same to all", self, "__contains__") is False
+    ):
+        link.peer.doubt = link.peer.doubt or "__contains__"
+    return answer
+
+
+def _call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+    return ask(self, "call", *arguments, **keywords)
+
+
+def _exit(self: Any, kind: Any, error: Any, trace: Any) -> bool:
+    """The program may not swallow what makes a test fail."""
+    if error is not None and not isinstance(error, Exception):
+        return False
+    swallowed = ask(self, "exit", error) is True
+    if error is None or isinstance(error, AssertionError):
+        return False
+    link = link_of(self)
+    if swallowed and link and not link.made:
+        link.peer.doubt = link.peer.doubt or "__exit__"
+    return swallowed
+
+
+def _await(self: Any) -> Iterator[Any]:
+    return ask(self, "run")
+    yield
+
+
+def send(self: Any, value: Any) -> Any:
+    """What is awaited is done at once, in the program."""
+    raise StopIteration(ask(self, "run"))
+
+
+def _awaiting(name: str) -> Callable[..., Any]:
+    run = "run next" if name == "__anext__" else "run"
+
+    async def special(self: Any, *arguments: Any) -> Any:
+        return ask(ask(self, "special", name, *arguments), run)
+
+    return special
+
+
+_BINARY = (
+    "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift",
+    "rshift", "and", "or", "xor",
+)  # fmt: skip
+_MEASURES = (
+    "len", "bool", "neg", "pos", "abs", "invert", "int", "float", "complex", "index", "round",
+    "trunc", "floor", "ceil",
+)  # fmt: skip
+_FORWARDED = (
+    "iter", "next", "getitem", "setitem", "delitem", "reversed", "hash", "str", "repr", "format",
+    "bytes", "enter", "aiter",
+)  # fmt: skip
+SPECIAL: dict[str, Callable[..., Any]] = {
+    **{f"__{name}__": forwarded(f"__{name}__") for name in _FORWARDED},
+    **{f"__{name}__": _measured(f"__{name}__") for name in _MEASURES},
+    **{f"__{p}{name}__": _combined(f"__{p}{name}__") for name in _BINARY for p in ("", "r", "i")},
+    **{f"__{name}__": _ordered(f"__{name}__") for name in ("lt", "le", "gt", "ge")},
+    **{f"__{name}__": _awaiting(f"__{name}__") for name in ("anext", "aenter", "aexit")},
+    "__eq__": _equal,
+    "__ne__": _unequal,
+    "__contains__": _contains,
+    "__call__": _call,
+    "__exit__": _exit,
+    "__await__": _await,
+}

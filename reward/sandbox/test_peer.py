@@ -1,0 +1,220 @@
+"""The test's end of the socket: asks the program, and makes stand-ins for its objects."""
+
+import contextlib
+import importlib
+import json
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from reward.sandbox.peers import Channel, Peer, UnsendableError
+from reward.sandbox.special import SPECIAL, forwarded, send
+from reward.sandbox.stand_ins import Link, Remote, RemoteType, ask, attribute, link_of
+from reward.sandbox.values import IMMUTABLE, KINDS, base_of, encode_as
+
+_PROTOCOL = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""Exceptions that Python gives a meaning of its own: raised by a call, `map` would just end."""
+_ENDS = {"__next__": StopIteration, "run next": StopAsyncIteration}
+"""Those that belong to an operation: it has nothing more to give."""
+_SEND = ("send", "throw", "close")
+
+
+class ProgramError(Exception):
+    """An exception of the protocol that the program has raised."""
+
+
+class ProgramExit(BaseException):
+    """One that does not derive from Exception."""
+
+
+class TestPeer(Peer):
+    """The test's end. It sends `{"function": [number, name]}`, `{"iterator": number}` and
+    `{"namedtuple": [name, fields, values]}`; other objects of its own it cannot send."""
+
+    __test__ = False
+
+    def __init__(self, channel: Channel, expected: set[str]) -> None:
+        super().__init__(channel)
+        self.asked = 0
+        self.doubt = ""
+        self.failure: BaseException | None = None
+        """An assertion that has failed in a function that the program called."""
+        self.unsendable = ""
+        """What the test has tried to pass, and could not."""
+        self._expected = expected
+        self._classes: dict[int, RemoteType] = {}
+
+    def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
+        """See Asks."""
+        self.asked += 1
+        names = {name: self.encode(value) for name, value in keywords.items()}
+        raw = [self.encode(value) for value in arguments]
+        return self.request([operation, raw, names], [*arguments, *keywords.values()])
+
+    def state(self, value: Any) -> Any:
+        """See Asks."""
+        try:
+            return self.decode(json.loads(self.ask("state", value)))
+        except Exception:
+            return object()
+
+    def perform(self, kind: str, *target: Any) -> Callable[..., Any]:
+        """See Peer. Only what this side has passed, and only to be called."""
+        (number,) = target
+        return self._exported[number]
+
+    def raised(self, error: BaseException, message: list[Any]) -> BaseException:
+        """See Peer. An exception of the protocol becomes an error of the program, unless it
+        belongs to the operation, or the test catches it."""
+        operation, arguments = message[0], message[1]
+        ends = _ENDS.get(arguments[1] if operation == "special" else operation)
+        if not issubclass(type(error), BaseException):
+            return ProgramError("raised what is no exception")
+        # By Python's own classes: the program may name one of its own as it likes.
+        names = {kind.__name__ for kind in _PROTOCOL if isinstance(error, kind)}
+        if not names or names & self._expected:
+            return error
+        if ends and isinstance(error, ends):
+            return error
+        kind = ProgramError if isinstance(error, Exception) else ProgramExit
+        return kind(f"{type(error).__name__}: {error}")
+
+    def failed(self, error: BaseException) -> None:
+        """See Peer."""
+        if isinstance(error, AssertionError):
+            self.failure = error
+
+    def encode_own(self, value: Any) -> Any:
+        """See Peer."""
+        link = link_of(value)
+        if link is not None:
+            return {"yours": link.number}
+        if isinstance(value, BaseException):
+            return self.encode_error(value)
+        kind = type(value)
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return {"namedtuple": [kind.__name__, kind._fields, [self.encode(v) for v in value]]}
+        base = base_of(kind)
+        if base:
+            return encode_as(base, self.encode, value)
+        if kind.__module__ == "numpy" and hasattr(value, "tolist"):
+            return self.encode(value.tolist())
+        if callable(value):
+            return {"function": [self.export(value), getattr(value, "__name__", "function")]}
+        if isinstance(value, Iterator) and not hasattr(value, "read"):
+            return {"iterator": self.export(_Taking(value))}
+        self.unsendable = f"a test cannot pass {kind.__name__} to the program"
+        raise UnsendableError(self.unsendable)
+
+    def encode_error(self, error: BaseException) -> Any:
+        """See Peer."""
+        link = link_of(error)
+        return super().encode_error(error) if link is None else {"yours": link.number}
+
+    def error_number(self, error: BaseException) -> int | None:
+        """See Peer."""
+        return self.export(error)
+
+    def decode_array(self, content: Any) -> Any:
+        """An array of numpy's."""
+        kind, values = content
+        return importlib.import_module("numpy").array(self.decode(values), kind)
+
+    def decode_class(self, number: int) -> RemoteType:
+        """The stand-in for a class."""
+        if number not in self._classes:
+            wanted = [*SPECIAL]
+            about = self.request(["describe", [{"yours": number}, wanted], {}], [None, wanted])
+            self._classes[number] = self._made(number, about)
+        return self._classes[number]
+
+    def _made(self, number: int, about: dict[str, Any]) -> RemoteType:
+        base: Any = about["base"] if isinstance(about["base"], type) else None
+        names = {name: SPECIAL[name] for name in about["methods"] if name in SPECIAL}
+        space: dict[str, Any] = {"_link": Link(self, number, base), **names}
+        name = str(about["name"])
+        looks = KINDS.get(name) or (base if base not in IMMUTABLE else None)
+        if looks:
+            space.update(__class__=property(lambda _: looks), __doc__=attribute("__doc__"))
+        if looks is types.CoroutineType:
+            space.update(send=send, throw=forwarded("throw"), close=lambda self: None)
+        elif looks in (types.GeneratorType, types.AsyncGeneratorType):
+            space.update({each: method(each) for each in _SEND})
+        if base in IMMUTABLE:
+            space["__hash__"] = base.__hash__
+            space.update({each: hiding(each) for each in about["hides"] if each[0] != "_"})
+        kept = [one for one in about["bases"] if _kept(one)]
+        try:
+            return RemoteType(name, (*kept, *([] if _remote(kept) else [Remote])), space)
+        except TypeError:
+            return RemoteType(name, (Remote,), space)
+
+    def decode_mine(self, content: Any) -> Any:
+        """The stand-in for an object."""
+        number, kind, plain = content
+        if number not in self._stand_ins:
+            made = self.decode_class(kind)
+            link = made._link
+            assert link is not None
+            found: Any
+            if issubclass(made, BaseException):
+                found = _exception(made, [self.decode(value) for value in plain])
+            elif link.base in IMMUTABLE:
+                found = link.base.__new__(made, self.decode(plain))
+            else:
+                found = object.__new__(made)
+            object.__setattr__(found, "_Remote__link", Link(self, number, link.base))
+            self.learn(number, found)
+        return self._stand_ins[number]
+
+
+def _exception(made: type[BaseException], arguments: list[Any]) -> BaseException:
+    error = made.__new__(made, *arguments)
+    known = next(base for base in made.__mro__ if not isinstance(base, RemoteType))
+    with contextlib.suppress(TypeError):
+        # Sets what the built-in type keeps apart, as `value` of StopIteration.
+        known.__init__(error, *arguments)  # type: ignore[misc]
+    return error
+
+
+class _Taking:
+    """Takes from an iterator; an empty list at its end."""
+
+    def __init__(self, values: Iterator[Any]) -> None:
+        self._values = values
+
+    def __call__(self) -> list[Any]:
+        for value in self._values:
+            return [value]
+        return []
+
+
+def method(name: str) -> Callable[..., Any]:
+    def method(self: Any, *arguments: Any) -> Any:
+        return ask(self, "getattr", name)(*arguments)
+
+    return method
+
+
+def _kept(base: Any) -> bool:
+    """Whether a base of the program's class is one here, too."""
+    if isinstance(base, RemoteType):
+        return True
+    return isinstance(base, type) and (base in IMMUTABLE or issubclass(base, BaseException))
+
+
+def _remote(bases: list[type]) -> bool:
+    return any(isinstance(base, RemoteType) for base in bases)
+
+
+def hiding(name: str) -> property:
+    """What a subclass of a plain type has in place of a method: a field, but no other method."""
+
+    def hiding(self: Any) -> Any:
+        link = link_of(self)
+        assert link is not None
+        found = ask(self, "getattr", name)
+        plain = link.made or (link_of(found) is None and not callable(found))
+        return found if plain else getattr(link.base, name).__get__(self)
+
+    return property(hiding)
