@@ -86,7 +86,7 @@ def _request(verifier: AnyVerifier, params: Any, item: ScoreItem) -> Request | C
     item.id.encode()
     wire = Item(item.verifier, item.prompt, item.completion, item.answer, item.params, item.columns)
     if isinstance(verifier, Verifier):
-        return request_for(wire, params, verifier.slow)
+        return request_for(wire, params, verifier)
     # Text that is no Unicode cannot be sent to anybody either.
     pack_item(wire)
     return Call(verifier, wire, params)

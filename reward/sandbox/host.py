@@ -20,8 +20,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reward.sandbox import cgroup
 from reward.sandbox.jail import HOME
-from reward.sandbox.limits import Limits
+from reward.sandbox.limits import PAUSE, RESUME, WITHOUT_CGROUP, Limits
+from reward.sandbox.usage import Usage, own_delay
 
 ROOT = Path(__file__).resolve().parents[2]
 _BOOT = (
@@ -29,11 +31,13 @@ _BOOT = (
     "from reward.sandbox.zygote import main; del sys.path[0]; main()"
 )
 _TICK = 0.02
-"""Seconds between two looks at the memory of a program."""
+"""Seconds between two looks at what a program uses."""
+_WINDOW = 2.0
+"""Seconds. A program waits for a CPU at most that long at a stretch, or the rest counts as its own
+time: several threads that wait at once must not add up."""
 _PATIENCE = 20.0
 """Seconds for what takes milliseconds; then the system is to blame, and no answer."""
 _MAX_MESSAGE = 1 << 16
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class SandboxError(Exception):
@@ -60,13 +64,16 @@ class Ending(NamedTuple):
     """How a program ended."""
 
     limit: str
-    """`time_limit`, `memory_limit`, `output_limit`, `process_limit`, or empty."""
+    """`time_limit`, `memory_limit`, `output_limit`, `process_limit`, or empty. `starved`: it was
+    still within its time, but got so little CPU time that nobody waits longer."""
     code: int | None
     """Exit code, or minus the signal; None where we ended it."""
     output: bytes
     errors: bytes
     outcome: bytes
     """What a test has said; see `reward.sandbox.program`."""
+    waited: float = 0.0
+    """Seconds of the run in which a process waited for a CPU."""
 
 
 class Sandbox:
@@ -77,8 +84,12 @@ class Sandbox:
         self._options = options
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(_PATIENCE)
+        self._cgroup = cgroup.delegated()
+        if self._cgroup is not None:
+            cgroup.remove_left_behind(self._cgroup)
         python = options.python or getattr(sys, "_base_executable", sys.executable)
-        arguments = [str(ROOT), str(theirs.fileno()), "yes" if options.isolated else "no"]
+        setup = {"isolated": options.isolated, "counted": self._cgroup is not None}
+        arguments = [str(ROOT), str(theirs.fileno()), json.dumps(setup)]
         with theirs:
             try:
                 self._zygote = subprocess.Popen(
@@ -87,6 +98,9 @@ class Sandbox:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     cwd="/",
+                    # The kernel shares CPU time between sessions: however many processes a program
+                    # has, its worker gets as much, and other workers' programs do.
+                    start_new_session=True,
                     # The order of sets must not decide a test.
                     env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
                 )
@@ -105,7 +119,8 @@ class Sandbox:
         """What stands between programs and the host, for people."""
         walls = ["namespaces of their own"] if self._options.isolated else ["NO isolation"]
         walls += ["a filter of system calls"] if self.filtered else []
-        return f"programs run with {' and '.join(walls)}"
+        walls += ["a cgroup for each"] if self._cgroup is not None else []
+        return f"programs run with {', '.join(walls)}"
 
     def close(self) -> None:
         """End the zygote, and with it all programs."""
@@ -130,12 +145,12 @@ class Sandbox:
             finally:
                 for end in sockets:
                     end.close()
-            stopped = _watch(running, limits)
+            stopped, waited = _Watch(running, limits).until_the_end()
             for one in running:
                 one.end()
             if not all(one.wait(_PATIENCE) for one in running):
                 raise SandboxError("a program cannot be killed")
-            return [one.ending(stopped, limits) for one in running]
+            return [one.ending(stopped, limits)._replace(waited=waited) for one in running]
 
     @contextlib.contextmanager
     def _start(
@@ -154,11 +169,13 @@ class Sandbox:
                 "folder": folder,
                 "memory": limits.memory_bytes,
                 "file": limits.file_bytes,
-                "processes": limits.processes,
                 "seconds": max(1, -int(-limits.seconds // 1)),
             }
             if task.what["kind"] == "test":
                 fds.append(outcome)
+            group = self._new_group(stack, limits)
+            if group is not None:
+                fds.append(group.entrance)
             try:
                 socket.send_fds(self._control, [_json(order)], fds)
             except OSError as error:
@@ -166,9 +183,19 @@ class Sandbox:
             reply, (pidfd,) = self._receive()
             stack.callback(os.close, pidfd)
             files = (report, output, errors, outcome)
-            one = _Running(reply["pid"], pidfd, self._options.isolated, files)
+            one = _Running(reply["pid"], pidfd, self._options.isolated, files, group)
             stack.callback(one.end)
             yield one
+
+    def _new_group(self, stack: contextlib.ExitStack, limits: Limits) -> cgroup.ProgramGroup | None:
+        if self._cgroup is None:
+            return None
+        try:
+            group = cgroup.ProgramGroup(self._cgroup, limits)
+        except OSError as error:
+            raise SandboxError(f"no cgroup can be made: {error}") from None
+        stack.callback(group.close)
+        return group
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         try:
@@ -186,23 +213,49 @@ class Sandbox:
 class _Running:
     """One program, by the first process of its namespaces."""
 
-    def __init__(self, pid: int, pidfd: int, isolated: bool, files: Sequence[int]) -> None:
+    def __init__(
+        self,
+        pid: int,
+        pidfd: int,
+        isolated: bool,
+        files: Sequence[int],
+        group: cgroup.ProgramGroup | None,
+    ) -> None:
         self.pidfd = pidfd
-        self._pid = pid
+        self._isolated = isolated
+        self._usage = Usage(pid, isolated=isolated)
+        self._group = group
         # Namespaces end with their first process; without them, that one has to clean up.
         self._signal = signal.SIGKILL if isolated else signal.SIGTERM
         self._files = files
 
+    def look(self) -> float:
+        """See what its processes use. Returns how long they have waited for a CPU since the last
+        look, in seconds."""
+        return self._usage.read()
+
     def exceeded(self, limits: Limits) -> str:
-        """Which limit its processes exceed together, or an empty string."""
-        pids = list(_descendants(self._pid))
-        if len(pids) > limits.processes:
+        """Which limit its processes exceed together, as of the last look, or an empty string."""
+        seconds = self._usage.seconds if self._group is None else self._group.seconds
+        if seconds >= limits.seconds:
+            return "time_limit"
+        if self._group is not None:
+            return "memory_limit" if self._group.out_of_memory else ""
+        if len(self._usage.processes) > WITHOUT_CGROUP.processes:
             return "process_limit"
-        # Processes are read one after the other: the share of one that ends meanwhile falls to
-        # those that are read after it, and counts twice. So what is over is looked at again.
-        most = limits.memory_bytes
-        over = _over(pids, most) and _over(list(_descendants(self._pid)), most)
-        return "memory_limit" if over else ""
+        if not self._usage.may_hold_more_than(limits.memory_bytes):
+            return ""
+        self._have_first(PAUSE)
+        if self._usage.holds_more_than(limits.memory_bytes):
+            return "memory_limit"
+        self._have_first(RESUME)
+        return ""
+
+    def _have_first(self, number: signal.Signals) -> None:
+        """Have the first process stop or continue all others: they take no memory meanwhile."""
+        if self._isolated:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, number)
 
     def end(self) -> None:
         """Have all its processes killed."""
@@ -227,7 +280,9 @@ class _Running:
             raise SandboxError(told["problem"])
         code = os.waitstatus_to_exitcode(told["status"])
         limit = stopped
-        if code == -signal.SIGXCPU or told["seconds"] >= limits.seconds:
+        if self._group is not None and self._group.out_of_memory:
+            limit = "memory_limit"
+        elif code == -signal.SIGXCPU or told["seconds"] >= limits.seconds:
             limit = "time_limit"
         elif max(len(output), len(errors)) >= limits.file_bytes:
             limit = "output_limit"
@@ -236,45 +291,40 @@ class _Running:
         return Ending(limit, code, output, errors, outcome)
 
 
-def _watch(running: Sequence[_Running], limits: Limits) -> str:
-    """Wait until the first has ended, or a limit is reached; that limit, or an empty string."""
-    deadline = time.monotonic() + limits.wall_seconds
-    while not running[0].wait(min(_TICK, max(0.0, deadline - time.monotonic()))):
-        if time.monotonic() >= deadline:
-            return "time_limit"
-        for one in running:
-            if exceeded := one.exceeded(limits):
+class _Watch:
+    """Looks after programs that run side by side."""
+
+    def __init__(self, running: Sequence[_Running], limits: Limits) -> None:
+        self._running = running
+        self._limits = limits
+        self._waited = 0.0
+
+    def until_the_end(self) -> tuple[str, float]:
+        """Wait until the first has ended, or a limit is reached: that limit, or an empty string,
+        and the seconds that they have waited for a CPU."""
+        began = before = time.monotonic()
+        delayed, unclaimed = own_delay(), 0.0
+        while True:
+            own = self._limits.wall_seconds + self._waited
+            left = began + min(own, self._limits.latest_seconds) - time.monotonic()
+            if self._running[0].wait(min(_TICK, max(0.0, left))):
+                return "", self._waited
+            now, until_now = time.monotonic(), own_delay()
+            unclaimed = min(_WINDOW, unclaimed + now - before)
+            delays = sum(one.look() for one in self._running) + until_now - delayed
+            self._waited += min(delays, unclaimed)
+            unclaimed -= min(delays, unclaimed)
+            before, delayed = now, until_now
+            if limit := self._limit(now - began):
+                return limit, self._waited
+
+    def _limit(self, elapsed: float) -> str:
+        for one in self._running:
+            if exceeded := one.exceeded(self._limits):
                 return exceeded
-    return ""
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
-                yield int(child)
-                yield from _descendants(int(child))
-
-
-def _over(pids: Sequence[int], most: int) -> bool:
-    """Whether these processes have more than `most` bytes together. Pages that they share count
-    once; finding out which takes long."""
-    return sum(map(_resident, pids)) > most and sum(map(_proportional, pids)) > most
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-    except (OSError, IndexError):
-        return 0
-
-
-def _proportional(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return _resident(pid)
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+        if elapsed - self._waited >= self._limits.wall_seconds:
+            return "time_limit"
+        return "starved" if elapsed >= self._limits.latest_seconds else ""
 
 
 def _file(stack: contextlib.ExitStack, content: bytes) -> int:

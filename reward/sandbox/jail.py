@@ -14,7 +14,8 @@ NOBODY = 65534
 HOME = "/tmp"
 """The one place where a program may write."""
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache")
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICES = ("null", "full", "random", "urandom")
+"""Not `zero`: a shared mapping of that is memory that belongs to no process."""
 
 
 def enter_namespaces() -> bool:
@@ -106,7 +107,8 @@ def build_root() -> None:
 def mount_home(size: int) -> None:
     """Give this process's mount namespace an empty folder of its own for files."""
     options = f"size={size},nr_inodes=4096,mode=0777"
-    linux.mount("tmpfs", HOME, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+    flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    linux.mount("tmpfs", HOME, "tmpfs", flags, options)
 
 
 def _mount_empty(target: str) -> None:

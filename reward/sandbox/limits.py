@@ -1,33 +1,52 @@
-"""Where the memory, time, processes and files of a program under test are limited.
+"""What a program may use, and the limits that the kernel sets on each of its processes.
 
-`limit_process` has the kernel limit each process of a program. `host` watches what all of them use
-together, and the wall clock; the size of the folder in memory limits all of a program's files.
-Imports only the standard library: it runs in the sandbox too.
+`cgroup` has the kernel limit all processes of a program together, where the service may make
+cgroups. Elsewhere a program gets fewer processes and descriptors, and `host` measures what they use
+together. The size of the folder in memory limits all of a program's files. Imports only the
+standard library: it runs in the sandbox too.
 """
 
 import resource
+import signal
 from typing import NamedTuple
 
-FILES = 256
-"""Descriptors that a program may have open."""
 HOME_BYTES = 64 << 20
 """All files of a program together."""
+
+PAUSE, RESUME = signal.SIGUSR1, signal.SIGUSR2
+"""Have a program's first process stop all others, and continue them."""
+
+
+class Numbers(NamedTuple):
+    """How many a program may have."""
+
+    processes: int
+    """Threads count as processes do."""
+    files: int
+    """Open descriptors of each process. A socket or pipe holds up to 208 KiB."""
+
+
+WITH_CGROUP = Numbers(processes=32, files=256)
+WITHOUT_CGROUP = Numbers(processes=16, files=64)
+"""They bound what no limit counts: so many times the memory of one process, and the buffers."""
 
 
 class Limits(NamedTuple):
     """What a program, with all its processes, may use."""
 
     seconds: float
-    """CPU time of each process, and of those that it has waited for."""
+    """CPU time of all its processes together."""
     wall_seconds: float
+    """Time by the clock, without what it waits for a CPU."""
     memory_bytes: int
-    processes: int = 32
     file_bytes: int = 16 << 20
     """The largest file, and so the most output."""
+    latest_seconds: float = 3600.0
+    """Time by the clock, whatever it waits for."""
 
 
-def limit_process(memory: int, file: int, processes: int, seconds: int) -> None:
-    """Limit this process and each that it starts: bytes, bytes, number, seconds of CPU time.
+def limit_process(memory: int, file: int, seconds: int, numbers: Numbers) -> None:
+    """Limit this process and each that it starts: bytes, bytes, seconds of CPU time, numbers.
 
     Raises ValueError for more memory than the worker itself may have.
     """
@@ -37,8 +56,8 @@ def limit_process(memory: int, file: int, processes: int, seconds: int) -> None:
     for limit, soft, hard in (
         (resource.RLIMIT_AS, memory, memory),
         (resource.RLIMIT_FSIZE, file, file),
-        (resource.RLIMIT_NPROC, processes, processes),
-        (resource.RLIMIT_NOFILE, FILES, FILES),
+        (resource.RLIMIT_NPROC, numbers.processes, numbers.processes),
+        (resource.RLIMIT_NOFILE, numbers.files, numbers.files),
         (resource.RLIMIT_CORE, 0, 0),
         # A signal that programs can ignore, and a second later one that they cannot.
         (resource.RLIMIT_CPU, seconds, seconds + 1),

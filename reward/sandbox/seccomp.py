@@ -1,38 +1,111 @@
-"""The system-call filter of the sandbox, built by the system's libseccomp.
+"""The system calls that a program may use, as a filter built by the system's libseccomp.
 
-A layer beside the namespaces, not instead of them: it makes the kernel that a program can reach
-smaller, and closes ways to memory that no limit counts.
+An allow-list: it makes the kernel that a program can reach smaller, and closes ways to memory and
+CPU time that no limit counts. A call that is not listed fails with ENOSYS, as on a kernel that has
+no such call, so that C libraries take another way. The namespaces hold without it.
 """
 
-import contextlib
 import ctypes
+import errno
 import os
 
-from reward.sandbox.linux import CLONE_NEWUSER
-
 _AF_UNIX = 1
+_SOCK_STREAM, _SOCK_TYPES = 1, 0xF
+# clone(2): CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
+_NEW_NAMESPACES = 0x7E020000
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_LOCKED, _MAP_POPULATE = 0x01, 0x20, 0x2000, 0x8000
+_MAP_HUGETLB = 0x40000
+# Below this are the commands of POSIX, above it those of Linux: leases, sizes of pipes, seals.
+_F_LINUX, _F_DUPFD_CLOEXEC, _F_GETPIPE_SZ = 1024, 1030, 1032
+# TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: what Python asks of any file.
+_IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+# PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_NAME, PR_GET_NAME, PR_SET_VMA (names of mappings).
+_PRCTLS = (1, 2, 15, 16, 0x53564D41)
+# SO_REUSEADDR, SO_LINGER, SO_PASSCRED, SO_RCVTIMEO, SO_SNDTIMEO: all but the sizes of buffers.
+_SOCKET_OPTIONS = (2, 13, 16, 20, 21)
+
+_MEMORY = (
+    "brk", "madvise", "membarrier", "mincore", "mprotect", "mremap", "msync", "munmap",
+    "pkey_alloc", "pkey_free", "pkey_mprotect",
+)  # fmt: skip
+_FILES = (
+    "access", "chdir", "chmod", "chown", "close", "close_range", "copy_file_range", "creat", "dup",
+    "dup2", "dup3", "faccessat", "faccessat2", "fadvise64", "fallocate", "fchdir", "fchmod",
+    "fchmodat", "fchmodat2", "fchown", "fchownat", "fdatasync", "fgetxattr", "flistxattr", "flock",
+    "fstat", "fstatfs", "fsync", "ftruncate", "futimesat", "getcwd", "getdents", "getdents64",
+    "getxattr", "lchown", "lgetxattr", "link", "linkat", "listxattr", "llistxattr", "lseek",
+    "lstat", "mkdir", "mkdirat", "mknod", "mknodat", "newfstatat", "open", "openat", "openat2",
+    "pread64", "preadv", "preadv2", "pwrite64", "pwritev", "pwritev2", "read", "readlink",
+    "readlinkat", "readv", "rename", "renameat", "renameat2", "rmdir", "sendfile", "stat", "statfs",
+    "statx", "symlink", "symlinkat", "truncate", "umask", "unlink", "unlinkat", "utime",
+    "utimensat", "utimes", "write", "writev",
+)  # fmt: skip
+_WAITING = (
+    "epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_pwait2", "epoll_wait",
+    "eventfd", "eventfd2", "pipe", "pipe2", "poll", "ppoll", "pselect6", "select", "signalfd",
+    "signalfd4", "timerfd_create", "timerfd_gettime", "timerfd_settime",
+)  # fmt: skip
+_PROCESSES = (
+    "arch_prctl", "capget", "exit", "exit_group", "fork", "futex", "futex_requeue", "futex_wait",
+    "futex_waitv", "futex_wake", "get_robust_list", "getcpu", "getegid", "geteuid", "getgid",
+    "getgroups", "getpgid", "getpgrp", "getpid", "getppid", "getpriority", "getresgid", "getresuid",
+    "getrlimit", "getrusage", "getsid", "gettid", "getuid", "kill", "pause", "pidfd_open",
+    "pidfd_send_signal", "prlimit64", "restart_syscall", "rseq", "rt_sigaction", "rt_sigpending",
+    "rt_sigprocmask", "rt_sigqueueinfo", "rt_sigreturn", "rt_sigsuspend", "rt_sigtimedwait",
+    "sched_get_priority_max", "sched_get_priority_min", "sched_getaffinity", "sched_getattr",
+    "sched_getparam", "sched_getscheduler", "sched_rr_get_interval", "sched_yield",
+    "set_robust_list", "set_tid_address", "setpgid", "setrlimit", "sigaltstack", "tgkill", "times",
+    "tkill", "vfork", "wait4", "waitid",
+)  # fmt: skip
+_CLOCKS = (
+    "alarm", "clock_getres", "clock_gettime", "clock_nanosleep", "getitimer", "getrandom",
+    "gettimeofday", "nanosleep", "setitimer", "sysinfo", "time", "timer_create", "timer_delete",
+    "timer_getoverrun", "timer_gettime", "timer_settime", "uname",
+)  # fmt: skip
+_LOCAL_SOCKETS = (
+    "accept", "accept4", "bind", "connect", "getpeername", "getsockname", "getsockopt", "recvfrom",
+    "recvmmsg", "recvmsg", "sendmmsg", "sendmsg", "sendto", "shutdown",
+)  # fmt: skip
+# A session of its own would give a child as much CPU time as all other processes of its worker.
+_NOT_PERMITTED = ("setsid", "sched_setaffinity", "setpriority")
+
+
+class _Compare(ctypes.Structure):
+    _fields_ = [
+        ("argument", ctypes.c_uint),
+        ("operator", ctypes.c_int),
+        ("first", ctypes.c_uint64),
+        ("second", ctypes.c_uint64),
+    ]
+
+
+def equal(argument: int, value: int) -> _Compare:
+    """Whether that argument of a call is `value`."""
+    return _Compare(argument, 4, value, 0)
+
+
+def unequal(argument: int, value: int) -> _Compare:
+    """Whether that argument of a call is not `value`."""
+    return _Compare(argument, 1, value, 0)
+
+
+def below(argument: int, value: int) -> _Compare:
+    """Whether that argument of a call is less than `value`."""
+    return _Compare(argument, 2, value, 0)
+
+
+def masked(argument: int, mask: int, value: int) -> _Compare:
+    """Whether the bits `mask` of that argument are those of `value`."""
+    return _Compare(argument, 7, mask, value)
 
 
 class Filter:
-    """A seccomp filter that refuses system calls with EPERM, built by libseccomp.
+    """A seccomp filter, built by libseccomp. Raises OSError where that is not installed."""
 
-    Raises OSError where the library is not installed.
-    """
-
-    _EPERM = 0x00050000 | 1
-    _ENOSYS = 0x00050000 | 38
     _ALLOW = 0x7FFF0000
-    _NOT_EQUAL, _MASKED_EQUAL = 1, 7
+    _ERRNO = 0x00050000
 
-    class _Compare(ctypes.Structure):
-        _fields_ = [
-            ("argument", ctypes.c_uint),
-            ("operator", ctypes.c_int),
-            ("first", ctypes.c_uint64),
-            ("second", ctypes.c_uint64),
-        ]
-
-    def __init__(self) -> None:
+    def __init__(self, default: int = _ALLOW) -> None:
         library = ctypes.PyDLL("libseccomp.so.2")
         library.seccomp_init.restype = ctypes.c_void_p
         library.seccomp_load.argtypes = [ctypes.c_void_p]
@@ -40,31 +113,29 @@ class Filter:
             ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p,
         ]  # fmt: skip
         self._library = library
-        self._filter = library.seccomp_init(self._ALLOW)
+        self._filter = library.seccomp_init(default)
 
-    def refuse(self, *calls: str) -> None:
-        """Refuse these calls."""
+    @classmethod
+    def of_nothing(cls) -> "Filter":
+        """A filter that hides all calls."""
+        return cls(cls._ERRNO | errno.ENOSYS)
+
+    def allow(self, *calls: str, when: tuple[_Compare, ...] = ()) -> None:
+        """Allow these calls if all comparisons hold."""
         for call in calls:
-            self._add(call, self._EPERM)
+            self._add(call, self._ALLOW, *when)
 
-    def hide(self, call: str) -> None:
-        """Have `call` fail as on a kernel that has no such call: callers have another way."""
-        self._add(call, self._ENOSYS)
+    def refuse(self, *calls: str, when: tuple[_Compare, ...] = ()) -> None:
+        """Have these calls fail with EPERM if all comparisons hold."""
+        for call in calls:
+            self._add(call, self._ERRNO | errno.EPERM, *when)
 
-    def refuse_flag(self, call: str, argument: int, flag: int) -> None:
-        """Refuse `call` where an argument has that bit set."""
-        self._add(call, self._EPERM, self._Compare(argument, self._MASKED_EQUAL, flag, flag))
-
-    def refuse_unless(self, call: str, argument: int, value: int) -> None:
-        """Refuse `call` where an argument has another value."""
-        self._add(call, self._EPERM, self._Compare(argument, self._NOT_EQUAL, value, 0))
-
-    def _add(self, call: str, action: int, *compared: "Filter._Compare") -> None:
+    def _add(self, call: str, action: int, *compared: _Compare) -> None:
         number = self._library.seccomp_syscall_resolve_name(call.encode())
         # What this library or machine has not got; negative numbers are its own pseudo calls.
         if number < 0:
             return
-        array = (self._Compare * len(compared))(*compared)
+        array = (_Compare * len(compared))(*compared)
         result = self._library.seccomp_rule_add_array(
             self._filter, action, number, len(compared), array
         )
@@ -78,30 +149,42 @@ class Filter:
             raise OSError(-result, f"seccomp_load: {os.strerror(-result)}")
 
 
-def harmless() -> Filter | None:
-    """What a program gets: no sockets but local ones, and none of the calls that reach deep into
-    the kernel. None where libseccomp is not installed."""
-    found = None
-    with contextlib.suppress(OSError):
-        found = Filter()
-    if found is None:
+def for_programs(*, counted: bool, isolated: bool) -> Filter | None:
+    """What a program may call. None where libseccomp is not installed.
+
+    `counted`: a cgroup limits all memory of the program, so that it may also have memory which
+    belongs to no process: shared mappings, and the buffers of sockets that nobody reads.
+    """
+    try:
+        found = Filter.of_nothing()
+    except OSError:
         return None
-    # glibc falls back to clone, whose flags a filter can see.
-    found.hide("clone3")
-    found.refuse_flag("clone", 0, CLONE_NEWUSER)
-    # asyncio and multiprocessing need local ones.
-    found.refuse_unless("socket", 0, _AF_UNIX)
-    found.refuse(
-        "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree",
-        "fsopen", "fsmount", "fsconfig", "fspick", "mount_setattr", "name_to_handle_at",
-        "open_by_handle_at", "ptrace", "process_vm_readv", "process_vm_writev", "kcmp",
-        "pidfd_getfd", "process_madvise", "bpf", "perf_event_open", "userfaultfd",
-        "io_uring_setup", "io_uring_enter", "io_uring_register", "keyctl", "add_key",
-        "request_key", "kexec_load", "kexec_file_load", "init_module", "finit_module",
-        "delete_module", "reboot", "swapon", "swapoff", "quotactl", "acct", "syslog",
-        "settimeofday", "clock_settime", "adjtimex", "clock_adjtime", "lookup_dcookie",
-        "fanotify_init", "mbind", "migrate_pages", "move_pages", "set_mempolicy",
-        # Memory that no limit counts.
-        "memfd_create", "memfd_secret", "shmget", "msgget", "semget", "mq_open",
-    )  # fmt: skip
+    found.allow(*_MEMORY, *_FILES, *_WAITING, *_PROCESSES, *_CLOCKS, *_LOCAL_SOCKETS)
+    found.refuse(*_NOT_PERMITTED)
+    # Without isolation, the host's programs are there to be started.
+    (found.refuse if isolated else found.allow)("execve", "execveat")
+    found.allow("clone", when=(masked(0, _NEW_NAMESPACES, 0),))
+    found.refuse("socket", "socketpair", when=(unequal(0, _AF_UNIX),))
+    kind = () if counted else (masked(1, _SOCK_TYPES, _SOCK_STREAM),)
+    found.allow("socket", "socketpair", when=(equal(0, _AF_UNIX), *kind))
+    # Pages of MAP_HUGETLB are in no limit on memory. Without a cgroup, MAP_POPULATE and MAP_LOCKED
+    # would take memory faster than it is measured, and a shared mapping without a file outlives
+    # its process.
+    refused = _MAP_HUGETLB | (0 if counted else _MAP_LOCKED | _MAP_POPULATE)
+    for kinds in (0, _MAP_SHARED, _MAP_ANONYMOUS):
+        mask = refused | _MAP_SHARED | _MAP_ANONYMOUS
+        found.allow("mmap", when=(masked(3, mask, kinds),))
+    if counted:
+        found.allow("listen")
+        shared = _MAP_SHARED | _MAP_ANONYMOUS
+        found.allow("mmap", when=(masked(3, refused | shared, shared),))
+    found.allow("fcntl", when=(below(1, _F_LINUX),))
+    for call, argument, values in (
+        ("fcntl", 1, (_F_DUPFD_CLOEXEC, _F_GETPIPE_SZ)),
+        ("ioctl", 1, _IOCTLS),
+        ("prctl", 0, _PRCTLS),
+        ("setsockopt", 2, _SOCKET_OPTIONS),
+    ):
+        for value in values:
+            found.allow(call, when=(equal(argument, value),))
     return found

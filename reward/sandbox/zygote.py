@@ -1,17 +1,20 @@
 """The parent of all sandboxed programs of one worker: enters the jail once, then forks.
 
-    python -c 'import …; main()' CONTROL_FD yes|no
+    python -c 'import …; main()' CONTROL_FD SETUP
 
 A fresh interpreter with an empty environment, so that what it hands down by forking holds nothing
 of the host's. Each program gets process, mount and IPC namespaces of its own, with a process of
-ours as their first: when that ends, the kernel ends all others. With `no` there are no namespaces.
-It holds no program's output, and judges nothing.
+ours as their first: when that ends, the kernel ends all others. SETUP is JSON: whether there are
+namespaces (`isolated`), and whether each program gets a cgroup (`counted`). It holds no program's
+output, and judges nothing.
 """
 
 import atexit
+import contextlib
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -20,9 +23,16 @@ import threading
 from typing import Any, NoReturn
 
 from reward.sandbox import jail, linux
-from reward.sandbox.limits import HOME_BYTES, limit_process
+from reward.sandbox.limits import (
+    HOME_BYTES,
+    PAUSE,
+    RESUME,
+    WITH_CGROUP,
+    WITHOUT_CGROUP,
+    limit_process,
+)
 from reward.sandbox.program import run
-from reward.sandbox.seccomp import harmless
+from reward.sandbox.seccomp import for_programs
 
 # What programs import most: here it is done once.
 IMPORTED = (
@@ -39,7 +49,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     try:
-        zygote = Zygote(control, namespaces=sys.argv[2] == "yes")
+        zygote = Zygote(control, **json.loads(sys.argv[2]))
     except OSError as error:
         control.sendall(json.dumps({"problem": error.strerror or str(error)}).encode())
         return
@@ -50,16 +60,17 @@ def main() -> None:
 class Zygote:
     """See the module."""
 
-    def __init__(self, control: socket.socket, *, namespaces: bool) -> None:
-        self.filter = harmless()
+    def __init__(self, control: socket.socket, *, isolated: bool, counted: bool) -> None:
+        self.filter = for_programs(counted=counted, isolated=isolated)
         self._control = control
-        self._namespaces = namespaces
+        self._isolated = isolated
+        self._counted = counted
         for name in IMPORTED:
             importlib.import_module(name)
         self._mapped = _mapped_bytes()
         self._self = os.pidfd_open(os.getpid())
         self._switch_user = False
-        if namespaces:
+        if isolated:
             self._switch_user = jail.enter_namespaces()
             jail.build_root()
         os.environ.clear()
@@ -79,7 +90,7 @@ class Zygote:
         flags = linux.CLONE_NEWPID | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
         passed: list[int] = []
         try:
-            pid = linux.clone(flags if self._namespaces else 0)
+            pid = linux.clone(flags if self._isolated else 0)
         except OSError as error:
             reply: dict[str, Any] = {"problem": error.strerror}
         else:
@@ -100,8 +111,10 @@ class Zygote:
                 os._exit(1)
             # A program of the same user must not trace this process.
             linux.prctl(linux.PR_SET_DUMPABLE, 0)
-            if self._namespaces:
+            if self._isolated:
                 jail.mount_home(HOME_BYTES)
+                signal.signal(PAUSE, lambda *_: _signal_all(signal.SIGSTOP))
+                signal.signal(RESUME, lambda *_: _signal_all(signal.SIGCONT))
             else:
                 # What the program leaves behind stays below this process, where it is found.
                 linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
@@ -113,7 +126,8 @@ class Zygote:
             # end only once that has been reported.
             ended = 0
             while ended != program:
-                ended, status, usage = os.wait4(-1, 0)
+                ended, status, _ = os.wait4(-1, 0)
+            usage = resource.getrusage(resource.RUSAGE_CHILDREN)
             _report(report, status=status, seconds=usage.ru_utime + usage.ru_stime)
         except SystemExit:
             # Told to end, by SIGTERM: without a report.
@@ -121,7 +135,7 @@ class Zygote:
         except BaseException as error:
             _report(report, problem=f"{type(error).__name__}: {error}")
         finally:
-            if not self._namespaces:
+            if not self._isolated:
                 _kill_children()
             os._exit(0)
 
@@ -129,7 +143,7 @@ class Zygote:
         """Nothing that happens here may come back to where it was forked."""
         code = 1
         try:
-            wanted = self._prepare(order, report, task, *fds)
+            wanted = self._prepare(order, report, task, list(fds))
             run(wanted)
             code = 0
         except SystemExit as error:
@@ -137,8 +151,12 @@ class Zygote:
         finally:
             _end(code)
 
-    def _prepare(self, order: dict[str, Any], report: int, task: int, *fds: int) -> dict[str, Any]:
+    def _prepare(
+        self, order: dict[str, Any], report: int, task: int, fds: list[int]
+    ) -> dict[str, Any]:
         try:
+            if self._counted:
+                os.write(fds.pop(), b"0")
             os.chdir(order["folder"])
             os.environ.update(HOME=order["folder"], TMPDIR=order["folder"])
             with open(task, "rb", closefd=False) as file:
@@ -159,13 +177,19 @@ class Zygote:
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         # The service counts this process's memory, which only a dumpable one shows to its owner.
         linux.prctl(linux.PR_SET_DUMPABLE, 1)
-        limit_process(
-            order["memory"] + self._mapped, order["file"], order["processes"], order["seconds"]
-        )
+        numbers = WITH_CGROUP if self._counted else WITHOUT_CGROUP
+        limit_process(order["memory"] + self._mapped, order["file"], order["seconds"], numbers)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, PAUSE, RESUME):
+            signal.signal(number, signal.SIG_DFL)
         if self.filter is not None:
             self.filter.load()
+
+
+def _signal_all(number: int) -> None:
+    """Signal all other processes, from the first one of a process namespace."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, number)
 
 
 def _kill_children() -> None:
@@ -197,9 +221,9 @@ def _reap() -> bool:
         return False
 
 
-def _place(fds: tuple[int, ...]) -> None:
+def _place(fds: list[int]) -> None:
     """Make `fds` the descriptors 0, 1, 2, …, and close all others."""
-    high = [os.dup2(fd, 100 + number) for number, fd in enumerate(fds)]
+    high = [os.dup2(fd, 32 + number) for number, fd in enumerate(fds)]
     for number, fd in enumerate(high):
         os.dup2(fd, number)
     os.closerange(len(fds), 1024)

@@ -119,6 +119,11 @@ class Verifier(ABC, Generic[P]):
     notice: str = ""
     """What the operator should know about its use on this machine, or why it cannot be used."""
 
+    def deadline(self, params: P) -> float:
+        """Seconds that one item may take until its process is killed. More than `timeout` for a
+        verifier that keeps to that itself, and does not count what it waits for a CPU."""
+        return params.timeout
+
     def probe(self) -> None:
         """Find out, in the service's process before it listens, whether it works on this machine;
         set `available` and `notice`."""

@@ -24,6 +24,7 @@ from reward.verifiers.base import (
     Verdict,
     Verifier,
     VerifierParams,
+    broken,
     failed,
 )
 from reward.verifiers.code_tests import Case, Suite, read_tests, with_body
@@ -34,6 +35,9 @@ _OPENING = re.compile(r"[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[\w+-]*)")
 _PYTHON = ("python", "python3", "py", "")
 # The part of an item's deadline for starting a sandbox and ending a program. Seconds.
 _MARGIN = 1.0
+_STARVED = 3
+"""So many times its `timeout` an item may take if it waits for a CPU. Then nobody knows whether its
+program is right."""
 
 
 class CodeParams(VerifierParams):
@@ -43,15 +47,17 @@ class CodeParams(VerifierParams):
         60.0,
         gt=0,
         le=3600,
-        description="Seconds (wall clock) for all tests of one item together. A test that comes "
-        "too late counts as failed: time_limit.",
+        description="Seconds (wall clock) for all tests of one item together, without what they "
+        "wait for a CPU. A test that comes too late counts as failed: time_limit. An item that "
+        "waits so much that it takes three times as long is an `error`, without reward.",
     )
     time_limit: float = Field(
         5.0,
         gt=0,
         le=600,
-        description="Seconds of CPU time that each process of one test may take; the test as a "
-        "whole may take twice that and a second by the clock.",
+        description="Seconds of CPU time that all processes of a program may take together in one "
+        "test; the test may take twice that and a second by the clock, without what it waits for "
+        "a CPU.",
     )
     memory_mb: int = Field(
         512, ge=16, description="Memory that the processes of one test may take together, in MiB."
@@ -68,6 +74,12 @@ class Result(NamedTuple):
 
     passed: bool
     detail: str = ""
+    waited: float = 0.0
+    """Seconds in which it waited for a CPU."""
+
+
+class StarvedError(Exception):
+    """The programs of an item got too little CPU time to be judged."""
 
 
 class CodeVerifier(Verifier[CodeParams]):
@@ -83,6 +95,10 @@ class CodeVerifier(Verifier[CodeParams]):
     def __init__(self, options: SandboxOptions | None = None) -> None:
         self._options = options or SandboxOptions()
         self._sandbox: Sandbox | None = None
+
+    def deadline(self, params: CodeParams) -> float:
+        """See Verifier.deadline."""
+        return _STARVED * params.timeout
 
     def probe(self) -> None:
         """See Verifier.probe."""
@@ -107,29 +123,35 @@ class CodeVerifier(Verifier[CodeParams]):
         source = find_program(item.completion, tests)
         if not source.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion holds no program")
-        deadline = time.monotonic() + max(params.timeout - _MARGIN, params.timeout / 2)
+        own = max(params.timeout - _MARGIN, params.timeout / 2)
+        began = time.monotonic()
+        latest = began + (_STARVED - 1) * params.timeout + own
         results: list[Result] = []
         for case in tests.cases:
-            results.append(self._test(source, tests, case, params, deadline - time.monotonic()))
+            now, waited = time.monotonic(), sum(result.waited for result in results)
+            limits = Limits(
+                seconds=params.time_limit,
+                wall_seconds=min(2 * params.time_limit + 1, began + own + waited - now),
+                memory_bytes=params.memory_mb << 20,
+                latest_seconds=latest - now,
+            )
+            try:
+                results.append(self._test(source, tests, case, limits))
+            except StarvedError as error:
+                return broken(str(error))
             if params.credit == "all" and not results[-1].passed:
                 break
         return _verdict(results, len(tests.cases), params)
 
-    def _test(
-        self, source: str, tests: Suite, case: Case, params: CodeParams, left: float
-    ) -> Result:
-        limits = Limits(
-            seconds=params.time_limit,
-            wall_seconds=min(2 * params.time_limit + 1, left),
-            memory_bytes=params.memory_mb << 20,
-        )
-        if left <= 0:
+    def _test(self, source: str, tests: Suite, case: Case, limits: Limits) -> Result:
+        """Raises StarvedError."""
+        if limits.wall_seconds <= 0:
             return Result(False, "time_limit")
         if not case.code:
             (ending,) = self._run(
                 [Task({"kind": "script", "source": source}, _bytes(case))], limits
             )
-            return _compare(ending, case.stdout)
+            return _compare(ending, case.stdout)._replace(waited=ending.waited)
         test = {
             "kind": "test",
             "source": case.code,
@@ -138,17 +160,24 @@ class CodeVerifier(Verifier[CodeParams]):
             "entry_point": tests.entry_point,
         }
         endings = self._run([Task(test), Task({"kind": "program", "source": source})], limits)
-        return _outcome(*endings)
+        return _outcome(*endings)._replace(waited=endings[0].waited)
 
     def _run(self, tasks: list[Task], limits: Limits) -> list[Ending]:
         if self._sandbox is None:
             self._sandbox = Sandbox(self._options)
         try:
-            return self._sandbox.run(tasks, limits)
+            endings = self._sandbox.run(tasks, limits)
         except SandboxError:
             # Not to be trusted with another program.
             self.close()
             raise
+        for ending in endings:
+            if ending.limit == "starved":
+                raise StarvedError(
+                    f"the program got too little CPU time: it waited {ending.waited:.0f} s. This "
+                    "machine does too much besides; see docs/sandbox.md"
+                )
+        return endings
 
 
 def find_program(completion: str, tests: Suite) -> str:

@@ -11,12 +11,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from reward.metrics import Metrics
 from reward.sandbox.host import SandboxOptions
-from reward.verifiers.base import Item, Step, Verdict, VerifierParams
+from reward.verifiers.base import Item, Step, Verdict, Verifier, VerifierParams
 from reward.workers.processes import Children
 from reward.workers.protocol import Answer, Job, pack_item
 from reward.workers.scheduler import Action, Cause, Done, Kill, Schedule, Send, Start, Stop, Task
@@ -68,10 +69,10 @@ def check_for(item: Item, seconds: float) -> Request:
     return Request(item.verifier, pack_item(item), seconds, None, False, Step.REFERENCE)
 
 
-def request_for(item: Item, params: VerifierParams, slow: bool) -> Request:
-    """`item` as the pool takes it; `slow`: see `Verifier.slow`. Raises ValueError if it cannot be
-    sent (see `pack_item`)."""
-    return Request(item.verifier, pack_item(item), params.timeout, params.on_timeout, slow)
+def request_for(item: Item, params: VerifierParams, verifier: Verifier[Any]) -> Request:
+    """`item` as the pool takes it. Raises ValueError if it cannot be sent (see `pack_item`)."""
+    deadline = verifier.deadline(params)
+    return Request(item.verifier, pack_item(item), deadline, params.on_timeout, verifier.slow)
 
 
 def _task(ticket: int, request: Request) -> Task:

@@ -22,8 +22,8 @@ from services.settings import redacted
 log = get_logger(__name__)
 
 MAX_ITEMS = 4096
-LONGEST_SCORING = 6 * 3600.0
-"""Seconds. The service limits each item itself: an hour at most, in up to three tries. A host
+LONGEST_SCORING = 10 * 3600.0
+"""Seconds. The service limits each item itself: three hours at most, in up to three tries. A host
 that is gone is noticed much earlier by TCP, and a service that hangs by `/healthz`."""
 LOOK_SECONDS = 30.0
 """Interval and time limit of health checks while a request waits."""

@@ -1,0 +1,160 @@
+"""cgroup v2: the kernel's limits on all processes of a program together.
+
+Used where the service's own cgroup is delegated to it: it may then make cgroups below that one and
+nobody else does. A cgroup with limits for its children may hold no processes itself, so that all
+processes of the service move to a child, `service`. Each program gets a child for its lifetime.
+"""
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from reward.sandbox.limits import WITH_CGROUP, Limits
+
+SLACK_BYTES = 32 << 20
+"""Memory beyond that of its processes: a program's copy of the interpreter, and what the kernel
+keeps for it."""
+_SERVICE = "service"
+_PROGRAM = "program-"
+_SERVICE_WEIGHT = 1000
+"""Of CPU time; each program has the default of 100, however many processes it has."""
+_NEEDED = {"memory", "pids"}
+_numbers = itertools.count()
+
+
+def delegated() -> Path | None:
+    """The cgroup below which programs may get theirs; None where none is delegated.
+
+    Moves all processes of the service's cgroup to a child of it, at its first call.
+    """
+    try:
+        own = _own()
+        if own is None:
+            return None
+        if own.name == _SERVICE and _words(own.parent / "cgroup.subtree_control") >= _NEEDED:
+            return own.parent
+        if not (_is_ours(own) and _words(own / "cgroup.controllers") >= _NEEDED):
+            return None
+        _prepare(own)
+    except OSError:
+        return None
+    return own
+
+
+class ProgramGroup:
+    """The cgroup of one program. Raises OSError where it cannot be made."""
+
+    def __init__(self, parent: Path, limits: Limits) -> None:
+        self._path = parent / f"{_PROGRAM}{os.getpid()}-{next(_numbers)}"
+        self._path.mkdir()
+        try:
+            self._set("memory.max", limits.memory_bytes + SLACK_BYTES)
+            # Of one process that is killed for memory, nothing useful is left.
+            self._set("memory.oom.group", 1)
+            self._set("pids.max", WITH_CGROUP.processes)
+            if (self._path / "memory.swap.max").exists():
+                self._set("memory.swap.max", 0)
+            self.entrance = os.open(self._path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+            """A process that writes 0 there moves into this cgroup."""
+        except OSError:
+            self._path.rmdir()
+            raise
+
+    @property
+    def seconds(self) -> float:
+        """CPU time of all processes that have been in it."""
+        return _values(self._path / "cpu.stat")["usage_usec"] / 1e6
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel has killed its processes because they took too much memory."""
+        return _values(self._path / "memory.events")["oom_kill"] > 0
+
+    def close(self) -> None:
+        """Kill what is in it, and remove it."""
+        os.close(self.entrance)
+        _remove(self._path)
+
+    def _set(self, name: str, value: int) -> None:
+        (self._path / name).write_text(str(value))
+
+
+def remove_left_behind(parent: Path) -> None:
+    """Remove the cgroups of programs whose worker was killed."""
+    for path in parent.glob(f"{_PROGRAM}*"):
+        if not Path(f"/proc/{path.name.split('-')[1]}").exists():
+            _remove(path)
+
+
+def _own() -> Path | None:
+    """This process's cgroup, if this machine has one hierarchy for all controllers."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    paths = [line[3:] for line in lines if line.startswith("0::/")]
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, kind = line.partition(" - ")
+        root, mounted = fields.split()[3:5]
+        if kind.startswith("cgroup2 ") and paths and root == "/":
+            return Path(f"{mounted}{paths[0]}")
+    return None
+
+
+def _is_ours(own: Path) -> bool:
+    """Whether nobody else makes cgroups here. systemd marks those that it leaves to a service."""
+    writable = all(os.access(own / name, os.W_OK) for name in ("", "cgroup.procs"))
+    if not writable or not os.path.exists("/run/systemd/system"):
+        # A container's own cgroup, or one that a user has been given.
+        return writable
+    for name in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            return os.getxattr(own, name) == b"1"
+    return False
+
+
+def _prepare(own: Path) -> None:
+    """Have the children of `own` limit memory, processes and CPU time."""
+    # The hierarchy's root has no type, and may hold processes.
+    if (own / "cgroup.type").exists():
+        service = own / _SERVICE
+        service.mkdir(exist_ok=True)
+        # A process may be forked meanwhile.
+        while pids := (own / "cgroup.procs").read_text().split():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    (service / "cgroup.procs").write_text(pid)
+    wanted = {*_NEEDED, "cpu"} & _words(own / "cgroup.controllers")
+    (own / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
+    with contextlib.suppress(OSError):
+        (own / _SERVICE / "cpu.weight").write_text(str(_SERVICE_WEIGHT))
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        (path / "cgroup.kill").write_text("1")
+    for _ in _attempts(1.0):
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            # Its processes are still ending.
+            continue
+        return
+
+
+def _attempts(seconds: float) -> Iterator[None]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+        time.sleep(0.002)
+
+
+def _words(path: Path) -> set[str]:
+    return set(path.read_text().split())
+
+
+def _values(path: Path) -> dict[str, int]:
+    pairs = (line.split() for line in path.read_text().splitlines())
+    return {name: int(value) for name, value in pairs}
