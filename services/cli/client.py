@@ -78,6 +78,10 @@ class Gateway:
         """DELETE `path`."""
         self._request("DELETE", path)
 
+    def login_link(self) -> str:
+        """A link that opens the page logged in, once and within an hour."""
+        return f"{self.url}/#login={self.post('/v1/login')['token']}"
+
     def events(self, run: str, after: str | None = None) -> "Iterator[Event | str]":
         """Events of `run` until it is final. A string is a remark about the connection.
 

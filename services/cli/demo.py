@@ -115,10 +115,10 @@ def interruptible() -> Iterator[None]:
 
 def _in_a_stack(options: UpOptions, quick: bool, as_json: bool) -> dict[str, Any]:
     with Stack(options) as stack:
+        api = Gateway(stack.gateway_url, stack.check, stack.api_key)
         if not as_json:
-            print(f"The page, as long as the demo works: {stack.gateway_url}", flush=True)
+            print(f"The page, as long as the demo works: {api.login_link()}", flush=True)
         try:
-            api = Gateway(stack.gateway_url, stack.check, stack.api_key)
             return _with_files(_learn(api, quick, as_json), api, options.data.absolute(), as_json)
         except KeyboardInterrupt:
             err.print("\nstopping what the demo has started; Ctrl-C again kills it")

@@ -1,4 +1,4 @@
-"""`headrace keys …`: API keys besides the installation's first: add, list, revoke."""
+"""`headrace keys …`: API keys besides the installation's first, and links to log in with."""
 
 from typing import Annotated
 
@@ -23,6 +23,12 @@ def add(
         print_json(made)
         return
     out.print(made["key"], markup=False, soft_wrap=True)
+
+
+@commands.command()
+def link(gateway: GatewayURL = None) -> None:
+    """Print a link that opens the page, logged in. It works once, for an hour."""
+    out.print(connect(gateway).login_link(), markup=False, soft_wrap=True)
 
 
 @commands.command("list")

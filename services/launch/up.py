@@ -4,12 +4,14 @@ import asyncio
 import signal
 from collections.abc import Callable
 
+import httpx
+
 from services.launch.data_folder import DataFolder
 from services.launch.display import Display
 from services.launch.options import UpOptions
 from services.launch.plan import Plan, exports, make_plan
 from services.launch.stack import Planner, Running, live
-from services.runtime.api_key import API_KEY
+from services.runtime.api_key import API_KEY, BadKeyFile, authorization, first_key
 from services.runtime.logs import configure
 from services.runtime.process import keep_files_private
 from services.settings import Settings, redacted
@@ -47,7 +49,8 @@ async def _run(options: UpOptions, planner: Planner) -> int:
 
     def ready(running: Running) -> None:
         folder, plan, _ = running
-        display.ready(_facts(plan, folder), exports(plan, folder.path, options))
+        facts = _page(plan, folder) if options.runs("gateway") else {}
+        display.ready(facts | _facts(plan, folder), exports(plan, folder.path, options))
 
     try:
         await live(options, planner, stop, prepared, ready, display.change)
@@ -63,6 +66,19 @@ def _handle_signals(on_signal: Callable[[str], None]) -> None:
         if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
             continue
         loop.add_signal_handler(number, on_signal, number.name)
+
+
+def _page(plan: Plan, folder: DataFolder) -> dict[str, str]:
+    """A link that logs in, or the page's address where Redis has gone away again meanwhile."""
+    url = plan.gateway_url
+    try:
+        shown = authorization(first_key(Settings(data=folder.path)))
+        # No proxy of the environment gets the key.
+        asked = httpx.post(f"{url}/v1/login", headers=shown, timeout=10, trust_env=False)
+        token = asked.raise_for_status().json()["token"]
+    except (httpx.HTTPError, BadKeyFile, OSError):
+        return {"page": url}
+    return {"page": f"{url}/#login={token} (works once; `headrace keys link` prints another)"}
 
 
 def _facts(plan: Plan, folder: DataFolder) -> dict[str, str]:

@@ -51,6 +51,7 @@ class Up:
 
     data: Path
     gateway_url: str
+    link: str
     pids: list[int]
 
     def key(self, name: str) -> str:
@@ -86,13 +87,15 @@ def up(folder: Path) -> Iterator[Up]:
         )
     try:
         eventually(
-            lambda: "ready in" in output.read_text() or process.poll() is not None, within=90
+            lambda: "Ctrl-C stops" in output.read_text() or process.poll() is not None, within=90
         )
         text = output.read_text()
         found = re.search(r"HEADRACE_GATEWAY_URL=(\S+)", text)
+        link = re.search(r"page +(\S+)", text)
         assert found, text
+        assert link, text
         instance = json.loads((data / "up.json").read_text())["instance"]
-        yield Up(data, found[1], [process.pid, *marked({INSTANCE: instance})])
+        yield Up(data, found[1], link[1], [process.pid, *marked({INSTANCE: instance})])
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
@@ -140,6 +143,16 @@ def test_with_their_keys_gateway_and_reward_service_answer(up: Up) -> None:
         assert answers == {200, 401}, f"each takes its own key only ({name})"
 
 
+def test_the_link_that_is_printed_logs_in_once(up: Up) -> None:
+    address, token = up.link.split("/#login=")
+    assert address == up.gateway_url
+    for status in (204, 401):
+        with httpx.Client(base_url=address) as browser:
+            entered = browser.post("/v1/session", json={"key": token})
+            assert entered.status_code == status
+            assert browser.get("/v1/runs").status_code == (200 if status == 204 else 401)
+
+
 def test_no_socket_lets_another_user_in(up: Up) -> None:
     paths = unix_sockets(up.pids)
     assert up.data / "redis" / "redis.sock" in paths
@@ -154,6 +167,7 @@ def test_no_socket_lets_another_user_in(up: Up) -> None:
         request = json.dumps({"redis": True}) + "\n"
         assert set(asked([["unix", name, request] for name in named])) <= {
             "",
+            "BrokenPipeError",
             "ConnectionResetError",
         }
 
