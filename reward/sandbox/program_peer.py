@@ -9,7 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from reward.sandbox.peers import Channel, EndedError, Peer
-from reward.sandbox.values import IMMUTABLE, TYPES, base_of, encode_as, encode_plain
+from reward.sandbox.values import (
+    CONTAINERS,
+    IMMUTABLE,
+    TYPES,
+    base_of,
+    encode_as,
+    encode_plain,
+    overwrite,
+)
+
+SHARED_ITEMS = 1000
+"""Of a container that is an attribute. A larger one is a copy in the test."""
 
 
 class ProgramPeer(Peer):
@@ -49,6 +60,8 @@ class ProgramPeer(Peer):
         if id(value) in self._foreign:
             return {"yours": self._foreign[id(value)]}
         kind = type(value)
+        if kind is _Shared:
+            return {"shared": [self.export(value.value), self.encode(value.value)]}
         if kind is _Plain:
             value = value.value
             return encode_as(base_of(type(value)) or object, self.encode, value)
@@ -139,6 +152,15 @@ class _Plain:
         self.value = value
 
 
+class _Shared(_Plain):
+    """Says that the test may change a container, as an attribute of an object."""
+
+
+def _attribute(value: Any, name: str) -> Any:
+    found = getattr(value, name)
+    return _Shared(found) if type(found) in CONTAINERS and len(found) < SHARED_ITEMS else found
+
+
 def _items(take: Callable[[], list[Any]]) -> Iterator[Any]:
     while some := take():
         yield some[0]
@@ -206,7 +228,8 @@ _SYNTAX: dict[str, Callable[..., Any]] = {
 }
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, *arguments, **keywords: function(*arguments, **keywords),
-    "getattr": getattr,
+    "getattr": _attribute,
+    "update": overwrite,
     "setattr": setattr,
     "delattr": delattr,
     "special": _special,

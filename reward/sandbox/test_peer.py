@@ -10,12 +10,14 @@ from typing import Any
 from reward.sandbox.peers import Channel, Peer, UnsendableError
 from reward.sandbox.special import SPECIAL, forwarded, send
 from reward.sandbox.stand_ins import Link, Remote, RemoteType, ask, attribute, link_of
-from reward.sandbox.values import IMMUTABLE, KINDS, base_of, encode_as
+from reward.sandbox.values import IMMUTABLE, KINDS, base_of, encode_as, overwrite
 
 _PROTOCOL = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that Python gives a meaning of its own: raised by a call, `map` would just end."""
 _ENDS = {"__next__": StopIteration, "run next": StopAsyncIteration}
 """Those that belong to an operation: it has nothing more to give."""
+SHARED = 16
+"""Containers of the program's objects that are looked after at a time."""
 _SEND = ("send", "throw", "close")
 
 
@@ -43,13 +45,35 @@ class TestPeer(Peer):
         """What the test has tried to pass, and could not."""
         self._expected = expected
         self._classes: dict[int, RemoteType] = {}
+        self._shared: dict[int, list[Any]] = {}
 
     def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
         """See Asks."""
         self.asked += 1
+        self._update()
         names = {name: self.encode(value) for name, value in keywords.items()}
         raw = [self.encode(value) for value in arguments]
         return self.request([operation, raw, names], [*arguments, *keywords.values()])
+
+    def _update(self) -> None:
+        """Tell the program what the test has done to containers that are its objects'."""
+        for number, known in list(self._shared.items()):
+            now = self.encode(known[0])
+            if now != known[1]:
+                known[1] = now
+                self.request(["update", [{"yours": number}, now], {}], [None, None])
+
+    def decode_shared(self, content: Any) -> Any:
+        """A container that is an attribute: the same in the test each time, as it is now."""
+        number, raw = content
+        new = self.decode(raw)
+        known = self._shared.pop(number, [new])
+        if known[0] is not new:
+            overwrite(known[0], new)
+        while len(self._shared) >= SHARED:
+            del self._shared[next(iter(self._shared))]
+        self._shared[number] = [known[0], self.encode(known[0])]
+        return known[0]
 
     def state(self, value: Any) -> Any:
         """See Asks."""
