@@ -1,0 +1,70 @@
+"""No request gets a 5xx or stops another. `python -m tests.security.fuzz` sends many more."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.gateway.servers import GatewayProcess, RedisServer
+from tests.integration.learner.conftest import Place
+from tests.security.fuzz import Fuzzer, Target, prepared
+
+SECONDS = 12.0
+CASES = 3000
+SEED = int(os.environ.get("HEADRACE_FUZZ_SEED", "1"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    tmp_path_factory: pytest.TempPathFactory, server: RedisServer
+) -> Iterator[GatewayProcess]:
+    process = GatewayProcess(
+        tmp_path_factory.mktemp("gateway") / "data",
+        server.url,
+        HEADRACE_UPLOAD_LIMIT=str(64 << 20),
+    )
+    yield process
+    process.stop()
+
+
+def test_hostile_requests_get_no_5xx_and_a_run_succeeds_after_them(
+    gateway: GatewayProcess, server: RedisServer, tmp_path: Path
+) -> None:
+    target = Target(gateway.url, gateway.headers["Authorization"])
+    document = prepared(target, "org/model")
+    deadline = time.monotonic() + SECONDS
+
+    failed = Fuzzer(target, document, SEED).run(CASES, lambda: time.monotonic() > deadline)
+
+    assert failed == [], f"seed {SEED}"
+    assert succeeds(target, Place(server.url, gateway.data))
+
+
+def succeeds(target: Target, place: Place) -> bool:
+    """Whether a real learner trains a small run to its end."""
+    config = {
+        "data": {"dataset": target.dataset},
+        "training": {"max_steps": 1, "rows_per_step": 4},
+    }
+    status, run = target.json("POST", "/v1/runs", {"recipe": "demo_midtrain", "config": config})
+    assert status == 201, run
+    learner = place.learner()
+    try:
+        while run["state"] not in ("succeeded", "failed"):
+            time.sleep(0.2)
+            run = target.json("GET", f"/v1/runs/{run['id']}")[1]
+    finally:
+        learner.terminate()
+        learner.wait(60)
+    assert run["state"] == "succeeded", run["reason"]
+    return True
