@@ -182,6 +182,8 @@ class Target:
     key: str
     """Value of the Authorization header."""
     dataset: str = "fuzzed"
+    run: str = ""
+    """A run that has ended."""
     config: dict[str, Any] = field(default_factory=dict)
 
     def ask(self, sent: Sent, seconds: float = 30.0) -> tuple[int, bytes]:
@@ -227,18 +229,23 @@ class Target:
         return answer.status, json.loads(text) if text else None
 
 
-def prepared(target: Target, model: str) -> dict[str, Any]:
-    """Upload a dataset, submit a run and take its whole config. Returns the OpenAPI document."""
+def uploaded(target: Target, name: str) -> None:
+    """Upload sums as the dataset `name`."""
     rows = b"".join(b'{"prompt": "%d+1", "answer": "%d"}\n' % (n, n + 1) for n in range(40))
-    form = multipart({"name": target.dataset.encode()}, rows)
+    form = multipart({"name": name.encode()}, rows)
     status, body = target.ask(
         Sent("prepare", "POST", b"/v1/datasets", {b"Content-Type": form[0]}, form[1])
     )
     assert status in (200, 201), body
+
+
+def prepared(target: Target, model: str) -> dict[str, Any]:
+    """Upload a dataset, submit a run and take its whole config. Returns the OpenAPI document."""
+    uploaded(target, target.dataset)
     config = {"model": {"path": model}, "data": {"dataset": target.dataset}}
     status, run = target.json("POST", "/v1/runs", {"recipe": "grpo", "config": config})
     assert status == 201, run
-    target.config = run["config"]
+    target.config, target.run = run["config"], run["id"]
     target.json("POST", f"/v1/runs/{run['id']}/cancel")
     status, document = target.json("GET", "/openapi.json")
     assert status == 200
@@ -355,7 +362,11 @@ class Fuzzer:
         kinds = ["path", "query", "header", "body"]
         weights = [2 if "{" in path else 0, 2, 1, 6 if (path, method) in self._bodies else 1]
         kind = self._random.choices(kinds, weights)[0]
-        sent = Sent(f"{kind} of {method} {path}", method, self._path(path, kind == "path"))
+        sent = Sent(
+            f"{kind} of {method} {path}",
+            method,
+            self._path(path, kind == "path" or method == "DELETE"),
+        )
         if kind == "query":
             sent.path += b"?" + self._query(described)
         if (body := self._bodies.get((path, method))) is not None:
@@ -372,7 +383,8 @@ class Fuzzer:
         parts = path.split("/")
         for place, part in enumerate(parts):
             if part.startswith("{"):
-                parts[place] = self._in_url() if hostile else "fuzzed"
+                whole = self._target.dataset if part == "{dataset}" else self._target.run
+                parts[place] = self._in_url() if hostile else whole
         return "/".join(parts).encode()
 
     def _in_url(self) -> str:
@@ -479,11 +491,10 @@ def main(cases: int, seed: int) -> int:
             failed = fuzzer.run(cases)
             seconds = time.monotonic() - began
             sys.stdout.write(f"{cases} cases in {seconds:.0f} s: {dict(fuzzer.answers)}\n")
+            uploaded(target, "after")
             one = Installation(stack, Gateway(stack.gateway_url, stack.check, stack.api_key))
             settings = {"training": {"max_steps": 3, "rows_per_step": 8}}
-            run, _ = one.ended(
-                one.submit("demo_midtrain", data={"dataset": target.dataset}, **settings)
-            )
+            run, _ = one.ended(one.submit("demo_midtrain", data={"dataset": "after"}, **settings))
             one.model = f"run:{run['id']}"
             one.add("sums", [{"prompt": f"{n}+1", "answer": str(n + 1)} for n in range(99)])
             run, _ = one.ended(one.submit())

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 from tests.integration.learner.conftest import Place
-from tests.security.fuzz import Fuzzer, Target, prepared
+from tests.security.fuzz import Fuzzer, Target, prepared, uploaded
 
 SECONDS = 12.0
 CASES = 3000
@@ -52,8 +52,9 @@ def test_hostile_requests_get_no_5xx_and_a_run_succeeds_after_them(
 
 def succeeds(target: Target, place: Place) -> bool:
     """Whether a real learner trains a small run to its end."""
+    uploaded(target, "after")
     config = {
-        "data": {"dataset": target.dataset},
+        "data": {"dataset": "after"},
         "training": {"max_steps": 1, "rows_per_step": 4},
     }
     status, run = target.json("POST", "/v1/runs", {"recipe": "demo_midtrain", "config": config})

@@ -1,6 +1,8 @@
 """The base of every config section: no unknown keys, no changes after validation."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
 
 
 class Section(BaseModel):
@@ -14,6 +16,14 @@ class Section(BaseModel):
         # A key that is a word of Python's (`lambda`) has an alias, and is written by that.
         serialize_by_alias=True,
     )
+
+    @field_validator("*")
+    @classmethod
+    def _fits_64_bits(cls, value: Any) -> Any:
+        # torch, numpy and Redis take no larger ones: the learner would crash on them, not here.
+        too_large = isinstance(value, int) and not -(2**63) <= value < 2**63
+        refuse_if(too_large, "is beyond 64 bits: choose a number below 9.2e18")
+        return value
 
 
 def refuse_if(wrong: bool, reason: str) -> None:
