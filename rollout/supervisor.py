@@ -35,6 +35,7 @@ from services.contracts.config.trust import parse_trusted
 from services.contracts.records import HostLoad, RunRecord, WorkerRecord
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
+from services.models import check_folder
 from services.runtime.api_key import key_for, key_for_rewards
 from services.runtime.gpus import gpu_count, installed_device
 from services.runtime.host_load import IdleCores, free_memory, memory_of, vllm_cores
@@ -180,6 +181,8 @@ class Supervisor:
             raise RunCannotWork(f"run {run.id} is of kind {run.kind}: it samples nothing")
         await run_events.state("joined", f"on {self.record.host}, process {self.record.pid}")
         model = await fetch_model(self._volume, manifest.model)
+        # Before vLLM reads it.
+        await asyncio.to_thread(check_folder, model)
         # Importing transformers takes seconds; vLLM starts meanwhile.
         loading = asyncio.create_task(
             asyncio.to_thread(load_tokenizer, model, config.model.trust_remote_code)

@@ -11,7 +11,7 @@ import msgspec
 
 from services.contracts.rendering import PromptTokenizer
 from services.contracts.weights import MODEL_FILES, WeightFile
-from services.models import UnusableFolder, check_folder
+from services.models import UnusableFolder
 from services.volume import Volume
 
 
@@ -49,7 +49,6 @@ def load_tokenizer(model: Path, trust_remote_code: bool = False) -> TokenizerLik
     """
     import transformers
 
-    check_folder(model)
     config = msgspec.json.decode((model / "tokenizer_config.json").read_bytes())
     plain = config.get("tokenizer_class") == "TokenizersBackend" and "auto_map" not in config
     loader = transformers.PreTrainedTokenizerFast if plain else transformers.AutoTokenizer

@@ -22,14 +22,18 @@ INDEX = "model.safetensors.index.json"
 TEMPLATES = "additional_chat_templates"
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 MIB = 1 << 20
-LIMITS = {
+READ = {
     CONFIG: 4 * MIB, "generation_config.json": 4 * MIB, ADAPTER_CONFIG: 4 * MIB, INDEX: 64 * MIB,
     "tokenizer_config.json": 16 * MIB, "special_tokens_map.json": 16 * MIB,
-    "added_tokens.json": 16 * MIB, "tokenizer.json": 128 * MIB, "vocab.json": 128 * MIB,
-    "merges.txt": 128 * MIB, "vocab.txt": 128 * MIB, "tokenizer.model": 128 * MIB,
-    "chat_template.jinja": MIB, "chat_template.json": 4 * MIB,
+    "added_tokens.json": 16 * MIB,
 }  # fmt: skip
-"""Largest sizes of what libraries read into memory as a whole. Real ones have a quarter at most."""
+"""Files that are read here, and their largest sizes; real ones have a quarter of it at most."""
+LARGE = {
+    "tokenizer.json": 64 * MIB, "vocab.json": 64 * MIB, "merges.txt": 64 * MIB,
+    "vocab.txt": 64 * MIB, "tokenizer.model": 64 * MIB, "chat_template.jinja": MIB,
+    "chat_template.json": 4 * MIB,
+}  # fmt: skip
+"""Other files that libraries read into memory as a whole."""
 MOST_FILES = 10_000
 
 
@@ -79,10 +83,10 @@ class _Reader:
         self._names = set(self._files(self._folder))
         if TEMPLATES in os.listdir(self._folder):
             for name in self._files(self._folder / TEMPLATES):
-                self._read(f"{TEMPLATES}/{name}", MIB)
-        read = {
-            name: self._read(name, limit) for name, limit in LIMITS.items() if name in self._names
-        }
+                os.close(self._open(f"{TEMPLATES}/{name}", MIB))
+        for name in LARGE.keys() & self._names:
+            os.close(self._open(name, LARGE[name]))
+        read = {name: self._read(name, READ[name]) for name in READ.keys() & self._names}
         tensors = self._weights(read.get(INDEX))
         config = self._object(read, CONFIG)
         if config:
@@ -116,15 +120,19 @@ class _Reader:
     def _inside(self, path: str) -> bool:
         return Path(os.path.realpath(path)).is_relative_to(self._root)
 
-    def _read(self, name: str, limit: int) -> bytes:
+    def _open(self, name: str, most: int) -> int:
+        """A descriptor of the file `name`, of so many bytes at most."""
         descriptor = open_inside(self._root, self._folder / name)
-        with os.fdopen(descriptor, "rb") as file:
-            text = file.read(limit + 1)
-        if len(text) > limit:
+        if os.fstat(descriptor).st_size > most:
+            os.close(descriptor)
             raise UnusableFolder(
-                f"{self._folder / name} has more than {limit >> 20} MiB, which no model's has"
+                f"{self._folder / name} has more than {most >> 20} MiB, which no model's has"
             )
-        return text
+        return descriptor
+
+    def _read(self, name: str, most: int) -> bytes:
+        with os.fdopen(self._open(name, most), "rb") as file:
+            return file.read(most)
 
     def _object(self, read: dict[str, bytes], name: str) -> dict[str, Any]:
         return read_object(read[name], str(self._folder / name)) if name in read else {}
@@ -134,9 +142,9 @@ class _Reader:
             self._object(read, name)
         name = "tokenizer_config.json"
         check_tokenizer_config(self._object(read, name), str(self._folder / name))
-        for name in ("tokenizer.json", "vocab.json"):
+        for name in {"tokenizer.json", "vocab.json"} & self._names:
             try:
-                msgspec.json.decode(read.get(name, b"{}"), type=dict[str, msgspec.Raw])
+                msgspec.json.decode(self._read(name, LARGE[name]), type=dict[str, msgspec.Raw])
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
                 raise UnusableFolder(
                     f"{self._folder / name} is no JSON object that can be read: {error}"

@@ -218,7 +218,7 @@ TOKENIZERS: dict[str, tuple[Change, str]] = {
     "cut": (file("tokenizer.json", b'{"model"'), "tokenizer.json is no JSON object"),
     "list": (file("tokenizer.json", b"[]"), "tokenizer.json is no JSON object"),
     "nested": (file("tokenizer.json", DEEP * 3), "tokenizer.json is no JSON object"),
-    "large": (lambda folder: os.truncate(folder / "tokenizer.json", 1 << 31), "more than 128 MiB"),
+    "large": (lambda folder: os.truncate(folder / "tokenizer.json", 1 << 31), "more than 64 MiB"),
     "config nested": (file("tokenizer_config.json", DEEP), "tokenizer_config.json"),
     "config names a file": (
         file("tokenizer_config.json", {"vocab_file": "/etc/passwd"}), "vocab_file names a file"

@@ -1,6 +1,7 @@
 """Hostile models in front of a real learner: each run fails in its first attempt with the reason,
 no code of a model runs, and the next run trains."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +9,18 @@ from typing import Any
 
 import pytest
 
+from reward.models.scorer import LoadError, load
+from reward.models.wire import Options
+from rollout.run_events import RunEvents
+from rollout.settings import RolloutSettings
+from rollout.supervisor import Supervisor
+from rollout.vllm.model_files import load_tokenizer
 from services.contracts.rendering import chat_text
 from services.contracts.template_limits import limited
+from services.contracts.weights import WeightManifest
+from services.models import UnusableFolder
 from tests.integration.learner.conftest import placed, stored
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, submit
+from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, submit
 from tests.security.hostile_models import (
     ADAPTERS,
     MODELS,
@@ -72,7 +81,7 @@ async def test_a_hostile_model_fails_its_run_at_once_and_the_next_run_trains(
             await submit(store, "adapter", run_of(adapter))
             cases["code"] = (print, "HEADRACE_TRUST_REMOTE_CODE=1")
             await submit(store, "code", run_of(base, trust_remote_code=True))
-            large = MIDTRAIN["model"] | {"hidden_size": 1 << 20, "layers": 1000}
+            large = MIDTRAIN["model"] | {"hidden_size": 1 << 16, "layers": 1000}
             cases["large"] = (print, "this machine has")
             await submit(store, "large", MIDTRAIN | {"model": large})
             # Neither of these hinders: what they say is not needed.
@@ -136,3 +145,47 @@ def test_limits_end_with_the_rendering() -> None:
     with limited():
         pass
     assert len(b"x" * (600 << 20)) == 600 << 20
+
+
+async def test_a_worker_fails_a_run_with_a_hostile_folder_before_vllm_reads_it(
+    tmp_path: Path,
+) -> None:
+    settings = RolloutSettings.model_validate({"worker": "w", "data": tmp_path})
+    with placed(tmp_path) as place:
+        async with stored(place) as store:
+            await submit(store, "r1", rl(model={"path": "org/name"}))
+            folder = good_model(tmp_path / "model")
+            MODELS["tokenizer: nested"][0](folder)
+            (folder / "files.json").write_text("[]")
+            manifest = WeightManifest("r1", 0, "aaa", "full", [], 0, "model")
+            run, stop = await store.runs.get("r1"), asyncio.Event()
+            assert run is not None
+            worker, events = Supervisor(settings, store), RunEvents("r1", "w", store)
+            await worker._attend(run, manifest, events, stop)
+            run = await store.runs.get("r1")
+    assert run is not None
+    assert run.state == "failed"
+    assert "tokenizer.json is no JSON object" in run.reason
+
+
+def test_a_worker_names_a_tokenizer_that_does_not_load(tmp_path: Path) -> None:
+    folder = good_model(tmp_path / "model")
+    LEARNERS["tokenizer"][0](folder)
+    with pytest.raises(UnusableFolder, match=r"tokenizer in .*/model does not load"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("case", ["files: linked template", "files: pickle", "weights: huge shape"])
+def test_a_reward_model_is_refused_like_a_policy(tmp_path: Path, case: str) -> None:
+    change, message = MODELS[case]
+    change(folder := good_model(tmp_path / "model"))
+    with pytest.raises(LoadError) as refused:
+        load(Options(str(folder), device="cpu"))
+    assert message in str(refused.value)
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_an_adapter_is_no_reward_model(tmp_path: Path) -> None:
+    adapter = good_adapter(tmp_path / "adapter", good_model(tmp_path / "base"))
+    with pytest.raises(LoadError, match="is an adapter: merge it into its base"):
+        load(Options(str(adapter), device="cpu"))

@@ -39,7 +39,7 @@ REFUSED = [
             "trust-remote-code": True,
             "trust_remote_code": True,
             "trust-remote": True,
-            "--middleware": ["os.system"],
+            "--io-processor-plugin": "os",
             "worker-extension-cls": "os.system",
             "tokenizer": "/etc",
             "chat-template": "/etc/shadow",

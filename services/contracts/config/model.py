@@ -56,19 +56,19 @@ class ScratchModel(Section):
     """A Llama with random weights and its own small tokenizer; with experts, a Qwen3-MoE."""
 
     source: Literal["scratch"]
-    hidden_size: int = Field(128, ge=16)
+    hidden_size: int = Field(128, ge=16, le=1 << 16)
     """Width of the residual stream."""
-    layers: int = Field(4, ge=1)
+    layers: int = Field(4, ge=1, le=1 << 10)
     """Transformer blocks."""
-    heads: int = Field(4, ge=1)
+    heads: int = Field(4, ge=1, le=1 << 10)
     """Attention heads; divides `hidden_size`."""
-    intermediate_size: int = Field(512, ge=16)
+    intermediate_size: int = Field(512, ge=16, le=1 << 20)
     """Width of the feed-forward layers, or of each expert."""
-    experts: int = Field(0, ge=0)
+    experts: int = Field(0, ge=0, le=1 << 12)
     """Experts in each layer; 0: a dense model."""
     experts_per_token: int = Field(2, ge=1)
     """Experts of each token, if there are any."""
-    max_length: int = Field(256, ge=16)
+    max_length: int = Field(256, ge=16, le=1 << 24)
     """The model's positions, in tokens."""
     tokenizer: CharacterTokenizer = CharacterTokenizer()
     """How text becomes tokens."""
