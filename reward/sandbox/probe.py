@@ -58,7 +58,7 @@ def _probe(options: SandboxOptions) -> str:
             source = _PROGRAM if options.isolated else "print([])"
             (ending,) = sandbox.run(
                 [Task({"kind": "script", "source": source}, json.dumps(host).encode())],
-                Limits(seconds=5, wall_seconds=10, memory_bytes=256 << 20),
+                Limits(seconds=20, wall_seconds=60, memory_bytes=256 << 20),
             )
     finally:
         sandbox.close()
