@@ -64,7 +64,7 @@ def returned_keys(file: str, function: str) -> set[str]:
 def test_every_metric_of_the_learner_is_documented_and_no_other_is() -> None:
     emitted = learner_metrics() - {"evaluation/*"}
     emitted |= {
-        f"evaluation/{key}" for key in returned_keys("services/store/evaluations.py", "outcome")
+        f"evaluation/{key}" for key in returned_keys("services/store/evaluations.py", "_outcome")
     }
     emitted |= {
         key for key in returned_keys("learner/coordinate/coordinator.py", "_row") if "/" not in key
