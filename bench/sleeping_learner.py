@@ -1,12 +1,11 @@
-"""`python -m bench.sleeping_learner`: the learner (`python -m learner`), which sleeps as long as a
-GPU would take where it would train a batch. Nothing else of it is changed."""
+"""`python -m bench.sleeping_learner`: a learner of one rank (`python -m learner.rank`), which
+sleeps as long as a GPU would take where it would train a batch. Nothing else of it is changed."""
 
 import sys
 import time
 
 from bench.simulated_gpus import training_seconds
-from learner import __main__ as learner
-from learner import rl
+from learner import rank, rl
 from learner.batch.samples import Sample
 from learner.distributed import Ranks
 from learner.state import TrainingState
@@ -30,4 +29,4 @@ def sleep(
 
 if __name__ == "__main__":
     rl.train = sleep
-    sys.exit(learner.main())
+    sys.exit(rank.main())

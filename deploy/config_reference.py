@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
+from learner.settings import LearnerSettings
 from reward.settings import RewardSettings
 from rollout.settings import RolloutSettings
 from services.contracts.config import MidtrainConfig, RLConfig
@@ -67,6 +68,7 @@ PROCESSES = (
     (Settings, "Every process"),
     (GatewaySettings, "The gateway (`python -m services.gateway`)"),
     (RolloutSettings, "A rollout worker (`python -m rollout`)"),
+    (LearnerSettings, "The learner (`python -m learner`)"),
     (RewardSettings, "The reward service (`python -m reward`)"),
 )
 

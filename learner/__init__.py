@@ -1,9 +1,11 @@
-"""The learner: `torchrun -m learner`, one process per device, one run at a time.
+"""The learner: `python -m learner`, one process per device, one run at a time.
 
-`rl` and `midtrain` are the two training scripts; read them top to bottom. `step` trains one batch,
-`state` is what training changes. Imports go down this list, never up:
+`rank` is a process that trains; `__main__` and `supervise` start it, again when it dies. `rl` and
+`midtrain` are the two training scripts; read them top to bottom. `step` trains one batch, `state`
+is what training changes. Imports go down this list, never up:
 
-    rl, midtrain
+    __main__, rank
+    supervise, rl, midtrain
     coordinate, tools       rank 0 between batches; commands on checkpoints
     persist, step           the data volume; one batch
     state, store            what training changes; the run in the store
@@ -12,7 +14,7 @@
     batch, optim            samples; updates
     objective               tensors in, tensors out
     distributed
-    errors
+    errors, listeners, settings
 
 Nothing here may talk to Redis except through `services.store`, import `rollout` or `reward`, or
 load a file that can run code (pickle, `torch.load`).

@@ -13,10 +13,11 @@ from typing import TypeVar
 import msgspec
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
+from torch._C._distributed_c10d import FileStore, Store
 
 from learner.errors import PeerFailed, RunCannotGoOn
+from learner.listeners import accept_no_more
+from learner.settings import RENDEZVOUS
 from services.contracts.config import ConfigError
 from services.datasets import DatasetError
 from services.store import Fenced, Unreadable
@@ -150,8 +151,9 @@ class Ranks:
         return [float(value) for value in tensor]
 
 
-def start_ranks() -> Ranks:
-    """Join the process group that torchrun's environment describes; alone without one."""
+def start_ranks(store: Store | None = None) -> Ranks:
+    """Join the ranks that the supervisor's environment describes; alone without one. They meet in
+    `store`; None: in the file that the environment names."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     cuda = torch.cuda.is_available()
@@ -162,27 +164,15 @@ def start_ranks() -> Ranks:
     set_threads(local_size)
     if size == 1:
         return Ranks(0, 1, device)
-    store, rank, size = next(rendezvous("env://"))
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        store=PrefixStore(f"attempt-{attempt(size)}", store),
+        store=store or FileStore(os.environ[RENDEZVOUS], size),
         rank=rank,
         world_size=size,
     )
     control = dist.new_group(backend="gloo", timeout=PATIENCE)
+    accept_no_more()
     return Ranks(rank, size, device, control, local_size)
-
-
-def attempt(size: int) -> str:
-    """What tells this start of the ranks from earlier ones, the same on all of them.
-
-    torchrun keeps one store over all its restarts (torch 2.13), with the addresses under which the
-    ranks of earlier starts listened. A rank that reads one before its peer has written the new one
-    waits for a process that is dead, for PATIENCE. On several hosts each counts its own restarts,
-    so that they have nothing in common to go by.
-    """
-    one_host = os.environ.get("LOCAL_WORLD_SIZE") == str(size)
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if one_host else "0"
 
 
 def stop_ranks(ranks: Ranks) -> None:
@@ -192,14 +182,8 @@ def stop_ranks(ranks: Ranks) -> None:
 
 
 def set_threads(ranks_here: int) -> None:
-    """Share this machine's usable cores between its ranks.
-
-    OMP_NUM_THREADS wins, unless torchrun made it up: with several ranks it sets 1.
-    """
-    if "OMP_NUM_THREADS" in os.environ and os.environ["OMP_NUM_THREADS"] != "1":
-        return
-    if os.environ.get("OMP_NUM_THREADS") == "1" and ranks_here == 1:
-        torch.set_num_threads(1)
-        return
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(max(cores // max(ranks_here, 1), 1))
+    """Share this machine's usable cores between its ranks, unless OMP_NUM_THREADS says how many
+    threads each has."""
+    text = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    given = int(text) if text.isdigit() else 0
+    torch.set_num_threads(given or max(len(os.sched_getaffinity(0)) // ranks_here, 1))

@@ -1,7 +1,7 @@
 """How often a run may crash its learner without progress: the only limit that ends a run.
 
-torchrun, the launcher and Kubernetes restart processes without end, and the run resumes from its
-checkpoint. Where that ends in the same way again and again, the run fails with the reason. Each
+The supervisor, the launcher and Kubernetes restart processes without end, and the run resumes from
+its checkpoint. Where that ends in the same way again and again, the run fails with the reason. Each
 rank counts for itself: its own crashes, but not the loss of a peer; and its deaths by a signal,
 which leave no message, only the note that it was busy. Such a death may be the run's doing (no
 memory, a fault in native code) or come from outside, which must not end a run: so more of them are

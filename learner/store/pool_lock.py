@@ -78,7 +78,7 @@ class StoreThread:
         """Become the pool's learner, and stay it while this process lives. Raises PoolTaken.
 
         The lock of a learner that was killed lapses within LOCK_SECONDS; its successor waits for
-        that, because torchrun restarts ranks faster. A lock that is prolonged meanwhile is held.
+        that, because ranks start again faster. A lock that is prolonged meanwhile is held.
         """
         holder = self.call(self._lock)
         if holder:

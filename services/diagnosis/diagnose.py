@@ -58,7 +58,7 @@ def _verdict(now: Situation) -> Verdict:
         return "no_learner", (
             f"no learner serves pool {run.pool!r}. One that was just started, or is being started "
             "again, takes some seconds; else start one: `headrace up`, or "
-            f"`torchrun … -m learner --pool {run.pool}`"
+            f"`python -m learner --pool {run.pool}`"
         )
     if run.state is RunState.CANCELLING:
         return "cancelling", "it was asked to end, and does so after its present step"

@@ -24,7 +24,7 @@ class CorePlan:
     ranks: tuple[Cores, ...]
 
     def learner_environment(self) -> dict[str, str]:
-        """For all ranks together: torchrun passes one environment to each of them."""
+        """For all ranks together: they have one environment."""
         return {"OMP_NUM_THREADS": str(min((len(cores) for cores in self.ranks), default=1))}
 
     def joining(self, held: Sequence[Cores], engines: int) -> Cores:

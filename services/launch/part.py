@@ -77,8 +77,7 @@ class LogFile:
         return descriptor
 
     def tail(self, lines: int = 40) -> str:
-        """The last lines that the current process wrote, indented; at most 16 KiB of them. Enough
-        for an error above the traceback of a torchrun that is ended."""
+        """The last lines that the current process wrote, indented; at most 16 KiB of them."""
         try:
             size = self.path.stat().st_size
             with self.path.open("rb") as file:

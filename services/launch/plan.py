@@ -24,8 +24,6 @@ Place = Callable[[int, int], CorePlan | None]
 Devices = Callable[[Mapping[str, str]], Sequence[GPU]]
 
 LOOPBACK = "127.0.0.1"
-TORCHRUN_RESTARTS = 1_000_000
-"""Without end: only the learner's crash limit decides that a run has crashed too often."""
 
 
 @dataclass(frozen=True)
@@ -237,23 +235,11 @@ def _learner_part(
 ) -> Part:
     placed = cores.learner_environment() if cores else {}
     visible = gpus.learner_environment() if gpus else {}
-    torchrun = (
-        *(sys.executable, "-m", "torch.distributed.run"),
-        # --standalone picks a free port for the rendezvous; --local-addr because a machine's
-        # own name need not resolve.
-        *("--standalone", "--local-addr", LOOPBACK, "--nnodes", "1"),
-        *("--nproc-per-node", str(options.ranks), "--max-restarts", str(TORCHRUN_RESTARTS)),
-    )
     return Part(
         name="learner",
-        argv=(*torchrun, "-m", "learner"),
+        argv=(sys.executable, "-m", "learner", "--ranks", str(options.ranks)),
         stage=2,
-        # The variable: ranks that survive a restart would read the addresses of ranks that died.
-        environment=shared
-        | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        | _unless_set(placed)
-        | dict(options.environment)
-        | visible,
+        environment=shared | _unless_set(placed) | dict(options.environment) | visible,
     )
 
 

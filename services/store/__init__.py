@@ -1,11 +1,11 @@
 """The only code that talks to Redis.
 
 One module per noun (`runs`, `prompts`, `trajectories`, `weights`, `evaluations`, `workers`,
-`datasets`, `api_keys`, `events`, `ledger`, `insight`); each change that must be atomic is one Lua
-script in `lua/`, with its invariant above it. Everything of one run carries the run's hash tag, so
-a script touches one cluster slot. Every script may be run twice with the same arguments: the client
-repeats a call whose reply was lost. Asynchronous throughout; the learner calls it through a
-blocking portal.
+`datasets`, `api_keys`, `events`, `ledger`, `ranks`, `insight`); each change that must be atomic is
+one Lua script in `lua/`, with its invariant above it. Everything of one run carries the run's hash
+tag, so a script touches one cluster slot. Every script may be run twice with the same arguments:
+the client repeats a call whose reply was lost. Asynchronous throughout; the learner calls it
+through a blocking portal.
 """
 
 from services.store.audit import Audit

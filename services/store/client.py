@@ -19,6 +19,7 @@ from services.store.keys import SCHEMA
 from services.store.ledger import Ledger
 from services.store.pools import Pools
 from services.store.prompts import Prompts
+from services.store.ranks import RankMeetings
 from services.store.runs import Runs
 from services.store.scripts import Scripts
 from services.store.sessions import Sessions
@@ -51,6 +52,7 @@ class Store:
         self.ledger = Ledger(redis, scripts)
         self.runs = Runs(redis, scripts, self.datasets)
         self.pools = Pools(redis, scripts, self.runs)
+        self.rank_meetings = RankMeetings(redis, scripts)
         self.prompts = Prompts(redis, scripts, self.runs.fail)
         self.sessions = Sessions(redis, scripts)
         self.trajectories = Trajectories(redis, scripts)

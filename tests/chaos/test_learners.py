@@ -28,7 +28,7 @@ def test_of_learners_that_fight_for_a_pool_one_trains_the_run(
     # The pool is free for whoever is first, once the lock of the dead one lapses.
     place = Place(chaos.stack.redis_url, chaos.stack.data)
     rivals = [place.learner() for _ in range(2)]
-    chaos.kill(run, ["torchrun"], chance)
+    chaos.kill(run, ["rank supervisor"], chance)
 
     try:
         chaos.unharmed(run, STEPS)

@@ -59,7 +59,7 @@ def that_can_hang(stack: Stack) -> list[int]:
 
 
 def ranks(stack: Stack) -> list[int]:
-    return [pid for torchrun in part("learner")(stack) for pid in children(torchrun)]
+    return [pid for supervisor in part("learner")(stack) for pid in children(supervisor)]
 
 
 def updating(stack: Stack) -> list[int]:
@@ -84,7 +84,7 @@ VICTIMS: dict[str, Callable[[Stack], list[int]]] = {
     "vLLM in a weight update": updating,
     "reward service": part("reward"),
     "learner rank": ranks,
-    "torchrun": part("learner"),
+    "rank supervisor": part("learner"),
     "gateway": part("gateway"),
     "Redis": part("redis"),
 }

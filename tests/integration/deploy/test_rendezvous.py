@@ -1,65 +1,124 @@
-"""The learner's pods meet by the chart's own command, and meet again after a rank died.
+"""The learner's pods meet by the chart's own settings, and meet again after a death on any host.
 
-Two real torchrun agents on one machine."""
+Two real supervisors on one machine, each with the environment of its host."""
 
 import os
-import re
-import shlex
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from services.launch.options import free_ports
 from services.runtime.process import die_with
+from services.settings import EXIT_SETTINGS
+from tests.integration.launch.conditions import eventually
+from tests.integration.store.servers import DURABLE, Server
 from tests.unit.deploy.test_chart import EVERYTHING, environment, of_kind
 
-RANK = """
-import os, sys
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-met = torch.ones(1)
-dist.all_reduce(met)
-died = sys.argv[1]
-if dist.get_rank() == 1 and not os.path.exists(died):
-    open(died, "w").close()
-    os._exit(1)
-dist.all_reduce(torch.ones(1))
-# One write: the ranks share a pipe.
-os.write(1, f"rank {dist.get_rank()} of {int(met)}\\n".encode())
+PASSWORD = "s3cr3t"
+HOST = """
+import sys
+from learner.settings import LearnerSettings
+from learner.supervise.supervisor import supervise
+module = ["tests.integration.deploy.meeting_rank", sys.argv.pop()]
+sys.exit(supervise(LearnerSettings(), module))
 """
 
 
+class Hosts:
+    """The supervisors of a learner on two hosts, with one rank and with two."""
+
+    def __init__(self, folder: Path, redis_port: int) -> None:
+        self.log = folder / "ranks.log"
+        self.errors = folder / "errors.log"
+        (job,) = of_kind("Job", EVERYTHING).values()
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        assert container["args"] == ["python", "-m", "learner"]
+        self.given = {
+            name: value for name, value in environment(container).items() if "LEARNER" in name
+        }
+        assert self.given["HEADRACE_LEARNER_NODES"] == "4"
+        self.redis = f"redis://127.0.0.1:{redis_port}/0"
+        self.supervisors: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, node: int, password: str = PASSWORD) -> subprocess.Popen[bytes]:
+        with self.errors.open("a") as errors:
+            self.supervisors[node] = one = subprocess.Popen(
+                [sys.executable, "-c", HOST, str(self.log)],
+                stderr=errors,
+                preexec_fn=die_with(os.getpid()),
+                env=os.environ
+                | self.given
+                | {
+                    "HEADRACE_LEARNER_NODES": "2",
+                    "HEADRACE_LEARNER_NODE": str(node),
+                    "HEADRACE_RANKS": str(node + 1),
+                    "HEADRACE_REDIS_URL": self.redis,
+                    "HEADRACE_REDIS_PASSWORD": password,
+                    "GLOO_SOCKET_IFNAME": "lo",
+                    "OMP_NUM_THREADS": "1",
+                },
+            )
+        return one
+
+    def met(self) -> list[list[str]]:
+        """Pid, number and peers of each rank that has met the others, in the order of that."""
+        return [line.split(" ", 2) for line in self.log.read_text().splitlines()]
+
+    def meet(self, times: int) -> dict[str, int]:
+        """Wait for the ranks' meeting of this number; the pid of each rank."""
+
+        def all_there() -> bool:
+            codes = [one.poll() for one in self.supervisors.values()]
+            assert codes == [None, None], self.errors.read_text()
+            return self.log.exists() and len(self.met()) >= 3 * times
+
+        eventually(all_there, within=60, what="meeting")
+        last = self.met()[-3:]
+        assert sorted(rank for _, rank, _ in last) == ["0", "1", "2"]
+        assert {peers for _, _, peers in last} == {"0 1 2"}
+        return {rank: int(pid) for pid, rank, _ in last}
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    server = Server(tmp_path / "redis", 0, *DURABLE, "--requirepass", PASSWORD)
+    server.wait(password=PASSWORD)
+    both = Hosts(tmp_path, server.port)
+    yield both
+    for one in both.supervisors.values():
+        one.kill()
+        one.wait()
+    server.kill()
+
+
+@pytest.mark.multirank
 @pytest.mark.timeout(240)
-def test_learner_pods_meet_again_after_a_rank_died(tmp_path: Path) -> None:
-    (job,) = of_kind("Job", EVERYTHING).values()
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    shell, flag, command = container["args"]
-    (port,) = free_ports("127.0.0.1", 1)
-    script = tmp_path / "rank.py"
-    script.write_text(RANK)
-    # As in the cluster, but for the name of the first pod and what the ranks do.
-    command = re.sub(r'"\$\{LEARNER_JOB\}-0\.headrace-learner:29400"', f"127.0.0.1:{port}", command)
-    command = command.replace("exec python", f"exec {shlex.quote(sys.executable)}")
-    command = command.replace("--nnodes 4", "--nnodes 2").replace("per-node gpu", "per-node 1")
-    command = command.replace("-m learner", f"--local-addr 127.0.0.1 {script} {tmp_path / 'died'}")
-    given = {name: value for name, value in environment(container).items() if "TORCH" in name}
-    nodes = [
-        subprocess.Popen(
-            [shell, flag, command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | given | {"JOB_COMPLETION_INDEX": str(index), "OMP_NUM_THREADS": "1"},
-            preexec_fn=die_with(os.getpid()),
-        )
-        for index in (1, 0)
-    ]
-    output = [node.communicate(timeout=200) for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], "".join(err for _, err in output)
-    assert (tmp_path / "died").exists()
-    lines = "".join(out for out, _ in output).splitlines()
-    assert sorted(lines) == ["rank 0 of 2", "rank 1 of 2"]
+def test_ranks_of_two_hosts_meet_again_after_the_death_of_one_and_of_a_host(hosts: Hosts) -> None:
+    hosts.start(1)
+    hosts.start(0)
+    ranks = hosts.meet(1)
+
+    os.kill(ranks["2"], signal.SIGKILL)
+    again = hosts.meet(2)
+    assert not set(again.values()) & set(ranks.values()), "all ranks start again"
+
+    hosts.supervisors[0].kill()
+    hosts.supervisors[0].wait()
+    hosts.start(0)
+    hosts.meet(3)
+
+    for one in hosts.supervisors.values():
+        one.terminate()
+    assert [one.wait(40) for one in hosts.supervisors.values()] == [0, 0]
+    assert "another node's" not in hosts.errors.read_text()
+
+
+def test_a_node_with_a_wrong_password_ends_and_says_so(hosts: Hosts) -> None:
+    assert hosts.start(0, password="wr0ng").wait(60) == EXIT_SETTINGS
+    said = hosts.errors.read_text()
+    assert "error: cannot use Redis at redis://:***@127.0.0.1" in said
+    assert "invalid username-password pair" in said
+    assert "wr0ng" not in said

@@ -1,4 +1,4 @@
-"""A learner rank as torchrun starts it: tied to torchrun, then busy until it is ended."""
+"""A learner rank as the supervisor starts it: tied to that, then busy until it is ended."""
 
 import signal
 

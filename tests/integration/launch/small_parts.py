@@ -30,7 +30,7 @@ while True:
     signal.pause()
 """
 
-# As torchrun: a child in a session of its own, which ties itself to its parent. And as the worst
+# As a learner: a child in a session of its own, which ties itself to its parent. And as the worst
 # library: another child in a session of its own that does nothing of the kind.
 AGENT = """
 import signal, subprocess, sys
@@ -40,6 +40,13 @@ for code in (tied, loose)[: int(sys.argv[1])]:
     subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
 print("up", flush=True)
 signal.pause()
+"""
+
+TWO_RANKS = """
+import sys
+from learner.settings import LearnerSettings
+from learner.supervise.supervisor import supervise
+sys.exit(supervise(LearnerSettings(ranks=2), ["tests.integration.launch.rank"]))
 """
 
 CRASHING = "import sys; sys.exit('the GPU is on fire')"
@@ -64,17 +71,7 @@ KINDS: dict[str, tuple[Part, ...]] = {
         script("redis", OBEDIENT, stage=0),
         script("reward", MISCONFIGURED, stage=1),
     ),
-    "torchrun": (
-        Part(
-            name="learner",
-            argv=(
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--local-addr", "127.0.0.1", "--nnodes", "1", "--nproc-per-node", "2"),
-                str(Path(__file__).with_name("rank.py")),
-            ),
-            stage=2,
-        ),
-    ),
+    "learner": (script("learner", TWO_RANKS),),
 }
 
 

@@ -85,7 +85,7 @@ def test_without_redis_there_is_nothing_to_start(process: str, tmp_path: Path) -
 def test_a_learner_that_no_restart_can_help_ends_headrace_up_with_its_error(
     tmp_path: Path,
 ) -> None:
-    """torchrun alone would restart it without end."""
+    """Its supervisor alone would restart it without end."""
     options = UpOptions(
         data=tmp_path, parts=frozenset({"learner"}), redis_url="redis://127.0.0.1:1/0"
     )
@@ -95,7 +95,7 @@ def test_a_learner_that_no_restart_can_help_ends_headrace_up_with_its_error(
     parts = (script("gateway", OBEDIENT, stage=0), part)
     with Stack(once, planner=lambda o, d: replace(plan, parts=parts)) as stack:
         eventually(lambda: not stack.processes, within=60)
-        with pytest.raises(LaunchError, match=r"learner exited with code 1[\s\S]*error: .*redis"):
+        with pytest.raises(LaunchError, match=r"learner exited with code 2[\s\S]*error: .*redis"):
             stack.check()
 
 
@@ -105,11 +105,14 @@ def test_a_learner_that_is_started_again_waits_for_its_redis(tmp_path: Path) -> 
     variables = {
         "HEADRACE_REDIS_URL": server.url,
         "HEADRACE_DATA": str(tmp_path / "data"),
-        "TORCHELASTIC_RESTART_COUNT": "1",
+        "HEADRACE_STARTS": "1",
     }
     with log.open("w") as output:
         learner = subprocess.Popen(
-            [sys.executable, "-m", "learner"], cwd=ROOT, env=os.environ | variables, stderr=output
+            [sys.executable, "-m", "learner.rank"],
+            cwd=ROOT,
+            env=os.environ | variables,
+            stderr=output,
         )
     try:
         eventually(lambda: "waiting for Redis" in log.read_text(), within=60)

@@ -121,8 +121,8 @@ def test_kill_9_leaves_no_process_behind(up: Starter, kind: str) -> None:
 
 
 @pytest.mark.multirank
-def test_kill_9_takes_torchruns_ranks_along(up: Starter) -> None:
-    one = up("torchrun")
+def test_kill_9_takes_the_learners_ranks_along(up: Starter) -> None:
+    one = up("learner")
     one.ready()
     eventually(lambda: one.log("learner").count("rank up") == 2, within=60, what=one.said)
     instance = one.instance

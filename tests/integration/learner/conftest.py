@@ -32,19 +32,19 @@ class Place:
         return self.data / "learner.log"
 
     def learner(self, *command: str) -> Learner:
-        """A process of `python -m learner`, or of `python -m` with `command`."""
+        """A process of `python -m learner.rank`, or of `python -m` with `command`."""
         return self.ranks(1, *command)[0]
 
     def ranks(self, number: int, *command: str) -> list[Learner]:
-        """The ranks of one learner, as torchrun starts them."""
+        """The ranks of one learner, as the supervisor starts them."""
         environment = os.environ | {
             "HEADRACE_REDIS_URL": self.redis_url,
             "HEADRACE_DATA": str(self.data),
             "OMP_NUM_THREADS": "1",
         }
         started = [
-            Learner(command or ("learner",), environment | variables, self.log)
-            for variables in rank_variables(number)
+            Learner(command or ("learner.rank",), environment | variables, self.log)
+            for variables in rank_variables(number, self.data)
         ]
         self.started += started
         return started

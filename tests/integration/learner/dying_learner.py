@@ -1,7 +1,7 @@
 """A learner that dies as it reports a step, when its checkpoint thread has done all it was given.
 
-`dying_learner.py STEP HOW`: `python -m learner`, ended where it comes to report step STEP: by the
-signal HOW, or where HOW is `Redis`, as by a Redis that is gone.
+`dying_learner.py STEP HOW`: `python -m learner.rank`, ended where it comes to report step STEP: by
+the signal HOW, or where HOW is `Redis`, as by a Redis that is gone.
 """
 
 import os
@@ -11,8 +11,8 @@ from typing import Any
 
 from redis.exceptions import ConnectionError
 
-from learner.__main__ import main
 from learner.persist.checkpoint_writer import CheckpointWriter
+from learner.rank import main
 from learner.store.run_store import RunStore
 
 STEP, HOW = int(sys.argv[1]), sys.argv[2]

@@ -6,12 +6,14 @@ The imports take five seconds of a core, and the tests of this folder start abou
 import multiprocessing
 import os
 import runpy
+import secrets
 import signal
 import sys
 from pathlib import Path
 
+from learner.settings import RENDEZVOUS
 from learner.store import pool_lock
-from services.launch.options import free_ports
+from learner.supervise.nodes import OneNode
 from services.runtime.process import die_with
 
 ROOT = Path(__file__).parents[3]
@@ -66,14 +68,14 @@ def import_once() -> None:
     process.join()
 
 
-def rank_variables(ranks: int) -> list[dict[str, str]]:
-    """What torchrun sets in the environment of each of several ranks."""
+def rank_variables(ranks: int, folder: Path) -> list[dict[str, str]]:
+    """What the supervisor sets in the environment of each of several ranks, which meet in
+    `folder`."""
     if ranks == 1:
         return [{}]
-    (port,) = free_ports("127.0.0.1", 1)
     size = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [{"RANK": str(n), "LOCAL_RANK": str(n)} | size | master for n in range(ranks)]
+    met = {RENDEZVOUS: str(folder / f"ranks-{secrets.token_hex(4)}"), **OneNode.LOOPBACK}
+    return [{"RANK": str(n), "LOCAL_RANK": str(n)} | size | met for n in range(ranks)]
 
 
 def _run(command: tuple[str, ...], environment: dict[str, str], log: Path) -> None:

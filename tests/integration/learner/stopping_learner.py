@@ -1,7 +1,7 @@
 """A learner that stops at a named place of a checkpoint's or a version's way: all of it, by SIGKILL
 or SIGSTOP, or only the thread that makes that, until the file HOW exists.
 
-`stopping_learner.py PLACE HOW`: runs `python -m learner` unchanged; an audit hook of the
+`stopping_learner.py PLACE HOW`: runs `python -m learner.rank` unchanged; an audit hook of the
 interpreter sees the system call that comes next. Places, for the first checkpoint that is made:
 
 - `renamed?`: everything is fsynced, the rename is next
@@ -19,7 +19,7 @@ import sys
 import time
 from typing import Any
 
-from learner.__main__ import main
+from learner.rank import main
 
 PLACE, HOW = sys.argv[1:]
 seen: list[str] = []

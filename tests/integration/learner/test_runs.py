@@ -230,7 +230,6 @@ def test_a_run_that_resumes_another_goes_on_at_its_step(story: Story) -> None:
 
 
 def test_each_line_of_the_learners_log_names_the_process_and_the_run(story: Story) -> None:
-    # Also those of its threads; torchrun, which is not used here, writes lines of its own.
     lines = [json.loads(line) for line in story.place.log.read_text().splitlines()]
     assert {line["process"] for line in lines} == {"learner"}
     named = {line.get("run") for line in lines if line["event"] != "learner ready"}

@@ -1,0 +1,217 @@
+"""A rank of the learner: take the pool's next run, train it, go on to the next.
+
+Rank 0 holds the pool's learner lock and talks to the store; the others follow what it says. A run
+that cannot be trained fails with a reason in words, and the process goes on. Anything unexpected
+ends the process: the supervisor starts all ranks again, and the run resumes from its checkpoint.
+
+Exit codes: 0 told to end (SIGTERM, SIGINT), 1 crash, or Redis went away, 2 wrong settings or no
+Redis at the first start, 3 another learner serves the pool. The supervisor restarts the ranks
+without end, and a restarted rank waits for its Redis: only `coordinate.crash_limit` decides that a
+run has crashed too often. After 2 and 3 no restart helps, and the supervisor ends, too.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+import transformers
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from structlog.contextvars import bound_contextvars
+
+from learner.coordinate.crash_limit import CrashLimit
+from learner.distributed import USER_ERRORS, Ranks, start_ranks, stop_ranks
+from learner.midtrain import train_midtrain
+from learner.rl import train_rl
+from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, STARTS, LearnerSettings
+from learner.store.pool_lock import PoolTaken, StoreThread
+from learner.store.rendezvous import rendezvous
+from learner.store.run_store import RunStore
+from services.contracts.config import RLConfig
+from services.contracts.config.trust import parse_trusted
+from services.contracts.records import RunRecord
+from services.contracts.schema import SchemaMismatch
+from services.runtime.api_key import key_for
+from services.runtime.logs import configure, get_logger
+from services.runtime.process import die_with_parent, keep_files_private
+from services.settings import EXIT_SETTINGS, Settings, from_command_line
+from services.store import Fenced, UnsafeRedis
+from services.store.durability import cannot_use
+from services.volume import GatewayAway, Volume
+
+log = get_logger(__name__)
+
+POLL_SECONDS = 0.5
+LONGEST_PAUSE = 5.0
+LOG_SECONDS = 10.0
+"""Between two lines about a Redis that stays away."""
+REDIS_AWAY = (RedisConnectionError, RedisTimeoutError)
+
+
+def main() -> int:
+    """Serve one pool until told to end. Returns the exit code; raises SystemExit for settings that
+    make no sense."""
+    die_with_parent()
+    keep_files_private()
+    settings = from_command_line(LearnerSettings)
+    configure("learner", settings.log_level, settings.log_format)
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    stop = threading.Event()
+
+    def ask_to_end(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask_to_end)
+    signal.signal(signal.SIGINT, ask_to_end)
+    return serve_pool(settings, stop)
+
+
+def restarted() -> bool:
+    """Whether the supervisor has started this rank before."""
+    return os.environ.get(STARTS, "0") != "0"
+
+
+def serve_pool(settings: Settings, stop: threading.Event) -> int:
+    """Take the pool and train its runs until `stop`. Returns the exit code."""
+    try:
+        with connect(settings, stop) as thread:
+            ranks = start_ranks(rendezvous(thread, stop))
+            if (code := agree_on_start(ranks, thread, settings)) != 0:
+                return code
+            volume = Volume(settings.data, settings.gateway_url, key_for(settings))
+            try:
+                serve(ranks, thread, volume, stop, settings.trust_remote_code)
+            except SchemaMismatch as error:
+                sys.stderr.write(f"error: {error}\n")
+                return EXIT_SETTINGS
+            except REDIS_AWAY as error:
+                sys.stderr.write(f"error: {cannot_use(settings, error)}\n")
+                return EXIT_CRASH
+            stop_ranks(ranks)
+    except (UnsafeRedis, SchemaMismatch, *REDIS_AWAY) as error:
+        sys.stderr.write(f"error: {cannot_use(settings, error)}\n")
+        return EXIT_CRASH if restarted() and isinstance(error, REDIS_AWAY) else EXIT_SETTINGS
+    return EXIT_POOL_TAKEN if thread.lost else 0
+
+
+def connect(settings: Settings, stop: threading.Event) -> StoreThread:
+    """The connection to the store. Raises UnsafeRedis, and at a first start one of REDIS_AWAY; a
+    restarted learner has had its Redis, and waits for it."""
+    logged, pause = -LOG_SECONDS, POLL_SECONDS
+    while True:
+        try:
+            return StoreThread(settings, stop)
+        except REDIS_AWAY as error:
+            if not restarted() or stop.is_set():
+                raise
+            if time.monotonic() - logged >= LOG_SECONDS:
+                logged = time.monotonic()
+                log.warning("waiting for Redis", reason=cannot_use(settings, error))
+            # Not all learners of all pools at once, when a Redis comes back.
+            stop.wait(pause * random.uniform(0.5, 1.5))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def agree_on_start(ranks: Ranks, thread: StoreThread, settings: Settings) -> int:
+    """Rank 0 takes the pool; every rank learns whether it could. Returns an exit code."""
+    code = 0
+    if ranks.first:
+        try:
+            thread.take_pool()
+            log.info("learner ready", pool=settings.pool, ranks=ranks.size)
+        except PoolTaken as error:
+            sys.stderr.write(f"error: {error}\n")
+            code = EXIT_POOL_TAKEN
+    return int(ranks.max([code])[0])
+
+
+def serve(
+    ranks: Ranks, thread: StoreThread, volume: Volume, stop: threading.Event, trusted: bool
+) -> None:
+    """Runs, one at a time, until `stop`. `trusted`: whether the operator trusts their code."""
+    while True:
+        record = None
+        if ranks.first:
+            while record is None and not stop.is_set():
+                record = thread.next_run()
+                if record is None:
+                    stop.wait(POLL_SECONDS)
+        message = record.model_dump_json().encode() if record else b""
+        body = ranks.broadcast(message if ranks.first else None)
+        if not body:
+            return
+        record = RunRecord.model_validate_json(body)
+        with bound_contextvars(run=record.id):
+            train_one(record, ranks, thread, volume, stop, trusted)
+
+
+def train_one(
+    record: RunRecord,
+    ranks: Ranks,
+    thread: StoreThread,
+    volume: Volume,
+    stop: threading.Event,
+    trusted: bool,
+) -> None:
+    """One run, to its end or to ours, with its last state said in words."""
+    store = RunStore(thread, record)
+    if record.damage:
+        log.error("run failed", reason=record.damage)
+        if ranks.first:
+            store.finish("failed", record.damage)
+        return
+    file = volume.path(f"runs/{record.id}/crashes-{ranks.rank}.json")
+    crash_limit = CrashLimit(file, record.committed_step)
+    if record.state.ending:
+        if ranks.first:
+            began = "" if record.started else ", before it began"
+            store.finish("cancelled", f"on request{began}")
+        return
+    log.info("run starts", name=record.name, kind=record.kind)
+    try:
+        ranks.together(crash_limit.check)
+        if ranks.first:
+            store.set_state("starting")
+        config = ranks.together(lambda: parse_trusted(record.config, trusted))
+        train = train_rl if isinstance(config, RLConfig) else train_midtrain
+        crash_limit.busy(record.committed_step + 1)
+        ending = train(record, config, ranks, store, volume, stop, crash_limit)  # type: ignore[arg-type]
+    except Fenced:
+        log.warning("another learner has taken this run over")
+        return
+    except USER_ERRORS as error:
+        log.error("run failed", reason=str(error))
+        if ranks.first:
+            store.finish("failed", str(error))
+        return
+    except SchemaMismatch as error:
+        # A checkpoint, or a group, of another version, under which the run can go on.
+        if ranks.first:
+            store.pause(str(error))
+        raise
+    except (*REDIS_AWAY, GatewayAway):
+        # Not the run's fault, and no crash to count.
+        raise
+    except Exception as error:
+        crash_limit.record(error)
+        raise
+    finally:
+        crash_limit.idle()
+    if not ranks.first:
+        return
+    match ending:
+        case "finish":
+            store.finish("succeeded", "")
+        case "cancel":
+            store.finish("cancelled", "on request")
+        case _:
+            log.info("run goes on at the next start")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Keeps the ranks of one host running: when one dies, on any node, all of them start again.
+
+Without end: only `learner.coordinate.crash_limit` decides that a run has crashed too often. But a
+rank that exits with code 2 or 3 would do so again; then the supervisor exits with this code.
+"""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, LearnerSettings
+from learner.supervise.nodes import Nodes, OneNode
+from learner.supervise.processes import RankProcesses
+from services.runtime.logs import get_logger
+from services.settings import EXIT_SETTINGS
+
+log = get_logger(__name__)
+
+FINAL = (EXIT_SETTINGS, EXIT_POOL_TAKEN)
+EVERY_SECONDS = 1.0
+"""Between two looks at what the nodes agree on."""
+STABLE_SECONDS = 60.0
+"""Ranks that lived for so long start again at once, others after a pause."""
+PAUSE_SECONDS = 0.5
+LONGEST_PAUSE = 5.0
+
+
+def supervise(settings: LearnerSettings, module: Sequence[str]) -> int:
+    """Run `python -m MODULE` as this host's ranks until told to end. Returns the exit code."""
+    ranks = settings.count_ranks()
+    if ranks == 0:
+        sys.stderr.write(
+            "error: --ranks gpu (HEADRACE_RANKS): this process sees no GPU; name a number of ranks "
+            "to train on CPUs\n"
+        )
+        return EXIT_SETTINGS
+    return asyncio.run(_supervise(settings, ranks, module))
+
+
+async def _supervise(settings: LearnerSettings, ranks: int, module: Sequence[str]) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if settings.learner_nodes == 1:
+        return await Supervisor(OneNode(ranks), module, stop).run()
+    # It imports the store, which a learner of one node need not wait for.
+    from learner.supervise.several_nodes import joined
+
+    async with joined(settings, ranks) as nodes:
+        return await Supervisor(nodes, module, stop).run()
+
+
+class Supervisor:
+    """The ranks of one host, one start after the other. Used once."""
+
+    def __init__(self, nodes: Nodes, module: Sequence[str], stop: asyncio.Event) -> None:
+        """`stop` is set when everything is to end in order."""
+        self._nodes = nodes
+        self._module = module
+        self._stop = stop
+        self._ranks: RankProcesses | None = None
+        self._ended = ""
+        self._starts = 0
+        self._young_deaths = 0
+        self._began = self._not_before = 0.0
+
+    async def run(self) -> int:
+        """Until told to end, or a rank's exit code is final. Returns the exit code."""
+        told = False
+        try:
+            while True:
+                if self._stop.is_set() and self._ranks is None:
+                    return 0
+                await self._follow()
+                if self._ranks is not None and self._stop.is_set() and not told:
+                    self._ranks.terminate()
+                    told = True
+                await self._wait(told)
+                if (code := await self._look()) is not None:
+                    return code
+        finally:
+            if self._ranks is not None:
+                await self._ranks.end()
+            await self._nodes.leave()
+
+    async def _follow(self) -> None:
+        """Run what the nodes agree on, and nothing else."""
+        running = self._ranks.start if self._ranks else None
+        start = await self._nodes.agree(running, self._ended)
+        if self._ranks is not None and (start is None or start.id != self._ranks.start.id):
+            log.warning("the ranks of another node have ended: those of this node start again")
+            await self._end_ranks()
+            return
+        ready = time.monotonic() >= self._not_before and not self._stop.is_set()
+        if self._ranks is None and start is not None and ready:
+            self._ranks, self._began = RankProcesses(start), time.monotonic()
+            await self._ranks.spawn(self._module, self._starts)
+            self._starts += 1
+
+    async def _wait(self, told: bool) -> None:
+        """Until a rank ends, for EVERY_SECONDS at most, or until told to stop."""
+        stop = asyncio.create_task(self._stop.wait())
+        ranks = self._ranks.running if self._ranks else []
+        events = [*ranks, *([] if told else [stop])]
+        if events:
+            await asyncio.wait(events, timeout=EVERY_SECONDS, return_when="FIRST_COMPLETED")
+        stop.cancel()
+
+    async def _look(self) -> int | None:
+        """What follows from ranks that have ended. An exit code where it is the supervisor's."""
+        if self._ranks is None or not self._ranks.codes:
+            return None
+        codes = self._ranks.codes
+        if not any(codes) and self._ranks.running:
+            # Ranks that were told to end do so together.
+            return None
+        final = [code for code in codes if code in FINAL]
+        await self._end_ranks()
+        if final:
+            return final[0]
+        if self._stop.is_set():
+            return EXIT_CRASH if any(code not in (0, -signal.SIGTERM) for code in codes) else 0
+        young = time.monotonic() - self._began < STABLE_SECONDS
+        self._young_deaths = self._young_deaths + 1 if young else 0
+        pause = min(PAUSE_SECONDS * self._young_deaths, LONGEST_PAUSE)
+        self._not_before = time.monotonic() + pause
+        log.warning("ranks have ended: all of them start again", codes=codes, pause_s=pause)
+        return None
+
+    async def _end_ranks(self) -> None:
+        assert self._ranks is not None
+        self._ended = self._ranks.start.id
+        # Other nodes end theirs meanwhile.
+        await self._nodes.agree(self._ranks.start, self._ended)
+        await self._ranks.end()
+        self._ranks = None

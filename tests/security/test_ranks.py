@@ -1,0 +1,150 @@
+"""The ranks of a learner on one host: nobody else can connect to them, or open the file in which
+they meet."""
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.runtime.process import die_with
+from services.settings import EXIT_SETTINGS
+from tests.integration.learner.conftest import Place, placed, stored
+from tests.integration.learner.test_runs import MIDTRAIN, add_sums, submit
+from tests.integration.learner.torch_worker import eventually
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with placed(tmp_path) as here:
+        yield here
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder for temporary files that other users may look into."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def looked_at_by_nobody(path: Path) -> bytes:
+    """The error of another user who lists a folder."""
+    return subprocess.run(
+        ["ls", path], user=NOBODY, group=NOBODY, capture_output=True, check=False
+    ).stderr
+
+
+def start(place: Place, folder: Path) -> subprocess.Popen[bytes]:
+    """A learner of two ranks; temporary files go to `folder`."""
+    with place.log.open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "learner", "--ranks", "2"],
+            stderr=log,
+            preexec_fn=die_with(os.getpid()),
+            env=os.environ
+            | {
+                "HEADRACE_REDIS_URL": place.redis_url,
+                "HEADRACE_DATA": str(place.data),
+                "TMPDIR": str(folder),
+                "OMP_NUM_THREADS": "1",
+                # Of no use to ranks of one host.
+                "GLOO_SOCKET_IFNAME": "eth0",
+            },
+        )
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def listening(pid: int) -> list[tuple[str, int]]:
+    """The addresses on which a process accepts TCP connections."""
+    inodes = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
+    found = []
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state != "0A" or rest[5] not in inodes:
+                continue
+            address, port = local.split(":")
+            words = [address[at : at + 8] for at in range(0, len(address), 8)]
+            packed = b"".join(struct.pack("=I", int(word, 16)) for word in words)
+            found.append((socket.inet_ntop(family, packed), int(port, 16)))
+    return found
+
+
+def accepts(address: tuple[str, int]) -> bool:
+    """Whether anybody can connect there."""
+    try:
+        socket.create_connection(address, timeout=0.5).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.multirank
+@pytest.mark.timeout(240)
+async def test_nobody_else_reaches_the_ranks_of_a_learner(place: Place, folder: Path) -> None:
+    endless = {"max_steps": 10_000, "rows_per_step": 8, "validate_every": 10_000}
+    async with stored(place) as store:
+        await add_sums(store, place.data)
+        await submit(store, "first", MIDTRAIN | {"training": endless})
+        learner = start(place, folder)
+
+        async def step() -> int:
+            assert learner.poll() is None, place.log.read_text()[-3000:]
+            record: Any = await store.runs.get("first")
+            return int(record.step)
+
+        try:
+            await eventually(step, within=150)
+            ranks = children(learner.pid)
+            assert len(ranks) == 2
+            assert listening(learner.pid) == []
+            # Gloo's, for the other ranks: one for each rank and group.
+            ports = [one for rank in ranks for one in listening(rank)]
+            assert [host for host, _ in ports] == ["127.0.0.1"] * 4
+            assert not any(map(accepts, ports))
+            (private,) = folder.iterdir()
+            assert private.stat().st_mode & 0o777 == 0o700
+            if os.geteuid() == 0:
+                assert b"Permission denied" in looked_at_by_nobody(private)
+            learner.send_signal(signal.SIGTERM)
+            assert learner.wait(90) == 0, place.log.read_text()[-3000:]
+            assert list(folder.iterdir()) == []
+        finally:
+            learner.kill()
+            learner.wait()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--ranks", "gpu"), "error: --ranks gpu (HEADRACE_RANKS): this process sees no GPU"),
+        (("--learner-nodes", "2", "--learner-node", "2"), "learner_node is 2"),
+    ],
+)
+def test_a_learner_that_cannot_start_says_why(flags: tuple[str, ...], said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "learner", *flags],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == EXIT_SETTINGS
+    assert said in ended.stderr
