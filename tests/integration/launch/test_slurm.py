@@ -27,7 +27,7 @@ COMMANDS = {
     "scancel": 'kill "-${1#--signal=}" -- "-$(cat "$STEP")"',
 }
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 class Job:
@@ -107,14 +107,14 @@ def test_a_job_serves_and_stops_in_order(job: Job) -> None:
         except httpx.TransportError:
             return False
 
-    eventually(ready, within=60)
+    eventually(ready, within=120)
     assert httpx.get(f"{job.url}/v1/workers").status_code == 401, "others reach it: it has a key"
 
     def works() -> bool:
         workers = httpx.get(f"{job.url}/v1/workers", headers=job.key).json()["workers"]
         return len(workers) == 2 and "learner ready" in job.said_by("learner-0")
 
-    eventually(works, within=90)
+    eventually(works, within=120)
     assert sorted(devices_of(job.data, "rollout")) == ["1,2", "4,5"]
     assert devices_of(job.data, "learner") + devices_of(job.data, "learner.rank") == ["0", "0"]
     assert "1 of the 6 GPUs of node 127.0.0.1 are idle: a worker needs 2" in job.log.read_text()
@@ -124,7 +124,7 @@ def test_a_job_serves_and_stops_in_order(job: Job) -> None:
 
     job.process.send_signal(signal.SIGTERM)
     assert job.process.wait(60) == 0
-    assert "Redis is now ready to exit" in job.said_by("redis")
+    assert "is now ready to exit" in job.said_by("redis")
     assert "Finished server process" in job.said_by("gateway")
     logs = job.data / "logs"
     ended = {name: (logs / f"{name}.log").stat().st_mtime for name in ("redis", "learner-0")}
