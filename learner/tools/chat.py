@@ -19,6 +19,7 @@ from services.contracts.config.data import PromptOptions
 from services.contracts.config.model import PretrainedModel
 from services.contracts.dataset import Row
 from services.contracts.rendering import compose, plain_text, render
+from services.runtime.terminal import escape_output
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -99,4 +100,5 @@ def answer(loaded: LoadedModel, ids: list[int], max_tokens: int, temperature: fl
 
 
 if __name__ == "__main__":
+    escape_output()
     sys.exit(main())

@@ -1,10 +1,9 @@
 """`headrace audit`: proof that a run lost nothing and trained nothing twice."""
 
 import typer
-from rich.markup import escape
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
-from services.cli.output import FAILED, out, print_json
+from services.cli.output import FAILED, escape, out, print_json
 
 
 def audit(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from services.cli.options import AsJson
-from services.cli.output import FAILED, INTERRUPTED, CliError, err, out
+from services.cli.output import FAILED, INTERRUPTED, CliError, err, escape, out
 
 
 def bench(
@@ -41,7 +40,7 @@ def bench(
     path = keep(results)
     # With --json, stdout is for programs alone.
     console = err if as_json else out
-    console.print(escape(text(results)), soft_wrap=True)
+    console.print(text(results), markup=False, soft_wrap=True)
     console.print(f"[dim]all figures: {escape(str(path))}[/]", soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(results, ensure_ascii=False))

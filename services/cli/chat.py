@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from services.cli.checkpoints import checkpoint_of, run_with_checkpoint
 from services.cli.options import AsJson, Data, GatewayURL, connect
-from services.cli.output import INTERRUPTED, CliError, err, print_json
+from services.cli.output import INTERRUPTED, CliError, err, escape, print_json
 from services.contracts.weights import ADAPTER_CONFIG
 
 

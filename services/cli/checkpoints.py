@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
 from services.cli.options import data_folder
-from services.cli.output import CliError, err
+from services.cli.output import CliError, err, escape
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway

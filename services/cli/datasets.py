@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
+from rich import markup
 
 from services.cli.options import AsJson, GatewayURL, connect
-from services.cli.output import CliError, ago, out, print_json, size, table
+from services.cli.output import CliError, ago, escape, out, print_json, size, table
 
 commands = typer.Typer(help="Upload, list, show and remove datasets.", no_args_is_help=True)
 
@@ -137,7 +137,7 @@ def show(
         out.print(f"\n[dim]row {row['index']}[/]")
         for part in ("prompt", "answer", "columns"):
             if row[part] not in (None, {}):
-                out.print(f"[cyan]{part}:[/] {escape(_text(row[part]))}")
+                out.print(f"[cyan]{part}:[/] {markup.escape(_text(row[part]))}")
 
 
 @commands.command()

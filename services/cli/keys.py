@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from services.cli.options import AsJson, GatewayURL, connect
-from services.cli.output import ago, out, print_json, table
+from services.cli.output import ago, escape, out, print_json, table
 
 commands = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from services.cli.options import AsJson, Data, data_folder
-from services.cli.output import INTERRUPTED, CliError, out, print_json, size, table
+from services.cli.output import INTERRUPTED, CliError, escape, out, print_json, size, table
 
 
 def logs(

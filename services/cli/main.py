@@ -23,6 +23,7 @@ from services.cli.track import track
 from services.cli.up import demo, up
 from services.cli.why import why
 from services.cli.workers import workers
+from services.runtime.terminal import escape_output
 
 root = typer.Typer(
     name="headrace",
@@ -45,6 +46,7 @@ root.add_typer(keys.commands, name="keys")
 
 def main() -> None:
     """Run the command that the arguments name."""
+    escape_output()
     try:
         root()
     except CliError as error:

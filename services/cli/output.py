@@ -7,17 +7,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich import markup
 from rich.table import Table
+
+from services.runtime.console import EscapingConsole
+from services.runtime.terminal import one_line
 
 FAILED = 1
 NO_GATEWAY = 3
 INTERRUPTED = 130
 
 # Without a terminal there is no width to fit: lines stay whole for grep and the like.
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-err = Console(stderr=True, highlight=False)
+out = EscapingConsole(highlight=False, width=None if sys.stdout.isatty() else 200)
+err = EscapingConsole(stderr=True, highlight=False)
 
 STATE_STYLES = {
     "queued": "dim",
@@ -41,6 +43,11 @@ class CliError(Exception):
         self.message = message
         self.problems = list(problems)
         self.code = code
+
+
+def escape(text: str) -> str:
+    """`text` on one line, for use in rich's markup."""
+    return markup.escape(one_line(text))
 
 
 def show_error(error: CliError, as_json: bool) -> None:

@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from services.cli.options import AsJson
-from services.cli.output import CliError, out, print_json, table
+from services.cli.output import CliError, escape, out, print_json, table
 
 
 def recipes(

@@ -4,10 +4,9 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
-from services.cli.output import CliError, ago, err, out, print_json, size, state, table
+from services.cli.output import CliError, ago, err, escape, out, print_json, size, state, table
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway

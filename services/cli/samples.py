@@ -1,6 +1,5 @@
 """`headrace samples`: answers that a run was trained on, with what they earned."""
 
-import unicodedata
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +8,7 @@ from rich.text import Text
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import out, print_json
+from services.runtime.terminal import one_line, visible
 
 
 def samples(
@@ -40,11 +40,12 @@ def show(one: dict[str, Any]) -> None:
         f"version {', '.join(map(str, one['versions'])) or '–'}",
     ]
     reward = f"reward {number(one['reward'])} {one['status']}"
-    head = Text.assemble((f"step {one['step']}  {reward}", "bold"), "  ", "  ".join(facts))
+    begin = one_line(f"step {one['step']}  {reward}")
+    head = Text.assemble((begin, "bold"), "  ", one_line("  ".join(facts)))
     out.print(head, soft_wrap=True)
     if len(one["components"]) > 1:
         parts = (f"{name} {number(value)}" for name, value in one["components"].items())
-        out.print(Text("  " + "  ".join(map(visible, parts))), soft_wrap=True)
+        out.print(Text("  " + "  ".join(map(one_line, parts))), soft_wrap=True)
     for name in ("prompt", "completion"):
         out.print(Text(f"  {name}", "dim"))
         out.print(Padding(Text(visible(one[name])), (0, 0, 0, 4)))
@@ -54,14 +55,3 @@ def show(one: dict[str, Any]) -> None:
 def number(value: float | None) -> str:
     """Three decimals; – if there is none."""
     return "–" if value is None else f"{value:.3f}"
-
-
-def visible(text: str) -> str:
-    """`text` without what a terminal would obey: control characters as U+FFFD, but for line ends
-    and tabs."""
-    return "".join(
-        "\N{REPLACEMENT CHARACTER}"
-        if character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cf")
-        else character
-        for character in text
-    )

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
-from services.cli.output import CliError, out, print_json
+from services.cli.output import CliError, escape, out, print_json
 from services.cli.runs import follow_run
 
 Set = Annotated[

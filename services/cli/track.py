@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
-from services.cli.output import INTERRUPTED, CliError, err, out, print_json
+from services.cli.output import INTERRUPTED, CliError, err, escape, out, print_json
 
 
 def track(

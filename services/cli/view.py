@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from services.contracts.events import Event
+from services.runtime.terminal import one_line
 
 REWARD = "reward/mean"
 STALENESS = "staleness/mean"
@@ -42,13 +43,15 @@ class RunView:
     def of(cls, record: dict[str, Any]) -> "RunView":
         """From the API's run record."""
         known = ("name", "id", "kind", "state", "reason", "max_steps", "step")
-        return cls(**{key: record[key] for key in known})
+        view = cls(**{key: record[key] for key in known})
+        view.name, view.reason = one_line(view.name), one_line(view.reason or "")
+        return view
 
     def apply(self, event: Event) -> str:
         """Take in one event; the line that says it."""
         data = event.data
         if event.kind == "state":
-            self.state, self.reason = data["state"], data.get("reason", "")
+            self.state, self.reason = data["state"], one_line(data.get("reason") or "")
         elif event.kind == "step":
             self.metrics = data
             self.step = int(data.get("step", self.step + 1))
@@ -63,7 +66,7 @@ class RunView:
                 self.step_times.append((event.time, self.step))
         elif event.kind == "evaluation":
             self.evaluations.append((int(data["step"]), _measured(data)[1]))
-        line = said(event, self.max_steps)
+        line = one_line(said(event, self.max_steps))
         # Steps and the state have a place of their own.
         if event.kind not in ("step", "progress", "state"):
             self.lines.append(line)

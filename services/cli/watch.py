@@ -5,7 +5,6 @@ import os
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -18,6 +17,7 @@ from services.cli.output import (
     STATE_STYLES,
     duration,
     err,
+    escape,
     out,
 )
 from services.cli.view import RunView, figures, sparkline

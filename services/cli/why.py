@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from rich.markup import escape
-
 from services.cli.options import AsJson, GatewayURL, Run, connect
-from services.cli.output import duration, out, print_json, state, table, worker_state
+from services.cli.output import duration, escape, out, print_json, state, table, worker_state
 
 FINE = ("none", "over")
 

@@ -1,9 +1,7 @@
 """`headrace workers`: rollout workers and what they do."""
 
-from rich.markup import escape
-
 from services.cli.options import AsJson, GatewayURL, connect
-from services.cli.output import ago, print_json, table, worker_state
+from services.cli.output import ago, escape, print_json, table, worker_state
 
 
 def workers(as_json: AsJson = False, gateway: GatewayURL = None) -> None:

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from services.contracts.events import Event
 from services.runtime.logs import get_logger
+from services.runtime.terminal import visible
 from services.store import Store
 
 KEPT = 1000
@@ -168,4 +169,6 @@ def _id(place: Place) -> str:
 
 
 def _encoded(event: Event) -> bytes:
-    return format_sse_event(data_str=event.model_dump_json(), event=event.kind, id=event.id)
+    # Some line ends of Unicode are none in JSON, and would cut it.
+    data = visible(event.model_dump_json())
+    return format_sse_event(data_str=data, event=event.kind, id=event.id)

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from services.launch.part import Status
+from services.runtime.console import EscapingConsole
 
 COLOURS = {
     "ready": "green",
@@ -29,7 +30,7 @@ class Display:
     """Shows the parts' states. Every method returns at once."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or EscapingConsole(highlight=False)
         self._live: Live | None = None
         self._statuses: dict[str, Status] = {}
         self._began = time.monotonic()

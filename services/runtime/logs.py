@@ -10,6 +10,8 @@ from typing import Any
 
 import structlog
 
+from services.runtime.terminal import unescaped, visible
+
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -33,10 +35,10 @@ def configure(process: str, level: str = "info", fmt: str = "auto") -> None:
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS.get(level, 20)),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(unescaped(sys.stderr))
     final: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    if not console:
-        final.append(structlog.processors.format_exc_info)
+    # JSON escapes what a terminal would obey; the console's format has colours of its own.
+    final.append(_escape if console else structlog.processors.format_exc_info)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*final, renderer])
     )
@@ -46,6 +48,10 @@ def configure(process: str, level: str = "info", fmt: str = "auto") -> None:
     for chatty in ("httpx", "httpcore", "uvicorn.access"):
         logging.getLogger(chatty).setLevel(max(LEVELS.get(level, 20), logging.WARNING))
     structlog.contextvars.bind_contextvars(process=process)
+
+
+def _escape(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    return {key: visible(one) if isinstance(one, str) else one for key, one in event.items()}
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
