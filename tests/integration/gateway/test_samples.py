@@ -105,7 +105,7 @@ def test_in_a_terminal_the_newest_step_stands_last_and_no_answer_commands_it(
         f"{'    3<eos>':200}",
     ]
     assert "step 2  reward – correct  advantage –" in said.stdout
-    assert "\N{REPLACEMENT CHARACTER}[2J[red]3[/]\N{REPLACEMENT CHARACTER}1A<eos>" in said.stdout
+    assert "\\u001b[2J[red]3[/]\\u009b1A<eos>" in said.stdout
     assert "\x1b" not in said.stdout
     assert json.loads(headrace("samples", run, "--json", "--limit", "1").stdout)["samples"] == [
         hostile
