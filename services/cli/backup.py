@@ -53,7 +53,9 @@ def restore(
     At the next `headrace up` the runs that were running go on.
     """
     from services.backup.archive import restore as put_back
+    from services.runtime.process import keep_files_private
 
+    keep_files_private()
     folder = data_folder(data).resolve()
     _carry_out(folder, redis_url, as_json, lambda store, say: put_back(store, folder, file, say))
 

@@ -1,5 +1,6 @@
 """A data folder belongs to one `headrace up` at a time, which first ends what a killed one left."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -104,20 +105,20 @@ class DataFolder:
 def _close_to_others(path: Path) -> None:
     """Let only its user enter the folder `path`, and so what is in it, whatever the files' modes.
     Where that is not ours to change, say so."""
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if not mode & 0o077:
-        return
-    try:
-        path.chmod(mode & ~0o077)
-    except OSError as error:
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    with contextlib.suppress(PermissionError):
+        if mode & 0o077:
+            path.chmod(mode & ~0o077)
+            log.warning("the data folder was open to other users and is closed now", data=str(path))
+            mode &= ~0o077
+    if mode & 0o077 or found.st_uid != os.geteuid():
         log.warning(
-            "other users of this machine can enter the data folder, with keys, prompts and "
-            "checkpoints: close it with chmod go= as its owner",
+            "another user can enter the data folder, with keys, prompts and checkpoints: make it "
+            "yours, and close it with chmod go=",
             data=str(path),
-            reason=error.strerror,
+            owner=found.st_uid,
         )
-        return
-    log.warning("the data folder was open to other users and is closed now", data=str(path))
 
 
 def holder_of(path: Path) -> str | None:
