@@ -142,7 +142,8 @@ def test_a_too_large_upload_with_expect_100_continue_is_refused_before_it_is_sen
     with socket.create_connection((api.base_url.host, api.base_url.port), timeout=10) as client:
         client.sendall(
             b"POST /v1/datasets HTTP/1.1\r\nHost: gateway\r\nExpect: 100-continue\r\n"
-            b"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 99999999\r\n\r\n"
+            b"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 99999999\r\n"
+            b"Authorization: %b\r\n\r\n" % api.headers["Authorization"].encode()
         )
         answer = client.recv(65536)
 

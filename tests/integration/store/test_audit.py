@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -274,6 +275,7 @@ async def audited(gateway: GatewayProcess, *options: str) -> tuple[int, str]:
         *(sys.executable, "-m", "services.cli", "audit", RUN, "--gateway", gateway.url),
         *options,
         stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"HEADRACE_DATA": str(gateway.data)},
     )
     said, _ = await command.communicate()
     assert command.returncode is not None
