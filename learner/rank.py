@@ -35,6 +35,7 @@ from services.contracts.config import RLConfig
 from services.contracts.config.trust import parse_trusted
 from services.contracts.records import RunRecord
 from services.contracts.schema import SchemaMismatch
+from services.recovery.compare import lost_commit
 from services.runtime.api_key import key_for
 from services.runtime.logs import configure, get_logger
 from services.runtime.process import die_with_parent, keep_files_private
@@ -138,7 +139,7 @@ def serve(
         record = None
         if ranks.first:
             while record is None and not stop.is_set():
-                record = thread.next_run()
+                record = next_run(thread, volume)
                 if record is None:
                     stop.wait(POLL_SECONDS)
         message = record.model_dump_json().encode() if record else b""
@@ -148,6 +149,21 @@ def serve(
         record = RunRecord.model_validate_json(body)
         with bound_contextvars(run=record.id):
             train_one(record, ranks, thread, volume, stop, trusted)
+
+
+def next_run(thread: StoreThread, volume: Volume) -> RunRecord | None:
+    """The pool's next run; None if there is none, or if Redis has lost commits of it. That run is
+    paused with the reason until it is recovered or cancelled."""
+    record = thread.next_run()
+    if record is None or record.state.ending:
+        return record
+    problem = lost_commit(volume.root, record)
+    if problem is None:
+        return record
+    if record.reason != problem:
+        log.error("the run is not trained", run=record.id, reason=problem)
+        thread.call(lambda: thread.store.runs.set_state(record.id, "paused", problem))
+    return None
 
 
 def train_one(

@@ -6,11 +6,14 @@ leaves no committed step without its row; rows of steps that are trained again a
 """
 
 import json
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 from learner.persist.disk_retry import Disk, append, write_whole
 from learner.report.step_metrics import finite
+from learner.store.run_store import RunStore
+from services.recovery.copies import LEDGER, commits
 from services.runtime.logs import get_logger
 from services.volume import fsync
 
@@ -61,6 +64,27 @@ class MetricsFile(RowsFile):
     """The metrics of one run."""
 
     name = "metrics.jsonl"
+
+
+class LedgerFile(RowsFile):
+    """The copy of one run's ledger: see `services.recovery.copies`."""
+
+    name = LEDGER
+
+    def __init__(self, root: Path, run: str, disk: Disk) -> None:
+        super().__init__(root, run, disk)
+        rows = [row for commit in commits(root, run) for row in commit.rows]
+        self._last = rows[-1][0] if rows else ""
+
+    def add_commit(self, step: int, checkpoint: str, store: RunStore) -> None:
+        """Add a commit that Redis has acknowledged, durably."""
+        rows = store.call(store.ledger.rows_after, self._last)
+        if self._file.exists() and not self._file.read_bytes().endswith(b"\n"):
+            # A power cut has torn the last line.
+            self._disk.retry(self._name, lambda: append(self._file, "\n"))
+        self.add({"time": time.time(), "step": step, "checkpoint": checkpoint, "rows": rows})
+        self.sync()
+        self._last = rows[-1][0] if rows else self._last
 
 
 class SamplesFile(RowsFile):

@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from services.contracts.records import RunRecord
 from services.runtime.logs import get_logger
 from services.settings import Settings
-from services.store import Store
+from services.store import RedisFull, Store
 from services.store.durability import require_durable
 from services.store.insight import lock_token
 from services.store.pools import LOCK_SECONDS
@@ -29,6 +29,9 @@ from services.store.pools import LOCK_SECONDS
 log = get_logger(__name__)
 
 T = TypeVar("T")
+
+FULL_SECONDS = 1.0
+"""Until a call is tried again that a full Redis has refused."""
 
 
 class PoolTaken(RuntimeError):
@@ -45,6 +48,10 @@ class StoreThread:
         self._alive_file = settings.alive_file
         self.lost = False
         self._stop = stop
+        self.when_full: Callable[[str], None] = lambda reason: None
+        """Called when Redis takes no more, with the reason; and when it does again:"""
+        self.when_not_full: Callable[[], None] = lambda: None
+        self._waiting, self._counting = 0, threading.Lock()
         self._token = lock_token(socket.gethostname(), os.getpid(), time.time())
         self._held: Future[None] | None = None
         self._stack = ExitStack()
@@ -71,8 +78,38 @@ class StoreThread:
         self._stack.close()
 
     def call(self, action: Callable[[], Awaitable[T]]) -> T:
-        """The result of an asynchronous call."""
-        return self._portal.call(action)
+        """The result of an asynchronous call. Waits while Redis is full: then nothing was done, and
+        the same call works when there is memory again. Raises RedisFull where this process is to
+        end."""
+        waits = False
+        while True:
+            try:
+                result = self._portal.call(action)
+            except RedisFull as error:
+                if self._stop.is_set():
+                    raise
+                if not waits:
+                    waits = True
+                    self._count_waiting(1, str(error))
+                self._stop.wait(FULL_SECONDS)
+            else:
+                if waits:
+                    self._count_waiting(-1, "")
+                return result
+
+    def _count_waiting(self, more: int, reason: str) -> None:
+        """Say once that calls wait for memory, and once that none does any more."""
+        with self._counting:
+            self._waiting += more
+            news = self._waiting == (1 if more > 0 else 0)
+        if not news:
+            return
+        if more > 0:
+            log.error("the learner waits", reason=reason)
+            self.when_full(f"{reason}, and the run goes on by itself")
+        else:
+            log.info("Redis has memory again")
+            self.when_not_full()
 
     def take_pool(self) -> None:
         """Become the pool's learner, and stay it while this process lives. Raises PoolTaken.
@@ -93,6 +130,10 @@ class StoreThread:
         pools, before = self.store.pools, LOCK_SECONDS
         while holder := await pools.lock(self.pool, self._token, LOCK_SECONDS):
             remaining = await pools.lock_seconds(self.pool)
+            if remaining > LOCK_SECONDS + 1:
+                # Redis' clock has gone back: a learner that lives prolongs it all the same.
+                await pools.prolong(self.pool, holder, LOCK_SECONDS)
+                continue
             if remaining > before:
                 return holder
             before = remaining

@@ -37,10 +37,11 @@ class RunStore:
         self.committed_step = record.committed_step
         self.lineage = record.lineage
         self.runs, self.trajectories = thread.store.runs, thread.store.trajectories
-        self.evaluations = thread.store.evaluations
+        self.evaluations, self.ledger = thread.store.evaluations, thread.store.ledger
         self._thread, self._pool = thread, record.pool
         self._fencing_token = 0
         self._state = "starting"
+        thread.when_full, thread.when_not_full = self.pause, self.go_on
 
     def call(
         self,

@@ -23,6 +23,7 @@ import anyio.to_thread
 import msgspec
 
 from services.contracts.schema import require_schema
+from services.recovery.recover import align
 from services.store import Store
 from services.store.client import STATE_SCHEMA
 from services.store.dumps import Dump
@@ -108,6 +109,7 @@ async def restore(store: Store, data: Path, source: Path, say: Say) -> Index:
             part = msgspec.msgpack.decode(file.read_bytes(), type=Dump)
             await store.dumps.write(part)
         await store.dumps.end()
+        await align(store, data)
         (data / f".restored-{index.id}").unlink(missing_ok=True)
     return index
 

@@ -33,6 +33,8 @@ def audit(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None
         "[dim]Tasks count as trained once a checkpoint covers them; until then they are in flight. "
         "Tasks in flight of a run that is over wait for a run that resumes it.[/]"
     )
+    for text in found["unknown"]:
+        out.print(f"[yellow]not known: {escape(text)}[/]", soft_wrap=True)
     for problem in found["problems"]:
         out.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
     raise typer.Exit(0 if clean else FAILED)

@@ -15,6 +15,7 @@ from services.cli.export import export
 from services.cli.logs import logs
 from services.cli.output import INTERRUPTED, CliError, err, show_error
 from services.cli.recipes import recipes
+from services.cli.recover import recover
 from services.cli.runs import cancel, rm, runs, watch
 from services.cli.samples import samples
 from services.cli.scale import scale
@@ -36,7 +37,7 @@ root = typer.Typer(
 # In the order of `--help`.
 COMMANDS: list[Callable[..., None]] = [
     *(up, demo, logs, chat, submit, runs, watch, cancel, resume, rm, samples, track, export),
-    *(audit, why, scale, backup, restore, workers, recipes, bench),
+    *(audit, why, scale, backup, restore, recover, workers, recipes, bench),
 ]
 for command in COMMANDS:
     root.command()(command)

@@ -1,5 +1,6 @@
 """Why a run is slow or stuck: the answer of `GET /v1/runs/{id}/why` and `headrace why`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -129,6 +130,25 @@ class Why(BaseModel):
 
 
 @dataclass(frozen=True)
+class ClockJump:
+    """A jump of Redis' clock."""
+
+    until: float
+    """The clock showed no later time before the jump."""
+    by: float
+    """Seconds; below 0: it went back."""
+
+
+def seconds_since(moment: float, now: float, jumps: Sequence[ClockJump]) -> float:
+    """Seconds from `moment` to `now`, both by a clock with these jumps, oldest first. A time that
+    the clock has shown twice, because it went back, counts as the later one."""
+    for jump in jumps:
+        if (jump.by > 0 and moment <= jump.until) or (jump.by < 0 and moment > now):
+            moment += jump.by
+    return max(0.0, now - moment)
+
+
+@dataclass(frozen=True)
 class Situation:
     """Everything that a diagnosis needs, as plain values."""
 
@@ -149,6 +169,8 @@ class Situation:
     """The first step that has a plan and is not trained."""
     oldest: OldestTask | None = None
     evaluation: OpenEvaluation | None = None
+    jumps: tuple[ClockJump, ...] = ()
+    """Jumps of Redis' clock, oldest first."""
 
     @cached_property
     def alive(self) -> list[WorkerRecord]:
@@ -157,7 +179,7 @@ class Situation:
 
     def heard(self, worker: WorkerRecord) -> float:
         """Seconds since the worker's heartbeat."""
-        return self.time - worker.heartbeat
+        return self.since(worker.heartbeat)
 
     def last(self, *kinds: str) -> Event | None:
         """The newest event of these kinds."""
@@ -165,4 +187,13 @@ class Situation:
 
     def age(self, event: Event | None) -> float | None:
         """Seconds since the event."""
-        return self.time - event.taken if event else None
+        if event is None:
+            return None
+        if event.taken > self.time:
+            # A stream's ids never go back, though the clock did: the sender's clock is better.
+            return self.since(min(event.time, self.time))
+        return self.since(event.taken)
+
+    def since(self, moment: float) -> float:
+        """Seconds since a time by Redis' clock, also if that has jumped since then."""
+        return seconds_since(moment, self.time, self.jumps)

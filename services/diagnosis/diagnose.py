@@ -36,7 +36,7 @@ def diagnose(now: Situation) -> Why:
         max_steps=run.max_steps,
         cause=cause,
         words=words,
-        last_step_seconds_ago=round(now.time - step.taken, 1) if step else None,
+        last_step_seconds_ago=round(now.age(step) or 0.0, 1) if step else None,
         flow=now.flow,
         oldest=now.oldest,
         evaluation=now.evaluation,
@@ -117,11 +117,11 @@ def _running(now: Situation) -> Verdict:
     if starved and unable and not now.alive:
         return "no_worker", f"the learner waits for groups: {unable[1]}"
     step = now.last("step")
-    started = now.age(now.last("state"))
+    state = now.last("state")
     age = now.age(step or now.last("state")) or 0.0
     usual = float(step.data.get("time/step") or 0.0) if step else 0.0
     # After a restart the last step of the learner before says nothing of what goes on now.
-    this_start = started is None or age < started
+    this_start = step and (state is None or now.events.index(step) > now.events.index(state))
     if step is not None and this_start and age < max(STILL_SECONDS, STILL_STEPS * usual):
         if unable is None:
             return _measured(step, now.alive)
@@ -277,13 +277,13 @@ def _remarks(now: Situation) -> Iterator[Remark]:
     step, lasting = now.last("step"), ""
     if step is not None and step.data.get("reward/all_zero"):
         lasting = text = f"every reward of step {step.data.get('step', '?')} {ALL_ZERO}"
-        yield Remark(seconds_ago=round(now.time - step.taken, 1), source="run", text=text)
+        yield Remark(seconds_ago=round(now.age(step) or 0.0, 1), source="run", text=text)
     for event in now.events:
         text = str(event.data.get("message") or "") if event.kind == "warning" else ""
         if event.kind == "state" and event.data.get("reason"):
             text = f"{event.data['state']}: {event.data['reason']}"
         if text and text != lasting:
-            ago = round(now.time - event.taken, 1)
+            ago = round(now.age(event) or 0.0, 1)
             yield Remark(seconds_ago=ago, source="run", text=text)
     for worker in now.workers:
         if worker.error:

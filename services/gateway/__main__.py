@@ -1,5 +1,5 @@
 """`python -m services.gateway`: the REST API on one port. Exit codes: 0 after a signal, 1 if it
-cannot listen, 2 for invalid settings or a Redis that may lose work."""
+cannot listen, 2 for invalid settings or a Redis that may lose work, or has lost some."""
 
 import asyncio
 import signal
@@ -13,11 +13,12 @@ from services.contracts.schema import SchemaMismatch
 from services.gateway.app import create_app
 from services.gateway.settings import GatewaySettings
 from services.http import server_config
+from services.recovery.compare import require_complete
 from services.runtime import logs
 from services.runtime.api_key import BadKeyFile, first_key
 from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
-from services.store import Store, UnsafeRedis
+from services.store import LostWrites, Store, UnsafeRedis
 from services.store.durability import cannot_use, require_durable
 
 
@@ -50,7 +51,7 @@ def main() -> int:
     )
     try:
         asyncio.run(_look_at_redis(settings))
-    except (UnsafeRedis, SchemaMismatch) as error:
+    except (UnsafeRedis, SchemaMismatch, LostWrites) as error:
         listener.close()
         print(f"error: {cannot_use(settings, error)}", file=sys.stderr)
         return EXIT_SETTINGS
@@ -77,6 +78,7 @@ async def _look_at_redis(settings: GatewaySettings) -> None:
         await require_durable(store, settings)
         if flaw := await store.lua_flaw():
             logs.get_logger(__name__).warning("Redis should be updated", reason=flaw)
+        await require_complete(store, settings.data)
     finally:
         await store.close()
 

@@ -13,7 +13,7 @@ from services.datasets import DatasetError, UnsupportedFormat
 from services.http import answer, unexpected
 from services.http import install as install_shared
 from services.runtime.logs import get_logger
-from services.store import Unreadable
+from services.store import RedisFull, Unreadable
 from services.store.unreadable import is_damage
 
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO}
@@ -42,6 +42,10 @@ async def _unreadable(request: Request, error: Exception) -> Response:
 async def _redis(request: Request, error: Exception) -> Response:
     if is_damage(error):
         return await _unreadable(request, Unreadable("what Redis holds of it", str(error)))
+    if isinstance(error, RedisFull):
+        log.error("redis is full", path=request.url.path)
+        full, wait = HTTPStatus.INSUFFICIENT_STORAGE, {"Retry-After": str(RETRY_AFTER)}
+        return answer(request, full, str(error), headers=wait)
     away = isinstance(error, RedisConnectionError | RedisTimeoutError)
     detail = (
         "Redis cannot be reached: runs go on where they can; try again in a moment"

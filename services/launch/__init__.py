@@ -5,6 +5,8 @@ Nothing here knows what a process does: parts are command lines, an environment 
 address. Imports neither the processes (`learner`, `rollout`, `reward`) nor `services.cli`.
 """
 
+from services.launch.append_only import mend
+from services.launch.data_folder import holder_of
 from services.launch.options import ALL_PARTS, LaunchError, UpOptions, parts_named
 from services.launch.part import Status
 from services.launch.plan import configured_redis_url
@@ -18,6 +20,8 @@ __all__ = [
     "Status",
     "UpOptions",
     "configured_redis_url",
+    "holder_of",
+    "mend",
     "parts_named",
     "redis_of",
     "run",

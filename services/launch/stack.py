@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from services.launch import append_only
 from services.launch.control import Say, ask, control
 from services.launch.data_folder import DataFolder, holder_of
 from services.launch.external_redis import check_external_redis
@@ -50,6 +51,9 @@ async def live(
     with DataFolder(options.data) as folder:
         if options.redis_url is not None:
             await check_external_redis(options, options.redis_url)
+        redis = folder.path / "redis"
+        if options.runs("redis"):
+            await asyncio.to_thread(append_only.check, redis)
         plan = planner(options, folder.path)
         rules = Rules(
             marker=folder.marker,
@@ -69,13 +73,20 @@ async def live(
         running = Running(folder, plan, supervisor)
         prepared(running)
         stopped = asyncio.ensure_future(stop.wait())
+        watching = None
         try:
-            if await _unless(stopped, supervisor.start()):
+            if options.runs("redis"):
+                watching = asyncio.create_task(append_only.watch(redis, plan.redis_url))
+            with append_only.explained():
+                started = await _unless(stopped, supervisor.start())
+            if started:
                 async with control(folder.instance, answer):
                     ready(running)
                     await _unless(stopped, supervisor.failed())
         finally:
             stopped.cancel()
+            if watching is not None:
+                watching.cancel()
             await supervisor.stop()
 
 

@@ -10,13 +10,24 @@ through a blocking portal.
 
 from services.store.audit import Audit
 from services.store.client import Store, UnsafeRedis
-from services.store.errors import Fenced, Gone, PlanStands, StillRunning, Unplanned, Unreadable
+from services.store.errors import (
+    Fenced,
+    Gone,
+    LostWrites,
+    PlanStands,
+    RedisFull,
+    StillRunning,
+    Unplanned,
+    Unreadable,
+)
 
 __all__ = [
     "Audit",
     "Fenced",
     "Gone",
+    "LostWrites",
     "PlanStands",
+    "RedisFull",
     "StillRunning",
     "Store",
     "Unplanned",

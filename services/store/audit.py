@@ -39,6 +39,11 @@ class Audit(BaseModel):
         description="What `rollout.max_staleness` of the run allows; null for midtraining."
     )
     too_stale: int = Field(description="Trained groups that were older than their run allows. 0.")
+    unknown: list[str] = Field(
+        default_factory=list,
+        description="What this audit cannot know, because Redis has lost writes that it had "
+        "acknowledged. Empty, unless a disk failed or somebody changed Redis' files.",
+    )
     problems: list[str] = Field(
         description="The first lost and duplicated tasks, and stale batches, in words."
     )
@@ -85,6 +90,8 @@ class Generation:
     """(entry, task) of each batch that no checkpoint covers yet."""
     max_staleness: int | None = None
     """What its config allows."""
+    lost_writes: str = ""
+    """What is known of writes that Redis has lost."""
 
 
 def audit(generations: Sequence[Generation]) -> Audit:
@@ -143,6 +150,7 @@ def audit(generations: Sequence[Generation]) -> Audit:
         max_staleness_seen=staleness,
         max_staleness_allowed=last.max_staleness,
         too_stale=too_stale,
+        unknown=[one.lost_writes for one in generations if one.lost_writes],
         problems=[*lost.values(), *(text for _, text in twice), *older][:SHOWN],
     )
 

@@ -107,8 +107,12 @@ class Store:
         """Raise SchemaMismatch unless what Redis holds was written by a Headrace that keeps it as
         this one does. An empty Redis becomes one of this schema; so does one from before there was
         a number, which is schema 1."""
-        await self._redis.setnx(SCHEMA, STATE_SCHEMA)
-        require_schema("the state in Redis", int(await self._redis.get(SCHEMA)), STATE_SCHEMA)
+        found = await self._redis.get(SCHEMA)
+        if found is None:
+            # Read first: a Redis without memory takes no write.
+            await self._redis.setnx(SCHEMA, STATE_SCHEMA)
+            found = await self._redis.get(SCHEMA)
+        require_schema("the state in Redis", int(found), STATE_SCHEMA)
 
     async def _setting(self, name: str) -> list[str]:
         """What CONFIG GET says, of every master where there are several."""

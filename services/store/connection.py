@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
+from redis.asyncio.client import Pipeline
 from redis.asyncio.cluster import ClusterNode, ClusterPipeline
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
@@ -19,9 +20,11 @@ from redis.exceptions import (
     ConnectionError,
     CrossSlotTransactionError,
     RedisClusterException,
+    ResponseError,
 )
 
 from services.contracts import redis_address
+from services.store.errors import RedisFull
 
 SILENCE_SECONDS = 10.0
 """A Redis that has not answered for this long counts as away (its host may have gone without a
@@ -66,13 +69,13 @@ def connect(url: str) -> tuple[Any, Any]:
     sentinels = Sentinel(  # type: ignore[no-untyped-call]
         list(address.hosts), sentinel_kwargs=to_sentinels
     )
-    return sentinels.master_for(address.service, **given, **secured), sentinels
+    return sentinels.master_for(address.service, _Server, **given, **secured), sentinels
 
 
 def _patient(redis: Redis) -> Redis:
     """`redis`, but a call waits for a connection where all are in use."""
     pool = redis.connection_pool
-    return Redis.from_pool(
+    return _Server.from_pool(
         BlockingConnectionPool(
             max_connections=CONNECTIONS,
             timeout=SILENCE_SECONDS,
@@ -80,6 +83,37 @@ def _patient(redis: Redis) -> Redis:
             **pool.connection_kwargs,
         )
     )
+
+
+class _Server(Redis):
+    """One server, whose lack of memory is `RedisFull`."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except ResponseError as error:
+            raise _as_full(error) from error
+
+    def pipeline(
+        self, transaction: bool = True, shard_hint: str | None = None
+    ) -> "_ServerPipeline":
+        pool, callbacks = self.connection_pool, self.response_callbacks
+        return _ServerPipeline(pool, callbacks, transaction, shard_hint)
+
+
+class _ServerPipeline(Pipeline):
+    """Reads of one moment. A full Redis takes no transaction, not even of reads: then they are made
+    one after another."""
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        commands = list(self.command_stack)
+        try:
+            return list(await super().execute(raise_on_error))
+        except ResponseError as error:
+            if not isinstance(_as_full(error), RedisFull):
+                raise
+            self.command_stack, self.is_transaction = commands, False
+            return list(await super().execute(raise_on_error))
 
 
 class _Pipeline(ClusterPipeline):
@@ -104,11 +138,18 @@ class _Cluster(RedisCluster):
         for failures in range(1, TRIES + 2):
             try:
                 return await super().execute_command(*args, **kwargs)
+            except ResponseError as error:
+                raise _as_full(error) from error
             except (ConnectionError, ClusterDownError, RedisClusterException) as error:
                 if failures > TRIES or not isinstance(_as_away(error), ConnectionError):
                     raise _as_away(error) from error
                 await asyncio.sleep(BACKOFF.compute(failures))
         raise AssertionError
+
+
+def _as_full(error: ResponseError) -> Exception:
+    """`error`, or RedisFull: Redis 6 puts its words into those about the script."""
+    return RedisFull() if "command not allowed when used memory" in str(error) else error
 
 
 def _as_away(error: Exception) -> Exception:

@@ -23,6 +23,11 @@ class Datasets(Noun):
         text = await self._redis.hget(DATASETS, id) if id else None
         return None if text is None else read_dataset(as_text(id), text)
 
+    async def put(self, record: DatasetRecord) -> None:
+        """Write a record that Redis has lost, or has in an older state."""
+        await self._redis.hset(DATASETS, record.id, record.model_dump_json())
+        await self._redis.hsetnx(DATASET_NAMES, record.name, record.id)
+
     async def find(self, name: str) -> DatasetRecord | None:
         """A dataset by id or by name."""
         text = await self._redis.hget(DATASETS, name)

@@ -8,7 +8,7 @@ from services.contracts.redis_address import parse
 from services.contracts.schema import SchemaMismatch
 from services.runtime.logs import get_logger
 from services.settings import Settings, redacted
-from services.store import Store, UnsafeRedis
+from services.store import LostWrites, Store, UnsafeRedis
 
 log = get_logger(__name__)
 
@@ -34,7 +34,7 @@ async def require_durable(store: Store, settings: Settings) -> None:
 def cannot_use(settings: Settings, error: Exception) -> str:
     """The sentence for a process that will not start without its Redis."""
     url = redacted(settings.redis_url.get_secret_value())
-    if isinstance(error, UnsafeRedis | SchemaMismatch):
+    if isinstance(error, UnsafeRedis | SchemaMismatch | LostWrites):
         return f"cannot use Redis at {url}: {error}"
     reason = str(error).rstrip(".")
     return (

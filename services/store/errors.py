@@ -1,5 +1,7 @@
 """Errors of the store's own."""
 
+from redis.exceptions import ConnectionError
+
 
 class Fenced(RuntimeError):
     """Another learner has taken the run over; this one may change nothing any more."""
@@ -47,3 +49,18 @@ class StillRunning(ValueError):
 
     def __init__(self, run: str, state: str) -> None:
         super().__init__(f"run {run} is {state}: cancel it before it is resumed, or let it go on")
+
+
+class RedisFull(ConnectionError):
+    """Redis has reached its `maxmemory` and takes no write that may grow. Waiting helps, as where
+    Redis is away."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Redis has no memory left: raise its limit (`CONFIG SET maxmemory …`), or delete runs "
+            "that are over (`headrace rm RUN`)"
+        )
+
+
+class LostWrites(RuntimeError):
+    """Redis does not have what it had acknowledged."""

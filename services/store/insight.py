@@ -1,20 +1,24 @@
 """The state of a run and its pool, gathered for `services.diagnosis.diagnose`. Only reads.
 
-Ages are by Redis' clock, which stream entries and leases carry.
+Ages are by Redis' clock, which stream entries and leases carry, and by its jumps as they were seen.
 """
 
 import json
 import secrets
+import time
+from collections.abc import Callable
 from typing import Any
 
 from services.contracts.records import PoolLoad, RunRecord, WorkerRecord
 from services.contracts.why import (
+    ClockJump,
     Flow,
     LearnerHold,
     OldestTask,
     OpenEvaluation,
     Place,
     Situation,
+    seconds_since,
 )
 from services.store.audit import position
 from services.store.errors import Unreadable
@@ -25,6 +29,9 @@ from services.store.runs import Runs
 from services.store.unreadable import as_text, reading, report
 from services.store.workers import Workers
 
+JUMP_SECONDS = 5.0
+"""Less than this is the time that an answer of Redis may take."""
+JUMPS_KEPT = 20
 EVENTS = 200
 """Newest events that are looked at: the last step, the last change of state, the last warnings."""
 
@@ -46,6 +53,24 @@ def parse_hold(token: str, seconds_left: float, now: float) -> LearnerHold:
     )
 
 
+class ClockJumps:
+    """Finds jumps of Redis' clock, against the monotonic clock of this process."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[float, float] | None = None
+        self._jumps: tuple[ClockJump, ...] = ()
+
+    def observe(self, redis: float, monotonic: float) -> tuple[ClockJump, ...]:
+        """The jumps so far. `redis`, `monotonic`: both clocks now, in seconds."""
+        if self._seen is not None:
+            expected = self._seen[0] + monotonic - self._seen[1]
+            if abs(redis - expected) > JUMP_SECONDS:
+                jump = ClockJump(until=expected, by=redis - expected)
+                self._jumps = (*self._jumps, jump)[-JUMPS_KEPT:]
+        self._seen = redis, monotonic
+        return self._jumps
+
+
 class Insight:
     """One look at a run and its pool."""
 
@@ -53,6 +78,7 @@ class Insight:
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._runs = runs
         self._workers = workers
+        self._clock = ClockJumps()
 
     async def situation(self, run: RunRecord) -> Situation:
         """How `run` stands now. O(tasks in flight). Raises Unreadable."""
@@ -61,6 +87,7 @@ class Insight:
 
     async def _situation(self, run: RunRecord) -> Situation:
         now, workers = await self._workers.seen(run.pool)
+        jumps = self._clock.observe(now, time.monotonic())
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.zrange(pool_key(run.pool, "queue"), 0, -1)
             pipe.get(pool_key(run.pool, "learner"))
@@ -69,7 +96,7 @@ class Insight:
         waiting = [as_text(id) for id in queue]
         queued = run.id in waiting
         events = await self._redis.xrevrange(run_key(run.id, "events"), count=EVENTS)
-        tasks = await self._tasks(run, now, workers)
+        tasks = await self._tasks(run, now, workers, jumps)
         return Situation(
             time=now,
             run=run,
@@ -80,6 +107,7 @@ class Insight:
             workers=workers,
             events=[parsed_event(entry, fields) for entry, fields in reversed(events)],
             evaluation=await self._evaluation(run.id),
+            jumps=jumps,
             **tasks,
         )
 
@@ -138,7 +166,11 @@ class Insight:
         )
 
     async def _tasks(
-        self, run: RunRecord, now: float, workers: list[WorkerRecord]
+        self,
+        run: RunRecord,
+        now: float,
+        workers: list[WorkerRecord],
+        jumps: tuple[ClockJump, ...],
     ) -> dict[str, Any]:
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.zrange(run_key(run.id, "returned"), 0, -1)
@@ -166,13 +198,17 @@ class Insight:
             filtered=int(filtered or 0),
         )
         deadlines = {attempt: deadline / 1000 - now for attempt, deadline in attempts}
+
+        def since(moment: float) -> float:
+            return round(seconds_since(moment, now, jumps), 1)
+
         tasks = [OldestTask(task=position(task.decode()), place="returned") for task in returned]
         tasks += [
-            _held(record.decode(), deadlines.get(attempt), now, workers)
+            _held(record.decode(), deadlines.get(attempt), workers, since)
             for attempt, record in held.items()
         ]
         tasks += [
-            _finished(entry.decode(), fields[b"task"].decode(), step, run.step, now)
+            _finished(entry.decode(), fields[b"task"].decode(), step, run.step, since)
             for (entry, fields), step in zip(groups, steps, strict=True)
         ]
         oldest = None
@@ -183,7 +219,9 @@ class Insight:
         return {"flow": flow, "planned_step": ahead[0] if ahead else None, "oldest": oldest}
 
 
-def _held(record: str, left: float | None, now: float, workers: list[WorkerRecord]) -> OldestTask:
+def _held(
+    record: str, left: float | None, workers: list[WorkerRecord], since: Callable[[float], float]
+) -> OldestTask:
     """`record`: an entry of the hash `held`: task, worker, when it was leased (ms), and for which
     version. `left`: seconds until the lease lapses."""
     task, holder, leased, _ = record.split(" ")
@@ -198,19 +236,17 @@ def _held(record: str, left: float | None, now: float, workers: list[WorkerRecor
         task=number,
         place="scoring" if scoring else "generating",
         worker=holder,
-        seconds=_ago(now - int(leased) / 1000),
+        seconds=since(int(leased) / 1000),
         lease_seconds_left=None if left is None else round(left, 1),
     )
 
 
-def _finished(entry: str, task: str, planned: int | None, trained: int, now: float) -> OldestTask:
+def _finished(
+    entry: str, task: str, planned: int | None, trained: int, since: Callable[[float], float]
+) -> OldestTask:
     """`entry`: its id in the stream of groups, which begins with the time (ms) that it came."""
     place: Place = "waiting"
     if planned is not None:
         place = "planned" if planned > trained else "trained"
-    age = _ago(now - int(entry.partition("-")[0]) / 1000)
+    age = since(int(entry.partition("-")[0]) / 1000)
     return OldestTask(task=position(task), place=place, step=planned, seconds=age)
-
-
-def _ago(seconds: float) -> float:
-    return round(max(0.0, seconds), 1)

@@ -24,22 +24,22 @@ class Ledger(Noun):
         """Every task of a run and of the runs that it continues, looked up in every place.
         O(tasks). Raises KeyError for an unknown run, Unreadable where its state makes no sense."""
         with reading(f"the ledger of run {run}"):
-            generations = [await self._generation(run)]
+            generations = [await self.generation(run)]
             seen = {run}
             while (before := await self._continued(generations[0].run)) and before not in seen:
                 seen.add(before)
-                generations.insert(0, await self._generation(before))
+                generations.insert(0, await self.generation(before))
             return await anyio.to_thread.run_sync(audit, generations)
 
     async def _continued(self, run: str) -> str | None:
         name = await self._redis.hget(run_key(run, "run"), "resume_from")
         return name.decode() if name else None
 
-    async def _generation(self, run: str) -> Generation:
+    async def generation(self, run: str) -> Generation:
         """The run at one moment: what is open is read in one transaction, with the id of the
         ledger's newest row; the rows up to it, which never change, page by page."""
         async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.hmget(run_key(run, "run"), ["id", "max_staleness"])
+            pipe.hmget(run_key(run, "run"), ["id", "max_staleness", "lost_writes"])
             pipe.hmget(run_key(run, "order"), ["position", "base_step"])
             pipe.zrange(run_key(run, "returned"), 0, -1)
             pipe.hvals(run_key(run, "held"))
@@ -49,7 +49,17 @@ class Ledger(Noun):
             pipe.lrange(run_key(run, "lineages"), 0, -1)
             pipe.xrevrange(run_key(run, "ledger"), count=1)
             found: list[Any] = await pipe.execute()
-        (there, staleness), order, returned, held, groups, payloads, plans, lineages, newest = found
+        (
+            (there, staleness, lost),
+            order,
+            returned,
+            held,
+            groups,
+            payloads,
+            plans,
+            lineages,
+            newest,
+        ) = found
         if not there:
             raise Gone(f"there is no run {run}")
         return Generation(
@@ -67,7 +77,21 @@ class Ledger(Noun):
                 for step, plan in plans.items()
             },
             max_staleness=None if staleness is None else int(staleness),
+            lost_writes=lost.decode() if lost else "",
         )
+
+    async def rows_after(self, run: str, entry: str) -> list[tuple[str, dict[str, str]]]:
+        """(entry id, fields) of the rows that came after the row `entry`; "": all."""
+        rows: list[tuple[str, dict[str, str]]] = []
+        start = f"({entry}" if entry else "-"
+        while True:
+            page: Any = await self._redis.xrange(run_key(run, "ledger"), min=start, count=PAGE)
+            for id, fields in page:
+                text = {key.decode(): v.decode(errors="replace") for key, v in fields.items()}
+                rows.append((id.decode(), text))
+            if len(page) < PAGE:
+                return rows
+            start = f"({rows[-1][0]}"
 
     async def _endings(self, run: str, newest: str) -> list[Ending]:
         endings: list[Ending] = []

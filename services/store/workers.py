@@ -14,7 +14,9 @@ class Workers(Noun):
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Record that a worker is alive, and its state."""
-        await self._redis.sadd(POOLS, record.pool)
+        # Asked first: a full Redis takes the heartbeat, and no member that it has already.
+        if not await self._redis.sismember(POOLS, record.pool):
+            await self._redis.sadd(POOLS, record.pool)
         text = record.model_dump_json(exclude={"heartbeat"})
         await self._scripts.run("heartbeat", self._keys(record.pool), [record.id, text])
 

@@ -15,6 +15,7 @@ from services.contracts.strict_json import NotJSON, decode
 from services.datasets import ColumnMapping, DatasetReader, Format, import_file
 from services.gateway.dependencies import DATASET_PROBLEMS, DatasetDep, Deps, runs_that_use
 from services.http import Problem, responses
+from services.recovery.copies import forget_dataset, keep_copy, keep_dataset
 from services.runtime.logs import get_logger
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
@@ -123,6 +124,7 @@ async def upload(
             f"delete it first (`headrace datasets rm {chosen}`), or append to it with "
             "POST /v1/prompts",
         )
+    await keep_copy(keep_dataset, deps.volume.root, kept)
     if kept.created != record.created:
         response.status_code = HTTPStatus.OK
     else:
@@ -190,6 +192,7 @@ async def delete(deps: Deps, record: DatasetDep) -> None:
             HTTPStatus.CONFLICT,
             f"dataset {record.name!r} is used by {names}: cancel that or let it end first",
         )
+    await anyio.to_thread.run_sync(forget_dataset, deps.volume.root, record.id)
     await deps.store.datasets.delete(record.id)
     await anyio.to_thread.run_sync(_remove, deps, record.id)
     log.info("dataset deleted", dataset=record.id, name=record.name)

@@ -13,7 +13,7 @@ from services.contracts.schema import SchemaMismatch
 from services.gateway.dependencies import Dependencies, Deps
 from services.gateway.problems import RETRY_AFTER
 from services.http import Problem, responses
-from services.store import UnsafeRedis
+from services.store import RedisFull, UnsafeRedis
 
 router = APIRouter(tags=["operation"])
 
@@ -62,6 +62,8 @@ async def _redis_problem(deps: Dependencies) -> str | None:
     except (UnsafeRedis, SchemaMismatch) as error:
         return str(error)
     except (RedisError, OSError, TimeoutError) as error:
+        if isinstance(error, RedisFull):
+            return str(error)
         return f"Redis does not answer ({type(error).__name__})"
     return None
 

@@ -11,6 +11,7 @@ from services.contracts.dataset import Row
 from services.datasets import append_rows
 from services.gateway.dependencies import DATASET_PROBLEMS, Deps, find_dataset
 from services.http import Problem, responses
+from services.recovery.copies import keep_copy, keep_dataset
 from services.runtime.logs import get_logger
 
 router = APIRouter(prefix="/v1/prompts", tags=["datasets"])
@@ -78,6 +79,7 @@ async def add(deps: Deps, addition: PromptAddition) -> PromptsAdded:
         raise Problem(
             HTTPStatus.NOT_FOUND, f"dataset {record.name!r} was deleted meanwhile"
         ) from None
+    await keep_copy(keep_dataset, deps.volume.root, grown)
     log.info("prompts added", dataset=record.id, rows=segment.rows)
     return PromptsAdded(
         dataset=record.id, added=segment.rows, first=grown.rows - segment.rows, rows=grown.rows

@@ -17,6 +17,7 @@ from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, Only
 from services.gateway.submission import RunSubmission, accept
 from services.http import Problem, responses, unless_unchanged
 from services.models.path import starts_from
+from services.recovery.copies import keep_copy, keep_run
 from services.runtime.logs import get_logger
 from services.store import Gone
 
@@ -73,6 +74,7 @@ async def submit(deps: Deps, submission: RunSubmission) -> RunRecord:
         await deps.store.runs.submit(record, starts_from(record.config))
     except Gone as error:
         raise Problem(HTTPStatus.CONFLICT, f"the run was not queued: {error}") from None
+    await keep_copy(keep_run, deps.volume.root, await deps.store.runs.get(record.id))
     log.info("run queued", run=record.id, name=record.name, kind=record.kind, pool=record.pool)
     return (await detailed(deps, [record]))[0]
 

@@ -8,6 +8,7 @@
 -- [position, epoch, rows, index], lineages, open tasks in the run's order}
 local run, order, returned, attempts, held, groups, blobs, bytes, plans, tries, lineages = unpack(KEYS)
 if not final(redis.call('HGET', run, 'state')) then return {} end
+also_when_full(run)
 redis.call('HINCRBY', run, 'fencing_token', 1)
 for _, record in ipairs(redis.call('HVALS', held)) do
   put_back(returned, string.match(record, '^(%S+)'))

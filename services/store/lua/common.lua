@@ -9,6 +9,12 @@ local function fenced(run_key, token)
   return redis.call('HGET', run_key, 'fencing_token') ~= token
 end
 
+-- At its `maxmemory` Redis refuses a script's first write if that may grow, and no later one. For
+-- scripts that hardly grow and must work then, too: PERSIST is a write that changes nothing.
+local function also_when_full(key)
+  redis.call('PERSIST', key)
+end
+
 local function final(state)
   return state == 'succeeded' or state == 'failed' or state == 'cancelled'
 end

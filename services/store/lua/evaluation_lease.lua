@@ -15,6 +15,11 @@ if r[1] ~= ARGV[2] or r[2] == 'cancelling' or final(r[2]) then return {} end
 local version, now = tonumber(ARGV[3]), now_ms()
 if version < tonumber(e[3]) then return {} end
 
+-- Where Redis' clock has gone back, no lease lasts longer for it than a minute.
+local ttl = tonumber(ARGV[5])
+for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', attempts, now + ttl + 60001, '+inf')) do
+  redis.call('ZADD', attempts, now + ttl, attempt)
+end
 for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', attempts, '-inf', now)) do
   redis.call('LPUSH', returned, redis.call('HGET', held, attempt))
   redis.call('HDEL', held, attempt)
@@ -49,7 +54,7 @@ for i = 1, tonumber(ARGV[4]) do
     next_row = next_row + 1
   end
   local attempt = ARGV[5 + i]
-  redis.call('ZADD', attempts, now + tonumber(ARGV[5]), attempt)
+  redis.call('ZADD', attempts, now + ttl, attempt)
   redis.call('HSET', held, attempt, row)
   reply[#reply + 1] = attempt
   reply[#reply + 1] = row

@@ -18,6 +18,10 @@ local worker, lineage, version = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local count, ttl, reserve = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local now = now_ms()
 
+-- Where Redis' clock has gone back, no lease lasts longer for it than a minute.
+for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', attempts, now + ttl + 60001, '+inf')) do
+  redis.call('ZADD', attempts, now + ttl, attempt)
+end
 for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', attempts, '-inf', now)) do
   put_back(returned, end_attempt(attempts, held, attempt))
 end
@@ -57,6 +61,8 @@ if in_flight == 0 and redis.call('ZCARD', returned) == 0
   and position - last_finished >= 2 * math.max(rows, dataset_rows) then
   return {'exhausted'}
 end
+-- A full Redis refuses this one, before anything has changed.
+redis.call('HSET', order, 'position', position)
 for i = 1, count do
   local task
   repeat task = redis.call('ZPOPMIN', returned)[1] until not task or is_task(task)

@@ -4,5 +4,6 @@
 -- KEYS run   Reply 1, or 0 where it is not over, or gone
 local state = redis.call('HGET', KEYS[1], 'state')
 if not state or not final(state) then return 0 end
+also_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'deleting', 1)
 return 1

@@ -11,6 +11,7 @@ if not state and redis.call('EXISTS', run) == 0 then return 0 end
 if ARGV[6] ~= '' and fenced(run, ARGV[6]) then return -1 end
 if final(state) or (ARGV[4] ~= '' and ARGV[4] ~= state) then return 0 end
 if state == 'cancelling' and ARGV[5] ~= '1' then return 0 end
+also_when_full(run)
 redis.call('HSET', run, 'state', ARGV[1], 'reason', ARGV[2])
 if ARGV[1] == 'running' then redis.call('HSETNX', run, 'started', ARGV[3]) end
 if ARGV[5] == '1' then redis.call('HSET', run, 'finished', ARGV[3]) end

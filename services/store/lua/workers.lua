@@ -9,6 +9,11 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, '-inf', now - tonumb
   redis.call('HDEL', workers, id)
   redis.call('ZREM', heartbeats, id)
 end
+-- Redis' clock has gone back: one that lives sends its next heartbeat within a second.
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, now + 1000, '+inf')) do
+  also_when_full(heartbeats)
+  redis.call('ZADD', heartbeats, now, id)
+end
 local reply = {string.format('%d', now)}
 local beats = redis.call('ZRANGE', heartbeats, 0, -1, 'WITHSCORES')
 for i = 1, #beats, 2 do

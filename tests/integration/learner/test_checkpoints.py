@@ -72,7 +72,7 @@ async def assert_nothing_lost(place: Place, store: Store, record: RunRecord) -> 
     assert found.max_staleness_seen <= 1
     assert [row["step"] for row in steps(place, "second")] == list(range(1, STEPS + 1))
     # What can be read of each step was trained in it, as the ledger has it, and stands there once.
-    endings = (await store.ledger._generation("second")).endings
+    endings = (await store.ledger.generation("second")).endings
     trained = {ending.step: {int(d.partition(":")[0]) for d in ending.tasks} for ending in endings}
     answers = [(row["step"], row["task"]) for row in steps(place, "second", "samples.jsonl")]
     assert [step for step, _ in answers] == [n for n in range(1, STEPS + 1) for _ in range(4)]

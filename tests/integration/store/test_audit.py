@@ -255,6 +255,7 @@ async def test_the_api_and_the_command_tell_a_clean_run_from_a_damaged_one(
         "max_staleness_seen": 1,
         "max_staleness_allowed": 9,
         "too_stale": 0,
+        "unknown": [],
         "problems": [],
     }
     code, said = await audited(gateway, "--json")

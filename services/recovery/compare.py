@@ -1,0 +1,98 @@
+"""Compares Redis with the copies of its records on the data volume."""
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio.to_thread
+
+from services.contracts.records import DatasetRecord, RunRecord, RunSummary
+from services.recovery.copies import Commit, kept_datasets, kept_runs, newest_commit
+from services.store import LostWrites, Store
+
+SHOWN = 5
+WAY_OUT = (
+    "Stop everything, then put back Redis' files or a backup (`headrace restore`), or accept the "
+    "loss: `headrace recover` goes on from the newest checkpoints and says what is lost"
+)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What the data volume has and Redis has not."""
+
+    runs: list[RunRecord] = field(default_factory=list)
+    """Runs without a record."""
+    behind: list[tuple[RunSummary, Commit]] = field(default_factory=list)
+    """Runs as Redis has them, and their newest commit."""
+    datasets: list[DatasetRecord] = field(default_factory=list)
+    """Datasets without a record, or with fewer rows there."""
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.behind or self.datasets)
+
+    def sentences(self) -> list[str]:
+        """Both facts of each loss."""
+        return [
+            *(late(run, commit) for run, commit in self.behind),
+            *(f"run {run.name} ({run.id}) has files, and no record in Redis" for run in self.runs),
+            *(
+                f"dataset {one.name} ({one.id}) has {one.rows} rows in files, and no record of "
+                "them in Redis"
+                for one in self.datasets
+            ),
+        ]
+
+
+def late(run: RunSummary, commit: Commit) -> str:
+    """Both facts of a run whose commits Redis has lost."""
+    at = datetime.fromtimestamp(commit.time, UTC).isoformat(" ", "seconds")
+    return (
+        f"run {run.name} ({run.id}) has a checkpoint of step {commit.step}, committed at {at}, and "
+        f"Redis knows it up to step {run.committed_step}"
+    )
+
+
+def lost_commit(data: Path, run: RunSummary) -> str | None:
+    """The problem if Redis has lost a commit of `run`; None if it has them all."""
+    newest = _newest(data, run)
+    if newest is None:
+        return None
+    return f"Redis has lost acknowledged writes: {late(run, newest)}. {WAY_OUT}"
+
+
+async def compare(store: Store, data: Path) -> Losses:
+    """What Redis has lost. Raises RedisError. O(runs + datasets)."""
+    kept, datasets = await anyio.to_thread.run_sync(
+        lambda: (list(kept_runs(data)), list(kept_datasets(data)))
+    )
+    found = Losses()
+    listed = await store.runs.all()
+    found.runs.extend(run for run in kept if run.id not in {one.id for one in listed})
+    for run in listed:
+        if (newest := await anyio.to_thread.run_sync(_newest, data, run)) is not None:
+            found.behind.append((run, newest))
+    # A record that cannot be read is there, and stops only itself.
+    there = await store.datasets.list()
+    rows = {record.id: math.inf if record.damage else record.rows for record in there}
+    found.datasets.extend(one for one in datasets if rows.get(one.id, 0) < one.rows)
+    return found
+
+
+async def require_complete(store: Store, data: Path) -> None:
+    """Raise LostWrites, with both facts and the way out, if Redis has lost anything."""
+    losses = await compare(store, data)
+    if not losses:
+        return
+    sentences = losses.sentences()
+    more = f"; and {len(sentences) - SHOWN} more" if len(sentences) > SHOWN else ""
+    raise LostWrites(
+        f"Redis has lost acknowledged writes: {'; '.join(sentences[:SHOWN])}{more}. {WAY_OUT}"
+    )
+
+
+def _newest(data: Path, run: RunSummary) -> Commit | None:
+    """The run's newest commit, if Redis does not know it."""
+    newest = newest_commit(data, run.id)
+    return newest if newest is not None and newest.step > run.committed_step else None

@@ -1,0 +1,178 @@
+"""Goes on from what is left after Redis has lost acknowledged writes.
+
+A run gets the newest checkpoint that is whole, and the ledger's rows up to it, from their copy. Its
+open tasks are returned, to be leased again: which of them were finished or dropped after that
+checkpoint, nobody knows. A run whose record is gone comes back as cancelled, and can be resumed.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from services.contracts.records import RunRecord, RunState, RunSummary
+from services.contracts.task import TaskPosition
+from services.recovery.compare import Losses, late
+from services.recovery.copies import Commit, commits, cut_commits, kept_datasets, kept_runs
+from services.store import Gone, Store
+from services.store.pools import LOCK_SECONDS
+from services.volume import DamagedFile, check_file
+
+KEYS = "API keys that were made last may be gone, too: `headrace keys list`"
+
+
+class CannotRecover(RuntimeError):
+    """Something has to be done first; the message says what."""
+
+
+async def recover(store: Store, data: Path, losses: Losses) -> list[str]:
+    """Mend `losses`. Returns what was done, in sentences. Raises CannotRecover while a learner
+    lives, RedisError, OSError."""
+    await _require_no_learner(store, losses)
+    done: list[str] = []
+    for dataset in losses.datasets:
+        await store.datasets.put(dataset)
+        done.append(f"dataset {dataset.name} is there again, with {dataset.rows} rows")
+    runs = sorted(losses.runs, key=lambda one: one.created)
+    done += [await _resubmit(store, data, run) for run in runs]
+    done += [await _catch_up(store, data, run, late(run, newest)) for run, newest in losses.behind]
+    return [*done, KEYS]
+
+
+async def note_loss(store: Store, what: str) -> None:
+    """Have the audits of all runs that are not over say what they cannot know."""
+    for run in await store.runs.live():
+        await store.runs.note_loss(run.id, what)
+
+
+async def align(store: Store, data: Path) -> None:
+    """Delete copies that Redis does not know. After a backup was restored: its files were read a
+    moment before and after its Redis."""
+    runs = {run.id: run.committed_step for run in await store.runs.all()}
+    datasets = {record.id: record for record in await store.datasets.list()}
+    for kept in list(kept_runs(data)):
+        if kept.id not in runs:
+            (data / "runs" / kept.id / "record.json").unlink()
+    for run, step in runs.items():
+        if commits(data, run):
+            cut_commits(data, run, step)
+    for one in list(kept_datasets(data)):
+        if one.id not in datasets or datasets[one.id].rows < one.rows:
+            (data / "datasets" / one.id / "record.json").unlink()
+
+
+async def _require_no_learner(store: Store, losses: Losses) -> None:
+    runs = [*losses.runs, *(run for run, _ in losses.behind)]
+    for pool in sorted({run.pool for run in runs}):
+        # The lock of a learner that was killed lapses.
+        deadline = time.monotonic() + LOCK_SECONDS + 2
+        while await store.pools.lock_seconds(pool) > 0:
+            if time.monotonic() > deadline:
+                raise CannotRecover(
+                    f"a learner serves pool {pool!r}: stop it, and everything else that uses this "
+                    "Redis, then give the command again"
+                )
+            await anyio.sleep(0.5)
+
+
+async def _resubmit(store: Store, data: Path, run: RunRecord) -> str:
+    """Write the record of a run that is gone."""
+    try:
+        if run.resume_from and (before := await store.runs.get(run.resume_from)):
+            reason = f"run {run.id} continued it"
+            await store.runs.set_state(before.id, RunState.CANCELLED, reason)
+        await store.runs.submit(run)
+    except Gone as error:
+        return (
+            f"run {run.name} ({run.id}) cannot be rebuilt: {error}; its checkpoints stay as files"
+        )
+    await store.runs.free(run)
+    reason = "Redis had lost its record, which was rebuilt from its files"
+    await store.runs.set_state(run.id, RunState.CANCELLED, reason)
+    how = await _catch_up(store, data, run, reason)
+    return f"{how}. It is cancelled: `headrace resume {run.id}` continues it"
+
+
+async def _catch_up(store: Store, data: Path, run: RunSummary, loss: str) -> str:
+    """Set a run to its newest whole checkpoint."""
+    kept = await anyio.to_thread.run_sync(commits, data, run.id)
+    later = [commit for commit in kept if commit.step > run.committed_step]
+    whole = [commit for commit in reversed(later) if _is_whole(data / commit.checkpoint)][:1]
+    named = f"run {run.name} ({run.id})"
+    if not whole:
+        await anyio.to_thread.run_sync(cut_commits, data, run.id, run.committed_step)
+        again = (
+            f"; steps {run.committed_step + 1} to {later[-1].step} are done again" if later else ""
+        )
+        await store.runs.note_loss(run.id, f"{loss}{again}")
+        return f"{named} goes on from step {run.committed_step}{again}"
+    (commit,) = whole
+    found = datetime.now(UTC).isoformat(" ", "seconds")
+    note = (
+        f"{loss}. It was recovered at {found} from the checkpoint of step {commit.step}: which "
+        "tasks were finished or dropped after that step is not known, and they are sampled again"
+    )
+    await _write(store, data, run, commit, [c for c in later if c.step <= commit.step], note)
+    await anyio.to_thread.run_sync(cut_commits, data, run.id, commit.step)
+    return f"{named} goes on from step {commit.step}; what was finished after it is sampled again"
+
+
+async def _write(
+    store: Store, data: Path, run: RunSummary, commit: Commit, later: list[Commit], note: str
+) -> None:
+    """Write the commits `later` into Redis."""
+    generation = await store.ledger.generation(run.id)
+    there = [fields for _, fields in await store.ledger.rows_after(run.id, "")]
+    rows = [fields for one in later for _, fields in one.rows if fields not in there]
+    ended = [task for ending in generation.endings for task in ending.tasks]
+    ended += [task for fields in rows for task in json.loads(fields["tasks"])]
+    places = [*generation.returned, *generation.held, *(task for _, task in generation.groups)]
+    cursor = await store.runs.cursor(run.id)
+    order: dict[str, int] = {}
+    tasks: list[str] = []
+    if cursor is not None:
+        first, dataset_rows = cursor
+        after, tasks = still_open(first, dataset_rows, places, ended)
+        order = {"position": after.position, "epoch": after.epoch, "rows": after.rows}
+        order |= {"index": after.index, "last_finished": after.position}
+    known = {name for name, _ in generation.lineages}
+    state = json.loads((data / commit.checkpoint / "training" / "state.json").read_text())
+    lineages = [f"{name}:{began}" for name, began in state["lineages"] if name not in known]
+    await store.runs.recover(
+        run.id, commit.step, commit.checkpoint, note, rows, order, tasks, lineages
+    )
+
+
+def still_open(
+    cursor: TaskPosition, dataset_rows: int, places: Iterable[str], ended: Iterable[str]
+) -> tuple[TaskPosition, list[str]]:
+    """The cursor after all tasks that were ever named, and those that have not ended, in the run's
+    order. `cursor`: the next task as Redis knows it. A task between the two that nobody names was
+    leased: it is the one that `lease.lua` would have made."""
+    over = {task.position: task for task in map(TaskPosition.parse, ended)}
+    tasks = {task.position: task for task in map(TaskPosition.parse, places)}
+    after = cursor
+    for position in range(cursor.position, max(over, default=-1) + 1):
+        if after.index >= after.rows:
+            after = TaskPosition(position, after.epoch + 1, dataset_rows, 0)
+        task = over.get(position, after)
+        tasks[position] = task
+        after = TaskPosition(position + 1, task.epoch, task.rows, task.index + 1)
+    return after, [str(tasks[position]) for position in sorted(tasks.keys() - over.keys())]
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a checkpoint has every file of its manifest."""
+    try:
+        files: Mapping[str, Mapping[str, object]] = json.loads(
+            (folder / "manifest.json").read_text()
+        )["files"]
+        for name, entry in files.items():
+            check_file(folder / name, int(str(entry["bytes"])), str(entry["xxh3"]))
+    except (OSError, DamagedFile, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return True

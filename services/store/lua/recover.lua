@@ -1,0 +1,22 @@
+-- Set a run to a checkpoint that Redis had lost.
+-- Invariants: steps only go forward; the ledger's rows that were lost are written again; every task
+-- below the cursor is in the ledger or in `returned`; no learner and no worker goes on from before
+-- (new fencing token, every attempt void).
+-- Repeating it changes nothing but the token. O(lost rows + open tasks).
+-- KEYS run order returned ledger lineages, then what is emptied
+-- ARGV step checkpoint note json([[field, text, ...], ...]) json({order field: text})
+--      json([open task, ...]) json([lineage:version, ...])
+-- Reply 1, or 0 where Redis has this step or a later one
+local run, order, returned, ledger, lineages = unpack(KEYS)
+local committed = tonumber(redis.call('HGET', run, 'committed_step') or '0')
+if committed >= tonumber(ARGV[1]) then return 0 end
+redis.call('HINCRBY', run, 'fencing_token', 1)
+for i = 6, #KEYS do redis.call('DEL', KEYS[i]) end
+redis.call('DEL', returned)
+redis.call('HSET', run, 'committed_step', ARGV[1], 'checkpoint', ARGV[2], 'step', ARGV[1],
+  'version', ARGV[1], 'lost_writes', ARGV[3])
+for _, row in ipairs(cjson.decode(ARGV[4])) do redis.call('XADD', ledger, '*', unpack(row)) end
+for name, value in pairs(cjson.decode(ARGV[5])) do redis.call('HSET', order, name, value) end
+for _, task in ipairs(cjson.decode(ARGV[6])) do put_back(returned, task) end
+for _, lineage in ipairs(cjson.decode(ARGV[7])) do redis.call('RPUSH', lineages, lineage) end
+return 1

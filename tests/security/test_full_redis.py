@@ -1,0 +1,148 @@
+"""Redis has reached its `maxmemory`: the run pauses and says so, nothing crashes, and all goes on
+when there is memory again."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from services.contracts.records import RunState, WorkerRecord
+from services.store import RedisFull, Store
+from tests.integration.gateway.servers import GatewayProcess, RedisServer
+from tests.integration.learner.conftest import Place
+from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, submit
+from tests.integration.learner.torch_worker import eventually
+from tests.integration.store.scene import RUN, Scene
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis whose limit may be changed, which that of `headrace up` does not allow."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture
+async def raw(redis_url: str) -> AsyncIterator[Redis]:
+    client = Redis.from_url(redis_url)
+    await limit(client, 0)
+    await client.flushall()
+    yield client
+    await limit(client, 0)
+    await client.aclose()
+
+
+@pytest.fixture
+async def store(raw: Redis, redis_url: str) -> AsyncIterator[Store]:
+    store = Store.from_url(redis_url)
+    yield store
+    await store.close()
+
+
+async def limit(client: Redis, memory: int) -> None:
+    """1: it takes nothing that may grow; 0: no limit."""
+    await client.config_set("maxmemory", memory)
+
+
+async def test_what_keeps_and_ends_a_run_works_in_a_full_redis_and_the_rest_says_why(
+    store: Store, raw: Redis
+) -> None:
+    scene = Scene(store, raw)
+    await scene.start(eta=5)
+    await store.check_schema()
+    worker = WorkerRecord(id="w", pool="default", host="h", pid=1, state="idle")
+    await store.workers.heartbeat(worker)
+    one, two, three = await scene.leased(3)
+    await limit(raw, 1)
+
+    with pytest.raises(RedisFull, match="Redis has no memory left: raise its limit"):
+        await scene.lease(1)
+    with pytest.raises(RedisFull):
+        await store.events.add(RUN, "warning", {})
+    await store.check_schema()
+    # None is half done: what is refused has changed nothing, and what is finished is handed in.
+    assert await store.prompts.renew(RUN, [one.attempt, two.attempt], 60) == []
+    assert await scene.complete(one)
+    assert await store.prompts.release(RUN, [two.attempt]) == 0
+    await store.workers.heartbeat(worker.model_copy(update={"state": "generating"}))
+    assert [seen.state for seen in await store.workers.list("default")] == ["generating"]
+    await store.runs.set_state(RUN, RunState.PAUSED, "Redis has no memory left")
+    run = await store.runs.get(RUN)
+    assert run is not None
+    assert (await store.insight.situation(run)).flow.held == 1
+    audit = await store.ledger.audit(RUN)
+    assert (audit.tasks, audit.in_flight, audit.lost, audit.duplicated) == (3, 3, 0, 0)
+    await store.runs.cancel(RUN)
+    token = scene.fencing_token
+    await store.runs.finish(RUN, "default", "cancelled", "on request", fencing_token=token)
+    await store.runs.mark_deleting(RUN)
+    await store.runs.delete(RUN)
+    assert await store.runs.all() == []
+    assert three.task == 2
+
+
+async def test_the_run_pauses_with_the_reason_and_goes_on_when_there_is_memory(
+    store: Store, raw: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    place = Place(redis_url, tmp_path / "data")
+    learner = place.learner()
+    try:
+        await add_sums(store, place.data)
+        steps = MIDTRAIN["training"] | {"max_steps": 80}
+        await submit(store, "first", MIDTRAIN | {"training": steps})
+
+        async def state(wanted: RunState) -> bool:
+            record = await store.runs.get("first")
+            return record is not None and record.state is wanted
+
+        await eventually(lambda: state(RunState.RUNNING))
+        await limit(raw, 1)
+        await eventually(lambda: state(RunState.PAUSED))
+        record = await store.runs.get("first")
+        assert record is not None
+        assert "Redis has no memory left: raise its limit" in record.reason
+        await asyncio.sleep(2)
+        assert learner.poll() is None
+        await limit(raw, 0)
+        record = await ended(store, "first")
+        assert (record.state, record.step, record.reason) == (RunState.SUCCEEDED, 80, "")
+        assert "crash" not in place.log.read_text()
+        learner.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(learner.wait, 30) == 0
+    finally:
+        for process in place.started:
+            process.send_signal(signal.SIGKILL)
+
+
+async def test_the_gateway_refuses_what_grows_with_507_and_deletes_runs_to_make_room(
+    store: Store, raw: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    scene = Scene(store, raw)
+    await store.check_schema()
+    await scene.start()
+    token = scene.fencing_token
+    await store.runs.finish(RUN, "default", "cancelled", "on request", fencing_token=token)
+    await limit(raw, 1)
+    gateway = GatewayProcess(tmp_path / "data", redis_url)
+    async with httpx.AsyncClient(base_url=gateway.url, headers=gateway.headers) as api:
+        ready = await api.get("/readyz")
+        assert ready.status_code == 200, ready.text
+        files = {"file": ("a.jsonl", b'{"prompt": "1+1", "answer": "2"}')}
+        refused = await api.post("/v1/datasets", files=files)
+        assert refused.status_code == 507
+        assert refused.json()["detail"].startswith("Redis has no memory left: raise its limit")
+        assert refused.headers["Retry-After"]
+        assert [run["id"] for run in (await api.get("/v1/runs")).json()["runs"]] == [RUN]
+        assert (await api.delete(f"/v1/runs/{RUN}")).status_code == 204
+        await limit(raw, 0)
+        assert (await api.post("/v1/datasets", files=files)).status_code == 201
+    assert gateway.stop() == 0
