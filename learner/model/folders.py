@@ -59,6 +59,8 @@ def find_source(path: str, trust_remote_code: bool, what: str = "model") -> Sour
 
 def _from_hub(name: str, trust_remote_code: bool, what: str) -> Path:
     """The files of the hub's repository `name`, in this host's cache. Raises UnusableModel."""
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise UnusableModel(why_not(name, FileNotFoundError(name), what))
     code = ["*.py"] if trust_remote_code else []
     try:
         return Path(snapshot_download(name, allow_patterns=READ + code, ignore_patterns=NOT_READ))

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from redis import Redis
+from safetensors.numpy import save_file
 
 from services.store import Store
 from services.store.keys import RUNS, pool_key, run_key
@@ -35,7 +37,8 @@ def ended(api: httpx.Client, submit: Any, gateway: GatewayProcess, in_store: InS
         run: str = response.json()["id"]
         folder = f"runs/{run}/checkpoints/step-000005"
         (gateway.data / folder).mkdir(parents=True)
-        (gateway.data / folder / "model.safetensors").write_bytes(b"weights")
+        weights = {"weight": np.zeros(2, np.float32)}
+        save_file(weights, gateway.data / folder / "model.safetensors")
         (gateway.data / folder / "config.json").write_text("{}")
 
         async def train(store: Store) -> None:

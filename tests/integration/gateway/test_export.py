@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore
@@ -94,7 +96,9 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(
     assert early.stderr.startswith(f"error: run grpo ({run}) is queued and has no checkpoint yet")
 
     folder = checkpointed(gateway, in_store, run, "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "base_model_name_or_path": "/gone/base"}
+    (folder / "tokenizer.json").write_text("{}")
+    save_file({"lora_A": np.zeros((2, 2), np.float32)}, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "base_model_name_or_path": "/gone/base", "r": 2}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     merged = headrace("export", run, "out", "--merged")
 
