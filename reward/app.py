@@ -96,7 +96,7 @@ def create_app(service: Service, max_request_bytes: int, key: str | None = None)
         version="1",
         responses=responses({"5XX": "What is wrong here"}),
     )
-    bodies = InFlight(4 * max_request_bytes)
+    bodies = InFlight(2 * max_request_bytes)
     limit = Limit(max_request_bytes, "send fewer items a request, or raise --body-limit", bodies)
     app.add_middleware(BodyLimit, limit_of=lambda scope: limit)
     if key is not None:

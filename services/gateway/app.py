@@ -104,7 +104,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     problems.install(app)
     app.openapi = lambda: with_key(described(FastAPI.openapi(app)))  # type: ignore[method-assign]
 
-    bodies, uploads = InFlight(4 * settings.body_limit), InFlight(4 * settings.upload_limit)
+    bodies, uploads = InFlight(2 * settings.body_limit), InFlight(4 * settings.upload_limit)
 
     def limit_of(scope: Scope) -> Limit:
         if scope["path"].rstrip("/") == "/v1/datasets":

@@ -167,11 +167,15 @@ onClick("older", async () => {
   older.push(await get(`${LIST}&before=${encodeURIComponent((older.at(-1) ?? listed).next)}`));
   showRuns();
 });
-addEventListener("hashchange", () => show(decodeURIComponent(location.hash.slice(1))).catch(() => {}));
+addEventListener("hashchange", () => {
+  // A login link reloads the page (api.js); its token belongs in no path.
+  if (!location.hash.startsWith("#login=")) show(decodeURIComponent(location.hash.slice(1))).catch(() => {});
+});
 
 $("curl").textContent =
-  `curl -F name=mine -F file=@train.jsonl \\\n  ${location.origin}/v1/datasets\n` +
-  `curl ${location.origin}/v1/runs \\\n  -H 'content-type: application/json' \\\n` +
+  `KEY="Authorization: Bearer \$HEADRACE_API_KEY"\n` +
+  `curl -H "$KEY" -F name=mine \\\n  -F file=@train.jsonl \\\n  ${location.origin}/v1/datasets\n` +
+  `curl -H "$KEY" \\\n  ${location.origin}/v1/runs \\\n  -H 'content-type: application/json' \\\n` +
   `  -d '{"recipe": "grpo", "config": {\n` +
   `  "model": {"path": "PATH"},\n  "data": {"dataset": "mine"}}}'`;
 showRecipes().catch(() => setTimeout(showRecipes, 5000));
