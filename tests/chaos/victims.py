@@ -92,9 +92,10 @@ VICTIMS: dict[str, Callable[[Stack], list[int]]] = {
 
 def kill(stack: Stack, victim: str, chance: Random, over: Callable[[], bool]) -> str:
     """SIGKILL to one process that plays this part, once there is one. What was done, in words.
-    Raises AssertionError where `over()` comes first."""
+    Raises AssertionError where `over()` comes first. It is asked only if there is none: it may wait
+    for the gateway, which may have been killed a moment ago, while the run goes on to its end."""
     between = threading.Event()
-    while not over():
+    while True:
         stack.check()
         if found := VICTIMS[victim](stack):
             pid = chance.choice(found)
@@ -103,5 +104,6 @@ def kill(stack: Stack, victim: str, chance: Random, over: Callable[[], bool]) ->
             except ProcessLookupError:
                 continue
             return f"{victim} (pid {pid})"
+        if over():
+            raise AssertionError(f"the run was over before there was a {victim} to kill")
         between.wait(0.005)
-    raise AssertionError(f"the run was over before there was a {victim} to kill")

