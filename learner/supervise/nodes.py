@@ -1,8 +1,7 @@
 """Which ranks a node runs now, and where they meet; the whole of it for a learner of one node."""
 
 import os
-import shutil
-import tempfile
+import secrets
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +21,8 @@ class Start:
     """The ranks meet there: a file, or `redis:ID`."""
     environment: dict[str, str]
     """For the ranks."""
+    files: tuple[int, ...] = ()
+    """Descriptors that they inherit."""
 
 
 class Nodes(Protocol):
@@ -38,7 +39,7 @@ class Nodes(Protocol):
 class OneNode:
     """A learner on one host: nothing of it can be reached from others, or by other users.
 
-    Its ranks meet in a file of a folder that only this user may enter, a new one for each start.
+    Its ranks meet in a file that has no name: they inherit it, a new one for each start.
     """
 
     LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
@@ -51,13 +52,13 @@ class OneNode:
         """As `Nodes` says."""
         if running is None and (self._start is None or self._start.id == ended):
             await self.leave()
-            folder = tempfile.mkdtemp(prefix="headrace-ranks-")
-            file = os.path.join(folder, "store")
-            self._start = Start(folder, 0, self._ranks, self._ranks, file, self.LOOPBACK)
+            file = os.memfd_create("headrace-ranks")
+            where, id = f"/proc/self/fd/{file}", secrets.token_hex(16)
+            self._start = Start(id, 0, self._ranks, self._ranks, where, self.LOOPBACK, (file,))
         return self._start
 
     async def leave(self) -> None:
         """As `Nodes` says."""
         if self._start is not None:
-            shutil.rmtree(self._start.id, ignore_errors=True)
+            os.close(*self._start.files)
             self._start = None

@@ -44,6 +44,7 @@ class RankProcesses:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", *module),
                 env=os.environ | QUIET | self._marker | self._environment(local, starts),
+                pass_fds=self.start.files,
                 # Ctrl-C is for the supervisor.
                 start_new_session=True,
                 preexec_fn=die_with(os.getpid()),

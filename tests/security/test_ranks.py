@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,23 +29,27 @@ def place(tmp_path: Path) -> Iterator[Place]:
         yield here
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder for temporary files that other users may look into."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
+def meeting_file(pid: int) -> Path:
+    """The file in which a rank meets the others, by one of its descriptors."""
+    descriptors = Path(f"/proc/{pid}/fd").iterdir()
+    return next(one for one in descriptors if "memfd:headrace-ranks" in target(one))
 
 
-def looked_at_by_nobody(path: Path) -> bytes:
-    """The error of another user who lists a folder."""
+def target(descriptor: Path) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(descriptor)
+    return ""
+
+
+def read_by_nobody(path: Path) -> bytes:
+    """The error of another user who reads a file."""
     return subprocess.run(
-        ["ls", path], user=NOBODY, group=NOBODY, capture_output=True, check=False
+        ["cat", path], user=NOBODY, group=NOBODY, capture_output=True, check=False
     ).stderr
 
 
-def start(place: Place, folder: Path) -> subprocess.Popen[bytes]:
-    """A learner of two ranks; temporary files go to `folder`."""
+def start(place: Place) -> subprocess.Popen[bytes]:
+    """A learner of two ranks."""
     with place.log.open("a") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "learner", "--ranks", "2"],
@@ -56,7 +59,6 @@ def start(place: Place, folder: Path) -> subprocess.Popen[bytes]:
             | {
                 "HEADRACE_REDIS_URL": place.redis_url,
                 "HEADRACE_DATA": str(place.data),
-                "TMPDIR": str(folder),
                 "OMP_NUM_THREADS": "1",
                 # Of no use to ranks of one host.
                 "GLOO_SOCKET_IFNAME": "eth0",
@@ -98,12 +100,12 @@ def accepts(address: tuple[str, int]) -> bool:
 
 @pytest.mark.multirank
 @pytest.mark.timeout(240)
-async def test_nobody_else_reaches_the_ranks_of_a_learner(place: Place, folder: Path) -> None:
+async def test_nobody_else_reaches_the_ranks_of_a_learner(place: Place) -> None:
     endless = {"max_steps": 10_000, "rows_per_step": 8, "validate_every": 10_000}
     async with stored(place) as store:
         await add_sums(store, place.data)
         await submit(store, "first", MIDTRAIN | {"training": endless})
-        learner = start(place, folder)
+        learner = start(place)
 
         async def step() -> int:
             assert learner.poll() is None, place.log.read_text()[-3000:]
@@ -119,13 +121,12 @@ async def test_nobody_else_reaches_the_ranks_of_a_learner(place: Place, folder: 
             ports = [one for rank in ranks for one in listening(rank)]
             assert [host for host, _ in ports] == ["127.0.0.1"] * 4
             assert not any(map(accepts, ports))
-            (private,) = folder.iterdir()
-            assert private.stat().st_mode & 0o777 == 0o700
+            met = [meeting_file(pid) for pid in ranks]
+            assert [bool(file.read_bytes()) for file in met] == [True, True]
             if os.geteuid() == 0:
-                assert b"Permission denied" in looked_at_by_nobody(private)
+                assert b"Permission denied" in read_by_nobody(met[0])
             learner.send_signal(signal.SIGTERM)
             assert learner.wait(90) == 0, place.log.read_text()[-3000:]
-            assert list(folder.iterdir()) == []
         finally:
             learner.kill()
             learner.wait()
