@@ -342,6 +342,13 @@ async def test_context_length_is_the_servers(policy: PolicyClient) -> None:
     assert await policy.context_length() == CONTEXT
 
 
+@pytest.mark.parametrize("path", ["/collective_rpc", "/v1/completions", "/sleep"])
+async def test_routes_that_headrace_does_not_use_are_not_there(
+    policy: PolicyClient, path: str
+) -> None:
+    assert (await policy._send("POST", path, json={"method": "save_model"})).status_code == 404
+
+
 async def test_a_server_that_cannot_start_says_why_with_the_end_of_its_log(
     tiny_model: TinyModel, tmp_path: Path
 ) -> None:
