@@ -93,6 +93,7 @@ class PolicyClient:
             transport=PerRequestTransport(socket),
         )
         self._loading = asyncio.Lock()
+        self._loads: set[asyncio.Task[float]] = set()
         # Cleared while the live version changes: requests wait.
         self._open = asyncio.Event()
         self._open.set()
@@ -103,7 +104,9 @@ class PolicyClient:
         self._unclear = False
 
     async def close(self) -> None:
-        """Close the connections; requests in flight fail."""
+        """Close the connections. Requests in flight fail, and a load ends where it is: the server
+        is not used again."""
+        await end(self._loads)
         await self._http.aclose()
 
     async def generate(
@@ -211,9 +214,18 @@ class PolicyClient:
 
         Raises LoadRefused (the server goes on with its old weights), WeightsUnclear (paused: load
         again, or restart it), VLLMUnavailable (it could not be paused), VLLMHangs (restart it).
-        Runs to its end even if the caller is cancelled.
+        Runs to its end, or until `close`, even if the caller is cancelled.
         """
-        return await asyncio.shield(self._load(update, mode))
+        load = asyncio.create_task(self._load(update, mode))
+        self._loads.add(load)
+        load.add_done_callback(self._forget)
+        return await asyncio.shield(load)
+
+    def _forget(self, load: asyncio.Task[float]) -> None:
+        self._loads.discard(load)
+        if not load.cancelled():
+            # Looked at: a caller that was cancelled does not ask for it.
+            load.exception()
 
     async def _load(self, update: WeightUpdate, mode: UpdateMode) -> float:
         async with self._loading:

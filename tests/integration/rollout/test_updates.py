@@ -1,6 +1,7 @@
 """Weight updates while requests are in flight, and aborted requests: with the scripted server."""
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -169,3 +170,25 @@ async def test_a_server_that_hangs_in_an_update_gets_no_more_requests(
     assert (await policy.counters()).tokens == 0
     await policy.load(snapshot(tmp_path, 2))
     assert versions(await request) == [["aaaaaa:2"]]
+
+
+async def test_a_client_that_is_closed_during_an_update_leaves_no_error_behind(
+    server: VLLMServer, tmp_path: Path
+) -> None:
+    """A worker that is told to stop does not wait for the load that its follower has begun."""
+    unheard: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
+    assert server.pid is not None
+    client = PolicyClient(server.socket)
+    load = asyncio.create_task(client.load(snapshot(tmp_path, 2)))
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(0.1)
+        load.cancel()
+        await asyncio.wait([load])
+        await client.close()
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    await asyncio.sleep(0.1)
+    gc.collect()
+    assert unheard == []
