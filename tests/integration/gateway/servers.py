@@ -92,9 +92,14 @@ class GatewayProcess:
             client.get(f"{self.url}/healthz").raise_for_status()
 
     @property
+    def key(self) -> str:
+        """The API key that the gateway made."""
+        return (self.data / API_KEY).read_text().strip()
+
+    @property
     def headers(self) -> dict[str, str]:
         """What a request needs: the key."""
-        return authorization((self.data / API_KEY).read_text().strip())
+        return authorization(self.key)
 
     @property
     def said(self) -> str:

@@ -328,7 +328,7 @@ def test_metrics_are_what_the_learner_wrote_after_a_step(
     run = submit().json()["id"]
     assert api.get(f"/v1/runs/{run}/metrics").json() == {"run": run, "metrics": [], "next": None}
     folder = gateway.data / "runs" / run
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     rows = [{"step": n, "reward/mean": n / 10} for n in (1, 2, 3)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "metrics.jsonl").write_text(text + '{"step": 4, "rew')
@@ -346,7 +346,7 @@ def test_one_metric_is_sent_without_the_others(
 ) -> None:
     run = submit().json()["id"]
     folder = gateway.data / "runs" / run
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     rows = [{"step": 1, "a": 1, "b": 2}, {"evaluation/step": 1, "c": 3}, {"step": 2, "b": 4}]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 

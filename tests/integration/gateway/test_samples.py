@@ -40,7 +40,7 @@ def run(submit: Any) -> str:
 
 def written(gateway: GatewayProcess, run: str, rows: list[dict[str, Any]], torn: str = "") -> None:
     folder = gateway.data / "runs" / run
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "samples.jsonl").write_text(text + torn)
 

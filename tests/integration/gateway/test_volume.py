@@ -28,7 +28,7 @@ def original(gateway: GatewayProcess) -> Path:
 async def test_a_file_is_fetched_once(
     gateway: GatewayProcess, original: Path, tmp_path: Path
 ) -> None:
-    volume = Volume(tmp_path, gateway.url)
+    volume = Volume(tmp_path, gateway.url, gateway.key)
     sum_ = checksum(original)
 
     path = await volume.fetch(NAME, len(CONTENT), sum_)
@@ -41,7 +41,7 @@ async def test_a_file_is_fetched_once(
 async def test_a_damaged_copy_is_fetched_again(
     gateway: GatewayProcess, original: Path, tmp_path: Path
 ) -> None:
-    volume = Volume(tmp_path, gateway.url)
+    volume = Volume(tmp_path, gateway.url, gateway.key)
     path = await volume.fetch(NAME)
     path.write_bytes(CONTENT[:-1] + b"?")
 
@@ -53,7 +53,7 @@ async def test_a_damaged_copy_is_fetched_again(
 async def test_what_is_damaged_at_its_source_too_is_refused(
     gateway: GatewayProcess, original: Path, tmp_path: Path
 ) -> None:
-    volume = Volume(tmp_path, gateway.url)
+    volume = Volume(tmp_path, gateway.url, gateway.key)
     wanted = checksum(original)
     await volume.fetch(NAME)
     for copy in (original, tmp_path / NAME):
