@@ -96,7 +96,8 @@ def create_app(service: Service, max_request_bytes: int, key: str | None = None)
         version="1",
         responses=responses({"5XX": "What is wrong here"}),
     )
-    bodies = InFlight(2 * max_request_bytes)
+    # More than in the gateway: a body stays until its items are scored, and many workers wait.
+    bodies = InFlight(8 * max_request_bytes)
     limit = Limit(max_request_bytes, "send fewer items a request, or raise --body-limit", bodies)
     app.add_middleware(BodyLimit, limit_of=lambda scope: limit)
     if key is not None:

@@ -45,7 +45,9 @@ def with_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(with_model: Path, tmp_path: Path) -> Iterator[Place]:
-    shutil.copytree(with_model, tmp_path, dirs_exist_ok=True)
+    # The socket of a Redis that has ended cannot be copied.
+    unsocketed = shutil.ignore_patterns("*.sock")
+    shutil.copytree(with_model, tmp_path, dirs_exist_ok=True, ignore=unsocketed)
     with placed(tmp_path) as here:
         yield here
 

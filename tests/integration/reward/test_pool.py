@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.reward.conftest import Service, alive, until
+from services.runtime.api_key import authorization
+from tests.integration.reward.conftest import KEY, Service, alive, until
 
 # SymPy works on it for ever, in one long call of C code.
 POISON = "\\boxed{9^{9^{9}}}"
@@ -242,7 +243,7 @@ async def test_items_of_a_client_that_left_are_not_scored(
     folder = tmp_path / "gate"
 
     def metric(name: str) -> float:
-        lines = httpx.get(f"{service.url}/metrics").text.splitlines()
+        lines = httpx.get(f"{service.url}/metrics", headers=authorization(KEY)).text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
     async with service.client() as leaving:
