@@ -126,13 +126,18 @@ async def test_a_request_at_its_deadline_returns_its_tokens(policy: PolicyClient
 
 
 async def test_a_request_without_a_token_at_its_deadline_fails(policy: PolicyClient) -> None:
-    await policy._control("/pause?mode=keep&clear_cache=false")
-    cut = asyncio.Event()
-    request = asyncio.create_task(policy.generate([1, 2], 1, WHOLE, cut))
-    cut.set()
-    await policy._control("/resume")
-    with pytest.raises(PastDeadline):
-        await request
+    # On a busy machine the server may sample a token before the abort reaches it.
+    for _ in range(5):
+        await policy._control("/pause?mode=keep&clear_cache=false")
+        cut = asyncio.Event()
+        request = asyncio.create_task(policy.generate([1, 2], 1, WHOLE, cut))
+        cut.set()
+        await policy._control("/resume")
+        try:
+            await request
+        except PastDeadline:
+            return
+    pytest.fail("every request had a token before its deadline")
 
 
 async def test_a_deadline_during_an_update_of_mode_abort_is_kept(
