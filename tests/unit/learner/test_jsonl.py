@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,18 @@ def test_a_run_that_goes_back_forgets_the_rows_of_later_steps_and_a_torn_one(
 class Recorder:
     """What the store is told of a checkpoint, as it is told."""
 
+    run = "r"
     committed_step = 0
 
     def __init__(self, happened: list[str]) -> None:
         self.happened = happened
+        self.ledger = self
+
+    def rows_after(self, entry: str) -> list[tuple[str, dict[str, str]]]:
+        return []
+
+    def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        return method(*arguments)
 
     def hold(self) -> None:
         self.happened.append("written")
@@ -63,7 +72,7 @@ class Recorder:
         self.happened.append(kind)
 
 
-def test_rows_are_durable_before_the_commit(
+def test_rows_are_durable_before_the_commit_and_its_copy_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
@@ -94,5 +103,6 @@ def test_rows_are_durable_before_the_commit(
         "synced metrics.jsonl",
         "synced samples.jsonl",
         "committed 3",
+        "synced ledger.jsonl",
         "checkpoint",
     ]
