@@ -6,6 +6,7 @@ leaves no committed step without its row; rows of steps that are trained again a
 """
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -79,12 +80,20 @@ class LedgerFile(RowsFile):
     def add_commit(self, step: int, checkpoint: str, store: RunStore) -> None:
         """Add a commit that Redis has acknowledged, durably."""
         rows = store.call(store.ledger.rows_after, self._last)
-        if self._file.exists() and not self._file.read_bytes().endswith(b"\n"):
-            # A power cut has torn the last line.
+        if self._is_torn():
             self._disk.retry(self._name, lambda: append(self._file, "\n"))
         self.add({"time": time.time(), "step": step, "checkpoint": checkpoint, "rows": rows})
         self.sync()
         self._last = rows[-1][0] if rows else self._last
+
+    def _is_torn(self) -> bool:
+        """Whether a power cut has torn the last line. Reads one byte: the file grows with each
+        commit."""
+        if not self._file.exists() or not self._file.stat().st_size:
+            return False
+        with self._file.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
 
 
 class SamplesFile(RowsFile):

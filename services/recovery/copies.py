@@ -61,6 +61,11 @@ def keep_dataset(data: Path, record: DatasetRecord) -> None:
     _keep(data / "datasets" / record.id / RECORD, record)
 
 
+def forget_run(data: Path, id: str) -> None:
+    """Delete the copy of a run that Redis does not know."""
+    (data / "runs" / id / RECORD).unlink(missing_ok=True)
+
+
 def forget_dataset(data: Path, id: str) -> None:
     """Delete the copy, before Redis deletes the record: else it would look lost."""
     (data / "datasets" / id / RECORD).unlink(missing_ok=True)

@@ -17,7 +17,15 @@ import anyio.to_thread
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.contracts.task import TaskPosition
 from services.recovery.compare import Losses, late
-from services.recovery.copies import Commit, commits, cut_commits, kept_datasets, kept_runs
+from services.recovery.copies import (
+    Commit,
+    commits,
+    cut_commits,
+    forget_dataset,
+    forget_run,
+    kept_datasets,
+    kept_runs,
+)
 from services.store import Gone, Store
 from services.store.pools import LOCK_SECONDS
 from services.volume import DamagedFile, check_file
@@ -56,13 +64,13 @@ async def align(store: Store, data: Path) -> None:
     datasets = {record.id: record for record in await store.datasets.list()}
     for kept in list(kept_runs(data)):
         if kept.id not in runs:
-            (data / "runs" / kept.id / "record.json").unlink()
+            forget_run(data, kept.id)
     for run, step in runs.items():
         if commits(data, run):
             cut_commits(data, run, step)
     for one in list(kept_datasets(data)):
         if one.id not in datasets or datasets[one.id].rows < one.rows:
-            (data / "datasets" / one.id / "record.json").unlink()
+            forget_dataset(data, one.id)
 
 
 async def _require_no_learner(store: Store, losses: Losses) -> None:
