@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from services.contracts.config import parse_config
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord, RunRecord, RunState, WorkerRecord
 from services.contracts.weights import WeightManifest
 from services.store import Store
@@ -32,6 +33,7 @@ COMMIT_EVERY = 10
 """Steps between commits, as by default."""
 PAYLOAD = 4200
 """Bytes of a group: 8 samples x 64 tokens, as the other benchmarks have it."""
+LENGTHS = GroupLengths(64, (64,) * 8)
 AT_ONCE = 8
 """Tasks in one lease at full speed."""
 LEASE_SECONDS = 60.0
@@ -108,7 +110,12 @@ class Worker:
 
     async def _complete(self, lease: Lease) -> None:
         call = self.store.prompts.complete(
-            RUN, lease.attempt, min_version=0, lineage=LINEAGE, blob=self._blob
+            RUN,
+            lease.attempt,
+            min_version=0,
+            lineage=LINEAGE,
+            blob=self._blob,
+            lengths=LENGTHS,
         )
         if not await self._meter.time("complete", call):
             raise RuntimeError(f"the group of task {lease.task} was refused")

@@ -18,13 +18,15 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from learner.batch.packing import share
+from learner.batch.cost import SequenceCost
+from learner.batch.dealing import deal
 from learner.batch.sft_rows import Example, UnusableRow, divided, example
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
 from learner.model.folders import UnusableModel
 from learner.model.loading import LoadedModel, load_model, make_model
 from learner.model.logprobs import TokenLogprobs
+from learner.model.mfu import sequence_cost
 from learner.model.microbatches import backward_rows, forward_rows, unwrapped
 from learner.model.moe_balance import RouterTally, balance
 from learner.model.moe_routing import policy_routing
@@ -39,6 +41,7 @@ from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
 from services.contracts.config import MidtrainConfig
 from services.contracts.config.model import ScratchModel
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import RunRecord
 from services.datasets import DatasetReader
 from services.runtime.logs import get_logger
@@ -70,7 +73,7 @@ def train_midtrain(
     policy: nn.Module = TokenLogprobs(loaded.model.eval(), loaded.autocast, routing)
     if ranks.size > 1:
         policy = DistributedDataParallel(policy, forward_sync_buffers=False)
-    optimizers = Optimizers(loaded.model, config.optimizer)
+    optimizers, cost = Optimizers(loaded.model, config.optimizer), sequence_cost(loaded.model)
     order = endless_order(len(training), config.training.seed)
     steps = config.training.max_steps
     budget = config.training.tokens_per_microbatch
@@ -87,10 +90,10 @@ def train_midtrain(
             break
         crash_limit.busy(step + 1)
         rows = [training[next(order)] for _ in range(config.training.rows_per_step)]
-        mine = share([len(row.tokens) for row in rows], ranks.size)[ranks.rank]
+        mine = dealt(rows, cost, ranks)
         tokens = sum(int(row.loss_mask.sum()) for row in rows)
         routers = RouterTally(routing) if routing else None
-        loss = backward(policy, [rows[i] for i in mine], tokens, budget, ranks, routers)
+        loss = backward(policy, mine, tokens, budget, ranks, routers)
         lr = optimizers.set_lr(lr_share(config.schedule, step, steps))
         norm = optimizers.step()
         step += 1
@@ -98,7 +101,7 @@ def train_midtrain(
         if routers:
             metrics |= routers.metrics(ranks)
         if step % config.training.validate_every == 0 or step == steps:
-            metrics |= validate(policy, validation, budget, ranks)
+            metrics |= validate(policy, validation, budget, ranks, cost)
         if reporter:
             reporter.report(step, metrics, len(rows), sum(len(row.tokens) for row in rows))
 
@@ -170,6 +173,13 @@ def what_next(ranks: Ranks, over: bool, store: RunStore, stop: threading.Event) 
     return ranks.from_first(find).decode()
 
 
+def dealt(rows: list[Example], cost: SequenceCost, ranks: Ranks) -> list[Example]:
+    """This rank's part of `rows`."""
+    in_loss = [int(row.loss_mask.sum()) for row in rows]
+    lengths = [GroupLengths(len(r.tokens) - n, (n,)) for r, n in zip(rows, in_loss, strict=True)]
+    return [rows[i] for i in deal(lengths, ranks.size, cost)[ranks.rank]]
+
+
 def backward(
     policy: nn.Module,
     rows: list[Example],
@@ -196,7 +206,9 @@ def backward(
 
 
 @torch.no_grad()
-def validate(policy: nn.Module, rows: list[Example], budget: int, ranks: Ranks) -> dict[str, float]:
+def validate(
+    policy: nn.Module, rows: list[Example], budget: int, ranks: Ranks, cost: SequenceCost
+) -> dict[str, float]:
     """Loss per token in nats, and bits per byte of the rows' text.
 
     Tokens that spell none of it (end of sequence, special tokens, the chat template's) have no
@@ -204,9 +216,8 @@ def validate(policy: nn.Module, rows: list[Example], budget: int, ranks: Ranks) 
     """
     if not rows:
         return {}
-    mine = [rows[i] for i in share([len(row.tokens) for row in rows], ranks.size)[ranks.rank]]
     nats = of_text = 0.0
-    for chosen, row in forward_rows(policy, mine, budget):
+    for chosen, row in forward_rows(policy, dealt(rows, cost, ranks), budget):
         logprobs = unwrapped(policy)(row)[0]
         nats -= float(logprobs.sum())
         spells = torch.cat([example.spells[example.loss_mask] for example in chosen])

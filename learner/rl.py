@@ -1,7 +1,7 @@
 """Reinforcement learning of one policy: the training script, to be read top to bottom.
 
 Each step: next batch -> fetch -> train -> publish -> checkpoint -> report. Rank 0 coordinates: it
-collects a batch of groups and records its plan, every rank fetches its own share and trains, and
+collects a batch of groups and records its plan, every rank fetches its own samples and trains, and
 rank 0 publishes the new version and makes a checkpoint now and then. Two invariants hold at every
 line: a version is published only from weights that a recorded plan led to, and groups are
 acknowledged only by the commit of a checkpoint that was trained on them.
@@ -28,7 +28,7 @@ from learner.report.reward_metrics import outcome_sums
 from learner.report.sample_log import PER_STEP, Picked, pick
 from learner.state import Progress, TrainingState
 from learner.step import train_batch
-from learner.store.commands import Command, decode, encode
+from learner.store.commands import Command, Share, decode, encode
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.config.algorithm import Algorithm
@@ -124,39 +124,50 @@ class Batch:
     """On rank 0, completions to be shown."""
 
 
-def read_groups(store: RunStore, positions: list[int]) -> list[TrajectoryGroup]:
-    """The groups of these tasks. Raises RunCannotGoOn where one is damaged, and SchemaMismatch."""
-    blobs = store.call(store.trajectories.payloads, positions)
+def read_groups(store: RunStore, shares: list[Share]) -> list[TrajectoryGroup]:
+    """The groups of these shares. Raises RunCannotGoOn where one is damaged, and SchemaMismatch."""
+    blobs = store.call(store.trajectories.payloads, [share.position for share in shares])
     try:
-        return [decode_group(blob) for blob in blobs]
+        groups = [decode_group(blob) for blob in blobs]
+        for share, group in zip(shares, groups, strict=True):
+            if group.samples != share.of:
+                raise ValueError(
+                    f"the group of task {share.position} has {group.samples} samples, its entry in "
+                    f"the stream says {share.of}"
+                )
     except SchemaMismatch:
         raise
     except ValueError as error:
         raise RunCannotGoOn(f"{error}; resume the run, and its task is sampled again") from error
+    return groups
 
 
 def fetch(
     command: Command, config: RLConfig, ranks: Ranks, store: RunStore, progress: Progress
 ) -> Batch:
-    """This rank's samples of each minibatch, from the groups that `command` names."""
+    """This rank's samples of each minibatch, from the groups that `command` names. Their advantages
+    come from whole groups; the metrics of a group are counted by one rank."""
     ancestry, algorithm = Ancestry(tuple(progress.lineages)), config.algorithm
     max_tokens, version = config.sampling.max_tokens, command.step - 1
     minibatches: list[list[Sample]] = []
-    groups = []
+    groups: list[TrajectoryGroup] = []
+    counted: list[TrajectoryGroup] = []
+    everything: list[Sample] = []
     # All at once, so that no rank waits for one that cannot read its share.
-    parts = ranks.together(
-        lambda: [read_groups(store, shares[ranks.rank]) for shares in command.minibatches]
-    )
-    for part in parts:
-        samples = (
-            group_samples(group, algorithm, max_tokens, ancestry, version, index)
-            for index, group in enumerate(part)
-        )
-        minibatches.append([sample for group in samples for sample in group])
-        groups += part
-    everything = [sample for part in minibatches for sample in part]
-    sums = outcome_sums(groups, algorithm.samples_per_prompt)
-    lengths = [len(sample.tokens) for sample in everything if sample.trains]
+    mine = [shares[ranks.rank] for shares in command.minibatches]
+    parts = ranks.together(lambda: [read_groups(store, shares) for shares in mine])
+    for shares, part in zip(mine, parts, strict=True):
+        minibatches.append([])
+        for index, (share, group) in enumerate(zip(shares, part, strict=True)):
+            # All of them: the log shows any, on whatever rank they train.
+            of_group = group_samples(group, algorithm, max_tokens, ancestry, version, index)
+            minibatches[-1] += [of_group[number] for number in share.samples]
+            everything += of_group
+            groups.append(group)
+            if share.counts:
+                counted.append(group)
+    sums = outcome_sums(counted, algorithm.samples_per_prompt)
+    lengths = [len(sample.tokens) for part in minibatches for sample in part if sample.trains]
     sums["row_tokens"] = float(sum(lengths))
     sums["row_tokens_squared"] = float(sum(length * length for length in lengths))
     picked = pick(groups, everything, command.step, PER_STEP if ranks.first else 0)

@@ -136,14 +136,11 @@ def accumulate_gradients(
     """
     samples = [sample for sample in samples if sample.trains]
     lengths = torch.tensor([len(s.sampler_logprobs) for s in samples], dtype=torch.int64)
-    group = torch.tensor([s.group for s in samples], dtype=torch.int64)
-    number = torch.tensor([s.number for s in samples], dtype=torch.int64)
-    group = averaged_together(objective.algorithm.aggregation, group, number)
-    mine = local_counts(lengths, group)
+    aggregation = objective.algorithm.aggregation
+    together = [averaged_together(aggregation, s.number, s.group_lengths) for s in samples]
+    mine = local_counts(lengths, together)
     counts = Counts(*(int(n) for n in ranks.sum([mine.tokens, mine.sequences, mine.prompts])))
-    weights = sequence_weights(
-        objective.algorithm.aggregation, lengths, group, counts, objective.max_tokens
-    )
+    weights = sequence_weights(aggregation, lengths, together, counts, objective.max_tokens)
     rows = (row for _, row in forward_rows(policy, samples, budget))
     recorded = partial(recorded_counts, samples)
     balanced = balance(policy, counts.tokens, ranks, recorded, rows)

@@ -1,4 +1,4 @@
-"""Which sequences share a micro-batch, and which rank trains which group.
+"""Which sequences share a micro-batch.
 
 Pure arithmetic over lengths. Never looks at tokens, never pads: a micro-batch is one row of
 concatenated sequences. The cut must never change the gradient (see `aggregation`), so everything
@@ -45,21 +45,6 @@ def micro_batches(lengths: Sequence[int], budget: int, count: int | None = None)
             low = middle + 1
     cuts = _cut(order, lengths, low)
     return cuts + [[] for _ in range(count - len(cuts))]
-
-
-def share(weights: Sequence[int], ranks: int) -> list[list[int]]:
-    """Indices of `weights` for each of `ranks`, with sums as even as greedy dealing gets them.
-
-    Heaviest first to the lightest rank (Graham 1969: at most 4/3 of the optimum); ties go by
-    index and by rank, so that every process computes the same shares.
-    """
-    shares: list[list[int]] = [[] for _ in range(ranks)]
-    loads = [0] * ranks
-    for index in sorted(range(len(weights)), key=lambda i: (-weights[i], i)):
-        rank = min(range(ranks), key=lambda r: (loads[r], r))
-        shares[rank].append(index)
-        loads[rank] += weights[index]
-    return [sorted(indices) for indices in shares]
 
 
 def _by_length(lengths: Sequence[int]) -> list[int]:

@@ -36,6 +36,8 @@ class Sample:
     """Which of this rank's groups of its minibatch it belongs to."""
     number: int
     """Which of the group's samples it is."""
+    group_lengths: tuple[int, ...]
+    """Tokens in the loss of each of the group's samples, also of those that other ranks train."""
     proximal_logprobs: torch.Tensor | None = None
     """[k], where the proximal policy is not the sampler."""
     reference_logprobs: torch.Tensor | None = None
@@ -93,12 +95,16 @@ def group_samples(
         None if group.sampling_mask is None else torch.from_numpy(group.sampling_mask.table())
     )
     ends = group.lengths.cumsum()
+    pieces = [slice(int(e - n), int(e)) for e, n in zip(ends, group.lengths, strict=True)]
+    masks = [
+        torch.from_numpy(group.loss_mask[piece].copy()) & trains
+        for piece, trains in zip(
+            pieces, group.in_loss(algorithm.shaping.mask_truncated), strict=True
+        )
+    ]
+    group_lengths = tuple(int(mask.sum()) for mask in masks)
     samples = []
-    for i, (end, length) in enumerate(zip(ends, group.lengths, strict=True)):
-        piece = slice(int(end - length), int(end))
-        mask = torch.from_numpy(group.loss_mask[piece].copy())
-        if header.rewards[i] is None or (algorithm.shaping.mask_truncated and truncated[i]):
-            mask = torch.zeros_like(mask)
+    for i, (piece, mask) in enumerate(zip(pieces, masks, strict=True)):
         dense = None
         if group.token_rewards is not None and unreplaced[i]:
             earned = torch.from_numpy(group.token_rewards[piece]).double()
@@ -112,6 +118,7 @@ def group_samples(
                 advantage=float(advantages[i]),
                 group=index,
                 number=i,
+                group_lengths=group_lengths,
                 rewards=dense,
                 sampling_mask=None if sampling_mask is None else sampling_mask[piece][mask],
                 truncated=bool(truncated[i]),

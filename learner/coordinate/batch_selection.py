@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from learner.batch.lineage import Ancestry
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.task import TaskPosition
 
 
@@ -26,6 +27,7 @@ class WaitingGroup:
     oldest: str
     """Version tag of its oldest sampled token."""
     bytes: int
+    lengths: GroupLengths
 
     @property
     def position(self) -> int:

@@ -16,7 +16,7 @@ from learner.coordinate.evaluations import Evaluations
 from learner.coordinate.planner import Planner
 from learner.distributed import Ranks
 from learner.model.loading import endless
-from learner.model.mfu import work
+from learner.model.mfu import sequence_cost, work
 from learner.persist.checkpoint import Captured, capture
 from learner.persist.checkpoint_writer import CheckpointWriter
 from learner.persist.disk_retry import CannotWrite, Disk
@@ -99,14 +99,15 @@ class Coordinator:
         self._schedule = CheckpointSchedule(
             config.training.checkpoint_every, max_steps, config.rollout.stream_bytes
         )
-        self._planner = Planner(config, store, Ancestry(tuple(state.progress.lineages)))
+        ancestry = Ancestry(tuple(state.progress.lineages))
+        self._planner = Planner(config, store, ancestry, sequence_cost(state.loaded.model))
         self._evaluations = Evaluations(config.evaluation, max_steps, store, self._file)
         critic = state.critic.model if state.critic else None
         self._work = work(state.loaded.model, config.algorithm, ranks, critic)
         self._ending: Command | None = None
         """Set where the run ends here although its newest state cannot be written."""
         self._time = StepTime()
-        self._plan = Plan([], [], [])
+        self._plan = Plan([], [], [], [])
         self._waits: dict[str, float] = {}
         self._filtered = (0, 0.0)
         """Groups without reward variance until the last step, and the sum of their mean rewards."""

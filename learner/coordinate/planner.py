@@ -5,16 +5,19 @@ never acknowledged here (that is the commit's).
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
+from learner.batch.cost import SequenceCost
+from learner.batch.dealing import deal
 from learner.batch.lineage import Ancestry, UnknownLineage
-from learner.batch.packing import share
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
+from learner.errors import RunCannotGoOn
 from learner.state import Progress
-from learner.store.commands import Plan
+from learner.store.commands import Plan, Share
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.task import TaskPosition
 from services.contracts.weights import parse_version_tag, version_tag
 from services.runtime.logs import get_logger
@@ -34,9 +37,13 @@ STALE_LIMIT = 3
 class Planner:
     """The batches of one run, one after the other."""
 
-    def __init__(self, config: RLConfig, store: RunStore, ancestry: Ancestry) -> None:
+    def __init__(
+        self, config: RLConfig, store: RunStore, ancestry: Ancestry, cost: SequenceCost
+    ) -> None:
+        """`cost`: of the model's sequences, by which ranks share a batch."""
         algorithm, rollout = config.algorithm, config.rollout
         self._minibatches, self._store, self._ancestry = algorithm.minibatches, store, ancestry
+        self._cost = cost
         self._waits_for_stragglers = rollout.stragglers == "wait"
         self._selection = BatchSelection(algorithm.prompts_per_step, rollout.max_staleness)
         self._recorded: dict[int, Plan] = {}
@@ -48,13 +55,17 @@ class Planner:
     def begin(self) -> None:
         """Go back to the plans and groups that an earlier learner left uncommitted."""
         pending = self._waiting(self._store.call(self._store.trajectories.pending))
-        sizes = {group.entry: group.bytes for group in pending}
+        known = {group.entry: group for group in pending}
         self._oldest = {group.entry: group.oldest for group in pending}
         for step, pairs in self._store.call(self._store.trajectories.plans).items():
-            entries = [entry for entry, _ in pairs]
-            tasks = [task for _, task in pairs]
-            self._recorded[step] = Plan(entries, tasks, [sizes.get(one, 1) for one in entries])
-            self._selection.planned(entries, step)
+            lost = [task for entry, task in pairs if entry not in known]
+            if lost:
+                raise RunCannotGoOn(
+                    f"the group of task {lost[0]}, which the recorded batch of step {step} trains, "
+                    "cannot be read; resume the run, and its task is sampled again"
+                )
+            self._recorded[step] = plan_of([known[entry] for entry, _ in pairs])
+            self._selection.planned([entry for entry, _ in pairs], step)
         self._selection.arrive(pending)
 
     def next(self, progress: Progress, interrupted: Callable[[], bool]) -> Plan | None:
@@ -75,19 +86,19 @@ class Planner:
             raise Fenced(self._store.run) from error
         if groups is None:
             return None
-        plan = Plan([g.entry for g in groups], [g.task for g in groups], [g.bytes for g in groups])
+        plan = plan_of(groups)
         self.staleness = [self._ancestry.staleness(g.oldest, progress.version) for g in groups]
         pairs = list(zip(plan.entries, plan.tasks, strict=True))
         self._store.fenced(self._store.trajectories.plan, step, pairs)
         return plan
 
-    def shares(self, plan: Plan, ranks: int) -> list[list[list[int]]]:
-        """Positions of tasks by minibatch and rank. Minibatches are cut before ranks are, so that
-        each holds the same groups however many ranks there are."""
+    def shares(self, plan: Plan, ranks: int) -> list[list[list[Share]]]:
+        """What each rank trains, by minibatch and rank. Minibatches are cut before ranks are, so
+        that each holds the same groups however many ranks there are."""
         positions = [TaskPosition.parse(task).position for task in plan.tasks]
         bounds = [len(positions) * i // self._minibatches for i in range(self._minibatches + 1)]
         return [
-            [[positions[a + i] for i in indices] for indices in share(plan.bytes[a:b], ranks)]
+            shares_of(positions[a:b], plan.lengths[a:b], ranks, self._cost)
             for a, b in pairwise(bounds)
         ]
 
@@ -127,6 +138,33 @@ class Planner:
     @staticmethod
     def _waiting(groups: Iterable[Group]) -> list[WaitingGroup]:
         return [
-            WaitingGroup(g.entry, g.task, version_tag(g.lineage, g.min_version), g.bytes)
+            WaitingGroup(g.entry, g.task, version_tag(g.lineage, g.min_version), g.bytes, g.lengths)
             for g in groups
         ]
+
+
+def plan_of(groups: Sequence[WaitingGroup]) -> Plan:
+    """The plan of a batch of these groups."""
+    return Plan(
+        [group.entry for group in groups],
+        [group.task for group in groups],
+        [group.bytes for group in groups],
+        [group.lengths for group in groups],
+    )
+
+
+def shares_of(
+    positions: Sequence[int], lengths: Sequence[GroupLengths], ranks: int, cost: SequenceCost
+) -> list[list[Share]]:
+    """What each rank trains of the groups of a minibatch, whose tasks have these `positions`."""
+    shares: list[list[Share]] = []
+    counted: set[int] = set()
+    for hand in deal(lengths, ranks, cost):
+        shares.append(
+            [
+                Share(positions[g], samples, len(lengths[g].completions), g not in counted)
+                for g, samples in hand.items()
+            ]
+        )
+        counted.update(hand)
+    return shares

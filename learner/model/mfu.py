@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import PreTrainedModel
 
+from learner.batch.cost import TOKENS, SequenceCost
 from services.contracts.experts import expert_count
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
@@ -117,6 +118,22 @@ def shape(model: PreTrainedModel) -> tuple[int, int] | None:
         weights -= embedding.numel()
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     return weights, config.num_hidden_layers * heads * size
+
+
+def sequence_cost(model: PreTrainedModel) -> SequenceCost:
+    """What the model's sequences cost, to balance work by; each token the same where the config
+    does not say."""
+    sizes, head = shape(model), model.get_output_embeddings()
+    if sizes is None:
+        return TOKENS
+    weights, attention = sizes
+    config = model.config.get_text_config()
+    of_head = 0 if head is None else head.weight.numel()
+    window = getattr(config, "sliding_window", None) or 0
+    kinds = getattr(config, "layer_types", None) or []
+    share = kinds.count("sliding_attention") if window else 0
+    windowed = attention * share // max(len(kinds), 1)
+    return SequenceCost(weights - of_head, of_head, attention - windowed, windowed, window)
 
 
 def peak_flops(name: str) -> float | None:

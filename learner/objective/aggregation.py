@@ -5,6 +5,7 @@ batch over all ranks, and are known before the first backward pass, the gradient
 on the number of ranks or on how the batch was cut. Counts are taken before correction masks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,36 +28,44 @@ class Counts:
     prompts: int
 
 
-def averaged_together(
-    config: Aggregation, group: torch.Tensor, number: torch.Tensor
-) -> torch.Tensor:
-    """[n] which sequences `prompt_mean` averages together: those of one `group` [n], or of one
-    chunk of it, by their `number` [n] within the group."""
+@dataclass(frozen=True)
+class Together:
+    """What `prompt_mean` averages a sequence together with: its group, or its chunk of it."""
+
+    tokens: int
+    """In the loss of all of them, wherever they are trained."""
+    first: bool
+    """Whether the sequence is the first of them that trains: it counts them as one prompt."""
+
+
+def averaged_together(config: Aggregation, number: int, group: Sequence[int]) -> Together:
+    """Of the sequence `number` of a group whose sequences have `group` tokens in the loss."""
+    start, stop = 0, len(group)
     if isinstance(config, PromptMean) and config.chunk is not None:
-        chunk = number // config.chunk
-        return group * (_top(chunk)) + chunk
-    return group
+        start = number // config.chunk * config.chunk
+        stop = start + config.chunk
+    first = next((i for i in range(start, min(stop, len(group))) if group[i]), None)
+    return Together(sum(group[start:stop]), first == number)
 
 
-def local_counts(lengths: torch.Tensor, prompt: torch.Tensor) -> Counts:
-    """Counts of this rank's part. `lengths` [n]: tokens in the loss per sequence; `prompt` [n]:
-    which group (or chunk) a sequence belongs to. Sequences and prompts without such tokens do not
-    count."""
-    trains = lengths > 0
-    return Counts(int(lengths.sum()), int(trains.sum()), len(set(prompt[trains].tolist())))
+def local_counts(lengths: torch.Tensor, together: Sequence[Together]) -> Counts:
+    """Counts of this rank's part. `lengths` [n]: tokens in the loss per sequence; `together` [n]:
+    what each is averaged with. Sequences and prompts without such tokens do not count."""
+    prompts = sum(one.first for one in together)
+    return Counts(int(lengths.sum()), int((lengths > 0).sum()), prompts)
 
 
 def sequence_weights(
     config: Aggregation,
     lengths: torch.Tensor,
-    prompt: torch.Tensor,
+    together: Sequence[Together],
     counts: Counts,
     max_tokens: int,
 ) -> torch.Tensor:
     """[n] float64 weight of each token of each sequence.
 
     token_mean: DAPO (Yu et al. 2025); sequence_mean: GRPO; prompt_mean over chunks: nanochat;
-    constant: Dr. GRPO. A group's sequences must all be here (groups are never split over ranks).
+    constant: Dr. GRPO. Other sequences of a group may be anywhere.
     """
     n = lengths.to(torch.float64)
     match config:
@@ -65,13 +74,8 @@ def sequence_weights(
         case SequenceMean():
             weights = 1 / (n.clamp(min=1) * max(counts.sequences, 1))
         case PromptMean():
-            totals = n.new_zeros(_top(prompt))
-            totals.index_add_(0, prompt, n)
-            weights = 1 / (totals[prompt].clamp(min=1) * max(counts.prompts, 1))
+            totals = n.new_tensor([one.tokens for one in together])
+            weights = 1 / (totals.clamp(min=1) * max(counts.prompts, 1))
         case ConstantLength():
             weights = torch.full_like(n, 1 / (max(counts.sequences, 1) * max_tokens))
     return torch.where(lengths > 0, weights, torch.zeros_like(weights))
-
-
-def _top(prompt: torch.Tensor) -> int:
-    return int(prompt.max()) + 1 if prompt.numel() else 0

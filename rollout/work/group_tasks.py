@@ -176,7 +176,8 @@ class GroupTasks:
                 f"{broken.detail}",
             )
         lineage, version = parse_version_tag(oldest)
-        await self._leases.complete(lease.attempt, version, lineage, encode(group))
+        lengths = group.trained_lengths(algorithm.shaping.mask_truncated)
+        await self._leases.complete(lease.attempt, version, lineage, encode(group), lengths)
 
     async def _filter_prompt(
         self, lease: Lease, row: int, reward: float, filter: DatasetFilter

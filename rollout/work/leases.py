@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from rollout.aio import end, retry
 from services.contracts.config.data import DatasetFilter
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import HeldTask
 from services.runtime.logs import get_logger
 from services.store import Store
@@ -84,12 +85,19 @@ class Leases:
         self._held.pop(attempt, None)
         self._changed()
 
-    async def complete(self, attempt: str, version: int, lineage: str, blob: bytes) -> None:
+    async def complete(
+        self, attempt: str, version: int, lineage: str, blob: bytes, lengths: GroupLengths
+    ) -> None:
         """Hand in the group."""
         if not await self._end(
             [attempt],
             lambda: self._prompts.complete(
-                self._run, attempt, min_version=version, lineage=lineage, blob=blob
+                self._run,
+                attempt,
+                min_version=version,
+                lineage=lineage,
+                blob=blob,
+                lengths=lengths,
             ),
         ):
             log.info("a group came too late and is discarded")

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.sampling_mask import SamplingMask
 from services.contracts.schema import require_schema
 
@@ -92,6 +93,26 @@ class TrajectoryGroup:
     def samples(self) -> int:
         """How many completions the group holds."""
         return len(self.lengths)
+
+    def in_loss(self, mask_truncated: bool) -> list[bool]:
+        """Which samples may have tokens in the loss: those with a reward and, with
+        `mask_truncated`, that ended by themselves."""
+        header = self.header
+        return [
+            reward is not None and not (mask_truncated and reason in TRUNCATED)
+            for reward, reason in zip(header.rewards, header.finish_reasons, strict=True)
+        ]
+
+    def trained_lengths(self, mask_truncated: bool) -> GroupLengths:
+        """The group's lengths as far as it is trained."""
+        ends = self.lengths.cumsum()
+        counts = [
+            int(length) if trains and self.loss_mask[end - length : end].any() else 0
+            for trains, end, length in zip(
+                self.in_loss(mask_truncated), ends, self.lengths, strict=True
+            )
+        ]
+        return GroupLengths(len(self.prompt_tokens), tuple(counts))
 
     def check(self) -> None:
         """Raise ValueError naming the first array that does not fit the others."""

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.task import TaskPosition
 from services.store.keys import run_key
 from services.store.scripts import Noun, Scripts
@@ -121,14 +122,20 @@ class Prompts(Noun):
         return [attempt.decode() for attempt in lost]
 
     async def complete(
-        self, run: str, attempt: str, *, min_version: int, lineage: str, blob: bytes
+        self,
+        run: str,
+        attempt: str,
+        *,
+        min_version: int,
+        lineage: str,
+        blob: bytes,
+        lengths: GroupLengths,
     ) -> bool:
         """Hand in a group. False: the attempt was no longer held and the work is discarded."""
         parts = ("attempts", "held", "groups", "blobs", "bytes", "returned", "order")
         keys = [run_key(run, part) for part in parts]
-        return bool(
-            await self._scripts.run("complete", keys, [attempt, min_version, lineage, blob])
-        )
+        arguments = [attempt, min_version, lineage, blob, str(lengths)]
+        return bool(await self._scripts.run("complete", keys, arguments))
 
     async def drop(self, run: str, attempt: str, reason: str, detail: str) -> bool:
         """End the held task without training it. False: it was no longer held."""

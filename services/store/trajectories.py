@@ -1,13 +1,14 @@
 """The stream of finished groups, its payloads, and the batches planned from it.
 
-The stream carries about 100 bytes a group; payloads lie in a hash beside it, so that rank 0
-plans without touching them and each is read once, by the rank that trains it.
+The stream carries about 150 bytes a group; payloads lie in a hash beside it, so that rank 0
+plans without touching them and each is read only by the ranks that train some of its samples.
 """
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.task import TaskPosition
 from services.store.errors import Fenced, PlanStands, Unplanned, Unreadable
 from services.store.keys import run_key
@@ -27,6 +28,7 @@ class Group:
     min_version: int
     lineage: str
     bytes: int
+    lengths: GroupLengths
 
 
 class Trajectories(Noun):
@@ -71,7 +73,8 @@ class Trajectories(Noun):
             with reading(f"group {entry} of run {run}"):
                 task = str(TaskPosition.parse(fields[b"task"].decode()))
                 lineage, size = fields[b"lineage"].decode(), int(fields[b"bytes"])
-                return Group(entry, task, int(fields[b"min_version"]), lineage, size)
+                lengths = GroupLengths.parse(fields[b"lengths"].decode())
+                return Group(entry, task, int(fields[b"min_version"]), lineage, size, lengths)
         except Unreadable as error:
             report(f"run {run}", f"{error}; it is removed, and its task is sampled again")
         keys = [run_key(run, part) for part in ("groups", "blobs", "bytes", "returned")]

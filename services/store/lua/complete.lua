@@ -5,7 +5,7 @@
 -- (see lease). `finished` counts the groups of a batch, `filtered` those without a signal meanwhile
 -- (see filter_group).
 -- KEYS attempts held groups blobs bytes returned order
--- ARGV attempt min_version lineage blob
+-- ARGV attempt min_version lineage blob lengths
 -- Reply 1 accepted, 0 discarded
 local attempts, held, groups, blobs, bytes, returned, order = unpack(KEYS)
 local deadline = redis.call('ZSCORE', attempts, ARGV[1])
@@ -17,7 +17,8 @@ if tonumber(deadline) <= now_ms() then
 end
 redis.call('HSET', blobs, position_of(task), ARGV[4])
 redis.call('INCRBY', bytes, #ARGV[4])
-redis.call('XADD', groups, '*', 'task', task, 'min_version', ARGV[2], 'lineage', ARGV[3], 'bytes', #ARGV[4])
+redis.call('XADD', groups, '*', 'task', task, 'min_version', ARGV[2], 'lineage', ARGV[3], 'bytes', #ARGV[4],
+  'lengths', ARGV[5])
 local o = redis.call('HMGET', order, 'position', 'batch')
 redis.call('HSET', order, 'last_finished', o[1])
 if redis.call('HINCRBY', order, 'finished', 1) >= tonumber(o[2]) then

@@ -1,7 +1,8 @@
 """A rank of a learner: one batch's gradients, of policy, adapters, a mixture of experts and critic,
-with its groups shared between the ranks.
+with its samples dealt to the ranks.
 
-`gradient_ranks.py OUTPUT BUDGET`: rank 0 writes the gradients to OUTPUT as safetensors.
+`gradient_ranks.py OUTPUT BUDGET SEED`: SEED says which rank trains which sample; rank 0 writes the
+gradients to OUTPUT as safetensors.
 """
 
 import sys
@@ -13,7 +14,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
-from learner.batch.packing import share
 from learner.distributed import Ranks, start_ranks, stop_ranks
 from learner.model.logprobs import TokenLogprobs, packed_row
 from learner.model.lora import BaseLogprobs, adapter_tensors, add_adapters
@@ -28,7 +28,7 @@ from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.lora import LoRA
 from services.contracts.config.optimizer import AdamW
-from services.contracts.config.terms import ReferenceKL
+from services.contracts.config.terms import PromptMean, ReferenceKL
 from tests.unit.learner.experts import tiny_mixture
 from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model
 
@@ -51,17 +51,23 @@ def adapted_model() -> PreTrainedModel:
 
 
 def main() -> None:
-    output, budget = Path(sys.argv[1]), int(sys.argv[2])
+    output, budget, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     ranks = start_ranks()
     model = tiny_model().model
     samples = random_samples(groups=GROUPS, per_group=4)
     for sample in samples:
         sample.reference_logprobs = sample.sampler_logprobs - 0.1
-    sizes = [sum(len(s.tokens) for s in samples if s.group == g) for g in range(GROUPS)]
-    # Two ranks get unequal numbers of groups, hence of micro-batches: the smaller one pads.
-    mine = share(sizes, ranks.size)[ranks.rank]
-    share_of_rank = [sample for sample in samples if sample.group in mine]
-    objective = Objective(Algorithm(kl=ReferenceKL(type="k3", beta=0.1)), 0.8, 12)
+    # Ranks get unequal numbers of samples, hence of micro-batches: the smaller ones pad.
+    dealt = torch.randint(
+        ranks.size, (len(samples),), generator=torch.Generator().manual_seed(seed)
+    )
+    mine = zip(samples, dealt.tolist(), strict=True)
+    share_of_rank = [sample for sample, rank in mine if rank == ranks.rank]
+    objective = Objective(
+        Algorithm(kl=ReferenceKL(type="k3", beta=0.1), aggregation=PromptMean(type="prompt_mean")),
+        0.8,
+        12,
+    )
     policy = shared(TokenLogprobs(model), ranks)
     accumulate_gradients(policy, share_of_rank, objective, budget, ranks)
     thin = adapted_model()

@@ -11,12 +11,14 @@ import torch
 
 from learner.coordinate.coordinator import Coordinator
 from learner.distributed import Ranks
+from learner.errors import RunCannotGoOn
 from learner.optim.optimizers import Optimizers
 from learner.report.reward_metrics import outcome_sums
 from learner.state import Progress, TrainingState
 from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, parse_config
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import WorkerRecord
 from services.settings import Settings
 from services.store import Store
@@ -55,14 +57,19 @@ class Scene:
 
     async def complete(self, lease: Lease, version: int = VERSION) -> None:
         assert await self.store.prompts.complete(
-            "r", lease.attempt, min_version=version, lineage=self.run.lineage, blob=b"group"
+            "r",
+            lease.attempt,
+            min_version=version,
+            lineage=self.run.lineage,
+            blob=b"group",
+            lengths=GroupLengths(2, (3, 4)),
         )
 
     async def next_batch(self) -> list[int]:
         command = await asyncio.to_thread(self.coordinator.next_command)
         assert command.kind == "train"
         return sorted(
-            position for part in command.minibatches for share in part for position in share
+            share.position for part in command.minibatches for shares in part for share in shares
         )
 
 
@@ -139,6 +146,17 @@ async def test_groups_completed_while_a_batch_is_formed_are_in_it_or_requeued(sc
 
     (again,) = await scene.lease(1)
     assert again.task == too_late.task
+
+
+async def test_a_recorded_batch_whose_group_is_gone_ends_the_run_with_a_reason(
+    scene: Scene,
+) -> None:
+    await asyncio.to_thread(
+        scene.run.fenced, scene.run.trajectories.plan, VERSION + 1, [("1-1", "7:0:100:7")]
+    )
+
+    with pytest.raises(RunCannotGoOn, match="task 7:0:100:7, which the recorded batch of step 4"):
+        await asyncio.to_thread(scene.coordinator._planner.begin)
 
 
 async def test_the_alarm_is_raised_where_batches_without_any_reward_begin(scene: Scene) -> None:

@@ -88,21 +88,22 @@ class TorchWorker:
             self.refused = granted.refusal
             for lease in granted.leases:
                 row = reader.row(lease.position.row(self.config.training.seed))
-                blob = encode(self.group(row, lease.task, lease.attempt))
-                hand_in = partial(self.hand_in, lease.attempt, manifest, blob)
+                group = self.group(row, lease.task, lease.attempt)
+                hand_in = partial(self.hand_in, lease.attempt, manifest, group)
                 if self.straggler is not None and self.late is None:
                     self.late = asyncio.create_task(self.when_released(hand_in))
                 else:
                     await hand_in()
             await asyncio.sleep(0 if granted.leases else 0.02)
 
-    async def hand_in(self, attempt: str, manifest: WeightManifest, blob: bytes) -> None:
+    async def hand_in(self, attempt: str, manifest: WeightManifest, group: TrajectoryGroup) -> None:
         await self.store.prompts.complete(
             self.run,
             attempt,
             min_version=manifest.version,
             lineage=manifest.lineage,
-            blob=blob,
+            blob=encode(group),
+            lengths=group.trained_lengths(self.config.algorithm.shaping.mask_truncated),
         )
 
     async def when_released(self, hand_in: Callable[[], Awaitable[None]]) -> None:

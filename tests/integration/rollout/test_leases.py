@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollout.work.leases import Leases
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.task import TaskPosition
 from services.launch import Stack, UpOptions
 from services.store import Store
@@ -44,7 +45,7 @@ async def test_work_on_a_lost_lease_is_cancelled(store: Store) -> None:
 
 async def test_a_lease_that_is_being_completed_is_not_lost(store: Store) -> None:
     leases, task = held(store)
-    await leases.complete("a", 0, "lineage", b"group")
+    await leases.complete("a", 0, "lineage", b"group", GroupLengths(1, (1,)))
 
     await leases.renew(True)
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 from redis.asyncio import Redis
 
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord
 from services.contracts.weights import WeightManifest
 from services.store import Fenced, Store
@@ -177,7 +178,12 @@ class StoreMachine(RuleBasedStateMachine):
         lineage, version = attempt.version
         accepted = self.do(
             self.store.prompts.complete(
-                self.run, attempt.name, min_version=version, lineage=lineage, blob=blob
+                self.run,
+                attempt.name,
+                min_version=version,
+                lineage=lineage,
+                blob=blob,
+                lengths=GroupLengths(1, (1,)),
             )
         )
         assert accepted == self.model.complete(attempt, len(blob))

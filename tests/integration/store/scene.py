@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord, DatasetSegment, RunRecord, RunState
 from services.contracts.trajectory import GroupHeader, TrajectoryGroup, encode
 from services.contracts.weights import WeightManifest
@@ -106,7 +107,12 @@ class Scene:
 
     async def complete(self, lease: Lease, blob: bytes = b"group") -> bool:
         return await self.store.prompts.complete(
-            self.run, lease.attempt, min_version=self.version, lineage=self.lineage, blob=blob
+            self.run,
+            lease.attempt,
+            min_version=self.version,
+            lineage=self.lineage,
+            blob=blob,
+            lengths=GroupLengths(1, (1,)),
         )
 
     def group(self, lease: Lease) -> bytes:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from services.contracts.group_lengths import GroupLengths
 from services.store.keys import run_key
 from tests.integration.store.scene import Scene, tasks
 
@@ -141,11 +142,12 @@ async def test_a_completed_group_stands_in_the_stream_once_with_its_payload_besi
     assert await scene.complete(lease, b"0123456789")
     assert not await scene.complete(lease, b"0123456789")
     (group,) = await scene.store.trajectories.read("r1", wait=1)
-    assert (group.task, group.min_version, group.lineage, group.bytes) == (
+    assert (group.task, group.min_version, group.lineage, group.bytes, group.lengths) == (
         "0:0:100:0",
         0,
         "aaa",
         10,
+        GroupLengths(1, (1,)),
     )
     assert await scene.store.trajectories.payloads("r1", [0]) == [b"0123456789"]
     assert await scene.weight() == 10

@@ -86,8 +86,8 @@ def random_samples(groups: int, per_group: int, seed: int = 0) -> list[Sample]:
     samples = []
     for group in range(groups):
         prompt = integer(2, 9)
-        for number in range(per_group):
-            length = integer(1, 12)
+        lengths = [integer(1, 12) for _ in range(per_group)]
+        for number, length in enumerate(lengths):
             loss_mask = torch.zeros(prompt + length, dtype=torch.bool)
             loss_mask[prompt:] = number != per_group - 1
             k = int(loss_mask.sum())
@@ -100,6 +100,7 @@ def random_samples(groups: int, per_group: int, seed: int = 0) -> list[Sample]:
                     advantage=float(torch.randn(1, generator=generator)),
                     group=group,
                     number=number,
+                    group_lengths=(*lengths[:-1], 0),
                 )
             )
     return samples

@@ -4,6 +4,7 @@ import pytest
 
 from learner.batch.lineage import Ancestry
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
+from services.contracts.group_lengths import GroupLengths
 
 # a: versions 0..., b forked from a at 5, c forked from b at 8.
 TREE = Ancestry((("a", 0), ("b", 5), ("c", 8)))
@@ -40,7 +41,9 @@ SINGLE = Ancestry((("a", 0),))
 
 
 def waiting(position: int, version: int, entry: str | None = None) -> WaitingGroup:
-    return WaitingGroup(entry or f"e{position}", f"{position}:0:100:{position}", f"a:{version}", 10)
+    lengths = GroupLengths(2, (3, 4))
+    task = f"{position}:0:100:{position}"
+    return WaitingGroup(entry or f"e{position}", task, f"a:{version}", 10, lengths)
 
 
 def positions(groups: list[WaitingGroup] | None) -> list[int] | None:

@@ -3,6 +3,8 @@
 import pytest
 import torch
 from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
@@ -10,8 +12,9 @@ from transformers import (
     MixtralForCausalLM,
 )
 
+from learner.batch.cost import TOKENS, SequenceCost
 from learner.distributed import Ranks
-from learner.model.mfu import Work, peak_flops, shape, work
+from learner.model.mfu import Work, peak_flops, sequence_cost, shape, work
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.copies import LaggedProximal
 from services.contracts.config.terms import Proximal, RecomputeProximal, ReferenceKL
@@ -146,3 +149,20 @@ def test_forward_passes_and_devices_are_those_of_the_run(
     assert found.forward == 2
     assert found.peak == 4 * 121e12
     assert work(model, algorithm, Ranks(0, 4, torch.device("cpu"))) is None
+
+
+def test_a_sequence_costs_what_its_tokens_are_multiplied_with() -> None:
+    # A layer: 2·8·8 + 2·8·4 of attention, 3·8·12 of the MLP, two norms of 8; one norm after all.
+    # 4 heads of 2 in 3 layers; of Gemma's layers two see 5 tokens.
+    body, head = 3 * (192 + 288 + 16) + 8, 80
+    assert sequence_cost(LlamaForCausalLM(LlamaConfig(**SMALL))) == SequenceCost(body, head, 24)
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    config = Gemma3TextConfig(**SMALL, head_dim=2, sliding_window=5, layer_types=kinds)
+    found = sequence_cost(Gemma3ForCausalLM(config))
+    assert (found.head, found.attention, found.windowed, found.window) == (80, 8, 16, 5)
+
+
+def test_a_model_whose_config_says_nothing_costs_by_its_tokens() -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SMALL))
+    model.config.__dict__["num_attention_heads"] = None
+    assert sequence_cost(model) == TOKENS

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.batch.packing import micro_batches, micro_batches_needed, share
+from learner.batch.packing import micro_batches, micro_batches_needed
 
 lengths_strategy = st.lists(st.integers(1, 50), max_size=40)
 
@@ -40,14 +40,3 @@ def test_every_sequence_is_in_exactly_one_micro_batch_within_budget(
     assert len(cuts) == count
     assert sorted(i for cut in cuts for i in cut) == list(range(len(lengths)))
     assert all(sum(lengths[i] for i in cut) <= budget for cut in cuts)
-
-
-def test_groups_are_dealt_heaviest_first_to_the_lightest_rank() -> None:
-    assert share([7, 1, 5, 3], ranks=2) == [[0, 1], [2, 3]]
-
-
-@given(lengths_strategy, st.integers(1, 4))
-def test_each_group_goes_to_one_rank(weights: list[int], ranks: int) -> None:
-    shares = share(weights, ranks)
-    assert len(shares) == ranks
-    assert sorted(i for indices in shares for i in indices) == list(range(len(weights)))

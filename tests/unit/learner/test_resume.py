@@ -16,7 +16,7 @@ from learner.persist.checkpoint import capture, write_checkpoint
 from learner.persist.restore import prepare
 from learner.rl import fetch, train
 from learner.state import TrainingState
-from learner.store.commands import Command
+from learner.store.commands import Command, Share
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.records import RunRecord, RunState
 from services.contracts.trajectory import encode
@@ -124,8 +124,8 @@ def advance(state: TrainingState, config: RLConfig, steps: int) -> list[dict[str
     for _ in range(steps):
         step = state.progress.step + 1
         first = (step - 1) * GROUPS
-        parts = [[[first, first + 1]], [[first + 2, first + 3]]]
-        command = Command("train", step, parts)
+        shares = [Share(first + i, [0, 1, 2], of=3, counts=True) for i in range(GROUPS)]
+        command = Command("train", step, [[shares[:2]], [shares[2:]]])
         batch = fetch(command, config, ALONE, store, state.progress)  # type: ignore[arg-type]
         rows.append(train(state, batch.minibatches, config, ALONE, STEPS))
     return rows

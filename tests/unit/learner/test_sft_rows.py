@@ -12,6 +12,7 @@ from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+from learner.batch.cost import TOKENS
 from learner.batch.sft_rows import UnusableRow, divided, example, lacking
 from learner.distributed import Ranks
 from learner.midtrain import examples, validate
@@ -120,7 +121,7 @@ def test_bits_per_byte_exclude_the_nats_of_tokens_without_bytes() -> None:
     known = [example(row, 0, MidtrainData(dataset="d"), loaded.tokenizer, 64) for row in rows]
 
     alone = Ranks(0, 1, torch.device("cpu"))
-    found = validate(TokenLogprobs(loaded.model), known, 1000, alone)
+    found = validate(TokenLogprobs(loaded.model), known, 1000, alone, TOKENS)
 
     vocabulary = head.weight.shape[0]
     assert found["validation/loss"] == pytest.approx(math.log(vocabulary), rel=1e-5)

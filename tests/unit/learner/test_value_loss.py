@@ -63,6 +63,7 @@ def sample(**fields: object) -> Sample:
             advantage=2.0,
             group=0,
             number=0,
+            group_lengths=(2,),
             values=tensor(0.5, 1.0, 3.0),
         ),
         **fields,  # type: ignore[arg-type]

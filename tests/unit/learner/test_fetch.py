@@ -1,0 +1,119 @@
+"""What ranks fetch of a batch: every sample once, with the advantage of its whole group, and each
+group in the metrics once."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+
+from learner.batch.samples import Sample
+from learner.coordinate.planner import shares_of
+from learner.distributed import Ranks
+from learner.errors import RunCannotGoOn
+from learner.model.mfu import sequence_cost
+from learner.rl import Batch, fetch
+from learner.state import Progress
+from learner.store.commands import Command
+from services.contracts.config import RLConfig, parse_config
+from services.contracts.group_lengths import GroupLengths
+from services.contracts.trajectory import encode
+from tests.unit.learner.policies import tiny_model, trajectory_group
+from tests.unit.learner.threads import on_ranks
+
+REWARDS: list[list[float | None]] = [
+    [0.0, 1.0, 0.5, 0.25],
+    [1.0, None, 0.0, 1.0],
+    [0.5, 0.5, 1.0, 0.0],
+    [None, None, None, None],
+]
+CONFIG = parse_config(
+    {
+        "type": "rl",
+        "model": {"path": "org/model"},
+        "data": {"dataset": "d"},
+        "rewards": [{"verifier": "exact"}],
+        "algorithm": {
+            "prompts_per_step": 4,
+            "samples_per_prompt": 4,
+            "minibatches": 2,
+            "shaping": {"mask_truncated": True},
+        },
+    }
+)
+
+
+class Stored:
+    """The groups of a batch, where a learner's RunStore has them."""
+
+    def __init__(self) -> None:
+        ends = ["stop", "stop", "stop", "length"]
+        self.groups = [
+            trajectory_group(rewards, task=i, finish_reasons=ends)
+            for i, rewards in enumerate(REWARDS)
+        ]
+        self.trajectories = self
+
+    def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        return method(*arguments)
+
+    def payloads(self, positions: list[int]) -> list[bytes]:
+        return [encode(self.groups[position]) for position in positions]
+
+
+def batches(size: int) -> list[Batch]:
+    """What each of `size` ranks fetches."""
+    assert isinstance(CONFIG, RLConfig)
+    store, cost = Stored(), sequence_cost(tiny_model().model)
+    lengths = [GroupLengths.parse(str(g.trained_lengths(True))) for g in store.groups]
+    command = Command(
+        "train", 4, [shares_of([a, a + 1], lengths[a : a + 2], size, cost) for a in (0, 2)]
+    )
+    progress = Progress("r", 3, 3, [("a", 0)], "base")
+
+    def one(ranks: Ranks) -> Batch:
+        return fetch(command, CONFIG, ranks, store, progress)  # type: ignore[arg-type]
+
+    return on_ranks(size, one)
+
+
+def described(sample: Sample) -> str:
+    """All of a sample, but for which of a rank's groups it is of."""
+    return str(asdict(sample) | {"group": 0})
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_several_ranks_have_together_what_one_has(size: int) -> None:
+    (alone,) = batches(1)
+    torch.set_printoptions(profile="full")
+    shared = batches(size)
+    for number, part in enumerate(alone.minibatches):
+        found = [described(s) for batch in shared for s in batch.minibatches[number]]
+        assert sorted(found) == sorted(described(sample) for sample in part)
+        assert len(found) == 8
+    for batch in shared:
+        assert batch.outcomes == pytest.approx(alone.outcomes)
+    assert alone.outcomes["groups"] == 4
+    assert any(0 < len(batch.minibatches[0]) < 4 for batch in shared), "no group is split"
+
+
+def test_a_sample_that_does_not_train_has_length_0_in_the_stream() -> None:
+    found = [str(group.trained_lengths(mask_truncated=True)) for group in Stored().groups]
+    assert found == ["2:2,3,4,0", "2:2,0,4,0", "2:2,3,4,0", "2:0,0,0,0"]
+    assert str(Stored().groups[0].trained_lengths(mask_truncated=False)) == "2:2,3,4,5"
+
+
+def test_a_group_that_is_not_as_its_entry_in_the_stream_says_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lie = GroupLengths(2, (2, 3, 4))
+    monkeypatch.setattr("tests.unit.learner.test_fetch.GroupLengths.parse", lambda _: lie)
+    with pytest.raises(RunCannotGoOn, match="task 0 has 4 samples, its entry in the stream says 3"):
+        batches(1)
+
+
+@pytest.mark.parametrize("text", ["", "5", "5:", "x:1", "5:1,-2", "-1:3", "5:1,,2"])
+def test_lengths_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"length|literal"):
+        GroupLengths.parse(text)
