@@ -82,7 +82,7 @@ def train_midtrain(
     reporter = Reporter(steps, store, file, ranks) if ranks.first else None
 
     if reporter:
-        reporter.begin()
+        reporter.begin(str(loaded.attention))
     step = 0
     while True:
         ending = what_next(ranks, step == steps, store, stop)
@@ -245,10 +245,11 @@ class Reporter:
         self.began = self.reported = time.monotonic()
         self.tokens = self.rows = 0
 
-    def begin(self) -> None:
-        """Start the file of metrics again, and let the run run."""
+    def begin(self, attention: str) -> None:
+        """Start the file of metrics again, and let the run run. `attention`: how it is computed."""
         with self.ranks.announcing():
             self._write(lambda: self.file.begin(0))
+            self.store.computes("attention", attention)
             self.store.set_state("running")
 
     def report(self, step: int, metrics: dict[str, float], rows: int, tokens: int) -> None:

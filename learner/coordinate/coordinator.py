@@ -131,6 +131,7 @@ class Coordinator:
         no_end = endless(self._state.loaded, self._config.sampling)
         for warning in [*self._config.warnings(), *([no_end] if no_end else [])]:
             self._store.warn(warning)
+        self._store.computes("attention", str(self._state.loaded.attention))
         self._filtered = self._store.call(self._store.trajectories.filtered)
         self._store.set_state("running")
         _, self._waits = admission_wait({}, self._store.workers())

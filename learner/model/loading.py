@@ -38,7 +38,11 @@ from learner.model.folders import (
     find_source,
     unusable,
 )
-from learner.model.packed_attention import use_packed_attention
+from learner.model.packed_attention import (
+    AttentionInUse,
+    attention_in_use,
+    use_packed_attention,
+)
 from learner.model.packing_check import mixes_sequences
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import CharacterTokenizer, PretrainedModel, ScratchModel
@@ -57,8 +61,6 @@ class LoadedModel:
     model: PreTrainedModel
     tokenizer: Any
     publish_dtype: torch.dtype
-    packed: bool
-    """Whether attention over packed rows costs no more than over the sequences alone."""
     lora: LoRA | None = None
     """The adapters, with explicit targets, if they are what is trained."""
 
@@ -66,6 +68,11 @@ class LoadedModel:
     def autocast(self) -> torch.dtype | None:
         """The type of the forward pass, if it is not float32."""
         return None if self.publish_dtype == torch.float32 else self.publish_dtype
+
+    @property
+    def attention(self) -> AttentionInUse:
+        """How its attention over packed rows is computed."""
+        return attention_in_use(self.model, self.autocast)
 
     @property
     def max_length(self) -> int | None:
@@ -346,7 +353,8 @@ def _ready(
     model: PreTrainedModel, tokenizer: Any, dtype: torch.dtype, device: torch.device | str
 ) -> LoadedModel:
     _place(model, device)
-    return LoadedModel(model, tokenizer, dtype, use_packed_attention(model))
+    use_packed_attention(model)
+    return LoadedModel(model, tokenizer, dtype)
 
 
 def _place(model: PreTrainedModel, device: torch.device | str) -> None:

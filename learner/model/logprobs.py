@@ -13,7 +13,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from learner.errors import RunCannotGoOn
-from learner.model.packed_attention import NAME, PackedLayout, packed_layout
+from learner.model.packed_attention import NAME
+from learner.model.row_layout import PackedLayout, packed_layout
 from learner.model.topk_logprobs import topk_logprobs
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone

@@ -41,6 +41,7 @@ class RunStore:
         self._thread, self._pool = thread, record.pool
         self._fencing_token = 0
         self._state = "starting"
+        self._computation: dict[str, str] = {}
         thread.when_full, thread.when_not_full = self.pause, self.go_on
 
     def call(
@@ -146,6 +147,13 @@ class RunStore:
         """A warning in the log and in the run's events."""
         log.warning(message)
         self.event("warning", {"message": message})
+
+    def computes(self, part: str, words: str) -> None:
+        """Say how a part of the run is computed, and why: in the log, and in the run's record.
+        Raises Fenced."""
+        log.info(words, part=part)
+        self._computation[part] = words
+        self.fenced(self.runs.update, {"computation": self._computation})
 
     def step_done(
         self, step: int, row: dict[str, Any], kind: EventKind = "step", total: int | None = None

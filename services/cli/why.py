@@ -53,6 +53,8 @@ def _progress(found: dict[str, Any]) -> None:
         )
     else:
         out.print("learner: [red]none is alive[/]")
+    for part, words in found["computation"].items():
+        out.print(f"  {escape(part.replace('_', ' '))}: {escape(words)}", soft_wrap=True)
     out.print()
     table(
         ("WORKER", "STATE", "VERSION", "IN FLIGHT", "SCORING", "TOKENS/S", "RESTARTS", "SEEN"),

@@ -77,6 +77,10 @@ class RunRecord(RunSummary):
     metrics: dict[str, float] = Field(
         default_factory=dict, description="Newest value of each metric."
     )
+    computation: dict[str, str] = Field(
+        default_factory=dict,
+        description="How its learner computes, and why, by part: `attention`.",
+    )
 
 
 @dataclass(frozen=True)

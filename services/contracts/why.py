@@ -122,6 +122,9 @@ class Why(BaseModel):
     oldest: OldestTask | None = Field(description="The task that has been in flight longest.")
     evaluation: OpenEvaluation | None = Field(description="The open evaluation, if there is one.")
     learner: LearnerHold | None = Field(description="The pool's learner; null: none is alive.")
+    computation: dict[str, str] = Field(
+        description="How the learner computes, and why, by part: `attention`."
+    )
     workers: list[WorkerRecord] = Field(description="The pool's workers by their last heartbeats.")
     heard: dict[str, float] = Field(
         description="Seconds since each worker's heartbeat; after 5 it does not count as alive."

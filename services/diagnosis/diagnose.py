@@ -41,6 +41,7 @@ def diagnose(now: Situation) -> Why:
         oldest=now.oldest,
         evaluation=now.evaluation,
         learner=now.learner,
+        computation=run.computation,
         workers=now.workers,
         heard={worker.id: round(now.heard(worker), 1) for worker in now.workers},
         remarks=sorted(_remarks(now), key=lambda remark: remark.seconds_ago)[:REMARKS],

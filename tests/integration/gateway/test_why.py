@@ -39,9 +39,12 @@ def test_why_is_words_first_and_everything_as_json(
 
     given(in_store, lambda s: s.pools.lock(POOL, lock_token("box", 7, 0), 10))
     given(in_store, lambda s: s.runs.take(POOL))
+    given(in_store, lambda s: s.runs.acquire(run, "ab12cd"))
     given(in_store, lambda s: s.runs.set_state(run, "running", ""))
     worker = WorkerRecord(id="w", pool=POOL, host="h", pid=1, state="idle", error="no room")
     given(in_store, lambda s: s.workers.heartbeat(worker.model_copy(update={"restarts": 2})))
+    computation = {"attention": "flash attention in blocks: the learner computes on a cpu"}
+    given(in_store, lambda s: s.runs.update(run, 1, {"computation": computation}))
 
     found = json.loads(headrace("why", run, "--json").stdout)
     said = headrace("why", run)
@@ -52,6 +55,8 @@ def test_why_is_words_first_and_everything_as_json(
     assert found["learner"]["host"] == "box"
     assert "learner: on box (pid 7)" in said.stdout
     assert "w: no room" in said.stdout
+    assert found["computation"] == computation
+    assert "attention: flash attention in blocks: the learner computes on a cpu" in said.stdout
 
 
 def test_a_run_that_there_is_not_is_one_sentence(headrace: Headrace) -> None:

@@ -85,8 +85,8 @@ def test_both_sides_of_a_step_compute_the_same() -> None:
 
 
 USED = (
-    *("batch", "batch.packing", "errors", "model", "model.logprobs", "model.mfu"),
-    *("model.packed_attention", "model.topk_logprobs"),
+    *("batch", "batch.packing", "errors", "model", "model.attention_kernels", "model.logprobs"),
+    *("model.mfu", "model.packed_attention", "model.row_layout", "model.topk_logprobs"),
 )
 
 

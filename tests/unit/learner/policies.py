@@ -51,7 +51,7 @@ def state_of(
     if isinstance(policy, LoadedModel):
         loaded, policy = policy, TokenLogprobs(policy.model, policy.autocast)
     else:
-        loaded = LoadedModel(getattr(policy, "model", policy), None, torch.float32, True)
+        loaded = LoadedModel(getattr(policy, "model", policy), None, torch.float32)
     progress = progress or Progress("r", 0, 0, [("a", 0)], "base")
     return TrainingState(loaded, policy, optimizers, progress, critic, copies or Copies())
 

@@ -108,7 +108,7 @@ def test_packed_rows_equal_separate_sequences_with_gradients(
 
     model.set_attn_implementation("sdpa")
     if packed:
-        assert use_packed_attention(model)
+        assert use_packed_attention(model) is None
     model.zero_grad()
     logprobs, _ = TokenLogprobs(model)(packed_row(sequences, wanted), 1.3)
     logprobs.square().sum().backward()

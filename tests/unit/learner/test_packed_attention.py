@@ -1,50 +1,186 @@
-"""What attention over a packed row costs: which sequences share a call, and what padding there is
-in it. That it computes the same as separate sequences is tested with whole models (test_logprobs).
+"""What reaches the kernels of attention: types, sizes, and which models keep a mask of their own.
+That packed rows compute the same as separate sequences is tested with whole models (test_logprobs).
 """
+
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GptOssConfig,
+    Llama4TextConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
-from learner.model.packed_attention import packed_layout
+from learner.model import packed_attention
+from learner.model.logprobs import hidden_states, packed_row
+from learner.model.packed_attention import attention_in_use, use_packed_attention
+from tests.unit.learner import varlen_kernel
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 24,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "pad_token_id": 0,
+}
+GEMMA3 = Gemma3TextConfig(
+    **SHAPE, sliding_window=4, layer_types=["sliding_attention", "full_attention"]
+)
+CONFIGS = [
+    LlamaConfig(**SHAPE),
+    Qwen3Config(**SHAPE),
+    Qwen3MoeConfig(**SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+    GEMMA3,
+]
 
 
-def shapes(lengths: list[int]) -> list[tuple[int, int]]:
-    """Sequences and longest of each block."""
-    return [(block.rows.shape[0], block.rows.shape[1]) for block in packed_layout(lengths).blocks]
+class Recorded(TorchDispatchMode):
+    """The types of the tensors that kernels of attention get, and the largest tensor made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: dict[str, set[torch.dtype]] = {}
+        self.largest = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        found = func(*args, **(kwargs or {}))
+        if "flash_attention" in str(func):
+            tensors = args[:6] if "backward" in str(func) else args[:3]
+            # The log-sum-exp is float32 in any case.
+            kinds = {x.dtype for x in tensors[:5]}
+            self.types.setdefault(func.overloadpacket.__name__, set()).update(kinds)
+        for one in found if isinstance(found, tuple) else (found,):
+            if isinstance(one, torch.Tensor):
+                self.largest = max(self.largest, one.numel())
+        return found
+
+
+def model_of(config: PreTrainedConfig) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model
+
+
+def a_pass(model: PreTrainedModel, lengths: list[int], autocast: torch.dtype | None) -> Recorded:
+    """Forward and backward, recorded."""
+    sequences = [torch.arange(n) % 23 + 1 for n in lengths]
+    row = packed_row(sequences, [torch.zeros(n, dtype=torch.bool) for n in lengths])
+    with Recorded() as recorded:
+        hidden_states(model, row, autocast).float().sum().backward()
+    return recorded
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.model_type)
+def test_under_autocast_kernels_get_its_type_alone(config: PreTrainedConfig) -> None:
+    model = model_of(config)
+    assert use_packed_attention(model) is None
+    recorded = a_pass(model, [9, 3], torch.bfloat16)
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    assert recorded.types == {name: {torch.bfloat16}, f"{name}_backward": {torch.bfloat16}}
+    assert all(p.grad is None or p.grad.dtype == torch.float32 for p in model.parameters())
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.model_type)
+def test_a_pass_in_half_precision_takes_the_varlen_kernel_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, config: PreTrainedConfig
+) -> None:
+    called: list[torch.dtype] = []
+
+    def forward(*arguments: Any, **options: Any) -> Any:
+        called.extend(x.dtype for x in arguments[:3])
+        return varlen_kernel.forward(*arguments, **options)
+
+    varlen_kernel.stand_in(monkeypatch)
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", forward)
+    monkeypatch.setattr(
+        packed_attention, "takes_varlen", lambda _, kind: kind in (torch.float16, torch.bfloat16)
+    )
+    model = model_of(config)
+    use_packed_attention(model)
+    recorded = a_pass(model, [9, 3], torch.bfloat16)
+    assert called == [torch.bfloat16] * 3 * config.num_hidden_layers
+    assert not recorded.types
+
+
+@pytest.mark.parametrize("config", [CONFIGS[0], GEMMA3], ids=lambda c: c.model_type)
+def test_no_tensor_of_a_pass_has_the_square_of_the_row(config: PreTrainedConfig) -> None:
+    model = model_of(config)
+    use_packed_attention(model)
+    lengths = [300, 200, 200]
+    assert a_pass(model, lengths, None).largest < sum(lengths) ** 2 / 4
+
+
+@pytest.mark.parametrize("window", [None, 4, 9])
+def test_cached_keys_before_the_queries_are_seen_as_far_as_the_window(window: int | None) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 12, 8) for heads in (4, 2, 2))
+    whole, _ = packed_attention.packed_attention(
+        torch.nn.Identity(), q, k, v, None, sliding_window=window
+    )
+    for queries in (1, 5):
+        last, _ = packed_attention.packed_attention(
+            torch.nn.Identity(), q[:, :, -queries:], k, v, None, sliding_window=window
+        )
+        torch.testing.assert_close(last, whole[:, -queries:])
 
 
 @pytest.mark.parametrize(
-    ("lengths", "expected"),
+    ("config", "why"),
     [
-        ([100, 100, 100], [(3, 100)]),
-        # 75 is three quarters of 100, 74 is not.
-        ([100, 75], [(2, 100)]),
-        ([100, 74], [(1, 100), (1, 74)]),
-        # Each against the longest of its block, in whatever order they stand in the row.
-        ([80, 120, 65, 100, 200], [(1, 200), (2, 120), (2, 80)]),
-        # Short ones share a call: it costs more than what they would save.
-        ([64, 3, 10, 1], [(4, 64)]),
-        ([65, 3, 10, 1], [(1, 65), (3, 10)]),
+        (Gemma2Config(**SHAPE), "Gemma2ForCausalLM caps its attention scores"),
+        (
+            GptOssConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2),
+            "GptOssForCausalLM has learned attention sinks",
+        ),
+        (
+            Llama4TextConfig(**SHAPE, layer_types=["chunked_attention", "full_attention"]),
+            "Llama4ForCausalLM attends in chunks",
+        ),
     ],
+    ids=lambda x: getattr(x, "model_type", ""),
 )
-def test_sequences_of_similar_length_share_a_call(
-    lengths: list[int], expected: list[tuple[int, int]]
+def test_a_model_that_attends_otherwise_keeps_its_mask_and_says_why(
+    config: PreTrainedConfig, why: str
 ) -> None:
-    assert shapes(lengths) == expected
+    model = model_of(config)
+    before = model.config._attn_implementation
+    assert use_packed_attention(model) == why
+    in_use = f"transformers' {before}, with a mask of each row: {why}"
+    assert str(attention_in_use(model, torch.bfloat16)) == in_use
 
 
-def test_every_token_has_its_place_and_padding_repeats_the_first_one() -> None:
-    layout = packed_layout([2, 100, 3])
-    long, short = layout.blocks
-    assert long.rows.tolist() == [list(range(2, 102))]
-    # Sequences 3 (tokens 102 to 104) and 1 (tokens 0 and 1), longest first.
-    assert short.rows.tolist() == [[102, 103, 104], [0, 1, 0]]
-    assert short.places.tolist() == [0, 1, 2, 3, 4]
-    # From the order of the blocks (2 … 104, 0, 1) back to the row's.
-    assert layout.back is not None
-    assert layout.back.tolist() == [103, 104, *range(103)]
-
-
-def test_a_row_that_is_sorted_needs_no_way_back() -> None:
-    assert packed_layout([100, 60, 60, 5]).back is None
-    assert torch.equal(packed_layout([3, 3]).bounds, torch.tensor([0, 3, 6], dtype=torch.int32))
+def test_the_implementation_in_use_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(CONFIGS[0])
+    in_use = attention_in_use(model, torch.bfloat16)
+    assert str(in_use) == "flash attention in blocks: the learner computes on a cpu"
+    monkeypatch.setattr(type(model), "device", torch.device("cuda"))
+    for capability, autocast, words in [
+        ((9, 0), torch.bfloat16, "varlen flash attention: the passes are in bfloat16 on CUDA"),
+        (
+            (9, 0),
+            None,
+            "memory-efficient attention in blocks: varlen flash attention has no float32",
+        ),
+        (
+            (7, 5),
+            torch.float16,
+            "memory-efficient attention in blocks: varlen flash attention needs compute "
+            "capability 8.0, that of an A100",
+        ),
+    ]:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        assert str(attention_in_use(model, autocast)) == words
