@@ -6,6 +6,7 @@ world: nothing there is of use to a program, and mounting one is refused inside 
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from reward.sandbox import linux
@@ -13,6 +14,8 @@ from reward.sandbox import linux
 NOBODY = 65534
 HOME = "/tmp"
 """The one place where a program may write."""
+_BELOW_HOME = "/below-home"
+"""Where the root has what lies below HOME outside."""
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache")
 _DEVICES = ("null", "full", "random", "urandom")
 """Not `zero`: a shared mapping of that is memory that belongs to no process."""
@@ -78,9 +81,13 @@ class _Mapping:
         return os.waitpid(self._pid, 0)[1] == 0
 
 
-def build_root() -> None:
-    """Make a new root of what programs may read, and let go of the old one."""
+def build_root() -> list[str]:
+    """Make a new root of what programs may read, and let go of the old one.
+
+    Returns what `mount_home` has to show again: the parts of a Python that lies below HOME.
+    """
     visible = _visible()
+    hidden = [path for path in visible if path.startswith(f"{HOME}/")]
     # Programs are another user than the service, whose own files are closed to others.
     os.umask(0o022)
     linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
@@ -90,9 +97,9 @@ def build_root() -> None:
     os.makedirs("/new")
     _mount_empty("/new")
     for path in visible:
-        _show(path)
+        _show(f"/old{path}", f"/new{_BELOW_HOME if path in hidden else ''}{path}")
     for name in _DEVICES:
-        _show(f"/dev/{name}")
+        _show(f"/old/dev/{name}", f"/new/dev/{name}")
     os.mkdir(f"/new{HOME}")
     # POSIX semaphores and shared memory are files there.
     os.symlink(HOME, "/new/dev/shm")
@@ -102,13 +109,17 @@ def build_root() -> None:
     linux.pivot_root(".", ".")
     linux.detach(".")
     os.chdir("/")
+    return hidden
 
 
-def mount_home(size: int) -> None:
-    """Give this process's mount namespace an empty folder of its own for files."""
+def mount_home(size: int, hidden: Sequence[str]) -> None:
+    """Give this process's mount namespace an empty folder of its own for files, empty but for what
+    it would hide of Python."""
     options = f"size={size},nr_inodes=4096,mode=0777"
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     linux.mount("tmpfs", HOME, "tmpfs", flags, options)
+    for path in hidden:
+        _show(f"{_BELOW_HOME}{path}", path)
 
 
 def _mount_empty(target: str) -> None:
@@ -116,9 +127,9 @@ def _mount_empty(target: str) -> None:
     linux.mount("tmpfs", target, "tmpfs", flags, "size=1M,mode=0755")
 
 
-def _show(path: str) -> None:
-    """Make `path` of the old root visible in the new one."""
-    old, new = Path(f"/old{path}"), Path(f"/new{path}")
+def _show(source: str, target: str) -> None:
+    """Make the file or folder `source` visible as `target`."""
+    old, new = Path(source), Path(target)
     new.parent.mkdir(parents=True, exist_ok=True)
     if old.is_symlink():
         new.symlink_to(os.readlink(old))
@@ -127,7 +138,7 @@ def _show(path: str) -> None:
         new.mkdir(exist_ok=True)
     else:
         new.touch()
-    linux.mount(str(old), str(new), flags=linux.MS_BIND | linux.MS_REC)
+    linux.mount(source, target, flags=linux.MS_BIND | linux.MS_REC)
 
 
 def _visible() -> list[str]:

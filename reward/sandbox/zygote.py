@@ -70,9 +70,10 @@ class Zygote:
         self._mapped = _mapped_bytes()
         self._self = os.pidfd_open(os.getpid())
         self._switch_user = False
+        self._hidden: list[str] = []
         if isolated:
             self._switch_user = jail.enter_namespaces()
-            jail.build_root()
+            self._hidden = jail.build_root()
         os.environ.clear()
         os.environ.update({"HOME": jail.HOME, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
 
@@ -112,7 +113,7 @@ class Zygote:
             # A program of the same user must not trace this process.
             linux.prctl(linux.PR_SET_DUMPABLE, 0)
             if self._isolated:
-                jail.mount_home(HOME_BYTES)
+                jail.mount_home(HOME_BYTES, self._hidden)
                 signal.signal(PAUSE, lambda *_: _signal_all(signal.SIGSTOP))
                 signal.signal(RESUME, lambda *_: _signal_all(signal.SIGCONT))
             else:

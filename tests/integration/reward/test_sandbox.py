@@ -6,13 +6,17 @@ import os
 import socket
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from reward.sandbox.host import ROOT, Ending, Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.jail import HOME
 from reward.sandbox.limits import Limits
 from reward.sandbox.probe import probe
 from tests.integration.reward.conftest import alive, until
@@ -53,6 +57,21 @@ def test_a_program_reads_and_prints_and_ends(sandbox: Sandbox) -> None:
 
 def test_the_sandbox_isolates_on_this_machine() -> None:
     assert "namespaces" in probe(SandboxOptions())
+
+
+def test_a_python_below_the_folder_of_programs_is_there_and_cannot_be_written() -> None:
+    with tempfile.TemporaryDirectory(dir=HOME) as folder:
+        venv.create(folder, symlinks=True)
+        packages = Path(sysconfig.get_path("purelib", "venv", {"base": folder}))
+        packages.joinpath("below.py").write_text("NAME = 'here'")
+        sandbox = Sandbox(SandboxOptions(python=f"{folder}/bin/python"))
+        try:
+            source = f"import below\nprint(below.NAME)\nopen({str(packages / 'more')!r}, 'w')"
+            ending = run(sandbox, source)
+        finally:
+            sandbox.close()
+    assert ending.output == b"here\n"
+    assert b"Read-only file system" in ending.errors
 
 
 FORK_BOMB = """
