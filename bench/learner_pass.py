@@ -21,6 +21,7 @@ from bench.simulated_gpus import LONGEST, MEDIAN, SPREAD
 from learner.batch.packing import micro_batches
 from learner.model.logprobs import TokenLogprobs, packed_row
 from learner.model.mfu import Work, peak_flops, shape
+from learner.model.moe_experts import use_pass_type_experts
 from learner.model.packed_attention import use_packed_attention
 
 TEMPERATURE = 0.8
@@ -102,6 +103,7 @@ Logprobs = Callable[[list[torch.Tensor], int], torch.Tensor]
 def headrace(model: PreTrainedModel, autocast: torch.dtype | None) -> Logprobs:
     """As the learner does it: packed rows, attention within them, the output head in chunks."""
     use_packed_attention(model)
+    use_pass_type_experts(model)
     policy = TokenLogprobs(model, autocast)
 
     def logprobs(sequences: list[torch.Tensor], prompt: int) -> torch.Tensor:

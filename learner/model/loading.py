@@ -38,6 +38,7 @@ from learner.model.folders import (
     find_source,
     unusable,
 )
+from learner.model.moe_experts import use_pass_type_experts
 from learner.model.packed_attention import (
     AttentionInUse,
     attention_in_use,
@@ -174,6 +175,7 @@ def load_critic(
     _place(model, device)
     model.config.architectures = [type(model).__name__]
     use_packed_attention(model)
+    use_pass_type_experts(model)
     if why := mixes_sequences(model):
         raise UnusableModel(f"the critic's model {path}: {why}")
     return model
@@ -354,6 +356,7 @@ def _ready(
 ) -> LoadedModel:
     _place(model, device)
     use_packed_attention(model)
+    use_pass_type_experts(model)
     return LoadedModel(model, tokenizer, dtype)
 
 

@@ -1,0 +1,57 @@
+"""Experts that compute in the type of the pass.
+
+transformers' grouped products take no part in autocast: they cast their input to the type of the
+weights, float32. Here the weights are cast to the type of the pass, as autocast does for linear
+layers, and gradients come back in the weights' own type.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.integrations.moe import ExpertsInterface, grouped_mm_experts_forward
+
+NAME = "headrace_grouped_mm"
+
+
+class _InType:
+    """The experts of a layer, their weights cast to a type as they are read."""
+
+    def __init__(self, experts: nn.Module, kind: torch.dtype) -> None:
+        self._experts, self._kind = experts, kind
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._experts, name)
+        return found.to(self._kind) if isinstance(found, torch.Tensor) else found
+
+
+def experts_forward(
+    experts: nn.Module,
+    hidden_states: torch.Tensor,
+    top_k_index: torch.Tensor,
+    top_k_weights: torch.Tensor,
+) -> torch.Tensor:
+    """[T, d] as transformers' `grouped_mm`: the outputs of the experts `top_k_index` [T, k] for
+    `hidden_states` [T, d], weighted by `top_k_weights` [T, k] and added up in the type of these."""
+    device = hidden_states.device.type
+    if torch.is_autocast_enabled(device) and _fits(experts):
+        # The input is cast to the weights' type; outputs are added up in its own.
+        experts = cast(nn.Module, _InType(experts, torch.get_autocast_dtype(device)))
+    found: torch.Tensor = grouped_mm_experts_forward(
+        experts, hidden_states, top_k_index, top_k_weights
+    )
+    return found
+
+
+def _fits(experts: nn.Module) -> bool:
+    """Whether CUDA's grouped products take the sizes in half precision, whose rows have to begin at
+    multiples of 16 bytes."""
+    return all(size % 8 == 0 for p in experts.parameters() if p.ndim == 3 for size in p.shape[1:])
+
+
+def use_pass_type_experts(model: PreTrainedModel) -> None:
+    """Have the experts of `model`, if it has any that use grouped products, compute so."""
+    if model.config._experts_implementation == "grouped_mm":
+        ExpertsInterface.register(NAME, experts_forward)
+        model.set_experts_implementation(NAME)
