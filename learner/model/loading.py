@@ -38,6 +38,7 @@ from learner.model.folders import (
     find_source,
     unusable,
 )
+from learner.model.logit_scale import other_logits
 from learner.model.moe_experts import use_pass_type_experts
 from learner.model.packed_attention import (
     AttentionInUse,
@@ -106,7 +107,7 @@ def load_model(
         _check_generation(model)
     dtype = pass_dtype(config.dtype, own or torch.float32, device)
     loaded = _ready(model, tokenizer, dtype, device)
-    if why := mixes_sequences(loaded.model):
+    if why := mixes_sequences(loaded.model) or other_logits(loaded.model):
         raise UnusableModel(f"model {path}: {why}")
     return loaded
 

@@ -1,8 +1,6 @@
 """Log-probabilities of the tokens that train, and nothing more.
 
-Hidden states are selected *before* the output head, and the head runs in chunks over rows and
-vocabulary, forward and backward: a [tokens, vocabulary] tensor never exists. Entropy comes from
-the same pass. Must agree with `log_softmax(logits / temperature)` to rounding.
+Hidden states are selected *before* the output head (`output_head`).
 """
 
 from dataclasses import dataclass
@@ -12,20 +10,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from learner.errors import RunCannotGoOn
+from learner.model.logit_scale import UnusableHead, logit_scale
+from learner.model.output_head import head_logprobs
 from learner.model.packed_attention import NAME
 from learner.model.row_layout import PackedLayout, packed_layout
 from learner.model.topk_logprobs import topk_logprobs
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
     from learner.model.moe_routing import Routing
-
-ROWS = 2048
-VOCABULARY = 8192
-"""A chunk of logits is at most ROWS × VOCABULARY float32: 64 MiB."""
-CPU_ROWS = 512
-CPU_VOCABULARY = 2048
-"""4 MiB on a CPU, which stay in its caches: a third faster forward, a tenth backward."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +73,6 @@ def packed_row(
     )
 
 
-class UnusableHead(RunCannotGoOn):
-    """The learner cannot train this model's output head; the message says why."""
-
-
 class TokenLogprobs(nn.Module):
     """A causal language model as a map from packed rows to log-probabilities.
 
@@ -105,13 +93,7 @@ class TokenLogprobs(nn.Module):
         head = model.get_output_embeddings()
         if not isinstance(head, nn.Linear):
             raise UnusableHead(f"{type(model).__name__} has no linear output head to train through")
-        config = model.config.get_text_config()
-        for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-            if getattr(config, name, None) not in (None, 1, 1.0):
-                raise UnusableHead(
-                    f"{type(model).__name__} scales its logits ({name}), which the learner does "
-                    "not support: train another architecture"
-                )
+        self.scale = logit_scale(model)
 
     def forward(
         self, row: PackedRow, temperature: float = 1.0
@@ -127,9 +109,18 @@ class TokenLogprobs(nn.Module):
         weight, bias, targets = head.weight, head.bias, row.targets
         if row.sampling_mask is not None:
             return topk_logprobs(
-                hidden, weight, bias, targets, row.sampling_mask, temperature, self.autocast
+                hidden,
+                weight,
+                bias,
+                targets,
+                row.sampling_mask,
+                temperature,
+                self.autocast,
+                scale=self.scale,
             )
-        return head_logprobs(hidden, weight, bias, targets, temperature, self.autocast)
+        return head_logprobs(
+            hidden, weight, bias, targets, temperature, self.autocast, scale=self.scale
+        )
 
 
 def hidden_states(
@@ -143,133 +134,3 @@ def hidden_states(
         return model.base_model(
             input_ids=row.tokens[None], position_ids=row.positions[None], use_cache=False, **extra
         ).last_hidden_state[0]
-
-
-def head_logprobs(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    targets: torch.Tensor,
-    temperature: float = 1.0,
-    compute: torch.dtype | None = None,
-    rows: int | None = None,
-    vocabulary: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """log softmax((hidden·weightᵀ + bias) / temperature) at `targets`, and the entropy.
-
-    hidden [k, d], weight [V, d], bias [V] or None, targets [k] → two [k] tensors, float32 or
-    wider. `compute` is the type the products run in (the sums are always float32 or wider). A chunk
-    of logits is [rows, vocabulary]; default: what suits the device.
-    """
-    cpu = hidden.device.type == "cpu"
-    rows = rows or (CPU_ROWS if cpu else ROWS)
-    vocabulary = vocabulary or (CPU_VOCABULARY if cpu else VOCABULARY)
-    logprobs, entropy = _HeadLogprobs.apply(
-        hidden, weight, bias, targets, temperature, compute, rows, vocabulary
-    )
-    return logprobs, entropy
-
-
-class _HeadLogprobs(torch.autograd.Function):
-    """Online log-sum-exp over chunks of the vocabulary; the backward pass makes each chunk of
-    logits again instead of keeping it."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        targets: torch.Tensor,
-        temperature: float,
-        compute: torch.dtype | None,
-        rows: int,
-        vocabulary: int,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        kind = compute or hidden.dtype
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        total = hidden.shape[0]
-        normaliser = hidden.new_empty(total, dtype=wide)
-        entropy = hidden.new_empty(total, dtype=wide)
-        chosen = hidden.new_empty(total, dtype=wide)
-        for r in range(0, total, rows):
-            part, target = hidden[r : r + rows].to(kind), targets[r : r + rows]
-            peak = torch.full_like(chosen[r : r + rows], -torch.inf)
-            mass, weighted = torch.zeros_like(peak), torch.zeros_like(peak)
-            for v in range(0, weight.shape[0], vocabulary):
-                logits = _logits(part, weight, bias, v, vocabulary, temperature, kind, wide)
-                higher = torch.maximum(peak, logits.amax(1))
-                shrink = (peak - higher).exp()
-                inside = (target >= v) & (target < v + vocabulary)
-                column = (target - v).clamp(0, logits.shape[1] - 1)[:, None]
-                found = logits.gather(1, column).squeeze(1)
-                chosen[r : r + rows] = torch.where(inside, found, chosen[r : r + rows])
-                exponentials = (logits - higher[:, None]).exp_()
-                mass = mass * shrink + exponentials.sum(1)
-                weighted = weighted * shrink + exponentials.mul_(logits).sum(1)
-                peak = higher
-            normaliser[r : r + rows] = peak + mass.log()
-            entropy[r : r + rows] = normaliser[r : r + rows] - weighted / mass
-        ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
-        ctx.options = (temperature, kind, wide, rows, vocabulary)
-        # An output that no loss uses has gradient None, and costs nothing.
-        ctx.set_materialize_grads(False)
-        return chosen - normaliser, entropy
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
-        temperature, kind, wide, rows, vocabulary = ctx.options
-        given, of_entropy = grads
-        grad = torch.zeros_like(normaliser) if given is None else given / temperature
-        by_entropy = None if of_entropy is None else of_entropy / temperature
-        grad_hidden = torch.zeros_like(hidden, dtype=wide)
-        # A frozen head (LoRA) costs neither the product nor the memory.
-        trained, biased = ctx.needs_input_grad[1:3]
-        grad_weight = torch.zeros_like(weight, dtype=wide) if trained else None
-        grad_bias = torch.zeros_like(bias, dtype=wide) if biased else None
-        for r in range(0, hidden.shape[0], rows):
-            part, target = hidden[r : r + rows].to(kind), targets[r : r + rows]
-            for v in range(0, weight.shape[0], vocabulary):
-                logits = _logits(part, weight, bias, v, vocabulary, temperature, kind, wide)
-                # d logp / d logits = onehot − softmax
-                every = logits.sub_(normaliser[r : r + rows, None])
-                spread = None
-                if by_entropy is not None:
-                    # d entropy / d logits = −softmax · (log softmax + entropy)
-                    spread = (every + entropy[r : r + rows, None]).mul_(every.exp()).neg_()
-                    spread.mul_(by_entropy[r : r + rows, None])
-                slope = every.exp_().neg_()
-                at = ((target >= v) & (target < v + vocabulary)).nonzero().squeeze(1)
-                slope[at, target[at] - v] += 1
-                slope.mul_(grad[r : r + rows, None])
-                if spread is not None:
-                    slope += spread
-                if grad_bias is not None:
-                    grad_bias[v : v + vocabulary] += slope.sum(0)
-                slope = slope.to(kind)
-                grad_hidden[r : r + rows] += slope @ weight[v : v + vocabulary].to(kind)
-                if grad_weight is not None:
-                    grad_weight[v : v + vocabulary] += slope.T @ part
-        return (
-            grad_hidden.to(hidden.dtype),
-            None if grad_weight is None else grad_weight.to(weight.dtype),
-            None if grad_bias is None else grad_bias.to(bias.dtype),
-            *(None,) * 5,
-        )
-
-
-def _logits(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    start: int,
-    size: int,
-    temperature: float,
-    kind: torch.dtype,
-    wide: torch.dtype,
-) -> torch.Tensor:
-    logits = (hidden @ weight[start : start + size].to(kind).T).to(wide)
-    if bias is not None:
-        logits += bias[start : start + size]
-    return logits.div_(temperature)

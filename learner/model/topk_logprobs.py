@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from learner.model.logit_scale import PLAIN, LogitScale
+
 ELEMENTS = 1 << 24
 """A chunk of output embeddings is at most so many numbers: 64 MiB of float32."""
 
@@ -29,11 +31,12 @@ def topk_logprobs(
     temperature: float = 1.0,
     compute: torch.dtype | None = None,
     elements: int = ELEMENTS,
+    scale: LogitScale = PLAIN,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `logprobs.head_logprobs`, for the softmax over the ids in `sampling_mask` [k, w] (−1:
+    """As `output_head.head_logprobs`, for the softmax over the ids in `sampling_mask` [k, w] (−1:
     none). Each target has to be one of its row's."""
     logprobs, entropy = _TopKLogprobs.apply(
-        hidden, weight, bias, targets, sampling_mask, temperature, compute, elements
+        hidden, weight, bias, targets, sampling_mask, scale.at(temperature), compute, elements
     )
     return logprobs, entropy
 
@@ -49,7 +52,7 @@ class _TopKLogprobs(torch.autograd.Function):
         bias: torch.Tensor | None,
         targets: torch.Tensor,
         sampling_mask: torch.Tensor,
-        temperature: float,
+        scale: LogitScale,
         compute: torch.dtype | None,
         elements: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,14 +63,13 @@ class _TopKLogprobs(torch.autograd.Function):
         entropy = torch.empty_like(logprobs)
         for r in range(0, hidden.shape[0], rows):
             part = slice(r, r + rows)
-            every, _ = _distribution(
-                hidden, weight, bias, sampling_mask, part, temperature, kind, wide
-            )
+            logits, _ = _logits(hidden, weight, bias, sampling_mask, part, scale, kind, wide)
+            every = logits.log_softmax(1)
             place = (sampling_mask[part] == targets[part, None]).long().argmax(1, keepdim=True)
             logprobs[part] = every.gather(1, place).squeeze(1)
             entropy[part] = -(every.exp() * every.masked_fill(sampling_mask[part] < 0, 0)).sum(1)
         ctx.save_for_backward(hidden, weight, bias, targets, sampling_mask, entropy)
-        ctx.options = (temperature, kind, wide, rows)
+        ctx.options = (scale, kind, wide, rows)
         # An output that no loss uses has gradient None, and costs nothing.
         ctx.set_materialize_grads(False)
         return logprobs, entropy
@@ -75,7 +77,7 @@ class _TopKLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, targets, sampling_mask, entropy = ctx.saved_tensors
-        temperature, kind, wide, rows = ctx.options
+        scale, kind, wide, rows = ctx.options
         of_logprobs, of_entropy = grads
         grad_hidden = torch.zeros_like(hidden, dtype=wide)
         # A frozen head (LoRA) costs neither the product nor the memory.
@@ -84,9 +86,8 @@ class _TopKLogprobs(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=wide) if biased else None
         for r in range(0, hidden.shape[0], rows):
             part = slice(r, r + rows)
-            every, chosen = _distribution(
-                hidden, weight, bias, sampling_mask, part, temperature, kind, wide
-            )
+            logits, chosen = _logits(hidden, weight, bias, sampling_mask, part, scale, kind, wide)
+            every = logits.log_softmax(1)
             chances = every.exp()
             slope = torch.zeros_like(chances)
             if of_logprobs is not None:
@@ -97,7 +98,9 @@ class _TopKLogprobs(torch.autograd.Function):
                 # d entropy / d logits = −softmax · (log softmax + entropy)
                 finite = every.masked_fill(sampling_mask[part] < 0, 0)
                 slope -= chances * (finite + entropy[part, None]) * of_entropy[part, None]
-            slope /= temperature
+            slope *= scale.multiplier
+            if (bend := scale.bend(logits)) is not None:
+                slope *= bend.masked_fill(sampling_mask[part] < 0, 0)
             ids = sampling_mask[part].clamp(min=0).flatten().long()
             if grad_bias is not None:
                 grad_bias.index_add_(0, ids, slope.flatten())
@@ -114,22 +117,21 @@ class _TopKLogprobs(torch.autograd.Function):
         )
 
 
-def _distribution(
+def _logits(
     hidden: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     sampling_mask: torch.Tensor,
     part: slice,
-    temperature: float,
+    scale: LogitScale,
     kind: torch.dtype,
     wide: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the rows of `part`: [rows, w] log-probabilities, −∞ where there is no id, and [rows, w, d]
-    output embeddings."""
+    """Of the rows of `part`: [rows, w] logits, −∞ where there is no id, and [rows, w, d] output
+    embeddings."""
     ids = sampling_mask[part].clamp(min=0)
     chosen = weight[ids].to(kind)
     logits = torch.bmm(chosen, hidden[part, :, None].to(kind)).squeeze(2).to(wide)
     if bias is not None:
         logits += bias[ids]
-    logits = (logits / temperature).masked_fill(sampling_mask[part] < 0, -torch.inf)
-    return logits.log_softmax(1), chosen
+    return scale.apply_(logits).masked_fill_(sampling_mask[part] < 0, -torch.inf), chosen

@@ -4,10 +4,26 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    NanoChatConfig,
+    NanoChatForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
-from learner.distributed import USER_ERRORS
-from learner.model.logprobs import TokenLogprobs, head_logprobs, packed_row
+from learner.model.logit_scale import LogitScale, other_logits
+from learner.model.logprobs import TokenLogprobs, packed_row
+from learner.model.output_head import head_logprobs
 from learner.model.packed_attention import use_packed_attention
 
 
@@ -135,10 +151,101 @@ def test_bfloat16_compute_stays_close_and_keeps_float32_gradients() -> None:
     assert all(p.grad.dtype == torch.float32 for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["final_logit_softcapping", "logit_scale", "logits_scaling"])
-def test_a_head_that_scales_its_logits_ends_the_run_with_that_sentence(name: str) -> None:
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=8, num_hidden_layers=1, **sizes))
-    setattr(model.config, name, 2.0)
-    with pytest.raises(USER_ERRORS, match=rf"LlamaForCausalLM scales its logits \({name}\)"):
-        TokenLogprobs(model)
+SIZES: dict[str, Any] = {
+    "vocab_size": 19,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 96,
+    # Logits of some tenths up to some units, so that a factor and a cap show.
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+SCALED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "gemma2": (Gemma2ForCausalLM, Gemma2Config, {"head_dim": 8, "final_logit_softcapping": 2.0}),
+    "gemma3": (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig,
+        {"head_dim": 8, "final_logit_softcapping": 2.0, "sliding_window": 4},
+    ),
+    "granite": (GraniteForCausalLM, GraniteConfig, {"logits_scaling": 0.3}),
+    "cohere": (CohereForCausalLM, CohereConfig, {"logit_scale": 2.5}),
+    "nanochat": (NanoChatForCausalLM, NanoChatConfig, {"final_logit_softcapping": 2.0}),
+}
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "top_k"])
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_and_capped_logits_are_the_models_own_with_gradients(name: str, cut: bool) -> None:
+    kind, config, extra = SCALED[name]
+    torch.manual_seed(0)
+    model = kind(config(**SIZES | extra, attn_implementation="eager")).double().eval()
+    sequences = [torch.randint(3, 19, (n,)) for n in (9, 4, 7)]
+    wanted = [torch.tensor([i > 0 for i in range(n)]) for n in (9, 4, 7)]
+    targets = torch.cat([s[1:] for s in sequences])
+    mask = None
+    if cut:
+        # Each token's own id, and two others; of the second rows one, and none.
+        mask = torch.stack([targets, (targets + 5) % 19, (targets + 11) % 19], 1).int()
+        mask[1::2, 2] = -1
+    logits = torch.cat([model(s[None], use_cache=False).logits[0, :-1] for s in sequences]) / 0.7
+    if mask is not None:
+        kept = torch.zeros_like(logits, dtype=torch.bool)
+        for row, ids in zip(kept, mask.tolist(), strict=True):
+            row[[i for i in ids if i >= 0]] = True
+        logits = logits.masked_fill(~kept, -1e4)
+    every = logits.log_softmax(-1)
+    expected = every.gather(1, targets[:, None]).squeeze(1), -(every.exp() * every).sum(1)
+    use_packed_attention(model)
+
+    found = TokenLogprobs(model)(packed_row(sequences, wanted, "cpu", mask), 0.7)
+
+    assert other_logits(model) is None
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    weights = list(model.parameters())
+    pull = torch.randn(len(targets), dtype=torch.float64)
+    ours, theirs = (
+        torch.autograd.grad((a - 0.3 * b) @ pull, weights, allow_unused=True)
+        for a, b in (found, expected)
+    )
+    for grad, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(grad, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [(3, 4), (100, 100)])
+def test_chunks_of_capped_logits_have_the_gradient_of_the_whole(rows: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    hidden = torch.randn(10, 6, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
+    targets, pull = torch.randint(0, 11, (10,)), torch.randn(10, dtype=torch.float64)
+    capped = 1.5 * torch.tanh(3 * hidden @ weight.T / 1.5) / 0.7
+    every = capped.log_softmax(-1)
+    expected = every.gather(1, targets[:, None]).squeeze(1) @ pull - (every.exp() * every).sum()
+
+    logprobs, entropy = head_logprobs(
+        hidden, weight, None, targets, 0.7, None, *rows, LogitScale(3.0, 1.5)
+    )
+
+    loss = logprobs @ pull + entropy.sum()
+    torch.testing.assert_close(loss, expected)
+    for grad, other in zip(
+        torch.autograd.grad(loss, [hidden, weight]),
+        torch.autograd.grad(expected, [hidden, weight]),
+        strict=True,
+    ):
+        torch.testing.assert_close(grad, other)
+
+
+def test_a_head_whose_logits_the_learner_cannot_make_is_refused_with_that_sentence() -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    assert other_logits(model) is None
+    # A model of which we would believe that it multiplies its logits; it does not.
+    model.config.logit_scale = 2.0
+    reason = other_logits(model)
+    assert reason is not None
+    assert reason.startswith("LlamaForCausalLM makes other logits of its output head")

@@ -10,7 +10,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from learner.distributed import Ranks
-from learner.model.logprobs import CPU_VOCABULARY, TokenLogprobs, head_logprobs
+from learner.model.logprobs import TokenLogprobs
+from learner.model.output_head import CPU_VOCABULARY, head_logprobs
 from learner.model.references import Copies, PolicyCopy
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective

@@ -8,7 +8,8 @@ import torch
 
 from learner.batch.lineage import Ancestry
 from learner.batch.samples import Sample, group_samples
-from learner.model.logprobs import TokenLogprobs, head_logprobs, packed_row
+from learner.model.logprobs import TokenLogprobs, packed_row
+from learner.model.output_head import head_logprobs
 from learner.model.references import Copies, PolicyCopy
 from learner.model.topk_logprobs import padded, topk_logprobs
 from learner.objective.compose import Objective
