@@ -13,7 +13,7 @@ is what training changes. Imports go down this list, never up:
     model                   models and their passes
     batch, optim            samples; updates
     objective               tensors in, tensors out
-    distributed
+    distributed, slices     ranks, and what each holds of a sharded weight
     errors, listeners, settings
 
 Nothing here may talk to Redis except through `services.store`, import `rollout` or `reward`, or

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from learner.batch.cost import SequenceCost
 from learner.batch.dealing import deal
@@ -30,7 +29,8 @@ from learner.model.mfu import sequence_cost
 from learner.model.microbatches import backward_rows, forward_rows, unwrapped
 from learner.model.moe_balance import RouterTally, balance
 from learner.model.moe_routing import policy_routing
-from learner.optim.optimizers import Optimizers
+from learner.model.parallel import agreed_parallel, bytes_unsharded, replicate, shard
+from learner.optim.optimizers import Optimizers, check_optimizer
 from learner.optim.schedules import lr_share
 from learner.persist.checkpoint import capture
 from learner.persist.checkpoint_writer import CheckpointWriter
@@ -70,9 +70,16 @@ def train_midtrain(
     loaded = ranks.together(lambda: starting_model(config, ranks, store, volume))
     training, validation = ranks.together(lambda: examples(config, loaded, store, volume))
     routing = ranks.together(lambda: policy_routing(loaded.model, config.router, "router"))
-    policy: nn.Module = TokenLogprobs(loaded.model.eval(), loaded.autocast, routing)
-    if ranks.size > 1:
-        policy = DistributedDataParallel(policy, forward_sync_buffers=False)
+    parameters = sum(weight.numel() for weight in loaded.model.parameters())
+    needed = bytes_unsharded(parameters, 0, config.optimizer)
+    sharded = agreed_parallel(config.training.parallel, needed, ranks) == "fsdp"
+    ranks.together(lambda: check_optimizer(config.optimizer, "optimizer", ranks, sharded))
+    policy: nn.Module = TokenLogprobs(
+        loaded.model.eval(), None if sharded else loaded.autocast, routing
+    )
+    if sharded:
+        shard(policy, loaded.model, loaded.autocast, ranks)
+    policy = replicate(policy, ranks)
     optimizers, cost = Optimizers(loaded.model, config.optimizer), sequence_cost(loaded.model)
     order = endless_order(len(training), config.training.seed)
     steps = config.training.max_steps
@@ -105,11 +112,15 @@ def train_midtrain(
         if reporter:
             reporter.report(step, metrics, len(rows), sum(len(row.tokens) for row in rows))
 
-    if ranks.first and ending != "yield":
+    if ending != "yield" and (sharded or ranks.first):
         progress = Progress(record.id, step, step, store.lineages(), record.id)
+        state = TrainingState(loaded, policy, optimizers, progress)
+        captured = capture(state, keep=ranks.first)
+        if not ranks.first:
+            return ending
         writer = CheckpointWriter(volume.root, 1, disk, store, (file,))
         try:
-            writer.submit(capture(TrainingState(loaded, policy, optimizers, progress)))
+            writer.submit(captured)
             writer.wait()
         except CannotWrite as error:
             log.error("the run ends before its model is written", reason=str(error))
@@ -191,7 +202,7 @@ def backward(
     """Gradient of −Σ log π / `tokens` (the count over all ranks), and of the routers' terms.
     Returns this rank's share of the first, in nats."""
     total = 0.0
-    packed = (row for _, row in forward_rows(policy, rows, budget))
+    packed = forward_rows(policy, rows, budget, ranks)
     balanced = balance(policy, tokens, ranks, lambda _: None, packed)
     for chosen, row in backward_rows(policy, rows, budget, ranks):
         logprobs, _ = policy(row)
@@ -217,8 +228,10 @@ def validate(
     if not rows:
         return {}
     nats = of_text = 0.0
-    for chosen, row in forward_rows(policy, dealt(rows, cost, ranks), budget):
+    for chosen, row in forward_rows(policy, dealt(rows, cost, ranks), budget, ranks):
         logprobs = unwrapped(policy)(row)[0]
+        if not chosen:
+            continue
         nats -= float(logprobs.sum())
         spells = torch.cat([example.spells[example.loss_mask] for example in chosen])
         of_text -= float(logprobs[spells.to(logprobs.device)].sum())

@@ -2,7 +2,8 @@
 
 Each step: next batch -> fetch -> train -> publish -> checkpoint -> report. Rank 0 coordinates: it
 collects a batch of groups and records its plan, every rank fetches its own samples and trains, and
-rank 0 publishes the new version and makes a checkpoint now and then. Two invariants hold at every
+rank 0 publishes the new version and makes a checkpoint now and then; of a sharded model the others
+give their slices of both. Two invariants hold at every
 line: a version is published only from weights that a recorded plan led to, and groups are
 acknowledged only by the commit of a checkpoint that was trained on them.
 """
@@ -10,15 +11,15 @@ acknowledged only by the commit of a checkpoint that was trained on them.
 import threading
 from dataclasses import astuple, dataclass, replace
 
-from torch.nn.parallel import DistributedDataParallel
-
 from learner.batch.lineage import Ancestry
 from learner.batch.samples import Sample, group_samples
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
+from learner.coordinate.follower import Follower
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.model.offload import present
+from learner.model.parallel import replicate
 from learner.model.value_model import Critic
 from learner.objective.compose import Objective
 from learner.objective.kl import adapted_beta
@@ -57,28 +58,25 @@ def train_rl(
     max_steps = record.max_steps
     if max_steps is None:
         raise ValueError(f"run {record.id} has no max_steps: submit it again")
-    state = ranks.together(lambda: prepare(record, config, ranks, store, volume))
+    state = prepare(record, config, ranks, store, volume)
     share_gradients(state, ranks)
-    coordinator = None
+    coordinator: Coordinator | Follower = Follower(ranks, state)
     if ranks.first:
         coordinator = Coordinator(config, max_steps, ranks, store, volume, state, stop)
     try:
-        if coordinator:
-            coordinator.begin()
+        coordinator.begin()
         while True:
             command = next_batch(coordinator, ranks, crash_limit)
             if command.kind != "train":
                 break
             batch = fetch(command, config, ranks, store, state.progress)
             metrics = train(state, batch.minibatches, config, ranks, max_steps)
-            if coordinator:
-                coordinator.publish()
-                coordinator.checkpoint()
-                coordinator.report(metrics, batch.outcomes, batch.picked)
-        return coordinator.end(command, crash_limit) if coordinator else command.kind
+            coordinator.publish()
+            coordinator.checkpoint()
+            coordinator.report(metrics, batch.outcomes, batch.picked)
+        return coordinator.end(command, crash_limit)
     finally:
-        if coordinator:
-            coordinator.close()
+        coordinator.close()
 
 
 def take_over(ranks: Ranks, store: RunStore) -> RunRecord:
@@ -89,22 +87,22 @@ def take_over(ranks: Ranks, store: RunStore) -> RunRecord:
 
 
 def share_gradients(state: TrainingState, ranks: Ranks) -> None:
-    """Have the backward passes of several ranks sum their gradients."""
-    if ranks.size == 1:
-        return
-    state.policy = DistributedDataParallel(state.policy, forward_sync_buffers=False)
+    """Have the backward passes of several ranks sum the gradients of what is not sharded."""
+    state.policy = replicate(state.policy, ranks)
     if critic := state.critic:
         with present(critic.offloads, changed=False):
-            critic.values = DistributedDataParallel(critic.values, forward_sync_buffers=False)
+            critic.values = replicate(critic.values, ranks)
 
 
-def next_batch(coordinator: Coordinator | None, ranks: Ranks, crash_limit: CrashLimit) -> Command:
+def next_batch(
+    coordinator: Coordinator | Follower, ranks: Ranks, crash_limit: CrashLimit
+) -> Command:
     """Rank 0's next command, on every rank. A rank that waits for it is not at work: its death
     says nothing about the run."""
     crash_limit.idle()
 
     def make() -> bytes:
-        assert coordinator is not None
+        assert isinstance(coordinator, Coordinator)
         return encode(coordinator.next_command())
 
     command = decode(ranks.from_first(make))

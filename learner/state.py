@@ -54,7 +54,7 @@ class TrainingState:
 
     loaded: LoadedModel
     policy: nn.Module
-    """The model as TokenLogprobs, inside DDP where there are several ranks."""
+    """The model as TokenLogprobs, sharded, or inside DDP where there are several ranks."""
     optimizers: Optimizers
     progress: Progress
     critic: Critic | None = None

@@ -51,18 +51,18 @@ def train_batch(
     algorithm, temperature = objective.algorithm, objective.temperature
     everything = [sample for part in minibatches for sample in part if sample.trains]
     if isinstance(algorithm.proximal, RecomputeProximal):
-        for sample, values in _forward(policy, everything, temperature, budget):
+        for sample, values in _forward(policy, everything, temperature, budget, ranks):
             sample.proximal_logprobs = values
     if copies.lagged:
         with copies.lagged.present() as lagged:
-            for sample, values in _forward(lagged, everything, temperature, budget):
+            for sample, values in _forward(lagged, everything, temperature, budget, ranks):
                 sample.proximal_logprobs = values
     if copies.reference:
         with copies.reference.present() as reference:
-            for sample, values in _forward(reference, everything, temperature, budget):
+            for sample, values in _forward(reference, everything, temperature, budget, ranks):
                 sample.reference_logprobs = values
     if critic is not None:
-        set_values(critic, everything, budget)
+        set_values(critic, everything, budget, ranks)
     set_returns(everything, objective, ranks.sum, critic.scale if critic else Scale())
     routing = routing_of(policy)
     tally, norms, parts, rate = Tally(routing), [], len(minibatches), 0.0
@@ -141,7 +141,7 @@ def accumulate_gradients(
     mine = local_counts(lengths, together)
     counts = Counts(*(int(n) for n in ranks.sum([mine.tokens, mine.sequences, mine.prompts])))
     weights = sequence_weights(aggregation, lengths, together, counts, objective.max_tokens)
-    rows = (row for _, row in forward_rows(policy, samples, budget))
+    rows = forward_rows(policy, samples, budget, ranks)
     recorded = partial(recorded_counts, samples)
     balanced = balance(policy, counts.tokens, ranks, recorded, rows)
     for indices, row in backward_rows(policy, samples, budget, ranks, optimizers):
@@ -155,7 +155,7 @@ def accumulate_gradients(
                 if tally and tally.routers:
                     tally.routers.add(balanced.routed)
         if loss.requires_grad:
-            # DDP averages over ranks; the weights already divide by counts over all of them.
+            # The ranks average gradients; the weights already divide by counts over all of them.
             (loss * ranks.size).backward()
 
 
@@ -208,12 +208,14 @@ def _loss(
 
 @torch.no_grad()
 def _forward(
-    policy: nn.Module, samples: list[Sample], temperature: float, budget: int
+    policy: nn.Module, samples: list[Sample], temperature: float, budget: int, ranks: Ranks
 ) -> list[tuple[Sample, torch.Tensor]]:
     """Each sample with its log-probabilities [k] under `policy`."""
     results = []
-    for chosen, row in forward_rows(policy, samples, budget):
+    for chosen, row in forward_rows(policy, samples, budget, ranks):
         logprobs, _ = unwrapped(policy)(row, temperature)
+        if not chosen:
+            continue
         pieces = logprobs.cpu().split([len(sample.sampler_logprobs) for sample in chosen])
         results += list(zip(chosen, pieces, strict=True))
     return results

@@ -1,4 +1,5 @@
 """Rank 0's side of an RL run: it decides what happens next, publishes, makes checkpoints, reports.
+`Follower` is what the other ranks do meanwhile.
 
 Only copies are made on the training loop's time; two threads write to the disk. Neither may outlive
 the run, and an error on them ends it. A run ends when its newest state is committed, never before.
@@ -9,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
+import torch
+
 from learner.batch.lineage import Ancestry
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.crash_limit import CrashLimit
@@ -16,13 +19,15 @@ from learner.coordinate.evaluations import Evaluations
 from learner.coordinate.planner import Planner
 from learner.distributed import Ranks
 from learner.model.loading import endless
+from learner.model.lora import base_on_host
 from learner.model.mfu import sequence_cost, work
+from learner.model.parallel import is_sharded
 from learner.persist.checkpoint import Captured, capture
 from learner.persist.checkpoint_writer import CheckpointWriter
 from learner.persist.disk_retry import CannotWrite, Disk
 from learner.persist.export_model import export_description
 from learner.persist.jsonl import MetricsFile, SamplesFile
-from learner.persist.publisher import Publisher, host_weights
+from learner.persist.publisher import HostWeights, Publisher, host_weights
 from learner.report.reward_metrics import outcome_metrics, selection_metrics
 from learner.report.sample_log import Picked, described
 from learner.report.step_metrics import (
@@ -94,6 +99,9 @@ class Coordinator:
         keep = config.training.keep_checkpoints
         rows = (self._file, self._samples)
         self._writer = CheckpointWriter(volume.root, keep, disk, store, rows)
+        self._sharded = is_sharded(state.loaded.model)
+        self._newest: HostWeights | None = None
+        """Of a sharded model, the version that was published last."""
         self._captured: Captured | None = None
         """A checkpoint that waits for the rows of its step."""
         self._schedule = CheckpointSchedule(
@@ -114,21 +122,26 @@ class Coordinator:
         self._all_zero = False
         """Whether the last batch had no reward other than 0."""
 
-    @_on_rank_0
     def begin(self) -> None:
         """Publish what training starts from, go back to what an earlier learner had planned, and
         let the run run."""
+        loaded = self._state.loaded
+        base = base_on_host(loaded) if self._sharded and loaded.lora else None
+        self._begin(base, self._copied())
+
+    @_on_rank_0
+    def _begin(self, base: dict[str, torch.Tensor] | None, start: HostWeights) -> None:
+        loaded, folder = self._state.loaded, self._folder / "model"
         name = f"runs/{self._store.run}/model"
-        folder = self._folder / "model"
-        self._disk.retry(name, lambda: export_description(self._state.loaded, folder))
-        self._publish()
+        self._disk.retry(name, lambda: export_description(loaded, folder, base))
+        self._publisher.submit(start)
         self._publisher.wait()
         progress = self._state.progress
         self._samples.begin(progress.step)
         evaluated = self._file.begin(progress.step)
         self._planner.begin()
         self._evaluations.begin(progress, evaluated)
-        no_end = endless(self._state.loaded, self._config.sampling)
+        no_end = endless(loaded, self._config.sampling)
         for warning in [*self._config.warnings(), *([no_end] if no_end else [])]:
             self._store.warn(warning)
         self._store.computes("attention", str(self._state.loaded.attention))
@@ -144,19 +157,17 @@ class Coordinator:
         except CannotWrite as error:
             return self._give_up(error)
 
-    @_on_rank_0
     def publish(self) -> None:
         """Publish the version that the batch has made."""
         self._time.lap("training")
-        self._publish()
+        self._publish(self._copied())
         self._time.lap("publishing")
 
-    @_on_rank_0
     def checkpoint(self) -> None:
         """Copy the training state to the host where a checkpoint is due. `report` hands it to the
         thread that writes it: a commit needs the rows of its step."""
-        if self._schedule.due(self._state.progress.step, self._writer.busy):
-            self._captured = self._capture()
+        if self._with_all_ranks(self._checkpoint_due):
+            self._captured = capture(self._state)
         self._time.lap("checkpointing")
 
     @_on_rank_0
@@ -185,21 +196,25 @@ class Coordinator:
         """Evaluate and commit what is still open. Returns the kind of command that the run ends
         with: `command`'s, unless its last state could not be written, or it was to end before its
         last evaluation was done."""
-        if self._ending is not None:
-            return self._ending.kind
         kind: str = command.kind
-        step = self._state.progress.step
-        try:
+
+        def uncovered() -> bool:
+            nonlocal kind
             self._publisher.wait()
             if kind == "finish":
                 kind = self._final_evaluation()
-            if step > self._writer.covers:
-                crash_limit.busy(step)
-                self._hand_over(self._capture())
             self._writer.wait()
-        except CannotWrite as error:
-            return self._give_up(error).kind
-        return kind
+            return self._state.progress.step > self._writer.covers
+
+        if self._with_all_ranks(uncovered):
+            crash_limit.busy(self._state.progress.step)
+            self._finish(capture(self._state))
+        return self._ending.kind if self._ending else kind
+
+    @_on_rank_0
+    def _finish(self, captured: Captured) -> None:
+        self._hand_over(captured)
+        self._writer.wait()
 
     def close(self) -> None:
         """End the threads. They finish what they have begun, unless the disk takes nothing."""
@@ -283,7 +298,7 @@ class Coordinator:
             reason += f"; {filtered} groups were filtered since the last step"
         self._store.warn(f"waiting for {what} for {seconds:.0f} s: {reason}")
         if troubled and (damage := self._publisher.damage()):
-            self._publish()
+            self._publisher.submit(self._newest or self._copied())
             version = self._state.progress.version
             self._store.warn(f"version {version} is published again: {damage}")
 
@@ -296,14 +311,39 @@ class Coordinator:
 
     # --- after a batch --------------------------------------------------------------------------
 
-    def _publish(self) -> None:
-        version = self._state.progress.version
-        self._publisher.submit(host_weights(self._state.loaded, version, time.time()))
+    def _copied(self) -> HostWeights:
+        """The version, on the host. Of a sharded model all ranks give their slices."""
+        weights = host_weights(self._state.loaded, self._state.progress.version, time.time())
+        # For another try, of which the other ranks need not know.
+        self._newest = weights if self._sharded else None
+        return weights
 
-    def _capture(self) -> Captured:
+    @_on_rank_0
+    def _publish(self, weights: HostWeights) -> None:
+        self._publisher.submit(weights)
+
+    def _with_all_ranks(self, decide: Callable[[], bool]) -> bool:
+        """What `decide` finds, which may take its time; of a sharded state the other ranks hear it,
+        and take part. False once the run ends here because it cannot be written."""
+
+        def decided() -> bytes:
+            try:
+                return b"1" if self._ending is None and decide() else b""
+            except CannotWrite as error:
+                self._give_up(error)
+                return b""
+
+        if self._sharded:
+            return bool(self._ranks.from_first(decided))
+        with self._ranks.announcing():
+            return bool(decided())
+
+    def _checkpoint_due(self) -> bool:
+        if not self._schedule.due(self._state.progress.step, self._writer.busy):
+            return False
         # Waited for first: two copies of the training state may be more than memory holds.
         self._writer.wait()
-        return capture(self._state)
+        return True
 
     def _hand_over(self, captured: Captured) -> None:
         self._writer.submit(captured)

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -46,6 +47,7 @@ from learner.model.packed_attention import (
     use_packed_attention,
 )
 from learner.model.packing_check import mixes_sequences
+from learner.slices import whole
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import CharacterTokenizer, PretrainedModel, ScratchModel
 from services.contracts.config.rollout import Sampling
@@ -271,22 +273,32 @@ def weight_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     seen: set[int] = set()
     tensors: dict[str, torch.Tensor] = {}
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-    for name, tensor in sorted(model.state_dict().items(), key=lambda item: item[0] in tied):
-        if tensor.data_ptr() in seen and tensor.numel() > 0:
+    named = model.state_dict(keep_vars=True)
+    for name, tensor in sorted(named.items(), key=lambda item: item[0] in tied):
+        # A slice may be empty, and has no address then.
+        place = id(tensor) if isinstance(tensor, DTensor) else tensor.data_ptr()
+        if place in seen and tensor.numel() > 0:
             continue
-        seen.add(tensor.data_ptr())
+        seen.add(place)
         tensors[name] = tensor.detach()
     return dict(sorted(tensors.items()))
 
 
 def on_host(
-    tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None
+    tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None, keep: bool = True
 ) -> dict[str, torch.Tensor]:
-    """A copy of `tensors` in host memory, in their own type or in `dtype`."""
-    return {
-        name: tensor.to("cpu", dtype or tensor.dtype, copy=True).contiguous()
-        for name, tensor in tensors.items()
-    }
+    """A copy of `tensors` in host memory, in their own type or in `dtype`.
+
+    Sharded ones are gathered one by one, with the slices of all ranks, so that no device holds two.
+    Without `keep` this rank gives its slices and keeps nothing.
+    """
+    copied = {}
+    for name, tensor in tensors.items():
+        # In the smaller type before it is sent to the other ranks.
+        every = whole(tensor.to(dtype or tensor.dtype))
+        if keep:
+            copied[name] = every.to("cpu", copy=True).contiguous()
+    return copied
 
 
 def as_in_a_folder(

@@ -76,7 +76,8 @@ def packed_row(
 class TokenLogprobs(nn.Module):
     """A causal language model as a map from packed rows to log-probabilities.
 
-    A module, so that DDP can wrap it: gradient hooks fire only for what runs inside `forward`.
+    A module, so that DDP can wrap it, or FSDP gather it: hooks fire only for what runs inside
+    `forward`.
     """
 
     def __init__(

@@ -26,6 +26,7 @@ from learner.model.loading import (
     weight_tensors,
 )
 from learner.model.logprobs import PackedRow, TokenLogprobs
+from learner.slices import rows_of
 from services.contracts.config.lora import BESIDE_EXPERTS, LoRA
 from services.contracts.config.model import PretrainedModel
 from services.contracts.experts import expert_count
@@ -145,11 +146,11 @@ def trained_tensors(loaded: LoadedModel) -> dict[str, torch.Tensor]:
 
 
 def trained_on_host(
-    loaded: LoadedModel, dtype: torch.dtype | None = None
+    loaded: LoadedModel, dtype: torch.dtype | None = None, keep: bool = True
 ) -> dict[str, torch.Tensor]:
     """A copy of the weights that training changes, on the host, by their names in files; in their
-    own type, or in `dtype`."""
-    tensors = on_host(trained_tensors(loaded), dtype)
+    own type, or in `dtype`. `keep` is as in `on_host`."""
+    tensors = on_host(trained_tensors(loaded), dtype, keep)
     return tensors if loaded.lora else as_in_a_folder(loaded.model, tensors)
 
 
@@ -176,7 +177,7 @@ def load_adapters(loaded: LoadedModel, folder: Path) -> None:
             "cannot change where a run goes on"
         )
     for name, tensor in own.items():
-        tensor.copy_(saved[name])
+        tensor.copy_(rows_of(saved[name], tensor))
 
 
 def save_adapter_config(loaded: LoadedModel, folder: Path, base: str | None) -> None:
@@ -196,12 +197,15 @@ def save_adapter_config(loaded: LoadedModel, folder: Path, base: str | None) -> 
     (folder / ADAPTER_CONFIG).write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
 
 
-def save_base(loaded: LoadedModel, folder: Path) -> None:
-    """Write the base's weights, and an adapter of zeros: a server starts with both. Runs of the
-    same base and shape get the same files, and can share a server."""
-    save_file(
-        on_host(base_tensors(loaded.model)), folder / "model.safetensors", metadata={"format": "pt"}
-    )
+def base_on_host(loaded: LoadedModel, keep: bool = True) -> dict[str, torch.Tensor]:
+    """A copy of the frozen weights, on the host. `keep` is as in `on_host`."""
+    return on_host(base_tensors(loaded.model), keep=keep)
+
+
+def save_base(loaded: LoadedModel, folder: Path, base: dict[str, torch.Tensor]) -> None:
+    """Write `base`, the frozen weights, and an adapter of zeros: a server starts with both. Runs of
+    the same base and shape get the same files, and can share a server."""
+    save_file(base, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / ADAPTER).mkdir()
     save_adapter_config(loaded, folder / ADAPTER, None)
     nothing = {

@@ -17,6 +17,7 @@ from learner.batch.samples import OWN, Sample
 from learner.batch.sft_rows import Example
 from learner.distributed import Ranks
 from learner.model.logprobs import PackedRow, packed_row
+from learner.model.parallel import is_sharded
 from learner.model.topk_logprobs import padded
 from learner.optim.optimizers import Optimizers
 
@@ -53,13 +54,17 @@ def backward_rows(
 
 
 def forward_rows(
-    model: nn.Module, samples: Sequence[S], budget: int
+    model: nn.Module, samples: Sequence[S], budget: int, ranks: Ranks
 ) -> Iterator[tuple[list[S], PackedRow]]:
     """Micro-batches of `samples` and their rows, for forward passes of `model`: without any there
-    is none."""
+    is none. Where `model` is sharded, every rank makes as many, some of them without samples."""
+    sizes = [len(sample.tokens) for sample in samples]
     device = device_of(model)
     budget = micro_batch_tokens(budget, device)
-    for indices in micro_batches([len(sample.tokens) for sample in samples], budget):
+    passes = None
+    if is_sharded(model):
+        passes = int(ranks.max([micro_batches_needed(sizes, budget)])[0])
+    for indices in micro_batches(sizes, budget, passes):
         chosen = [samples[i] for i in indices]
         yield chosen, _row(chosen, device)
 
@@ -80,7 +85,8 @@ def micro_batch_tokens(budget: int, device: torch.device) -> int:
 
 
 def synchronised(model: nn.Module, last: bool) -> AbstractContextManager[None]:
-    """DDP sums gradients over ranks in the `last` backward pass of an optimizer step only."""
+    """DDP sums gradients over ranks in the `last` backward pass of an optimizer step only. A
+    sharded model sums them in each: else every rank would hold those of the whole model."""
     if isinstance(model, DistributedDataParallel) and not last:
         return model.no_sync()
     return nullcontext()

@@ -12,7 +12,7 @@ A product of two means over the minibatch is no sum over its tokens. f is theref
 ranks before the first backward pass, so that the gradient depends on no cut of the minibatch.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,10 +65,10 @@ def balance(
     tokens: int,
     ranks: Ranks,
     recorded: Callable[[Routing], torch.Tensor | None],
-    rows: Iterable[PackedRow],
+    rows: Iterable[tuple[Sequence[object], PackedRow]],
 ) -> Balance | None:
-    """The terms of a minibatch with `tokens` in the loss on all ranks, of which this one has
-    `rows`; None for a dense model.
+    """The terms of a minibatch with `tokens` in the loss on all ranks, of which this one has `rows`
+    (`forward_rows`); None for a dense model.
 
     Where the auxiliary loss has a weight, `recorded` counts [E] how many of this rank's tokens go
     to each expert, over all routers; where it cannot, that costs a forward pass over `rows`.
@@ -79,7 +79,9 @@ def balance(
     counts = torch.zeros(routing.experts, dtype=torch.int64)
     if routing.aux_weight and torch.is_grad_enabled():
         found = recorded(routing)
-        counts = computed_counts(policy, routing, rows) if found is None else found
+        # The same way on every rank: the passes of a sharded model are passes of all of them.
+        (unknown,) = ranks.max([found is None])
+        counts = computed_counts(policy, routing, rows) if unknown or found is None else found
         counts = torch.tensor(ranks.sum(counts.tolist()), dtype=torch.float64)
     return Balance(routing, tokens, counts)
 
@@ -100,12 +102,16 @@ def recorded_counts(samples: list[Sample], routing: Routing) -> torch.Tensor | N
 
 
 @torch.no_grad()
-def computed_counts(policy: nn.Module, routing: Routing, rows: Iterable[PackedRow]) -> torch.Tensor:
+def computed_counts(
+    policy: nn.Module, routing: Routing, rows: Iterable[tuple[Sequence[object], PackedRow]]
+) -> torch.Tensor:
     """[E] tokens of `rows` in the loss that go to each expert now, over all routers."""
     counts = torch.zeros(routing.experts, dtype=torch.int64)
-    for row in rows:
+    for chosen, row in rows:
         unwrapped(policy)(row)
         assert routing.routed is not None
+        if not chosen:
+            continue
         counts += torch.bincount(routing.routed.taken.flatten().cpu(), minlength=routing.experts)
     return counts
 

@@ -12,6 +12,7 @@ import torch
 
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
+from learner.slices import local
 
 
 class UnusableDevice(RunCannotGoOn):
@@ -60,28 +61,33 @@ class Offload:
         """`tensors`: all of them, each once; there may be more after a use than before."""
         self._tensors = tensors
         self.host: dict[torch.Tensor, torch.Tensor] = {}
-        """Content of each tensor while it has no storage."""
+        """Content of each tensor, of a sharded one this rank's rows, while it has no storage."""
+        self._sizes: dict[torch.Tensor, int] = {}
         self.store(changed=True)
 
     @torch.no_grad()
     def load(self) -> None:
         """Give every tensor its storage and content back."""
         for tensor, kept in self.host.items():
-            tensor.untyped_storage().resize_(kept.numel() * kept.element_size())
-            tensor.copy_(kept, non_blocking=True)
+            here = local(tensor)
+            here.untyped_storage().resize_(self._sizes[tensor])
+            here.copy_(kept, non_blocking=True)
 
     @torch.no_grad()
     def store(self, changed: bool) -> None:
         """Free their storage. `changed`: copy their content to the host first."""
         for tensor in self._tensors():
+            here = local(tensor)
             if tensor not in self.host:
                 # Copies from and to pinned memory run at the speed of the bus.
                 self.host[tensor] = torch.empty_like(
-                    tensor, device="cpu", pin_memory=tensor.is_cuda, requires_grad=False
-                ).copy_(tensor)
+                    here, device="cpu", pin_memory=here.is_cuda, requires_grad=False
+                ).copy_(here)
+                # A slice may have less than its memory: all ranks' slices are gathered as one.
+                self._sizes[tensor] = here.untyped_storage().nbytes()
             elif changed:
-                self.host[tensor].copy_(tensor)
-            tensor.untyped_storage().resize_(0)
+                self.host[tensor].copy_(here)
+            here.untyped_storage().resize_(0)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
@@ -18,6 +20,8 @@ from learner.model.logprobs import TokenLogprobs
 from learner.model.lora import BaseLogprobs
 from learner.model.moe_routing import Routing
 from learner.model.offload import Offload, place, present
+from learner.model.parallel import is_sharded, shard
+from learner.slices import local, whole
 from services.contracts.config import RLConfig
 from services.contracts.config.copies import (
     EMAReference,
@@ -48,18 +52,15 @@ class PolicyCopy:
     """Its weights on the host between its passes."""
 
     @property
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Its weights by name, on the host while offloaded."""
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Its weights by name; while offloaded they have no memory."""
         assert isinstance(self.logprobs, TokenLogprobs), "a reference beside adapters is frozen"
-        named = dict(self.logprobs.model.named_parameters())
-        if self.offload is None:
-            return named
-        return {name: self.offload.host[parameter] for name, parameter in named.items()}
+        return dict(self.logprobs.model.named_parameters())
 
     @contextmanager
-    def present(self) -> Iterator[TokenLogprobs | BaseLogprobs]:
-        """The copy, ready to compute."""
-        with present([self.offload] if self.offload else [], changed=False):
+    def present(self, changed: bool = False) -> Iterator[TokenLogprobs | BaseLogprobs]:
+        """The copy, ready to compute; `changed`: the block changes its weights."""
+        with present([self.offload] if self.offload else [], changed):
             yield self.logprobs
 
     @torch.no_grad()
@@ -69,8 +70,13 @@ class PolicyCopy:
         if following is None or step % following.every:
             return
         trained = dict(policy.named_parameters())
-        for name, weight in self.weights.items():
-            newest = trained[name].to(weight.device)
+        for name, parameter in self.parameters.items():
+            # On the host while offloaded, and so are its sums.
+            weight = self.offload.host[parameter] if self.offload else local(parameter)
+            newest = trained[name]
+            # A copy on a device of its own is whole.
+            newest = local(newest) if isinstance(parameter, DTensor) else whole(newest)
+            newest = newest.to(weight.device)
             if following.rate == 1:
                 weight.copy_(newest)
             else:
@@ -112,7 +118,12 @@ def load_copies(
         # An earlier policy replays the same experts; another model routes by itself.
         replays = name == "lagged" and config.algorithm.router.replay
         routing = Routing(frozen.model) if replays else None
-        copy = PolicyCopy(TokenLogprobs(frozen.model, frozen.autocast, routing), follows)
+        # On a device of its own it is whole.
+        sharded = is_sharded(policy) and where.device == ranks.device
+        logprobs = TokenLogprobs(frozen.model, None if sharded else frozen.autocast, routing)
+        if sharded:
+            shard(logprobs, frozen.model, frozen.autocast, ranks)
+        copy = PolicyCopy(logprobs, follows)
         if where.offload:
             copy.offload = Offload(frozen.model.parameters)
         return copy

@@ -28,7 +28,7 @@ SUMS = ("loss", "clipped", "values")
 
 class TokenValues(nn.Module):
     """A model with a value head (`loading.load_critic`) as a map from places of packed rows to
-    values. A module, so that DDP can wrap it."""
+    values. A module, so that DDP can wrap it, or FSDP gather it."""
 
     def __init__(self, model: PreTrainedModel, autocast: torch.dtype | None = None) -> None:
         super().__init__()
@@ -39,7 +39,11 @@ class TokenValues(nn.Module):
         """[p], with gradient, at the tokens `places` [p] of the row: float32 or wider."""
         hidden = hidden_states(self.model, row, self.autocast)[places]
         head = self.model.score
-        return head(hidden.to(head.weight.dtype)).squeeze(-1)
+        # A sharded head computes in the type of the passes.
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        bias = None if head.bias is None else head.bias.to(wide)
+        # Not a view: FSDP has a hook on it.
+        return nn.functional.linear(hidden.to(wide), head.weight.to(wide), bias).squeeze(-1).clone()
 
 
 @dataclass
@@ -48,7 +52,7 @@ class Critic:
 
     model: PreTrainedModel
     values: nn.Module
-    """The model as TokenValues, inside DDP where there are several ranks."""
+    """The model as TokenValues, sharded, or inside DDP where there are several ranks."""
     optimizers: Optimizers
     config: CriticConfig
     moments: Moments
@@ -62,12 +66,14 @@ class Critic:
 
 
 @torch.no_grad()
-def set_values(critic: Critic, samples: list[Sample], budget: int) -> None:
+def set_values(critic: Critic, samples: list[Sample], budget: int, ranks: Ranks) -> None:
     """Set the values of each sample, at all places that an estimator uses."""
     with present(critic.offloads[:1], changed=False):
-        for chosen, row in forward_rows(critic.values, samples, budget):
+        for chosen, row in forward_rows(critic.values, samples, budget, ranks):
             places = torch.cat([row.predictors, row.ends])
             values = unwrapped(critic.values)(row, places).cpu()
+            if not chosen:
+                continue
             tokens = values[: len(row.predictors)].split([len(s.sampler_logprobs) for s in chosen])
             ends = values[len(row.predictors) :].split(1)
             for sample, before, after in zip(chosen, tokens, ends, strict=True):
@@ -125,7 +131,7 @@ def accumulate_value_gradients(
             loss = config.loss_weight * each.sum() / max(count, 1.0)
             sums = [loss.detach().double(), clipped.sum(), torch.tensor(len(values))]
             seen += torch.stack([one.double().cpu() for one in sums])
-        # DDP averages over ranks; the loss already divides by the count over all of them.
+        # The ranks average gradients; the loss already divides by the count over all of them.
         (loss * ranks.size).backward()
     return seen
 

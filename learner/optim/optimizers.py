@@ -10,10 +10,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
+from learner.optim.sharded_muon import ShardedMuon
+from learner.slices import rows_of, whole
 from services.contracts.config.optimizer import AdamW, AdamW8bit, MuonAdamW
 
 Config = AdamW | AdamW8bit | MuonAdamW
@@ -72,7 +75,7 @@ class Optimizers:
             norm, self._last, self._squares = self._squares**0.5, False, 0.0
         else:
             limit = self.max_grad_norm if self.max_grad_norm is not None else float("inf")
-            norm = float(nn.utils.clip_grad_norm_(list(self.names), limit))
+            norm = _clipped(list(self.names), limit)
             if _finite(norm):
                 for part in self.parts:
                     _step(part)
@@ -82,7 +85,8 @@ class Optimizers:
     def _update(self, parameter: torch.Tensor) -> None:
         if not self._last or parameter.grad is None:
             return
-        norm = float(torch.linalg.vector_norm(parameter.grad))
+        # Of all ranks' rows: each has to come to the same decision.
+        norm = float(whole(torch.linalg.vector_norm(parameter.grad)))
         self._squares += norm * norm
         if _finite(norm):
             _step(self._owner[parameter])
@@ -103,9 +107,15 @@ class Optimizers:
             for suffix, tensor in _plain(value)
         }
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """A copy of the whole state, on the host."""
-        return {name: one.detach().to("cpu", copy=True) for name, one in self.state().items()}
+    def tensors(self, keep: bool = True) -> dict[str, torch.Tensor]:
+        """A copy of the whole state, on the host; without `keep` nothing, but this rank gives its
+        rows of what is sharded."""
+        copied = {}
+        for name, one in self.state().items():
+            every = whole(one)
+            if keep:
+                copied[name] = every.to("cpu", copy=True)
+        return copied
 
     def load(self, tensors: dict[str, torch.Tensor]) -> None:
         """Load a copy from `tensors()`. Raises ValueError for a parameter that is not here."""
@@ -118,6 +128,8 @@ class Optimizers:
                     f"the checkpoint's optimizer state names {name!r}, which this model lacks"
                 )
             parameter = parameters[name]
+            if tensor.shape == parameter.shape:
+                tensor = rows_of(tensor, parameter)
             here = tensor.to(parameter.device).clone()
             entry, _, part = entry.partition(".")
             if part:
@@ -128,19 +140,26 @@ class Optimizers:
             self._owner[parameter].state[parameter][entry] = _quantised(found, entry, parameter)
 
 
-def check_in_backward(config: Config, key: str, ranks: Ranks) -> None:
-    """Raise RunCannotGoOn where `config`, at `key` of the run's config, has a weight updated before
-    the ranks' gradients are summed."""
-    if config.in_backward and ranks.size > 1:
+def check_optimizer(config: Config, key: str, ranks: Ranks, sharded: bool) -> None:
+    """Raise RunCannotGoOn where the ranks cannot train with `config`, at `key` of the run's
+    config. `sharded`: whether each holds a slice of the weights."""
+    if config.in_backward and ranks.size > 1 and not sharded:
         raise RunCannotGoOn(
             f"{key}.in_backward updates a weight before the gradients of the {ranks.size} ranks "
-            "are summed: start the learner with one, or leave it out"
+            "are summed: set training.parallel to fsdp, start the learner with one, or leave it out"
+        )
+    if isinstance(config, AdamW8bit) and sharded:
+        raise RunCannotGoOn(
+            f"{key}.type adamw_8bit has one scale for 256 entries, whatever rows they are of, and "
+            "with training.parallel fsdp each rank holds rows: use adamw, whose state the "
+            f"{ranks.size} ranks share, or ddp"
         )
 
 
 def _muon(parameters: list[nn.Parameter], config: Config) -> torch.optim.Optimizer:
     assert isinstance(config, MuonAdamW)
-    return torch.optim.Muon(
+    kind = ShardedMuon if isinstance(parameters[0], DTensor) else torch.optim.Muon
+    return kind(
         parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
 
@@ -172,7 +191,7 @@ def _uncompiled(part: torch.optim.Optimizer) -> AbstractContextManager[Any]:
 
 def _plain(value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """The plain tensors that an entry of the state is made of, and what to call them."""
-    if type(value) is torch.Tensor:
+    if type(value) in (torch.Tensor, DTensor):
         yield "", value
     else:
         yield from ((f".{part}", getattr(value, part)) for part in PARTS)
@@ -183,6 +202,15 @@ def _quantised(found: dict[str, torch.Tensor], entry: str, parameter: nn.Paramet
 
     signed = entry == "exp_avg"
     return OptimState8bit(*(found[part] for part in PARTS), signed, parameter.dtype)
+
+
+def _clipped(parameters: list[nn.Parameter], limit: float) -> float:
+    """The norm of all gradients, on all ranks, which are scaled down to `limit` where it is
+    larger."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = whole(nn.utils.get_total_norm(gradients))
+    nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return float(norm)
 
 
 def _finite(norm: float) -> bool:

@@ -35,6 +35,7 @@ from learner.model.loading import (
 from learner.model.lora import save_adapter_config, trained_on_host
 from learner.model.offload import present
 from learner.optim.optimizers import Optimizers
+from learner.slices import rows_of
 from learner.state import SCHEMA, Progress, TrainingState
 from services.contracts.schema import require_schema
 from services.contracts.weights import ADAPTER_WEIGHTS
@@ -94,24 +95,30 @@ class CapturedCritic:
     optimizer: dict[str, torch.Tensor]
 
 
-def capture(state: TrainingState) -> Captured:
-    """Copy to the host what the next step changes."""
+def capture(state: TrainingState, keep: bool = True) -> Captured:
+    """Copy to the host what the next step changes. Of a sharded state every rank gives its slices;
+    one without `keep` copies nothing."""
     critic = None
     if state.critic:
         with present(state.critic.offloads, changed=False):
+            weights = on_host(weight_tensors(state.critic.model), keep=keep)
             critic = CapturedCritic(
                 state.critic.model,
-                as_in_a_folder(state.critic.model, on_host(weight_tensors(state.critic.model))),
-                state.critic.optimizers.tensors(),
+                as_in_a_folder(state.critic.model, weights),
+                state.critic.optimizers.tensors(keep),
             )
+    copies = {}
+    for name, copy in state.copies.moving.items():
+        with copy.present():
+            copies[name] = on_host(copy.parameters, keep=keep)
     return Captured(
         state.loaded,
-        trained_on_host(state.loaded),
-        state.optimizers.tensors(),
+        trained_on_host(state.loaded, keep=keep),
+        state.optimizers.tensors(keep),
         _random_state(state.loaded.model.device),
         state.progress,
         critic,
-        {name: on_host(copy.weights) for name, copy in state.copies.moving.items()},
+        copies,
     )
 
 
@@ -209,7 +216,7 @@ def load_copy(folder: Path, name: str, weights: Mapping[str, torch.Tensor]) -> N
         if saved.keys() != weights.keys():
             raise ValueError(f"{path.name} has other weights than the model")
         for key, weight in weights.items():
-            weight.copy_(saved[key])
+            weight.copy_(rows_of(saved[key], weight))
 
 
 @contextmanager

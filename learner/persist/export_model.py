@@ -5,17 +5,20 @@ import shutil
 from pathlib import Path
 
 import msgspec
+import torch
 
 from learner.model.loading import LoadedModel, save_description
-from learner.model.lora import save_base
+from learner.model.lora import base_on_host, save_base
 from services.contracts.weights import MODEL_FILES, WeightFile
 from services.volume import checksum, fsync, opened_by_umask
 
 
-def export_description(loaded: LoadedModel, folder: Path) -> None:
+def export_description(
+    loaded: LoadedModel, folder: Path, base: dict[str, torch.Tensor] | None = None
+) -> None:
     """Write `folder`, with the list of its files for hosts without the volume; once per run,
-    because a worker may be reading it. Beside adapters it holds the weights, too: they never
-    change."""
+    because a worker may be reading it. Beside adapters it holds the frozen weights, too: they never
+    change. `base`: these on the host, where `loaded` is sharded."""
     if folder.exists():
         return
     for unfinished in folder.parent.glob(f".{folder.name}.*"):
@@ -23,7 +26,7 @@ def export_description(loaded: LoadedModel, folder: Path) -> None:
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     save_description(loaded, beside)
     if loaded.lora:
-        save_base(loaded, beside)
+        save_base(loaded, beside, base or base_on_host(loaded))
     files = [
         WeightFile(str(path.relative_to(beside)), path.stat().st_size, checksum(path))
         for path in sorted(beside.rglob("*"))

@@ -36,9 +36,12 @@ class HostWeights:
     kind: Literal["full", "adapter"] = "full"
 
 
-def host_weights(loaded: LoadedModel, version: int, created: float) -> HostWeights:
-    """Copy what training changes to the host in the type that is published."""
-    tensors = trained_on_host(loaded, loaded.publish_dtype)
+def host_weights(
+    loaded: LoadedModel, version: int, created: float, keep: bool = True
+) -> HostWeights:
+    """Copy what training changes to the host in the type that is published. Of a sharded model
+    every rank gives its slices; one without `keep` copies nothing."""
+    tensors = trained_on_host(loaded, loaded.publish_dtype, keep)
     return HostWeights(version, tensors, created, "adapter" if loaded.lora else "full")
 
 

@@ -1,21 +1,22 @@
 """The training state that a run starts or resumes from."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from learner.distributed import Ranks
 from learner.model.compiling import make_trainable
-from learner.model.loading import load_critic, with_dtype
+from learner.model.loading import LoadedModel, load_critic, with_dtype
 from learner.model.logprobs import TokenLogprobs
 from learner.model.lora import load_policy
 from learner.model.moe_routing import policy_routing
 from learner.model.offload import Offload, place
+from learner.model.parallel import agreed_parallel, bytes_unsharded, is_sharded, shard
 from learner.model.references import load_copies
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
-from learner.optim.optimizers import Optimizers, check_in_backward
+from learner.optim.optimizers import Optimizers, check_optimizer
 from learner.persist.checkpoint import (
     CRITIC,
     CRITIC_OPTIMIZER,
@@ -27,7 +28,9 @@ from learner.persist.checkpoint import (
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
+from services.contracts.config.copies import LaggedProximal
 from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.terms import NoKL
 from services.contracts.records import RunRecord
 from services.runtime.logs import get_logger
 from services.volume import Volume
@@ -38,8 +41,32 @@ log = get_logger(__name__)
 def prepare(
     record: RunRecord, config: RLConfig, ranks: Ranks, store: RunStore, volume: Volume
 ) -> TrainingState:
-    """Model, optimizers and progress: from the run's current checkpoint, else from its model.
-    Raises UnusableModel, UnusableCheckpoint, UnusableDevice, DamagedFile, RunCannotGoOn."""
+    """Model, optimizers and progress: from the run's current checkpoint, else from its model. All
+    ranks prepare together. Raises UnusableModel, UnusableCheckpoint, UnusableDevice, DamagedFile,
+    RunCannotGoOn."""
+    start = ranks.together(lambda: find_start(record, config, ranks, store, volume))
+    parallel = agreed_parallel(config.training.parallel, bytes_needed(start, config), ranks)
+    if ranks.size > 1:
+        log.info("ranks share the training", parallel=parallel, ranks=ranks.size)
+    return ranks.together(lambda: assemble(start, ranks, parallel == "fsdp", store, volume))
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run goes on from."""
+
+    config: RLConfig
+    """With the type of the passes in place of `auto`."""
+    loaded: LoadedModel
+    progress: Progress
+    folder: Path | None
+    """The checkpoint, if there is one."""
+
+
+def find_start(
+    record: RunRecord, config: RLConfig, ranks: Ranks, store: RunStore, volume: Volume
+) -> Start:
+    """The policy, loaded whole, and how far the run is. Raises as `prepare` does."""
     seed = config.training.seed
     torch.manual_seed(seed + ranks.rank)
     base = store.model_path(config.model.path, volume)
@@ -57,13 +84,40 @@ def prepare(
     # The reference and the lagged copy compute in the type of the policy.
     dtype = str(loaded.publish_dtype).removeprefix("torch.")
     config = config.model_copy(update={"model": model.model_copy(update={"dtype": dtype})})
+    return Start(config, loaded, progress, folder)
+
+
+def bytes_needed(start: Start, config: RLConfig) -> int:
+    """What each rank would hold between two passes if nothing were sharded."""
+    weights = list(start.loaded.model.parameters())
+    trained = sum(weight.numel() for weight in weights if weight.requires_grad)
+    every = sum(weight.numel() for weight in weights)
+    needed = bytes_unsharded(trained, every - trained, config.optimizer)
+    algorithm, placement = config.algorithm, config.placement
+    if algorithm.critic and placement.critic == "same":
+        needed += bytes_unsharded(every, 0, algorithm.critic.optimizer)
+    if isinstance(algorithm.proximal, LaggedProximal) and placement.lagged == "same":
+        needed += bytes_unsharded(0, every, config.optimizer)
+    with_reference = not isinstance(algorithm.kl, NoKL) and config.model.lora is None
+    if with_reference and placement.reference == "same":
+        needed += bytes_unsharded(0, every, config.optimizer)
+    return needed
+
+
+def assemble(
+    start: Start, ranks: Ranks, sharded: bool, store: RunStore, volume: Volume
+) -> TrainingState:
+    """All that trains and is trained, around the policy of `start`. Raises as `prepare` does."""
+    config, loaded, progress, folder = start.config, start.loaded, start.progress, start.folder
     make_trainable(loaded.model, config.training)
-    check_in_backward(config.optimizer, "optimizer", ranks)
-    optimizers = Optimizers(loaded.model, config.optimizer)
+    check_optimizer(config.optimizer, "optimizer", ranks, sharded)
     routing = policy_routing(loaded.model, config.algorithm.router)
-    policy = TokenLogprobs(loaded.model, loaded.autocast, routing)
-    start = str(folder) if folder else progress.base_model
-    copies = load_copies(config, ranks, progress.base_model, start, policy)
+    policy = TokenLogprobs(loaded.model, None if sharded else loaded.autocast, routing)
+    if sharded:
+        shard(policy, loaded.model, loaded.autocast, ranks)
+    optimizers = Optimizers(loaded.model, config.optimizer)
+    beginning = str(folder) if folder else progress.base_model
+    copies = load_copies(config, ranks, progress.base_model, beginning, policy)
     state = TrainingState(loaded, policy, optimizers, progress, None, copies)
     if config.algorithm.critic is not None:
         path = config.algorithm.critic.path
@@ -74,7 +128,8 @@ def prepare(
         state.critic = prepare_critic(config, config.algorithm.critic, ranks, state, base, folder)
     if folder is not None:
         for name, copy in copies.moving.items():
-            load_copy(folder, name, copy.weights)
+            with copy.present(changed=True):
+                load_copy(folder, name, copy.parameters)
         load_optimizer(folder, optimizers)
         # Last: a model that is loaded may draw random numbers.
         load_random_state(folder)
@@ -95,11 +150,15 @@ def prepare_critic(
     path = str(folder / CRITIC) if folder else base
     model = load_critic(path, config.model, state.loaded.model, where.device)
     make_trainable(model, config.training)
-    check_in_backward(critic.optimizer, "algorithm.critic.optimizer", ranks)
+    # On a device of its own it is alone, and whole.
+    sharded = is_sharded(state.policy) and where.device == ranks.device
+    check_optimizer(critic.optimizer, "algorithm.critic.optimizer", ranks, sharded)
+    values = TokenValues(model, None if sharded else state.loaded.autocast)
+    if sharded:
+        shard(values, model, state.loaded.autocast, ranks)
     optimizers = Optimizers(model, critic.optimizer)
     if folder:
         load_optimizer(folder, optimizers, CRITIC_OPTIMIZER)
-    values = TokenValues(model, state.loaded.autocast)
     offloads: tuple[Offload, ...] = ()
     if where.offload:
         offloads = (Offload(model.parameters), Offload(lambda: optimizers.state().values()))

@@ -16,7 +16,7 @@ class _Options(Section):
     """Gradients are scaled down to this global norm; null: never."""
     in_backward: bool = False
     """Update each weight in the backward pass, as soon as its gradient is there, and free the
-    gradient. For one rank, and minibatches of one micro-batch."""
+    gradient. For one rank, or training.parallel fsdp, and minibatches of one micro-batch."""
 
     @model_validator(mode="after")
     def _norm(self) -> Self:

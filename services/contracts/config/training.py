@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from services.contracts.config.base import Section
 
+Parallel = Literal["auto", "ddp", "fsdp"]
+
 
 class Schedule(Section):
     """Learning rate over the run, as a share of its peak."""
@@ -32,6 +34,10 @@ class Training(Section):
     """Tokens in one forward and backward pass of one rank, prompts included, at most."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
+    parallel: Parallel = "auto"
+    """How several ranks share the training. `ddp`: each holds all weights, gradients and optimizer
+    state. `fsdp`: each holds a slice of them, and gathers a block when it computes it. `auto`: ddp
+    where all of it fits into half of a GPU, and on a CPU; else fsdp."""
     compile: bool = False
     """torch.compile the blocks of all models, except attention. Needs a C compiler, and a minute
     or two at each start."""
@@ -59,6 +65,10 @@ class Midtrain(Section):
     """Rows per optimizer step."""
     tokens_per_microbatch: int = Field(16_384, ge=16)
     """Tokens in one forward and backward pass of one rank, at most."""
+    parallel: Parallel = "auto"
+    """How several ranks share the training. `ddp`: each holds all weights, gradients and optimizer
+    state. `fsdp`: each holds a slice of them, and gathers a block when it computes it. `auto`: ddp
+    where all of it fits into half of a GPU, and on a CPU; else fsdp."""
     validation_share: float = Field(0.02, ge=0, lt=1)
     """Share of the rows that are held out, to measure the loss on."""
     validate_every: int = Field(100, ge=1)

@@ -258,7 +258,7 @@ def test_recorded_experts_are_counted_without_a_pass_of_the_model() -> None:
     assert routing is not None
     found = recorded_counts(samples, routing)
     assert found is not None
-    rows = [row for _, row in forward_rows(policy, samples, 50)]
+    rows = list(forward_rows(policy, samples, 50, ALONE))
     assert found.tolist() == computed_counts(policy, routing, rows).tolist()
 
 

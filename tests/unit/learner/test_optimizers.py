@@ -16,7 +16,7 @@ from learner.model.logprobs import TokenLogprobs
 from learner.model.value_model import Critic, TokenValues, train_critic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
-from learner.optim.optimizers import Config, Optimizers, check_in_backward
+from learner.optim.optimizers import Config, Optimizers, check_optimizer
 from learner.step import train_batch
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.algorithm import Algorithm
@@ -222,9 +222,17 @@ def test_several_ranks_cannot_update_before_their_gradients_are_summed() -> None
     two = Ranks(0, 2, torch.device("cpu"))
     config = AdamW(max_grad_norm=None, in_backward=True)
     with pytest.raises(RunCannotGoOn, match=r"optimizer\.in_backward updates .* of the 2 ranks"):
-        check_in_backward(config, "optimizer", two)
-    check_in_backward(config, "optimizer", ALONE)
-    check_in_backward(AdamW(), "optimizer", two)
+        check_optimizer(config, "optimizer", two, sharded=False)
+    check_optimizer(config, "optimizer", ALONE, sharded=False)
+    check_optimizer(config, "optimizer", two, sharded=True)
+    check_optimizer(AdamW(), "optimizer", two, sharded=False)
+
+
+def test_blocks_of_8_bit_moments_are_not_sharded() -> None:
+    two, config = Ranks(0, 2, torch.device("cpu")), AdamW8bit(type="adamw_8bit")
+    with pytest.raises(RunCannotGoOn, match=r"optimizer\.type adamw_8bit .* use adamw, .* or ddp"):
+        check_optimizer(config, "optimizer", two, sharded=True)
+    check_optimizer(config, "optimizer", two, sharded=False)
 
 
 RL: dict[str, Any] = {

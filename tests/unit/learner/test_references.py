@@ -50,14 +50,14 @@ def weights_after(following: Following | None, policies: list[float]) -> list[fl
     policy one of `policies`."""
     copy = PolicyCopy(TokenLogprobs(tiny_model().model), following)
     policy = tiny_model().model
-    for weight in copy.weights.values():
+    for weight in copy.parameters.values():
         weight.data.zero_()
     found = []
     for step, value in enumerate(policies, 1):
         for parameter in policy.parameters():
             parameter.data.fill_(value)
         copy.after_step(step, policy)
-        found.append(copy.weights["model.layers.0.mlp.up_proj.weight"][0, 0].item())
+        found.append(copy.parameters["model.layers.0.mlp.up_proj.weight"][0, 0].item())
     return found
 
 
@@ -128,7 +128,7 @@ class Run:
         self.copies = load_copies(config, ALONE, started_from, str(folder or base), policy)
         if folder:
             for name, copy in self.copies.moving.items():
-                load_copy(folder, name, copy.weights)
+                load_copy(folder, name, copy.parameters)
             load_optimizer(folder, self.optimizers)
 
     def step(self) -> dict[str, float]:
@@ -183,7 +183,7 @@ def test_a_reference_that_has_moved_is_what_the_run_started_from_once_it_is_froz
     resumed = Run(config(base, kl={"type": "k3"}), run.checkpoint(tmp_path))
     assert resumed.copies.reference is not None
     before = dict(tiny_model().model.named_parameters())
-    for key, weight in resumed.copies.reference.weights.items():
+    for key, weight in resumed.copies.reference.parameters.items():
         assert torch.equal(weight, before[key]), key
 
 

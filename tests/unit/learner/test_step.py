@@ -139,7 +139,7 @@ def own_logprobs(temperature: float) -> list[Sample]:
 
     samples = [sample for sample in random_samples(groups=3, per_group=3) if sample.trains]
     policy = TokenLogprobs(tiny_model().model)
-    for sample, values in _forward(policy, samples, temperature, 1000):
+    for sample, values in _forward(policy, samples, temperature, 1000, ALONE):
         sample.sampler_logprobs = values
         sample.staleness.zero_()
     return samples

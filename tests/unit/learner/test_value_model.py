@@ -150,7 +150,7 @@ def test_a_masked_answer_has_no_gradient_whatever_is_in_it() -> None:
 def test_the_critic_values_each_token_in_the_loss_and_the_last_token() -> None:
     asked = critic()
     samples = [sample for sample in random_samples(GROUPS, per_group=4) if sample.trains]
-    set_values(asked, samples, 40)
+    set_values(asked, samples, 40, ALONE)
     for sample in samples:
         with torch.no_grad():
             hidden = asked.model.base_model(sample.tokens[None]).last_hidden_state[0]
@@ -213,7 +213,7 @@ def test_a_critic_learns_its_returns() -> None:
     explained = []
     for _ in range(30):
         samples = batch(algorithm)
-        set_values(learner, [sample for sample in samples if sample.trains], 1000)
+        set_values(learner, [sample for sample in samples if sample.trains], 1000, ALONE)
         found = train_critic(learner, [samples], algorithm, 1000, ALONE, lambda _: 1.0)
         explained.append(found["critic/explained_variance"])
     assert explained[0] < 0.2

@@ -1,0 +1,42 @@
+"""Weights of which each rank holds some rows: DTensors over all ranks, rank r with the r-th part of
+dimension 0. A rank may hold none."""
+
+import torch
+from torch.distributed.tensor import DTensor, Shard
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of `tensor`: the same memory, without gradient."""
+    if isinstance(tensor, DTensor):
+        tensor = tensor.to_local()
+    return tensor.detach()
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All rows of `tensor`. Every rank of a sharded one has to ask for it."""
+    tensor = tensor.detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def rows_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Of `tensor`, which is whole, what this rank holds of `like`, which has its shape."""
+    if not isinstance(like, DTensor):
+        return tensor
+    start, stop = row_range(like)
+    return as_slice(tensor[start:stop], like)
+
+
+def row_range(like: DTensor) -> tuple[int, int]:
+    """First row of `like` that this rank holds, and the one after its last."""
+    mesh = like.device_mesh
+    each = -(-like.shape[0] // mesh.size())
+    start = min(mesh.get_local_rank() * each, like.shape[0])
+    return start, min(start + each, like.shape[0])
+
+
+def as_slice(rows: torch.Tensor, like: DTensor) -> DTensor:
+    """This rank's `rows` as its part of a tensor that is sharded as `like` is."""
+    rows = rows.to(like.device).contiguous().clone()
+    return DTensor.from_local(
+        rows, like.device_mesh, [Shard(0)], run_check=False, shape=like.shape, stride=like.stride()
+    )

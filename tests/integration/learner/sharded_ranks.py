@@ -1,0 +1,241 @@
+"""A rank of a learner whose models are sharded, or whole where it is alone: gradients, updates and
+all that a checkpoint holds, for the same batch whatever the number of ranks.
+
+`sharded_ranks.py OUTPUT CHECK…`: rank 0 writes what the checks (functions here) find to OUTPUT as
+safetensors, by their names.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from learner.batch.samples import Sample
+from learner.distributed import Ranks, start_ranks, stop_ranks
+from learner.model.compiling import make_trainable
+from learner.model.loading import LoadedModel
+from learner.model.logprobs import TokenLogprobs, packed_row
+from learner.model.lora import BaseLogprobs, adapter_tensors, add_adapters
+from learner.model.moe_routing import Routing
+from learner.model.offload import Offload
+from learner.model.parallel import shard
+from learner.model.references import Copies, Following, PolicyCopy
+from learner.model.value_model import Critic, TokenValues
+from learner.objective.compose import Objective
+from learner.objective.value_loss import Moments
+from learner.optim.optimizers import Config, Optimizers
+from learner.persist.checkpoint import capture
+from learner.slices import whole
+from learner.state import Progress, TrainingState
+from learner.step import accumulate_gradients, train_batch
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.lora import LoRA
+from services.contracts.config.optimizer import AdamW, MuonAdamW
+from services.contracts.config.terms import ReferenceKL
+from services.contracts.config.training import Training
+from tests.unit.learner.experts import tiny_mixture
+from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model
+
+GROUPS, BUDGET = 5, 60
+Found = dict[str, torch.Tensor]
+P = TypeVar("P", TokenLogprobs, TokenValues)
+STEPS = 2
+PPO: dict[str, Any] = {
+    "advantage": {"type": "gae"},
+    "critic": {},
+    "proximal": {"type": "lagged", "every": 1},
+    "kl": {"type": "k3", "beta": 0.1, "reference": {"type": "ema", "rate": 0.5}},
+}
+
+
+def passes(module: P, ranks: Ranks, compute: torch.dtype | None = None) -> P:
+    """`module` ready to train: sharded where there are several ranks."""
+    if ranks.size > 1:
+        shard(module, module.model, compute, ranks)
+    return module
+
+
+def share_of(ranks: Ranks) -> list[Sample]:
+    """This rank's samples; unequal numbers, hence of micro-batches."""
+    samples = random_samples(groups=GROUPS, per_group=4)
+    for sample in samples:
+        sample.reference_logprobs = sample.sampler_logprobs - 0.1
+    generator = torch.Generator().manual_seed(0)
+    dealt = torch.randint(ranks.size, (len(samples),), generator=generator).tolist()
+    return [s for s, rank in zip(samples, dealt, strict=True) if rank == ranks.rank]
+
+
+def objective(**algorithm: Any) -> Objective:
+    given = algorithm or {"kl": ReferenceKL(type="k3", beta=0.1)}
+    return Objective(Algorithm.model_validate(given), 0.8, 12)
+
+
+def gradients(policy: TokenLogprobs, ranks: Ranks) -> Found:
+    """Of one minibatch, by the names of the model."""
+    accumulate_gradients(policy, share_of(ranks), objective(), BUDGET, ranks)
+    named = policy.model.named_parameters()
+    return {name: whole(p.grad) for name, p in named if p.grad is not None}
+
+
+def of_policy(ranks: Ranks) -> Found:
+    return gradients(passes(TokenLogprobs(tiny_model().model.double()), ranks), ranks)
+
+
+def of_policy_in_float32(ranks: Ranks) -> Found:
+    return gradients(passes(TokenLogprobs(tiny_model().model), ranks), ranks)
+
+
+def of_tied_policy(ranks: Ranks) -> Found:
+    model = tiny_model().model.double()
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    found = gradients(passes(TokenLogprobs(model), ranks), ranks)
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    assert "lm_head.weight" not in found
+    return found
+
+
+def of_policy_that_recomputes(ranks: Ranks) -> Found:
+    model = tiny_model().model.double()
+    make_trainable(model, Training(activation_checkpointing=True))
+    return gradients(passes(TokenLogprobs(model), ranks), ranks)
+
+
+def of_bfloat16(ranks: Ranks) -> Found:
+    model = tiny_model().model
+    compute = torch.bfloat16
+    policy = TokenLogprobs(model, None if ranks.size > 1 else compute)
+    found = gradients(passes(policy, ranks, compute), ranks)
+    assert {grad.dtype for grad in found.values()} == {torch.float32}
+    return found
+
+
+def of_adapters(ranks: Ranks) -> Found:
+    """After a pass of the reference, which is the same model without them."""
+    loaded = tiny_model()
+    add_adapters(loaded, LoRA(rank=2), 0)
+    generator = torch.Generator().manual_seed(1)
+    for tensor in adapter_tensors(loaded.model).values():
+        tensor.copy_(0.1 * torch.randn(tensor.shape, generator=generator))
+    inner = TokenLogprobs(loaded.model.double())
+    policy = passes(inner, ranks)
+    sample = random_samples(groups=1, per_group=1)[0]
+    with torch.no_grad():
+        BaseLogprobs(inner)(packed_row([sample.tokens], [sample.loss_mask]))
+    return gradients(policy, ranks)
+
+
+def of_mixture(ranks: Ranks) -> Found:
+    """With the routers' loss, which counts in passes without gradient."""
+    mixture = tiny_mixture()
+    routing = Routing(mixture, aux_weight=0.5, z_weight=0.05)
+    return gradients(passes(TokenLogprobs(mixture, routing=routing), ranks), ranks)
+
+
+def trained(
+    ranks: Ranks, model: PreTrainedModel, config: Config, offloaded: bool = False, **algorithm: Any
+) -> Found:
+    """What a checkpoint holds after STEPS batches."""
+    loaded = LoadedModel(model, None, torch.float32)
+    policy = TokenLogprobs(model)
+    passes(policy, ranks)
+    state = TrainingState(loaded, policy, Optimizers(model, config), progress())
+    if algorithm:
+        state.copies = Copies(*(copy_of(ranks, rate, offloaded) for rate in (0.5, 1.0)))
+        state.critic = critic(ranks, offloaded)
+    for _ in range(STEPS):
+        parts = [share_of(ranks)]
+        metrics = train_batch(
+            state,
+            parts,
+            objective(**algorithm),
+            BUDGET_WHOLE if config.in_backward else BUDGET,
+            ranks,
+            lambda _: 1.0,
+        )
+        state.progress = replace(state.progress, step=state.progress.step + 1)
+        state.copies.after_step(state.progress.step, model)
+    captured = capture(state, keep=ranks.first)
+    found = {f"weights {name}": tensor for name, tensor in captured.weights.items()}
+    found |= {f"optimizer {name}": tensor for name, tensor in captured.optimizer.items()}
+    for name, tensors in captured.copies.items():
+        found |= {f"{name} {key}": tensor for key, tensor in tensors.items()}
+    if captured.critic:
+        found |= {f"critic {name}": tensor for name, tensor in captured.critic.weights.items()}
+        found |= {f"moments {name}": t for name, t in captured.critic.optimizer.items()}
+    kept = ("grad_norm", "loss", "kl", "ratio_mean", "value_mean")
+    found |= {
+        f"metric {name}": torch.tensor(value, dtype=torch.float64)
+        for name, value in metrics.items()
+        if name.partition("/")[2] in kept
+    }
+    return found
+
+
+BUDGET_WHOLE = 10_000
+
+
+def progress() -> Progress:
+    return Progress("r", 0, 0, [("a", 0)], "base")
+
+
+def copy_of(ranks: Ranks, rate: float, offloaded: bool) -> PolicyCopy:
+    """A copy of the policy that follows it."""
+    model = tiny_model(seed=1).model.double().eval().requires_grad_(False)
+    logprobs = TokenLogprobs(model)
+    passes(logprobs, ranks)
+    copy = PolicyCopy(logprobs, Following(rate=rate))
+    if offloaded:
+        copy.offload = Offload(model.parameters)
+    return copy
+
+
+def critic(ranks: Ranks, offloaded: bool) -> Critic:
+    model = tiny_critic().double()
+    values = TokenValues(model)
+    passes(values, ranks)
+    optimizers = Optimizers(model, AdamW(lr=1e-2))
+    offloads: tuple[Offload, ...] = ()
+    if offloaded:
+        offloads = (Offload(model.parameters), Offload(lambda: optimizers.state().values()))
+    return Critic(model, values, optimizers, CriticConfig(), Moments(), offloads)
+
+
+def with_everything(ranks: Ranks) -> Found:
+    return trained(ranks, tiny_model().model.double(), AdamW(lr=1e-2, max_grad_norm=0.1), **PPO)
+
+
+def with_everything_offloaded(ranks: Ranks) -> Found:
+    config = AdamW(lr=1e-2, max_grad_norm=0.1)
+    return trained(ranks, tiny_model().model.double(), config, offloaded=True, **PPO)
+
+
+def with_muon(ranks: Ranks) -> Found:
+    config = MuonAdamW(type="muon", lr=1e-2, weight_decay=0.1)
+    return trained(ranks, tiny_model().model.double(), config)
+
+
+def in_backward(ranks: Ranks) -> Found:
+    config = AdamW(lr=1e-2, max_grad_norm=None, in_backward=True)
+    return trained(ranks, tiny_model().model.double(), config)
+
+
+def main() -> None:
+    ranks = start_ranks()
+    everything: Found = {}
+    output, *names = sys.argv[1:]
+    for name in names:
+        everything |= {f"{name} {n}": t.clone() for n, t in globals()[name](ranks).items()}
+    if ranks.first:
+        save_file(everything, Path(output))
+    assert ranks.broadcast(b"the end" if ranks.first else None) == b"the end"
+    stop_ranks(ranks)
+
+
+if __name__ == "__main__":
+    main()

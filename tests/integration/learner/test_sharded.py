@@ -1,0 +1,112 @@
+"""Sharded models train as whole ones do, on any number of ranks, and survive a rank's death."""
+
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from services.contracts.config import parse_config
+from services.contracts.records import RunState
+from services.store import Store
+from services.volume import Volume
+from tests.integration.learner.conftest import Place
+from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, steps, submit
+from tests.integration.learner.torch_worker import eventually, serving
+
+EVERY = (
+    *("of_policy", "of_policy_in_float32", "of_tied_policy", "of_policy_that_recomputes"),
+    *("of_bfloat16", "of_adapters", "of_mixture"),
+    *("with_everything", "with_everything_offloaded", "with_muon", "in_backward"),
+)
+SOME = ("of_policy", "of_policy_in_float32", "with_everything", "with_muon")
+"""On 4 ranks, some of which hold no row of the smallest weights."""
+EXACT, SINGLE, HALF = 1e-12, 1e-6, 0.03
+"""Of the largest entry of a check: in float64, in float32, in bfloat16."""
+
+
+def computed(folder: Path, ranks: int, checks: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """What `sharded_ranks` finds on so many ranks, by check."""
+    output = folder / f"{ranks}.safetensors"
+    place = Place("", folder)
+    module = "tests.integration.learner.sharded_ranks"
+    for rank in place.ranks(ranks, module, str(output), *checks):
+        assert rank.wait(timeout=100) == 0, place.log.read_text()[-3000:]
+    return load_file(output)
+
+
+def tolerance(check: str) -> float:
+    return {"of_policy_in_float32": SINGLE, "of_bfloat16": HALF}.get(check, EXACT)
+
+
+@pytest.mark.multirank
+@pytest.mark.timeout(240)
+def test_sharded_models_on_2_and_4_ranks_train_as_one_process_does(tmp_path: Path) -> None:
+    alone = computed(tmp_path, 1, EVERY)
+    scales: dict[str, float] = {}
+    for name, tensor in alone.items():
+        check = name.partition(" ")[0]
+        scales[check] = max(scales.get(check, 0.0), float(tensor.abs().max()))
+    for ranks, checks in ((2, EVERY), (4, SOME)):
+        found = computed(tmp_path, ranks, checks)
+        assert found.keys() == {name for name in alone if name.partition(" ")[0] in checks}
+        for name, tensor in found.items():
+            check, expected = name.partition(" ")[0], alone[name]
+            bound = tolerance(check) * scales[check]
+            apart = float((tensor.double() - expected.double()).abs().max())
+            assert apart <= bound, (name, ranks, apart, bound)
+            assert tensor.dtype == expected.dtype
+
+
+@pytest.mark.multirank
+@pytest.mark.timeout(240)
+async def test_a_sharded_run_whose_rank_is_killed_goes_on_and_loses_nothing(
+    place: Place, store: Store
+) -> None:
+    """With a critic and a reference that moves, which its checkpoints hold; from a sharded midtrain
+    run."""
+    await add_sums(store, place.data)
+    training = {"max_steps": 10, "rows_per_step": 8, "parallel": "fsdp"}
+    await submit(store, "first", MIDTRAIN | {"training": training})
+    config = rl(
+        algorithm={
+            "prompts_per_step": 4,
+            "samples_per_prompt": 4,
+            "advantage": {"type": "gae"},
+            "critic": {},
+            "kl": {"type": "k3", "reference": {"type": "ema", "rate": 0.1}},
+        },
+        training={
+            "max_steps": 6,
+            "checkpoint_every": 2,
+            "tokens_per_microbatch": 64,
+            "parallel": "fsdp",
+        },
+    )
+    await submit(store, "second", config)
+
+    async def committed(step: int) -> bool:
+        record = await store.runs.get("second")
+        return record is not None and record.committed_step >= step
+
+    ranks = place.ranks(2)
+    async with serving(store, Volume(place.data), "second", parse_config(config)):
+        await eventually(partial(committed, 2))
+        ranks[1].send_signal(signal.SIGKILL)
+        # It cannot go on without the other.
+        assert ranks[0].wait(timeout=60) != 0
+        ranks = place.ranks(2)
+        record = await ended(store, "second")
+    assert (record.state, record.step, record.reason) == (RunState.SUCCEEDED, 6, "")
+    found = await store.ledger.audit("second")
+    assert (found.trained, found.in_flight, found.problems) == (6 * 4, 0, [])
+    assert place.log.read_text().count('"parallel": "fsdp"') == 4
+    # What was sampled is what is trained: the sharded policy's passes agree with the sampler's.
+    rows = steps(place, "second")
+    assert [row["step"] for row in rows] == list(range(1, 7))
+    assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in rows)
+    for rank in ranks:
+        rank.terminate()
+    assert [rank.wait(timeout=40) for rank in ranks] == [0, 0]
