@@ -90,7 +90,7 @@ def share_gradients(state: TrainingState, ranks: Ranks) -> None:
     """Have the backward passes of several ranks sum the gradients of what is not sharded."""
     state.policy = replicate(state.policy, ranks)
     if critic := state.critic:
-        with present(critic.offloads, changed=False):
+        with present(critic.offloaded_weights, changed=False):
             critic.values = replicate(critic.values, ranks)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from learner.model.loading import LoadedModel
+from learner.model.offload import Offload
 from learner.model.references import Copies
 from learner.model.value_model import Critic
 from learner.optim.optimizers import Optimizers
@@ -59,3 +60,5 @@ class TrainingState:
     progress: Progress
     critic: Critic | None = None
     copies: Copies = field(default_factory=Copies)
+    offloads: tuple[Offload, ...] = ()
+    """The state of the optimizers, where it is on the host between updates."""

@@ -15,6 +15,7 @@ from learner.batch.samples import Sample
 from learner.distributed import Ranks
 from learner.model.microbatches import backward_rows, forward_rows, unwrapped
 from learner.model.moe_balance import balance, recorded_counts, routing_of
+from learner.model.offload import present
 from learner.model.value_model import set_values, train_critic
 from learner.objective.aggregation import Counts, averaged_together, local_counts, sequence_weights
 from learner.objective.compose import Objective, composed_loss
@@ -79,7 +80,8 @@ def train_batch(
         if seen and went_too_far(seen, algorithm, ranks):
             optimizers.clear()
             break
-        norms.append(optimizers.step())
+        with present(state.offloads, changed=True):
+            norms.append(optimizers.step())
     metrics = tally.metrics(ranks)
     metrics["train/loss"] /= min(number + 1, parts)
     metrics["train/grad_norm"] = sum(norms) / max(len(norms), 1)

@@ -1,4 +1,4 @@
-"""Placement of models beside the policy: on its device, on another, or on the host while idle.
+"""Placement of models beside the policy, and of what is on the host while it is idle.
 
 Only storage is freed and allocated. Parameters and optimizer state stay the same tensors on the
 same device, so that optimizers and DDP need not know.
@@ -6,36 +6,30 @@ same device, so that optimizers and DDP need not know.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 import torch
 
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.slices import local
+from services.contracts.config.training import Offloaded, Training
 
 
 class UnusableDevice(RunCannotGoOn):
     """The config places a model on a device that it cannot use; the message names the devices."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a model is."""
-
-    device: torch.device
-    """Where it computes."""
-    offload: bool = False
-    """Whether it is on the host while idle."""
+def offloads(name: Offloaded, training: Training, ranks: Ranks) -> bool:
+    """Whether `name` is on the host while it is idle: as the config says, where that is not where
+    it is used."""
+    return name in training.offload and ranks.device.type != "cpu"
 
 
-def place(key: str, placement: str, ranks: Ranks, devices: int | None = None) -> Place:
-    """What `placement`, the value of the config's `key`, means for this rank. `devices`: how many
-    GPUs this host has. Raises UnusableDevice."""
+def place(key: str, placement: str, ranks: Ranks, devices: int | None = None) -> torch.device:
+    """Where `placement`, the value of the config's `key`, has a model of this rank compute.
+    `devices`: how many GPUs this host has. Raises UnusableDevice."""
     if placement == "same":
-        return Place(ranks.device)
-    if placement == "cpu":
-        return Place(ranks.device, offload=ranks.device.type != "cpu")
+        return ranks.device
     there = torch.cuda.device_count() if devices is None else devices
     first = int(placement.removeprefix("cuda:"))
     last = first + ranks.local_size - 1
@@ -44,14 +38,14 @@ def place(key: str, placement: str, ranks: Ranks, devices: int | None = None) ->
         has = f"has cuda:0 to cuda:{there - 1}" if there > 1 else "has only cuda:0"
         raise UnusableDevice(
             f"{key} wants {wanted}, and this host {has if there else 'has no GPU'}: name another, "
-            "or cpu, or leave it out for the policy's device"
+            "or leave it out for the policy's device"
         )
     if 0 < first < ranks.local_size:
         raise UnusableDevice(
             f"{key} wants {placement}, on which another rank trains its policy: with "
             f"{ranks.local_size} ranks on this host the first free one is cuda:{ranks.local_size}"
         )
-    return Place(torch.device("cuda", first + (ranks.device.index or 0)))
+    return torch.device("cuda", first + (ranks.device.index or 0))
 
 
 class Offload:

@@ -42,11 +42,15 @@ def agreed_parallel(parallel: Parallel, needed: float, ranks: Ranks) -> Literal[
     return "ddp" if share <= SHARE else "fsdp"
 
 
-def bytes_unsharded(trained: int, frozen: int, optimizer: OptimizerConfig) -> int:
+def bytes_unsharded(
+    trained: int, frozen: int, optimizer: OptimizerConfig, offloaded: bool = False
+) -> int:
     """Bytes of a model with so many weights that are trained, and so many that are not, on one
-    rank of DDP: weights, gradients, DDP's buckets and the optimizer's state."""
+    rank of DDP: weights, gradients, DDP's buckets, and the optimizer's state unless it is
+    `offloaded`."""
     # Muon has one moment for nearly all of them.
     state = {AdamW8bit: 2, MuonAdamW: FLOAT32}.get(type(optimizer), 2 * FLOAT32)
+    state = 0 if offloaded else state
     return trained * (3 * FLOAT32 + state) + frozen * FLOAT32
 
 

@@ -7,6 +7,7 @@ the same copies: they follow policies that are equal bit for bit.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from learner.model.loading import load_model
 from learner.model.logprobs import TokenLogprobs
 from learner.model.lora import BaseLogprobs
 from learner.model.moe_routing import Routing
-from learner.model.offload import Offload, place, present
+from learner.model.offload import Offload, offloads, place, present
 from learner.model.parallel import is_sharded, shard
 from learner.slices import local, whole
 from services.contracts.config import RLConfig
@@ -109,9 +110,11 @@ def load_copies(
     the policy at `start`. Beside adapters the reference is `policy` without them. Raises
     UnusableModel, UnusableDevice."""
 
-    def loaded(path: str, follows: Following | None, name: str) -> PolicyCopy:
+    def loaded(
+        path: str, follows: Following | None, name: Literal["reference", "lagged"]
+    ) -> PolicyCopy:
         where = place(f"placement.{name}", getattr(config.placement, name), ranks)
-        frozen = load_model(path, config.model, where.device)
+        frozen = load_model(path, config.model, where)
         frozen.model.eval().requires_grad_(False)
         if config.training.compile:
             compile_blocks(frozen.model)
@@ -119,12 +122,12 @@ def load_copies(
         replays = name == "lagged" and config.algorithm.router.replay
         routing = Routing(frozen.model) if replays else None
         # On a device of its own it is whole.
-        sharded = is_sharded(policy) and where.device == ranks.device
+        sharded = is_sharded(policy) and where == ranks.device
         logprobs = TokenLogprobs(frozen.model, None if sharded else frozen.autocast, routing)
         if sharded:
             shard(logprobs, frozen.model, frozen.autocast, ranks)
         copy = PolicyCopy(logprobs, follows)
-        if where.offload:
+        if offloads(name, config.training, ranks):
             copy.offload = Offload(frozen.model.parameters)
         return copy
 

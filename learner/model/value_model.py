@@ -56,8 +56,15 @@ class Critic:
     optimizers: Optimizers
     config: CriticConfig
     moments: Moments
-    offloads: tuple[Offload, ...] = ()
-    """Its weights, and the state of its optimizers, where they are on the host between passes."""
+    offloaded_weights: tuple[Offload, ...] = ()
+    """Its weights, where they are on the host between its passes."""
+    offloaded_state: tuple[Offload, ...] = ()
+    """The state of its optimizers, where it is on the host until it is trained."""
+
+    @property
+    def offloads(self) -> tuple[Offload, ...]:
+        """All of it that is on the host."""
+        return self.offloaded_weights + self.offloaded_state
 
     @property
     def scale(self) -> Scale:
@@ -68,7 +75,7 @@ class Critic:
 @torch.no_grad()
 def set_values(critic: Critic, samples: list[Sample], budget: int, ranks: Ranks) -> None:
     """Set the values of each sample, at all places that an estimator uses."""
-    with present(critic.offloads[:1], changed=False):
+    with present(critic.offloaded_weights, changed=False):
         for chosen, row in forward_rows(critic.values, samples, budget, ranks):
             places = torch.cat([row.predictors, row.ends])
             values = unwrapped(critic.values)(row, places).cpu()

@@ -111,10 +111,12 @@ def capture(state: TrainingState, keep: bool = True) -> Captured:
     for name, copy in state.copies.moving.items():
         with copy.present():
             copies[name] = on_host(copy.parameters, keep=keep)
+    with present(state.offloads, changed=False):
+        optimizer = state.optimizers.tensors(keep)
     return Captured(
         state.loaded,
         trained_on_host(state.loaded, keep=keep),
-        state.optimizers.tensors(keep),
+        optimizer,
         _random_state(state.loaded.model.device),
         state.progress,
         critic,

@@ -11,7 +11,7 @@ from learner.model.loading import LoadedModel, load_critic, with_dtype
 from learner.model.logprobs import TokenLogprobs
 from learner.model.lora import load_policy
 from learner.model.moe_routing import policy_routing
-from learner.model.offload import Offload, place
+from learner.model.offload import Offload, offloads, place
 from learner.model.parallel import agreed_parallel, bytes_unsharded, is_sharded, shard
 from learner.model.references import load_copies
 from learner.model.value_model import Critic, TokenValues
@@ -92,15 +92,18 @@ def bytes_needed(start: Start, config: RLConfig) -> int:
     weights = list(start.loaded.model.parameters())
     trained = sum(weight.numel() for weight in weights if weight.requires_grad)
     every = sum(weight.numel() for weight in weights)
-    needed = bytes_unsharded(trained, every - trained, config.optimizer)
-    algorithm, placement = config.algorithm, config.placement
-    if algorithm.critic and placement.critic == "same":
-        needed += bytes_unsharded(every, 0, algorithm.critic.optimizer)
-    if isinstance(algorithm.proximal, LaggedProximal) and placement.lagged == "same":
-        needed += bytes_unsharded(0, every, config.optimizer)
-    with_reference = not isinstance(algorithm.kl, NoKL) and config.model.lora is None
-    if with_reference and placement.reference == "same":
-        needed += bytes_unsharded(0, every, config.optimizer)
+    offloaded = "optimizer" in config.training.offload
+    needed = bytes_unsharded(trained, every - trained, config.optimizer, offloaded)
+    algorithm, placement, offload = config.algorithm, config.placement, config.training.offload
+    if algorithm.critic and placement.critic == "same" and "critic" not in offload:
+        needed += bytes_unsharded(every, 0, algorithm.critic.optimizer, "optimizer" in offload)
+    copies = {
+        "lagged": isinstance(algorithm.proximal, LaggedProximal),
+        "reference": not isinstance(algorithm.kl, NoKL) and config.model.lora is None,
+    }
+    for name, loaded in copies.items():
+        if loaded and getattr(placement, name) == "same" and name not in offload:
+            needed += bytes_unsharded(0, every, config.optimizer)
     return needed
 
 
@@ -133,6 +136,8 @@ def assemble(
         load_optimizer(folder, optimizers)
         # Last: a model that is loaded may draw random numbers.
         load_random_state(folder)
+    if offloads("optimizer", config.training, ranks):
+        state.offloads = (Offload(lambda: optimizers.state().values()),)
     return state
 
 
@@ -148,10 +153,10 @@ def prepare_critic(
     `base`."""
     where = place("placement.critic", config.placement.critic, ranks)
     path = str(folder / CRITIC) if folder else base
-    model = load_critic(path, config.model, state.loaded.model, where.device)
+    model = load_critic(path, config.model, state.loaded.model, where)
     make_trainable(model, config.training)
     # On a device of its own it is alone, and whole.
-    sharded = is_sharded(state.policy) and where.device == ranks.device
+    sharded = is_sharded(state.policy) and where == ranks.device
     check_optimizer(critic.optimizer, "algorithm.critic.optimizer", ranks, sharded)
     values = TokenValues(model, None if sharded else state.loaded.autocast)
     if sharded:
@@ -159,8 +164,11 @@ def prepare_critic(
     optimizers = Optimizers(model, critic.optimizer)
     if folder:
         load_optimizer(folder, optimizers, CRITIC_OPTIMIZER)
-    offloads: tuple[Offload, ...] = ()
-    if where.offload:
-        offloads = (Offload(model.parameters), Offload(lambda: optimizers.state().values()))
     moments = Moments(*state.progress.critic_moments)
-    return Critic(model, values, optimizers, critic, moments, offloads)
+    prepared = Critic(model, values, optimizers, critic, moments)
+    whole = offloads("critic", config.training, ranks)
+    if whole:
+        prepared.offloaded_weights = (Offload(model.parameters),)
+    if whole or offloads("optimizer", config.training, ranks):
+        prepared.offloaded_state = (Offload(lambda: optimizers.state().values()),)
+    return prepared

@@ -9,8 +9,11 @@ from services.contracts.config.base import Section
 
 
 def _known(place: str) -> str:
-    if not re.fullmatch(r"same|cpu|cuda:\d{1,4}", place):
-        raise ValueError(f"{place!r} is no device: choose same, cpu, or cuda:0 and so on")
+    if not re.fullmatch(r"same|cuda:\d{1,4}", place):
+        raise ValueError(
+            f"{place!r} is no device: choose same, or cuda:0 and so on; training.offload keeps a "
+            "model in host memory while it is idle"
+        )
     return place
 
 
@@ -20,12 +23,11 @@ Device = Annotated[str, AfterValidator(_known)]
 class Placement(Section):
     """Devices of the models besides the policy. `same`: the policy's device. `cuda:N`: that device,
     which also computes them; of several ranks on a host the first uses that one, the second the
-    next. `cpu`: in host memory, and on the policy's device only while they compute."""
+    next."""
 
     reference: Device = "same"
-    """The KL's reference. `cpu` copies its weights to the device once a step."""
+    """The KL's reference."""
     lagged: Device = "same"
-    """The copy of proximal `lagged`. `cpu` copies its weights to the device once a step."""
+    """The copy of proximal `lagged`."""
     critic: Device = "same"
-    """The critic and its optimizer's state. `cpu` copies its weights to the device twice a step
-    and back once, the state once each way."""
+    """The critic and its optimizer's state."""

@@ -106,6 +106,11 @@ class RLConfig(Section):
             f"placement.reference {self.placement.reference}: with model.lora the reference is the "
             "policy without its adapters, on the policy's device: leave it out",
         )
+        refuse_if(
+            "reference" in self.training.offload,
+            "training.offload reference: with model.lora the reference is the policy without its "
+            "adapters, and takes no memory: leave it out",
+        )
         return self
 
     @model_validator(mode="after")
@@ -198,6 +203,17 @@ class RLConfig(Section):
                 f"placement.{name} {device} places a model that this run does not load: leave it "
                 f"out, or set {key}",
             )
+            offloaded = name in self.training.offload
+            refuse_if(
+                offloaded and not loaded,
+                f"training.offload {name} is a model that this run does not load: leave it out, or "
+                f"set {key}",
+            )
+            refuse_if(
+                offloaded and device != "same",
+                f"training.offload {name} makes room on the policy's device, and placement.{name} "
+                f"is {device}: leave one out",
+            )
         return self
 
     @model_validator(mode="after")
@@ -209,6 +225,11 @@ class RLConfig(Section):
         key = next((key for key, one in optimizers.items() if one.in_backward), None)
         if key is None:
             return self
+        refuse_if(
+            "optimizer" in self.training.offload,
+            f"{key}.in_backward updates in the backward pass, for which the optimizer's state has "
+            "to be on the device: leave it out, or optimizer out of training.offload",
+        )
         longest, room = self.rollout.vllm.max_model_len, self.training.tokens_per_microbatch
         refuse_if(
             longest is None,

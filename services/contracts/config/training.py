@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from services.contracts.config.base import Section
 
 Parallel = Literal["auto", "ddp", "fsdp"]
+Offloaded = Literal["optimizer", "reference", "lagged", "critic"]
 
 
 class Schedule(Section):
@@ -38,6 +39,11 @@ class Training(Section):
     """How several ranks share the training. `ddp`: each holds all weights, gradients and optimizer
     state. `fsdp`: each holds a slice of them, and gathers a block when it computes it. `auto`: ddp
     where all of it fits into half of a GPU, and on a CPU; else fsdp."""
+    offload: list[Offloaded] = []
+    """What is in host memory, and on the GPU only while it is used. `optimizer`: the state of all
+    optimizers, copied there and back for each update. `reference`, `lagged` (the copy of proximal
+    lagged): their weights, copied there once a step. `critic`: its weights, copied there twice a
+    step and back once, and its optimizer's state, once each way."""
     compile: bool = False
     """torch.compile the blocks of all models, except attention. Needs a C compiler, and a minute
     or two at each start."""

@@ -148,6 +148,8 @@ def trained(
     if algorithm:
         state.copies = Copies(*(copy_of(ranks, rate, offloaded) for rate in (0.5, 1.0)))
         state.critic = critic(ranks, offloaded)
+    if offloaded:
+        state.offloads = (Offload(lambda: state.optimizers.state().values()),)
     for _ in range(STEPS):
         parts = [share_of(ranks)]
         metrics = train_batch(
@@ -200,10 +202,11 @@ def critic(ranks: Ranks, offloaded: bool) -> Critic:
     values = TokenValues(model)
     passes(values, ranks)
     optimizers = Optimizers(model, AdamW(lr=1e-2))
-    offloads: tuple[Offload, ...] = ()
+    made = Critic(model, values, optimizers, CriticConfig(), Moments())
     if offloaded:
-        offloads = (Offload(model.parameters), Offload(lambda: optimizers.state().values()))
-    return Critic(model, values, optimizers, CriticConfig(), Moments(), offloads)
+        made.offloaded_weights = (Offload(model.parameters),)
+        made.offloaded_state = (Offload(lambda: optimizers.state().values()),)
+    return made
 
 
 def with_everything(ranks: Ranks) -> Found:

@@ -251,9 +251,9 @@ def test_an_unknown_key_or_type_is_refused_with_the_nearest_known_one(
             "reference.type ema needs a second copy of the whole model",
         ),
         (
-            {"model": LORA, "placement": {"reference": "cpu"}},
+            {"model": LORA, "placement": {"reference": "cuda:1"}},
             "",
-            "placement.reference cpu: with model.lora the reference is the policy without",
+            "placement.reference cuda:1: with model.lora the reference is the policy without",
         ),
         ({"model": {"path": "m", "lora": {"rank": 513}}}, "model.lora.rank", "(got 513)"),
         ({"model": {"path": "m", "lora": {"rank": 0}}}, "model.lora.rank", "(got 0)"),
@@ -283,7 +283,7 @@ def test_an_unknown_key_or_type_is_refused_with_the_nearest_known_one(
         (
             {"placement": {"reference": "gpu1"}},
             "placement.reference",
-            "'gpu1' is no device: choose same, cpu, or cuda:0 and so on",
+            "'gpu1' is no device: choose same, or cuda:0 and so on; training.offload keeps",
         ),
         (
             {"rollout": {"vllm": {"dtype": "float16"}}},

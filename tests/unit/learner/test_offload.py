@@ -7,19 +7,20 @@ import torch
 
 from learner.distributed import Ranks
 from learner.model.logprobs import TokenLogprobs
-from learner.model.offload import Offload, Place, UnusableDevice, place, present
+from learner.model.offload import Offload, UnusableDevice, offloads, place, present
 from learner.model.references import Copies, Following, PolicyCopy
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
 from learner.persist.checkpoint import capture
-from learner.state import Progress
+from learner.state import Progress, TrainingState
 from learner.step import train_batch
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW
+from services.contracts.config.training import Training
 from tests.unit.learner.policies import random_samples, state_of, tensor, tiny_critic, tiny_model
 from tests.unit.learner.unigrams import ALONE
 
@@ -31,15 +32,17 @@ def rank(number: int, here: int) -> Ranks:
 
 
 def test_the_same_device_is_the_ranks_own() -> None:
-    assert place(KEY, "same", rank(1, 2)) == Place(torch.device("cuda", 1))
+    assert place(KEY, "same", rank(1, 2)) == torch.device("cuda", 1)
 
 
-def test_what_is_offloaded_computes_on_the_ranks_device() -> None:
-    assert place(KEY, "cpu", rank(1, 2)) == Place(torch.device("cuda", 1), offload=True)
+def test_only_what_is_named_is_offloaded() -> None:
+    training = Training(offload=["critic"])
+    assert offloads("critic", training, rank(1, 2))
+    assert not offloads("optimizer", training, rank(1, 2))
 
 
 def test_on_a_cpu_there_is_nothing_to_offload_to() -> None:
-    assert place(KEY, "cpu", ALONE) == Place(torch.device("cpu"))
+    assert not offloads("critic", Training(offload=["critic"]), ALONE)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,7 @@ def test_of_several_ranks_each_has_a_device_of_its_own(
     placement: str, number: int, here: int, device: int
 ) -> None:
     found = place(KEY, placement, rank(number, here), devices=4)
-    assert found == Place(torch.device("cuda", device))
+    assert found == torch.device("cuda", device)
 
 
 @pytest.mark.parametrize(
@@ -71,25 +74,54 @@ def test_a_device_that_is_not_there_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("placement", "path", "said"),
+    ("changes", "path", "said"),
     [
-        ({"reference": "gpu"}, "placement.reference", "'gpu' is no device"),
         (
-            {"reference": "cpu"},
-            "",
-            "placement.reference cpu places a model that this run does not load: leave it out, or "
-            "set algorithm.kl",
+            {"placement": {"reference": "cpu"}},
+            "placement.reference",
+            "'cpu' is no device: choose same, or cuda:0 and so on; training.offload keeps a model",
         ),
-        ({"critic": "cuda:1"}, "", "or set algorithm.critic"),
-        ({"lagged": "cpu"}, "", "or set algorithm.proximal lagged"),
+        (
+            {"placement": {"reference": "cuda:1"}},
+            "",
+            "placement.reference cuda:1 places a model that this run does not load: leave it out, "
+            "or set algorithm.kl",
+        ),
+        ({"placement": {"critic": "cuda:1"}}, "", "or set algorithm.critic"),
+        ({"placement": {"lagged": "cuda:1"}}, "", "or set algorithm.proximal lagged"),
+        (
+            {"training": {"offload": ["lagged"]}},
+            "",
+            "training.offload lagged is a model that this run does not load: leave it out, or set "
+            "algorithm.proximal lagged",
+        ),
+        (
+            {
+                "algorithm": {"kl": {"type": "k3"}},
+                "training": {"offload": ["reference"]},
+                "placement": {"reference": "cuda:1"},
+            },
+            "",
+            "on the policy's device, and placement.reference is cuda:1: leave one out",
+        ),
+        (
+            {
+                "optimizer": {"type": "adamw", "in_backward": True, "max_grad_norm": None},
+                "training": {"offload": ["optimizer"]},
+            },
+            "",
+            "optimizer.in_backward updates in the backward pass, for which the optimizer's state",
+        ),
     ],
 )
-def test_a_placement_of_nothing_is_refused(placement: dict[str, str], path: str, said: str) -> None:
+def test_what_cannot_be_placed_or_offloaded_is_refused(
+    changes: dict[str, Any], path: str, said: str
+) -> None:
     raw = {
         "model": {"path": "org/model"},
         "data": {"dataset": "d"},
         "rewards": [{"verifier": "math"}],
-        "placement": placement,
+        **changes,
     }
     with pytest.raises(ConfigError) as refused:
         parse_config(raw)
@@ -135,12 +167,17 @@ class Everything:
         self.optimizers = Optimizers(self.loaded.model, AdamW(lr=1e-2))
         self.copies = Copies(copied(Following(rate=0.5), offload), copied(Following(2), offload))
         optimizers = Optimizers(valued, AdamW(lr=1e-2))
-        self.critic = Critic(
-            *(valued, TokenValues(valued), optimizers, CriticConfig(), Moments()),
-            (Offload(valued.parameters), Offload(lambda: optimizers.state().values()))
-            if offload
-            else (),
-        )
+        self.critic = Critic(valued, TokenValues(valued), optimizers, CriticConfig(), Moments())
+        self.offloads: tuple[Offload, ...] = ()
+        if offload:
+            self.critic.offloaded_weights = (Offload(valued.parameters),)
+            self.critic.offloaded_state = (Offload(lambda: optimizers.state().values()),)
+            self.offloads = (Offload(lambda: self.optimizers.state().values()),)
+
+    def state(self, progress: Progress | None = None) -> TrainingState:
+        found = state_of(self.loaded, self.optimizers, self.copies, self.critic, progress)
+        found.offloads = self.offloads
+        return found
 
     def train(self, steps: int) -> list[dict[str, float]]:
         algorithm = Algorithm.model_validate(
@@ -155,7 +192,7 @@ class Everything:
         found = []
         for step in range(1, steps + 1):
             metrics = train_batch(
-                state_of(self.loaded, self.optimizers, self.copies, self.critic),
+                self.state(),
                 [random_samples(groups=3, per_group=3, seed=step)],
                 Objective(algorithm, 0.8, 12),
                 60,
@@ -168,11 +205,12 @@ class Everything:
 
     def captured(self) -> dict[str, dict[str, torch.Tensor]]:
         state = Progress("r", 3, 3, [("a", 0)], "base")
-        made = capture(state_of(self.loaded, self.optimizers, self.copies, self.critic, state))
+        made = capture(self.state(state))
         assert made.critic is not None
         return {
             **made.copies,
             "policy": made.weights,
+            "optimizer": made.optimizer,
             "critic": made.critic.weights,
             "critic's optimizer": made.critic.optimizer,
         }
