@@ -29,7 +29,7 @@ from learner.model.mfu import sequence_cost
 from learner.model.microbatches import backward_rows, forward_rows, unwrapped
 from learner.model.moe_balance import RouterTally, balance
 from learner.model.moe_routing import policy_routing
-from learner.model.parallel import agreed_parallel, bytes_unsharded, replicate, shard
+from learner.model.parallel import agreed_parallel, replicate, shard
 from learner.optim.optimizers import Optimizers, check_optimizer
 from learner.optim.schedules import lr_share
 from learner.persist.checkpoint import capture
@@ -44,6 +44,7 @@ from services.contracts.config.model import ScratchModel
 from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import RunRecord
 from services.datasets import DatasetReader
+from services.estimate.training import bytes_unsharded
 from services.runtime.logs import get_logger
 from services.volume import Volume
 

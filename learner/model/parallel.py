@@ -19,39 +19,18 @@ from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
 from learner.model.folders import UnusableModel
-from services.contracts.config.optimizer import AdamW8bit, MuonAdamW
-from services.contracts.config.optimizer import Optimizer as OptimizerConfig
 from services.contracts.config.training import Parallel
-
-FLOAT32 = 4
-SHARE = 0.5
-"""Of a GPU, for what DDP holds between two passes; the rest is for activations, and for vLLM."""
+from services.estimate.training import parallel_on
 
 
 def agreed_parallel(parallel: Parallel, needed: float, ranks: Ranks) -> Literal["ddp", "fsdp"]:
     """What `training.parallel` means here, the same on every rank. `needed`: bytes that each rank
     would hold between two passes without sharding."""
-    if ranks.size == 1:
-        return "ddp"
-    if parallel != "auto":
-        return parallel
-    if ranks.device.type != "cuda":
-        return "ddp"
+    if ranks.size == 1 or parallel != "auto" or ranks.device.type != "cuda":
+        return parallel_on(parallel, needed, None, ranks.size)
     there = torch.cuda.get_device_properties(ranks.device).total_memory
     (share,) = ranks.max([needed / there])
-    return "ddp" if share <= SHARE else "fsdp"
-
-
-def bytes_unsharded(
-    trained: int, frozen: int, optimizer: OptimizerConfig, offloaded: bool = False
-) -> int:
-    """Bytes of a model with so many weights that are trained, and so many that are not, on one
-    rank of DDP: weights, gradients, DDP's buckets, and the optimizer's state unless it is
-    `offloaded`."""
-    # Muon has one moment for nearly all of them.
-    state = {AdamW8bit: 2, MuonAdamW: FLOAT32}.get(type(optimizer), 2 * FLOAT32)
-    state = 0 if offloaded else state
-    return trained * (3 * FLOAT32 + state) + frozen * FLOAT32
+    return parallel_on(parallel, share, 1.0, ranks.size)
 
 
 def replicate(passes: nn.Module, ranks: Ranks) -> nn.Module:

@@ -12,7 +12,7 @@ from learner.model.logprobs import TokenLogprobs
 from learner.model.lora import load_policy
 from learner.model.moe_routing import policy_routing
 from learner.model.offload import Offload, offloads, place
-from learner.model.parallel import agreed_parallel, bytes_unsharded, is_sharded, shard
+from learner.model.parallel import agreed_parallel, is_sharded, shard
 from learner.model.references import load_copies
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
@@ -32,6 +32,7 @@ from services.contracts.config.copies import LaggedProximal
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.terms import NoKL
 from services.contracts.records import RunRecord
+from services.estimate.training import bytes_unsharded
 from services.runtime.logs import get_logger
 from services.volume import Volume
 

@@ -1,0 +1,124 @@
+"""The sizes of a model, by its config.json and, where there are any, the headers of its weights."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from services.contracts.config.model import ScratchModel
+from services.contracts.experts import expert_count
+
+BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+SPECIAL_TOKENS = 4
+"""Of the tokenizer of a model from scratch: padding, begin, end, unknown."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Numbers of weights, and widths."""
+
+    parameters: int
+    """All of them; a tied output head counts once."""
+    embedding: int
+    head: int
+    """Weights of an output head of its own; 0 where the embedding is the head."""
+    block: int
+    """Of the largest block."""
+    layers: int
+    hidden: int
+    query: int
+    """Query heads times the size of a head."""
+    key_value: int
+    """Key heads times the size of a head."""
+    intermediate: int
+    """Width of the feed-forward layer, or of all experts that a token uses."""
+    vocabulary: int
+    experts_used: int = 0
+    """Experts of a token; 0: a dense model."""
+    idle: int = 0
+    """Weights that a token is not multiplied with: experts that it does not use."""
+    query_norm: bool = False
+    """Whether queries and keys have norms of their own."""
+    positions: int | None = None
+    """The longest sequence; None: the config does not say."""
+
+    @property
+    def matrices(self) -> int:
+        """Weights that a token is multiplied with, the output head included."""
+        return self.parameters - self.idle - (self.embedding if self.head else 0)
+
+
+def shape_of(
+    config: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]] | None = None
+) -> ModelShape | None:
+    """Of the model that a config.json describes. `tensors`: shapes of its weights by name; without
+    any the numbers are those of a Llama of these widths. None where the config lacks a width."""
+    inner = config.get("text_config")
+    text = {**config, **inner} if isinstance(inner, Mapping) else config
+    found = {name: text.get(name) for name in ("hidden_size", "num_hidden_layers", "vocab_size")}
+    hidden, layers, vocabulary = (v if isinstance(v, int) else 0 for v in found.values())
+    heads = text.get("num_attention_heads")
+    if not (hidden and layers and vocabulary and isinstance(heads, int) and heads):
+        return None
+    size = text.get("head_dim") or hidden // heads
+    query, key_value = heads * size, (text.get("num_key_value_heads") or heads) * size
+    experts = expert_count(text)
+    used = int(text.get("num_experts_per_tok") or 1) if experts else 0
+    width = text.get("moe_intermediate_size") if experts else None
+    inside = int(width or text.get("intermediate_size") or 4 * hidden)
+    embedding = vocabulary * hidden
+    head = 0 if text.get("tie_word_embeddings", False) else embedding
+    attention = hidden * (2 * query + 2 * key_value)
+    one_expert = 3 * hidden * inside
+    block = attention + max(experts, 1) * one_expert + experts * hidden + 2 * hidden
+    parameters = layers * block + embedding + head + hidden
+    norms = str(text.get("model_type", "")).startswith(("qwen3", "gemma3", "olmo2"))
+    if tensors:
+        head = next((prod(s) for n, s in tensors.items() if n.endswith("lm_head.weight")), 0)
+        if text.get("tie_word_embeddings"):
+            head = 0
+        parameters = sum(prod(shape) for shape in tensors.values())
+        blocks: dict[str, int] = {}
+        for name, shape in tensors.items():
+            if place := BLOCK.search(name):
+                blocks[place[1]] = blocks.get(place[1], 0) + prod(shape)
+        block = max(blocks.values(), default=block)
+        norms = any(".q_norm." in name for name in tensors)
+    positions = text.get("max_position_embeddings")
+    return ModelShape(
+        parameters=parameters,
+        embedding=embedding,
+        head=head,
+        block=block,
+        layers=layers,
+        hidden=hidden,
+        query=query,
+        key_value=key_value,
+        intermediate=inside * max(used, 1),
+        vocabulary=vocabulary,
+        experts_used=used,
+        idle=layers * (experts - used) * one_expert if experts else 0,
+        query_norm=norms,
+        positions=positions if isinstance(positions, int) else None,
+    )
+
+
+def scratch_shape(config: ScratchModel) -> ModelShape:
+    """Of a model that a run makes."""
+    found = shape_of(
+        {
+            "hidden_size": config.hidden_size,
+            "num_hidden_layers": config.layers,
+            "num_attention_heads": config.heads,
+            "intermediate_size": config.intermediate_size,
+            "moe_intermediate_size": config.intermediate_size,
+            "num_experts": config.experts,
+            "num_experts_per_tok": config.experts_per_token,
+            "vocab_size": len(config.tokenizer.alphabet) + SPECIAL_TOKENS,
+            "max_position_embeddings": config.max_length,
+            "tie_word_embeddings": False,
+        }
+    )
+    assert found is not None
+    return found

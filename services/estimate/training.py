@@ -1,0 +1,170 @@
+"""Memory of one rank of the learner, in bytes, and FLOPs of a pass.
+
+Widths of what autograd keeps were counted on transformers' Llama and Qwen3 blocks with packed
+attention (tests/unit/estimate/test_training.py counts them again); what FSDP holds follows
+`torch.distributed.fsdp.fully_shard`, and `python -m bench.scale` compares the sum with a tracker.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from services.contracts.config.optimizer import AdamW8bit, MuonAdamW, Optimizer
+from services.estimate.shape import ModelShape
+
+FLOAT32, BFLOAT16 = 4, 2
+SHARE = 0.5
+"""Of a GPU, for what DDP holds between two passes; the rest is for activations, and for vLLM."""
+CHUNK = 2048 * 8192 * FLOAT32
+"""A chunk of logits on a GPU (`learner.model.output_head`); three are there at a time."""
+RUNTIME = 2 << 30
+"""CUDA's and NCCL's own, and what the allocator cannot use."""
+
+Parallel = Literal["ddp", "fsdp"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How one rank trains."""
+
+    ranks: int
+    parallel: Parallel
+    half: bool
+    """Whether passes are in bfloat16; weights are float32 all the same."""
+    tokens: int
+    """Of one forward and backward pass."""
+    checkpointing: bool = False
+    """Activations are computed again in the backward pass."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one rank."""
+
+    weights: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    copies: int = 0
+    """Reference, lagged policy, and critic with its gradients and optimizer."""
+    buffers: int = 0
+    """DDP's buckets, and weights in the type of the pass; what FSDP gathers and reduces."""
+    activations: int = 0
+    logits: int = 0
+    """Of the output head: chunks of logits, its hidden states, and its gradient."""
+    runtime: int = 0
+
+    @property
+    def total(self) -> int:
+        """All together, which is the peak: the last micro-batch of a step has them all."""
+        return sum(vars(self).values())
+
+
+def state_bytes(optimizer: Optimizer, shape: ModelShape, trained: int) -> int:
+    """Of the optimizer's state of so many trained weights."""
+    if isinstance(optimizer, AdamW8bit):
+        return 2 * trained
+    if isinstance(optimizer, MuonAdamW):
+        # One moment for matrices in blocks, two for the rest.
+        rest = min(shape.embedding + shape.head, trained)
+        return FLOAT32 * (trained + rest)
+    return 2 * FLOAT32 * trained
+
+
+def resident(
+    shape: ModelShape, optimizer: Optimizer | None, trained: int, how: Pass, frozen: int = FLOAT32
+) -> Memory:
+    """What a model holds between two passes: with `trained` weights that train, by `optimizer`, and
+    the others in `frozen` bytes each."""
+    slices = how.ranks if how.parallel == "fsdp" else 1
+    still = (shape.parameters - trained if optimizer else shape.parameters) * frozen
+    if optimizer is None:
+        return Memory(weights=-(-still // slices))
+    state = state_bytes(optimizer, shape, trained)
+    every = Memory(weights=FLOAT32 * trained + still, gradients=FLOAT32 * trained, optimizer=state)
+    return Memory(**{name: -(-value // slices) for name, value in vars(every).items()})
+
+
+def in_a_pass(shape: ModelShape, trained: int, how: Pass) -> Memory:
+    """What forward and backward pass of a model hold in addition, at their peak."""
+    kept = activations(shape, how)
+    head = logits(shape, how, trained == shape.parameters)
+    return Memory(activations=kept, logits=head, buffers=_buffers(shape, trained, how, kept + head))
+
+
+def activations(shape: ModelShape, how: Pass) -> int:
+    """Of all layers, kept for the backward pass; with checkpointing the input of each, and all of
+    one."""
+    # Under autocast (DDP) the residual stream is float32, and each product casts it again.
+    wide = {("ddp", True): 26, ("ddp", False): 24}.get((how.parallel, how.half), 16)
+    if how.parallel == "fsdp" and not how.half:
+        wide = 24
+    number = BFLOAT16 if how.half else FLOAT32
+    attended = shape.query + shape.key_value
+    token = wide * shape.hidden + 4 * number * shape.intermediate + 2 * number * attended
+    # A router's copies of a token for each of its experts.
+    token += shape.experts_used * 3 * number * shape.hidden
+    if shape.query_norm:
+        token += (6 if how.half else 8) * attended
+    if not how.checkpointing:
+        return how.tokens * token * shape.layers
+    residual = FLOAT32 if how.parallel == "ddp" else number
+    return how.tokens * (residual * shape.hidden * shape.layers + token)
+
+
+def logits(shape: ModelShape, how: Pass, trains_head: bool) -> int:
+    """Of the output head at its peak, which is in its backward pass."""
+    number = BFLOAT16 if how.half else FLOAT32
+    gradient = shape.vocabulary * shape.hidden * FLOAT32 if trains_head else 0
+    hidden = how.tokens * shape.hidden * (2 * FLOAT32 + number)
+    return 3 * CHUNK + hidden + gradient
+
+
+def _buffers(shape: ModelShape, trained: int, how: Pass, others: int) -> int:
+    """`others`: what the pass holds besides, before the backward pass of the last block."""
+    number = BFLOAT16 if how.half else FLOAT32
+    if how.parallel == "ddp":
+        buckets = FLOAT32 * trained if how.ranks > 1 else 0
+        in_blocks = shape.parameters - shape.embedding - shape.head
+        casts = BFLOAT16 * in_blocks if how.half and trained == shape.parameters else 0
+        return buckets + casts
+    # Embedding, head and last norm are gathered together; blocks one by one, one ahead, each from a
+    # buffer of its size. A block's gradients wait for the reduction of those of the block before.
+    root = number * (shape.embedding + shape.head)
+    block = number * shape.block
+    of_head = number * (shape.head or shape.embedding)
+    reduced = (number + FLOAT32) * shape.block
+    in_blocks = root + of_head + 3 * block + reduced
+    # At the end: the root's gradients, and the buffer that they are reduced in. No activations.
+    at_end = root + root + FLOAT32 * (shape.embedding + shape.head)
+    return max(in_blocks, at_end - others)
+
+
+def bytes_unsharded(
+    trained: int, frozen: int, optimizer: Optimizer, offloaded: bool = False
+) -> int:
+    """Bytes that a rank of DDP holds between two passes of a model with so many weights that are
+    trained, and so many that are not: weights, gradients, buckets, and the optimizer's state unless
+    it is `offloaded`."""
+    # Muon has one moment for nearly all of them.
+    state = {AdamW8bit: 2, MuonAdamW: FLOAT32}.get(type(optimizer), 2 * FLOAT32)
+    state = 0 if offloaded else state
+    return trained * (3 * FLOAT32 + state) + frozen * FLOAT32
+
+
+def parallel_on(parallel: str, needed: float, memory: float | None, ranks: int) -> Parallel:
+    """What `training.parallel` means. `needed`: bytes that a rank would hold between two passes
+    without sharding; `memory`: of its GPU, None on a CPU."""
+    if ranks == 1 or parallel == "ddp":
+        return "ddp"
+    if parallel == "fsdp":
+        return "fsdp"
+    return "ddp" if memory is None or needed <= SHARE * memory else "fsdp"
+
+
+def added(one: Memory, other: Memory) -> Memory:
+    """Both at a time."""
+    return Memory(**{name: value + getattr(other, name) for name, value in vars(one).items()})
+
+
+def pass_flops(shape: ModelShape, tokens: int, length: int) -> int:
+    """FLOPs of a forward pass over `tokens` in sequences of `length`."""
+    return tokens * (2 * shape.matrices + 2 * shape.layers * shape.query * length)
