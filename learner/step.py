@@ -152,6 +152,8 @@ def accumulate_gradients(
         if indices:
             chosen = [samples[i] for i in indices]
             loss = _loss(logprobs, entropy, chosen, weights[indices], objective, tally, unchanged)
+            if tally:
+                tally.count(row)
             if balanced:
                 loss = loss + balanced.loss()
                 if tally and tally.routers:

@@ -28,6 +28,11 @@ class SequenceCost:
         """FLOPs of a prompt of so many tokens, alone."""
         return 2 * self.weights * tokens + self._attention(tokens)
 
+    def between(self, start: int, end: int, predicted: int = 0) -> int:
+        """FLOPs of the tokens from `start` to `end` of a sequence, before `predicted` of which, or
+        of later ones, the output head reads."""
+        return self.prompt(end) - self.prompt(start) + 2 * self.head * predicted
+
     def completion(self, prompt: int, tokens: int) -> int:
         """FLOPs of a completion of `tokens` after a prompt of `prompt` tokens, the prompt's own
         not included."""

@@ -13,15 +13,21 @@ def micro_batches_needed(lengths: Sequence[int], budget: int) -> int:
     return len(_cut(_by_length(lengths), lengths, budget))
 
 
-def micro_batches(lengths: Sequence[int], budget: int, count: int | None = None) -> list[list[int]]:
-    """Indices of `lengths`, cut into micro-batches of at most `budget` tokens each.
+def micro_batches(
+    lengths: Sequence[int],
+    budget: int,
+    count: int | None = None,
+    costs: Sequence[int] | None = None,
+) -> list[list[int]]:
+    """Indices of `lengths`, cut into micro-batches of at most `budget` tokens each. A length is
+    that of a sequence, or what several compute that share a prefix.
 
-    Sequences of similar length go together, because attention over a micro-batch costs
-    (sequences × longest²). A sequence longer than `budget` gets a micro-batch of its own.
+    Those of similar length go together, because short sequences beside long ones are padded, or
+    take further calls of kernels. What is longer than `budget` gets a micro-batch of its own.
 
-    With `count`, exactly that many lists come back, as even in tokens as the order allows and
-    empty ones at the end if there are fewer sequences: ranks must take the same number of
-    backward passes, or their all-reduces would wait for each other for ever.
+    With `count`, exactly that many lists come back, as even in `costs` (default: tokens) as the
+    order allows and empty ones at the end if there are fewer sequences: ranks must take the same
+    number of backward passes, or their all-reduces would wait for each other for ever.
 
     Raises ValueError where `count` is too small for the budget.
     """
@@ -35,15 +41,16 @@ def micro_batches(lengths: Sequence[int], budget: int, count: int | None = None)
         )
     if not order:
         return [[] for _ in range(count)]
-    # The smallest limit that still fits into `count` cuts makes them even.
-    low, high = max(max(lengths), -(-sum(lengths) // count)), max(budget, max(lengths))
+    costs = lengths if costs is None else costs
+    # The smallest limit of cost that still fits into `count` cuts makes them even.
+    low, high = max(max(costs), -(-sum(costs) // count)), sum(costs)
     while low < high:
         middle = (low + high) // 2
-        if len(_cut(order, lengths, middle)) <= count:
+        if len(_cut(order, lengths, budget, costs, middle)) <= count:
             high = middle
         else:
             low = middle + 1
-    cuts = _cut(order, lengths, low)
+    cuts = _cut(order, lengths, budget, costs, low)
     return cuts + [[] for _ in range(count - len(cuts))]
 
 
@@ -51,13 +58,21 @@ def _by_length(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
 
 
-def _cut(order: Sequence[int], lengths: Sequence[int], limit: int) -> list[list[int]]:
+def _cut(
+    order: Sequence[int],
+    lengths: Sequence[int],
+    budget: int,
+    costs: Sequence[int] | None = None,
+    most: int = 0,
+) -> list[list[int]]:
+    """Behind each other, at most `budget` tokens each, and with `costs` at most `most` of these."""
     cuts: list[list[int]] = []
-    room = -1
+    tokens = cost = 0
     for index in order:
-        if lengths[index] > room:
+        tokens += lengths[index]
+        cost += costs[index] if costs else 0
+        if not cuts or tokens > budget or cost > most:
             cuts.append([])
-            room = limit
+            tokens, cost = lengths[index], costs[index] if costs else 0
         cuts[-1].append(index)
-        room -= lengths[index]
     return cuts

@@ -21,6 +21,7 @@ from learner.distributed import Ranks
 from learner.model.loading import endless
 from learner.model.lora import base_on_host
 from learner.model.mfu import sequence_cost, work
+from learner.model.microbatches import sharing_in_words, sharing_of
 from learner.model.parallel import is_sharded
 from learner.persist.checkpoint import Captured, capture
 from learner.persist.checkpoint_writer import CheckpointWriter
@@ -108,7 +109,8 @@ class Coordinator:
             config.training.checkpoint_every, max_steps, config.rollout.stream_bytes
         )
         ancestry = Ancestry(tuple(state.progress.lineages))
-        self._planner = Planner(config, store, ancestry, sequence_cost(state.loaded.model))
+        cost, shares = sequence_cost(state.loaded.model), sharing_of(state.policy) is not None
+        self._planner = Planner(config, store, ancestry, cost, shares)
         self._evaluations = Evaluations(config.evaluation, max_steps, store, self._file)
         critic = state.critic.model if state.critic else None
         self._work = work(state.loaded.model, config.algorithm, ranks, critic)
@@ -117,6 +119,8 @@ class Coordinator:
         self._time = StepTime()
         self._plan = Plan([], [], [], [])
         self._waits: dict[str, float] = {}
+        self._shares: bool | None = None
+        """Whether the samples of the last batch shared prefixes."""
         self._filtered = (0, 0.0)
         """Groups without reward variance until the last step, and the sum of their mean rewards."""
         self._all_zero = False
@@ -181,6 +185,7 @@ class Coordinator:
         # First what is fenced: a learner that was replaced while it slept writes no row.
         self._store.step_done(step, row)
         self._file.add(row)
+        self._say_sharing(metrics.get("train/shared_tokens", 0.0))
         if row["reward/all_zero"] and not self._all_zero:
             # Nothing can be learned from it, and a broken verifier looks just like this.
             self._store.warn(f"every reward of step {step} {ALL_ZERO}")
@@ -363,13 +368,19 @@ class Coordinator:
             **self._selection(sums),
             **staleness_metrics(self._planner.staleness),
             **time_metrics(spent, samples, tokens, int(sums["prompt_tokens"])),
-            **self._utilisation(sums, metrics["train/updates"]),
+            **self._utilisation(sums, metrics),
             "time/workers_waiting_for_admission": wait,
             "workers": len(workers),
             "memory/peak_bytes": peak_memory(),
             "wire/bytes_per_token": sum(self._plan.bytes) / max(tokens, 1),
             "bottleneck": bottleneck(spent.total, spent.waiting, wait),
         }
+
+    def _say_sharing(self, share: float) -> None:
+        """Where samples begin to share prefixes, or end it."""
+        if self._shares != (share > 0):
+            self._shares = share > 0
+            self._store.computes("shared_prompts", sharing_in_words(self._state.policy, share))
 
     def _selection(self, sums: dict[str, float]) -> dict[str, float]:
         algorithm = self._config.algorithm
@@ -379,9 +390,11 @@ class Coordinator:
         self._filtered = self._store.call(self._store.trajectories.filtered)
         return selection_metrics(sums, self._filtered[0] - groups, self._filtered[1] - reward)
 
-    def _utilisation(self, sums: dict[str, float], updates: float) -> dict[str, float]:
+    def _utilisation(self, sums: dict[str, float], metrics: dict[str, float]) -> dict[str, float]:
         if self._work is None:
             return {}
-        passes = updates / self._config.algorithm.minibatches
-        tokens, squares = sums["row_tokens"], sums["row_tokens_squared"]
+        passes = metrics["train/updates"] / self._config.algorithm.minibatches
+        # What several samples share counts once.
+        computed = 1 - metrics.get("train/shared_tokens", 0.0)
+        tokens, squares = sums["row_tokens"] * computed, sums["row_tokens_squared"] * computed
         return self._work.metrics(tokens, squares, passes, self._time.training)

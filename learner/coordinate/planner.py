@@ -38,12 +38,18 @@ class Planner:
     """The batches of one run, one after the other."""
 
     def __init__(
-        self, config: RLConfig, store: RunStore, ancestry: Ancestry, cost: SequenceCost
+        self,
+        config: RLConfig,
+        store: RunStore,
+        ancestry: Ancestry,
+        cost: SequenceCost,
+        shared: bool = False,
     ) -> None:
-        """`cost`: of the model's sequences, by which ranks share a batch."""
+        """`cost`: of the model's sequences, by which ranks share a batch; `shared`: a rank computes
+        the prompt of samples of one group once."""
         algorithm, rollout = config.algorithm, config.rollout
         self._minibatches, self._store, self._ancestry = algorithm.minibatches, store, ancestry
-        self._cost = cost
+        self._cost, self._shared = cost, shared
         self._waits_for_stragglers = rollout.stragglers == "wait"
         self._selection = BatchSelection(algorithm.prompts_per_step, rollout.max_staleness)
         self._recorded: dict[int, Plan] = {}
@@ -98,7 +104,7 @@ class Planner:
         positions = [TaskPosition.parse(task).position for task in plan.tasks]
         bounds = [len(positions) * i // self._minibatches for i in range(self._minibatches + 1)]
         return [
-            shares_of(positions[a:b], plan.lengths[a:b], ranks, self._cost)
+            shares_of(positions[a:b], plan.lengths[a:b], ranks, self._cost, self._shared)
             for a, b in pairwise(bounds)
         ]
 
@@ -154,12 +160,16 @@ def plan_of(groups: Sequence[WaitingGroup]) -> Plan:
 
 
 def shares_of(
-    positions: Sequence[int], lengths: Sequence[GroupLengths], ranks: int, cost: SequenceCost
+    positions: Sequence[int],
+    lengths: Sequence[GroupLengths],
+    ranks: int,
+    cost: SequenceCost,
+    shared: bool = False,
 ) -> list[list[Share]]:
     """What each rank trains of the groups of a minibatch, whose tasks have these `positions`."""
     shares: list[list[Share]] = []
     counted: set[int] = set()
-    for hand in deal(lengths, ranks, cost):
+    for hand in deal(lengths, ranks, cost, shared):
         shares.append(
             [
                 Share(positions[g], samples, len(lengths[g].completions), g not in counted)

@@ -3,6 +3,7 @@
 Hidden states are selected *before* the output head (`output_head`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from learner.batch.prefixes import segments, token_places
 from learner.model.logit_scale import UnusableHead, logit_scale
 from learner.model.output_head import head_logprobs
 from learner.model.packed_attention import NAME
@@ -22,7 +24,8 @@ if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transforme
 
 @dataclass(frozen=True)
 class PackedRow:
-    """One micro-batch: concatenated sequences, and which of their tokens to predict."""
+    """One micro-batch: concatenated sequences, and which of their tokens to predict. What several
+    sequences share is in it once."""
 
     tokens: torch.Tensor
     """[T] token ids."""
@@ -30,18 +33,18 @@ class PackedRow:
     """[T] position of each token within its sequence."""
     layout: PackedLayout
     predictors: torch.Tensor
-    """[k] index of the token *before* each one whose log-probability is needed."""
+    """[k] index of the token *before* each one whose log-probability is needed; the last token of a
+    shared prompt is so for the first one of each answer."""
     targets: torch.Tensor
     """[k] token ids to predict."""
+    ends: torch.Tensor
+    """[n] index of the last token of each sequence."""
+    sequence_tokens: int
+    """Of all sequences, what they share counted for each."""
     sampling_mask: torch.Tensor | None = None
     """[k, w] the ids that each was chosen from, and then −1; None: the whole vocabulary."""
     experts: torch.Tensor | None = None
     """[T, layers, experts per token] int16: where routers send each token (`routing`)."""
-
-    @property
-    def ends(self) -> torch.Tensor:
-        """[n] index of the last token of each sequence."""
-        return self.layout.bounds[1:].long() - 1
 
 
 def packed_row(
@@ -50,26 +53,36 @@ def packed_row(
     device: torch.device | str = "cpu",
     sampling_mask: torch.Tensor | None = None,
     experts: list[torch.Tensor] | None = None,
+    shared: Sequence[int] | None = None,
 ) -> PackedRow:
     """Pack `sequences` ([t] ids each). `loss_masks` ([t] bool each) mark the tokens to predict;
     `sampling_mask` is as in PackedRow; `experts` ([t, layers, experts per token] each) says where
-    routers send them.
+    routers send them; `shared`: how many first tokens each shares with the one before it.
 
     Raises ValueError where a mask includes a first token, which nothing precedes.
     """
-    lengths = [len(sequence) for sequence in sequences]
     if any(bool(mask[0]) for mask in loss_masks):
         raise ValueError("the first token of a sequence cannot be predicted")
-    tokens = torch.cat(sequences)
-    chosen = torch.cat(loss_masks).nonzero().squeeze(1)
+    lengths = [len(sequence) for sequence in sequences]
+    shared = [0] * len(sequences) if shared is None else shared
+    forest = segments(lengths, shared)
+    places = token_places(lengths, shared)
+    chosen = [mask.nonzero().squeeze(1) for mask in loss_masks]
+
+    def own(parts: list[torch.Tensor]) -> torch.Tensor:
+        """What each sequence does not share with the one before it, in the row's order."""
+        return torch.cat([part[n:] for part, n in zip(parts, shared, strict=True)]).to(device)
+
     return PackedRow(
-        tokens=tokens.to(device),
-        positions=torch.cat([torch.arange(n) for n in lengths]).to(device),
-        layout=packed_layout(lengths, device),
-        predictors=(chosen - 1).to(device),
-        targets=tokens[chosen].to(device),
+        tokens=own(sequences),
+        positions=own([torch.arange(n) for n in lengths]),
+        layout=packed_layout(forest.lengths, device, forest.parents),
+        predictors=torch.cat([p[c - 1] for p, c in zip(places, chosen, strict=True)]).to(device),
+        targets=torch.cat([s[c] for s, c in zip(sequences, chosen, strict=True)]).to(device),
+        ends=torch.stack([p[-1] for p in places]).to(device),
+        sequence_tokens=sum(lengths),
         sampling_mask=None if sampling_mask is None else sampling_mask.to(device),
-        experts=None if experts is None else torch.cat(experts).to(device),
+        experts=None if experts is None else own(experts),
     )
 
 

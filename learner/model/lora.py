@@ -225,6 +225,11 @@ class BaseLogprobs(nn.Module):
         self.policy = policy
         self.layers = [layer for layer in policy.model.modules() if isinstance(layer, LoraLayer)]
 
+    @property
+    def model(self) -> PreTrainedModel:
+        """The policy's model, adapters included."""
+        return self.policy.model
+
     def forward(
         self, row: PackedRow, temperature: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,8 +3,8 @@
 Counted is what the objective asks for, as in PaLM (Chowdhery et al. 2022, appendix B): forward and
 backward pass take 6 FLOPs per weight and token, and 12·L·H·Q·T per token for attention over a
 sequence of T tokens (L layers, H query heads of Q); a forward pass alone takes a third of both.
-What is computed a second time to save memory does not count, nor what causal attention, a window or
-an output head at some tokens only, or for some ids only, saves.
+What samples share counts once. What is computed a second time to save memory does not count, nor
+what causal attention, a window or an output head at some tokens only, or for some ids only, saves.
 """
 
 import re

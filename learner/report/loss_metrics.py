@@ -3,6 +3,7 @@
 import torch
 
 from learner.distributed import Ranks
+from learner.model.logprobs import PackedRow
 from learner.model.moe_balance import RouterTally
 from learner.model.moe_routing import Routing
 
@@ -23,6 +24,8 @@ SUMS = (
     "mismatch_kl",
     "before_tokens",
     "sampler_kl",
+    "sequence_tokens",
+    "computed_tokens",
 )
 MAXIMA = ("ratio", "logprob_gap", "sampler_gap")
 
@@ -40,6 +43,14 @@ class Tally:
         """Add the sum of each [k] tensor to its total."""
         for name, value in values.items():
             self.sums[SUMS.index(name)] += value.detach().double().sum().cpu()
+
+    def count(self, row: PackedRow) -> None:
+        """Add the tokens of a row's sequences, and those that it computes for them."""
+        for name, tokens in (
+            ("sequence_tokens", row.sequence_tokens),
+            ("computed_tokens", len(row.tokens)),
+        ):
+            self.sums[SUMS.index(name)] += tokens
 
     def peak(self, name: str, value: torch.Tensor) -> None:
         """Raise a maximum to the largest entry of `value`."""
@@ -72,6 +83,8 @@ class Tally:
             "train/ess": total["ratio"] ** 2 / max(tokens * total["ratio_squared"], 1e-12),
             "train/corrected_low": total["masked_low"] / tokens,
             "train/corrected_high": total["masked_high"] / tokens,
+            "train/shared_tokens": 1
+            - total["computed_tokens"] / max(total["sequence_tokens"], 1.0),
             "mismatch/sampler_kl": total["sampler_kl"] / before,
             "mismatch/sampler_logprob_max": top["sampler_gap"],
         }

@@ -85,9 +85,10 @@ def test_both_sides_of_a_step_compute_the_same() -> None:
 
 
 USED = (
-    *("batch", "batch.cost", "batch.packing", "errors", "model", "model.attention_kernels"),
-    *("model.logprobs", "model.mfu", "model.moe_experts", "model.packed_attention"),
-    *("model.row_layout", "model.topk_logprobs"),
+    *("batch", "batch.cost", "batch.packing", "batch.prefixes", "errors", "model"),
+    *("model.attention_kernels", "model.logit_scale", "model.logprobs", "model.mfu"),
+    *("model.moe_experts", "model.output_head", "model.packed_attention", "model.row_layout"),
+    "model.topk_logprobs",
 )
 
 
