@@ -20,9 +20,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from bench.simulated_gpus import LONGEST, MEDIAN, SPREAD
 from learner.batch.packing import micro_batches
 from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.mfu import Work, peak_flops, shape
+from learner.model.mfu import Work, shape
 from learner.model.moe_experts import use_pass_type_experts
 from learner.model.packed_attention import use_packed_attention
+from services.estimate.devices import peak_flops
 
 TEMPERATURE = 0.8
 LEARNING_RATE = 1e-6

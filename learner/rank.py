@@ -18,6 +18,7 @@ import threading
 import time
 from types import FrameType
 
+import torch
 import transformers
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -33,6 +34,7 @@ from learner.store.rendezvous import rendezvous
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.config.trust import parse_trusted
+from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import RunRecord
 from services.contracts.schema import SchemaMismatch
 from services.recovery.compare import lost_commit
@@ -121,14 +123,31 @@ def connect(settings: Settings, stop: threading.Event) -> StoreThread:
 def agree_on_start(ranks: Ranks, thread: StoreThread, settings: Settings) -> int:
     """Rank 0 takes the pool; every rank learns whether it could. Returns an exit code."""
     code = 0
+    gpus = [one for message in ranks.gather(described_device(ranks)) for one in decoded(message)]
+    devices = LearnerDevices(ranks=ranks.size, gpus=gpus)
     if ranks.first:
         try:
             thread.take_pool()
+            thread.call(lambda: thread.store.pools.report_devices(settings.pool, devices))
             log.info("learner ready", pool=settings.pool, ranks=ranks.size)
         except PoolTaken as error:
             sys.stderr.write(f"error: {error}\n")
             code = EXIT_POOL_TAKEN
     return int(ranks.max([code])[0])
+
+
+def described_device(ranks: Ranks) -> bytes:
+    """The GPU of this rank as JSON; nothing on a CPU."""
+    if ranks.device.type != "cuda":
+        return b""
+    found = torch.cuda.get_device_properties(ranks.device)
+    gpu = GPUDevice(uuid=f"GPU-{found.uuid}", name=found.name, memory=found.total_memory)
+    return gpu.model_dump_json().encode()
+
+
+def decoded(message: bytes) -> list[GPUDevice]:
+    """The inverse: of a rank on a CPU none."""
+    return [GPUDevice.model_validate_json(message)] if message else []
 
 
 def serve(

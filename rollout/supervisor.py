@@ -37,7 +37,7 @@ from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
 from services.models import check_folder
 from services.runtime.api_key import key_for, key_for_rewards
-from services.runtime.gpus import gpu_count, installed_device
+from services.runtime.gpus import described_gpus, gpu_count, installed_device
 from services.runtime.host_load import IdleCores, free_memory, memory_of, vllm_cores
 from services.runtime.logs import get_logger
 from services.runtime.process import RESTARTS
@@ -73,6 +73,7 @@ class Supervisor:
             state="idle",
             episodes=own_episodes(),
             gpus=gpu_count(),
+            devices=described_gpus(),
             started=time.time(),
             restarts=int(os.environ.get(RESTARTS, "0")),
         )

@@ -7,7 +7,6 @@ What samples share counts once. What is computed a second time to save memory do
 what causal attention, a window or an output head at some tokens only, or for some ids only, saves.
 """
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,29 +15,11 @@ from transformers import PreTrainedModel
 
 from learner.batch.cost import TOKENS, SequenceCost
 from services.contracts.experts import expert_count
+from services.estimate.devices import peak_flops
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
     from learner.distributed import Ranks
     from services.contracts.config.algorithm import Algorithm
-
-PEAKS = (
-    (r"B200", 2250e12),
-    (r"H200 NVL", 835e12),
-    (r"H200", 989e12),
-    (r"H100 NVL", 835e12),
-    (r"H100 PCIe", 756e12),
-    (r"H100", 989e12),
-    (r"A100", 312e12),
-    (r"A40", 149.7e12),
-    (r"A10", 125e12),
-    (r"L40S", 362e12),
-    (r"L4", 121e12),
-    (r"RTX 4090$", 165.2e12),
-    (r"RTX 3090$", 71e12),
-)
-"""FLOP/s by the name that CUDA gives a device: dense, bfloat16, sums in float32. Half the figures
-with sparsity of NVIDIA's data sheets; GeForce: the white papers of the Ada and Ampere GA102
-architectures."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +115,3 @@ def sequence_cost(model: PreTrainedModel) -> SequenceCost:
     share = kinds.count("sliding_attention") if window else 0
     windowed = attention * share // max(len(kinds), 1)
     return SequenceCost(weights - of_head, of_head, attention - windowed, windowed, window)
-
-
-def peak_flops(name: str) -> float | None:
-    """The peak of the device that CUDA calls `name`; None for a part of one, and unknown ones."""
-    if "MIG" in name:
-        return None
-    return next((peak for known, peak in PEAKS if re.search(rf"\b{known}\b", name)), None)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from services.cli.dry_run import show_dry_run
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, escape, out, print_json
 from services.cli.runs import follow_run
@@ -17,6 +18,15 @@ Set = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override a config key, e.g. optimizer.lr=1e-6 or rewards.0.weight=2. Repeat.",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Queue nothing: print what the run needs of each GPU, of the disk and in time, and "
+        "what to change where it does not fit. --json has its whole config, too. Exit code 1 where "
+        "it would be refused.",
     ),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")]
@@ -42,6 +52,7 @@ def submit(
         ),
     ] = None,
     priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Higher goes first.")] = 0,
+    dry_run: DryRun = False,
     follow: Watch = False,
     as_json: AsJson = False,
     gateway: GatewayURL = None,
@@ -59,7 +70,7 @@ def submit(
         from services.settings import Settings
 
         pool = Settings().pool
-    _submit(request | {"pool": pool}, follow, as_json, gateway)
+    _submit(request | {"pool": pool}, follow, as_json, gateway, dry_run)
 
 
 def resume(
@@ -75,11 +86,20 @@ def resume(
     _submit(request, follow, as_json, gateway)
 
 
-def _submit(request: dict[str, Any], follow: bool, as_json: bool, gateway: str | None) -> None:
+def _submit(
+    request: dict[str, Any],
+    follow: bool,
+    as_json: bool,
+    gateway: str | None,
+    dry_run: bool = False,
+) -> None:
     api = connect(gateway)
     given = {key: value for key, value in request.items() if value is not None}
     if problem := next(_unsendable(given.get("config"), ""), None):
         raise CliError(problem)
+    if dry_run:
+        show_dry_run(api.post("/v1/runs?dry_run=true", json=given), as_json)
+        return
     record = api.post("/v1/runs", json=given)
     if not as_json:
         for warning in record["warnings"]:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from services.contracts.devices import GPUDevice
+
 
 class RunState(StrEnum):
     """Life of a run. The last three are final."""
@@ -188,6 +190,9 @@ class WorkerRecord(BaseModel):
     )
     gpus: int | None = Field(
         None, description="GPUs that its vLLM may use; null if the driver cannot be asked."
+    )
+    devices: list[GPUDevice] = Field(
+        default_factory=list, description="These GPUs, where the driver describes them."
     )
     run: str | None = Field(None, description="The run it works on.")
     version: int | None = Field(None, description="Policy version that is live in its vLLM.")

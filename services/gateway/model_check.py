@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 
@@ -19,19 +19,27 @@ from services.models.path import PREFIX, check_model, checkpoint_of, run_named
 Problems = list[tuple[str, str]]
 
 
+class Models(NamedTuple):
+    """The checked folders of a run's models; None: not here, or none."""
+
+    policy: ModelFolder | None
+    critic: ModelFolder | None
+
+
 async def check_models(
     deps: Dependencies, raw: dict[str, Any], problems: Problems
-) -> tuple[dict[str, Any], ModelFolder | None]:
+) -> tuple[dict[str, Any], Models]:
     """`raw` with the models of policy and critic named so that they mean the same on every host and
-    for ever; and the policy's model, if its folder is here. Adds what is wrong to `problems`."""
+    for ever; and these models. Adds what is wrong to `problems`."""
+    of_critic = None
     model, found = await _checked(deps, raw.get("model"), "model.path", problems)
     raw = raw if model is None else {**raw, "model": model}
     algorithm = raw.get("algorithm")
     if isinstance(algorithm, dict):
         critic = algorithm.get("critic")
-        critic, _ = await _checked(deps, critic, "algorithm.critic.path", problems)
+        critic, of_critic = await _checked(deps, critic, "algorithm.critic.path", problems)
         raw = raw if critic is None else {**raw, "algorithm": {**algorithm, "critic": critic}}
-    return raw, found
+    return raw, Models(found, of_critic)
 
 
 async def _checked(

@@ -6,7 +6,7 @@ A refusal lists all problems at once, each with its key path.
 import secrets
 import time
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,8 +14,10 @@ from recipes import UnknownRecipe, find_recipe, merged
 from services.contracts.config import ConfigError, MidtrainConfig, RLConfig, parse_config
 from services.contracts.config.episodes import OwnEpisode, own_episodes, unknown_episode
 from services.contracts.records import DatasetRecord, RunRecord, RunState
+from services.estimate.answer import Estimate
 from services.gateway.dataset_check import check_datasets, check_held_out, check_verifiers
 from services.gateway.dependencies import Dependencies
+from services.gateway.fitting import estimated
 from services.gateway.lora_check import check_targets
 from services.gateway.model_check import (
     Problems,
@@ -64,20 +66,29 @@ class RunSubmission(BaseModel):
     )
 
 
-async def accept(deps: Dependencies, submission: RunSubmission) -> RunRecord:
+class Accepted(NamedTuple):
+    """A submission that may be queued."""
+
+    record: RunRecord
+    estimate: Estimate | None
+    """None: the model's folder is not here."""
+
+
+async def accept(deps: Dependencies, submission: RunSubmission) -> Accepted:
     """The record to queue. Raises Problem (404 for an unknown recipe or run, 409 for a run that
     cannot be resumed, 422 listing everything that is wrong with the config)."""
     previous = await resumable(deps, submission.resume_from)
     raw, name = _base(submission, previous)
     problems: Problems = []
     raw, datasets = await check_datasets(deps, raw, problems)
-    raw, model = await check_models(deps, raw, problems)
+    raw, models = await check_models(deps, raw, problems)
+    model = models.policy
     warnings = await check_verifiers(deps, raw, datasets, problems)
     try:
         config = parse_config(raw)
     except ConfigError as error:
         problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
-        raise _refusal(problems) from None
+        raise refusal(problems) from None
     problems += check_trust(deps, config)
     if isinstance(config, RLConfig) and model is not None:
         problems += check_context(model, config) + check_targets(model, config)
@@ -91,12 +102,13 @@ async def accept(deps: Dependencies, submission: RunSubmission) -> RunRecord:
         trained = f"the run that is resumed has trained {previous.committed_step} steps"
         problems.append(("training.max_steps", f"is {max_steps}, and {trained}: set it higher"))
     if problems:
-        raise _refusal(problems)
+        raise refusal(problems)
     pool = submission.pool or (previous.pool if previous else "default")
     warnings += check_held_out(datasets)
     if isinstance(config, RLConfig):
         warnings += config.warnings() + await _check_gpus(deps, pool, config)
-    return RunRecord(
+    estimate = await estimated(deps, pool, config, models)
+    record = RunRecord(
         id=secrets.token_hex(4),
         name=name,
         pool=pool,
@@ -109,9 +121,11 @@ async def accept(deps: Dependencies, submission: RunSubmission) -> RunRecord:
         created=time.time(),
         max_steps=max_steps,
     )
+    return Accepted(record, estimate)
 
 
-def _refusal(problems: Problems) -> Problem:
+def refusal(problems: Problems) -> Problem:
+    """The answer to a submission with these problems."""
     count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
     return Problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -141,7 +155,7 @@ def _base(submission: RunSubmission, previous: RunRecord | None) -> tuple[dict[s
     try:
         return merged(base, submission.config), submission.name or name
     except ConfigError as error:
-        raise _refusal(error.problems) from None
+        raise refusal(error.problems) from None
 
 
 async def _check_episode(deps: Dependencies, config: RLConfig, problems: Problems) -> None:

@@ -14,11 +14,17 @@ from typing import Literal
 
 from pydantic import Field
 
+from services.contracts.devices import GPUDevice
 from services.settings import Settings
 
 Device = Literal["cpu", "cuda"]
 
 LIST = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader")
+DESCRIBE = (
+    "nvidia-smi",
+    "--query-gpu=index,uuid,name,memory.total",
+    "--format=csv,noheader,nounits",
+)
 ALONE_MEMORY = 0.9
 """Share of its GPU's memory that vLLM takes if nothing else computes on it."""
 SHARED_MEMORY = 0.4
@@ -104,6 +110,21 @@ def listed_gpus() -> list[GPU]:
         raise GPUsUnknown(f"nvidia-smi failed: {(said.stderr or said.stdout).strip()}")
     pairs = (line.split(",") for line in said.stdout.splitlines() if line.strip())
     return [GPU(index.strip(), uuid.strip()) for index, uuid in pairs]
+
+
+def described_gpus() -> list[GPUDevice]:
+    """The GPUs that this process sees, with what the driver says of them; none where it cannot be
+    asked, or vLLM's CPU build is installed."""
+    if installed_device() == "cpu" or shutil.which(DESCRIBE[0]) is None:
+        return []
+    said = subprocess.run(DESCRIBE, capture_output=True, text=True, check=False)
+    lines = [line.split(", ") for line in said.stdout.splitlines() if line.count(", ") == 3]
+    found = {
+        GPU(index, uuid): GPUDevice(uuid=uuid, name=name, memory=int(mib) << 20)
+        for index, uuid, name, mib in lines
+        if mib.isdigit()
+    }
+    return [found[gpu] for gpu in visible_gpus(list(found), os.environ)]
 
 
 def visible_gpus(listed: Sequence[GPU], environment: Mapping[str, str]) -> list[GPU]:

@@ -15,7 +15,7 @@ RUN_PARTS = (
     *("evaluation_attempts", "evaluation_held", "evaluation_results", "prompt_filter"),
 )
 """All keys that a run may have: a backup takes these."""
-POOL_PARTS = ("queue", "active", "learner", "workers", "heartbeats", "nodes", "ranks")
+POOL_PARTS = ("queue", "active", "learner", "workers", "heartbeats", "nodes", "ranks", "devices")
 POOL_PARTS_KEPT = ("queue", "active")
 """What of a pool outlives its processes."""
 

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from services.contracts.devices import LearnerDevices
 from services.contracts.records import Queue
 from services.store.keys import pool_key
 from services.store.runs import Runs
 from services.store.scripts import Noun, Scripts
-from services.store.unreadable import as_text
+from services.store.unreadable import as_text, read_json
 
 LOCK_SECONDS = 10.0
 """How long a pool's learner keeps its lock without prolonging it."""
@@ -43,6 +44,15 @@ class Pools(Noun):
     async def lock_seconds(self, pool: str) -> float:
         """How long the lock lasts unless it is prolonged."""
         return float(await self._redis.pttl(pool_key(pool, "learner"))) / 1000
+
+    async def report_devices(self, pool: str, devices: LearnerDevices) -> None:
+        """Say what the pool's learner computes on."""
+        await self._redis.set(pool_key(pool, "devices"), devices.model_dump_json())
+
+    async def devices(self, pool: str) -> LearnerDevices | None:
+        """What the pool's learner computes on, or the last one did; None: none has said."""
+        text = await self._redis.get(pool_key(pool, "devices"))
+        return read_json(LearnerDevices, f"the devices of pool {pool}", text) if text else None
 
     async def prolong(self, pool: str, token: str, seconds: float) -> bool:
         """Keep the lock. False: it is someone else's, or lapsed."""

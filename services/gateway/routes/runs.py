@@ -14,7 +14,8 @@ from services.contracts.records import RunRecord, RunState, RunSummary
 from services.diagnosis.diagnose import queued_verdict
 from services.gateway.deletion import delete_run
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, OnlyRunDep, RunDep
-from services.gateway.submission import RunSubmission, accept
+from services.gateway.fitting import DryRun, refusals
+from services.gateway.submission import RunSubmission, accept, refusal
 from services.http import Problem, responses, unless_unchanged
 from services.models.path import starts_from
 from services.recovery.copies import keep_copy, keep_run
@@ -63,13 +64,37 @@ class RunMetrics(BaseModel):
         {
             404: "There is no such recipe, or no such run to resume",
             409: "The run to resume is not over, or has no checkpoint, or is being deleted",
-            422: "The config cannot be used; `problems` lists everything that is wrong with it",
+            422: "The config cannot be used, or the run does not fit the pool's GPUs; `problems` "
+            "lists everything that is wrong with it",
         }
-    ),
+    )
+    | {200: {"model": DryRun, "description": "With `dry_run`: nothing is queued"}},
 )
-async def submit(deps: Deps, submission: RunSubmission) -> RunRecord:
-    """Check a run's config and queue it. A refusal (422) lists every problem with its key path."""
-    record = await accept(deps, submission)
+async def submit(
+    deps: Deps,
+    submission: RunSubmission,
+    answer: Response,
+    dry_run: Annotated[
+        bool, Query(description="Queue nothing: say what the run would be, and what it needs.")
+    ] = False,
+) -> RunRecord | DryRun:
+    """Check a run's config and queue it. A refusal (422) lists every problem with its key path; one
+    may be that the run cannot fit on the GPUs of its pool. With `dry_run` nothing is queued, and
+    the answer (200) is the whole config and what the run needs: memory of each GPU, disk and time,
+    and what to change where it does not fit."""
+    record, estimate = await accept(deps, submission)
+    too_large = refusals(estimate)
+    if dry_run:
+        answer.status_code = HTTPStatus.OK
+        return DryRun(
+            config=record.config,
+            max_steps=record.max_steps,
+            warnings=record.warnings,
+            estimate=estimate,
+            refusals=[f"{key}: {reason}" for key, reason in too_large],
+        )
+    if too_large:
+        raise refusal(too_large)
     try:
         await deps.store.runs.submit(record, starts_from(record.config))
     except Gone as error:

@@ -4,6 +4,7 @@ import asyncio
 
 from redis.asyncio import Redis
 
+from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import ALIVE_SECONDS, WorkerRecord
 from services.store.keys import DATASET_NAMES, DATASETS, pool_key
 from services.store.workers import GONE_SECONDS
@@ -22,6 +23,16 @@ async def test_a_worker_is_listed_from_its_first_heartbeat_to_its_goodbye(scene:
     assert [one.id for one in await workers.list()] == ["a", "b", "c"]
     await workers.remove("default", "a")
     assert [one.id for one in await workers.list("default")] == ["b"]
+
+
+async def test_what_a_learner_computes_on_is_known_also_after_it(scene: Scene) -> None:
+    pools = scene.store.pools
+    assert await pools.devices("default") is None
+    found = LearnerDevices(ranks=1, gpus=[GPUDevice(uuid="GPU-1", name="NVIDIA L4", memory=24)])
+    await pools.report_devices("default", found)
+    assert await pools.devices("default") == found
+    await scene.raw.set(pool_key("default", "devices"), "{")
+    assert await pools.devices("default") is None
 
 
 async def test_a_worker_that_is_not_heard_of_is_silent_and_has_no_rate(scene: Scene) -> None:

@@ -1,0 +1,71 @@
+"""What a dry run says, for people."""
+
+from typing import Any
+
+import typer
+
+from services.cli.output import FAILED, duration, escape, out, print_json, table
+
+WORDS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer",
+    "copies": "copies (reference, lagged, critic)",
+    "buffers": "buffers of the ranks",
+    "activations": "activations",
+    "logits": "logits",
+    "runtime": "CUDA and vLLM themselves",
+    "cache": "keys and values",
+}
+
+
+def show_dry_run(answer: dict[str, Any], as_json: bool) -> None:
+    """Print what `POST /v1/runs?dry_run=true` said. Raises typer.Exit where the run would be
+    refused."""
+    if as_json:
+        print_json(answer)
+    else:
+        _show(answer)
+    if answer["refusals"]:
+        raise typer.Exit(FAILED)
+
+
+def _show(answer: dict[str, Any]) -> None:
+    for warning in answer["warnings"]:
+        out.print(f"[yellow]warning[/] {escape(warning)}")
+    estimate = answer["estimate"]
+    if estimate is None:
+        out.print("[dim]the model is not on the gateway's host: what the run needs is not known[/]")
+        return
+    needs = [(n, estimate[n]) for n in ("learner", "rollout") if estimate[n] is not None]
+    for name, need in needs:
+        out.print(f"[bold]{name}[/]  {escape(need['how'])}")
+        table(("", "per GPU"), list(_rows(need)), "")
+    step = estimate["step"]
+    times = [f"{what} {duration(s)}" for what, s in step.items() if s is not None]
+    steps = "" if answer["max_steps"] is None else f", {answer['max_steps']:,} steps"
+    out.print(f"[bold]step[/]     {', '.join(times) or 'time not known'}{steps}")
+    out.print(f"[bold]disk[/]     {_gb(estimate['disk'])}")
+    for note in estimate["notes"]:
+        out.print(f"[dim]{escape(note)}[/]")
+    if estimate["advice"]:
+        out.print("[bold]to make it fit[/]")
+        for sentence in estimate["advice"]:
+            out.print(f"  {escape(sentence)}")
+    if answer["refusals"]:
+        out.print("[red]it would be refused[/]")
+    elif estimate["fits"]:
+        out.print("[green]it fits[/]")
+
+
+def _rows(need: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [(f"  {WORDS[name]}", _gb(value)) for name, value in need["parts"].items()]
+    of = "a GPU that is not known" if need["memory"] is None else _gb(need["memory"])
+    style = {True: "green", False: "red", None: "default"}[need["fits"]]
+    name = f" ({escape(need['gpu'])})" if need["gpu"] else ""
+    rows.append(("  needed", f"[{style}]{_gb(need['needed'])}[/] of {of}{name}"))
+    return rows
+
+
+def _gb(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"

@@ -1,0 +1,18 @@
+"""GPUs as the processes of a pool report them."""
+
+from pydantic import BaseModel, Field
+
+
+class GPUDevice(BaseModel):
+    """One GPU."""
+
+    uuid: str = Field(description="The driver's name of it, e.g. `GPU-5a3e…`.")
+    name: str = Field(description="What it is, e.g. `NVIDIA H100 80GB HBM3`.")
+    memory: int = Field(ge=0, description="Bytes.")
+
+
+class LearnerDevices(BaseModel):
+    """What a pool's learner computes on; the last one had, if none runs now."""
+
+    ranks: int = Field(ge=1, description="Its processes.")
+    gpus: list[GPUDevice] = Field(description="One for each rank; empty: they compute on CPUs.")

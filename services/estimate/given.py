@@ -1,0 +1,41 @@
+"""What an estimate is made from: a config, its model, and the GPUs of a pool."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.contracts.config import MidtrainConfig, RLConfig
+from services.contracts.devices import GPUDevice
+from services.estimate.shape import ModelShape
+
+PROMPT = 256
+"""Tokens that a prompt is taken to have: the config does not say."""
+
+Config = RLConfig | MidtrainConfig
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The GPUs of one rollout worker; none: it samples on CPUs."""
+
+    gpus: tuple[GPUDevice, ...]
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is known of the model of a run."""
+
+    shape: ModelShape
+    half: bool
+    """Whether its own type is a half one."""
+    critic: ModelShape | None = None
+    """Of a critic that starts from another model."""
+
+
+def smallest(gpus: Sequence[GPUDevice]) -> GPUDevice:
+    """The one with least memory."""
+    return min(gpus, key=lambda gpu: gpu.memory)
+
+
+def gigabytes(count: float) -> str:
+    """In words."""
+    return f"{count / 1e9:,.0f} GB"

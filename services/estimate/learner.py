@@ -1,0 +1,195 @@
+"""What each rank of the learner needs, and what to change where it does not fit."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from services.contracts.config import RLConfig
+from services.contracts.config.copies import LaggedProximal
+from services.contracts.config.terms import NoKL
+from services.contracts.config.training import Offloaded
+from services.contracts.devices import LearnerDevices
+from services.estimate import training
+from services.estimate.answer import GPUNeed
+from services.estimate.given import PROMPT, Config, Model, Worker, gigabytes, smallest
+from services.estimate.rollout import vllm_share
+from services.estimate.shape import ModelShape
+from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass
+
+MOST_RANKS = 1024
+
+
+def learner_need(
+    config: Config, model: Model, learner: LearnerDevices | None, budget: int | None
+) -> GPUNeed:
+    """Of each rank. `budget`: bytes that it may take of its GPU; None: not known."""
+    how = pass_of(config, model, learner, budget)
+    memory = rank_memory(config, model, how)
+    parts = {name: value for name, value in vars(memory).items() if value}
+    kind = "bfloat16" if how.half else "float32"
+    shared = f"{how.parallel} on {how.ranks} ranks" if how.ranks > 1 else "one rank"
+    again = ", activations computed again" if how.checkpointing else ""
+    return GPUNeed(
+        gpu=smallest(learner.gpus).name if learner and learner.gpus else None,
+        count=how.ranks,
+        memory=budget,
+        needed=memory.total,
+        parts=parts,
+        fits=None if budget is None else memory.total <= budget,
+        how=f"{shared}, {kind}, {how.tokens:,} tokens a pass{again}",
+    )
+
+
+def pass_of(
+    config: Config, model: Model, learner: LearnerDevices | None, budget: int | None
+) -> Pass:
+    """How a rank of `learner` makes its passes."""
+    on_cpu = learner is not None and not learner.gpus
+    ranks = learner.ranks if learner else 1
+    dtype = config.model.dtype
+    half = dtype == "bfloat16" or (dtype == "auto" and model.half and not on_cpu)
+    tokens, longest = config.training.tokens_per_microbatch, 0
+    checkpointing = False
+    if isinstance(config, RLConfig):
+        algorithm = config.algorithm
+        longest = config.sampling.max_tokens + PROMPT
+        samples = algorithm.prompts_per_step * algorithm.samples_per_prompt
+        tokens = min(tokens, max(samples // ranks, 1) * longest)
+        checkpointing = config.training.activation_checkpointing
+    # A sequence that is longer than a micro-batch has one of its own.
+    tokens = max(tokens, min(longest, model.shape.positions or longest))
+    plain = Pass(ranks, "ddp", half, tokens, checkpointing)
+    memory = None if on_cpu else budget
+    held = _resident(config, model, plain)
+    needed = held.total + (FLOAT32 * trained_weights(config, model.shape) if ranks > 1 else 0)
+    parallel = training.parallel_on(config.training.parallel, needed, memory, ranks)
+    return replace(plain, parallel=parallel)
+
+
+def rank_memory(config: Config, model: Model, how: Pass) -> Memory:
+    """The peak of one rank."""
+    memory = training.added(
+        _resident(config, model, how),
+        training.in_a_pass(model.shape, trained_weights(config, model.shape), how),
+    )
+    return replace(memory, runtime=training.RUNTIME)
+
+
+def _resident(config: Config, model: Model, how: Pass) -> Memory:
+    """All that a rank holds between two passes."""
+    trained = trained_weights(config, model.shape)
+    lora = isinstance(config, RLConfig) and config.model.lora is not None
+    frozen = BFLOAT16 if lora and how.half else FLOAT32
+    own = training.resident(model.shape, config.optimizer, trained, how, frozen)
+    if not isinstance(config, RLConfig):
+        return own
+    offload = config.training.offload
+    if "optimizer" in offload:
+        own = replace(own, optimizer=0)
+    copies = 0
+    for name in copied(config):
+        if name not in offload and getattr(config.placement, name) == "same":
+            copies += training.resident(model.shape, None, 0, how).total
+    if config.algorithm.critic and "critic" not in offload and config.placement.critic == "same":
+        shape = model.critic or model.shape
+        optimizer = config.algorithm.critic.optimizer
+        held = training.resident(shape, optimizer, shape.parameters, how)
+        copies += replace(held, optimizer=0 if "optimizer" in offload else held.optimizer).total
+    return replace(own, copies=copies)
+
+
+def copied(config: RLConfig) -> list[Offloaded]:
+    """Copies of the whole policy that the objective needs. Beside adapters the frozen model is the
+    reference."""
+    algorithm = config.algorithm
+    names: list[Offloaded] = []
+    if not isinstance(algorithm.kl, NoKL) and config.model.lora is None:
+        names.append("reference")
+    if isinstance(algorithm.proximal, LaggedProximal):
+        names.append("lagged")
+    return names
+
+
+def trained_weights(config: Config, shape: ModelShape) -> int:
+    """Weights that are trained."""
+    lora = config.model.lora if isinstance(config, RLConfig) else None
+    if lora is None:
+        return shape.parameters
+    d, q, kv, f = shape.hidden, shape.query, shape.key_value, shape.intermediate
+    sizes = {
+        "q_proj": d + q, "k_proj": d + kv, "v_proj": d + kv, "o_proj": q + d,
+        "gate_proj": d + f, "up_proj": d + f, "down_proj": f + d,
+    }  # fmt: skip
+    chosen = lora.targets or list(sizes)
+    widths = [size for name, size in sizes.items() if any(t.endswith(name) for t in chosen)]
+    return lora.rank * shape.layers * sum(widths or sizes.values())
+
+
+def learner_budget(
+    config: Config, learner: LearnerDevices | None, workers: Sequence[Worker]
+) -> int | None:
+    """Bytes of a GPU that a rank may take; None where that is not known."""
+    if learner is None or not learner.gpus:
+        return None
+    sampled = {gpu.uuid for worker in workers for gpu in worker.gpus}
+    taken = vllm_share(config, True) if isinstance(config, RLConfig) else 0.0
+    return min(
+        int(gpu.memory * (1 - taken)) if gpu.uuid in sampled else gpu.memory for gpu in learner.gpus
+    )
+
+
+def learner_advice(
+    config: Config, model: Model, learner: LearnerDevices, budget: int
+) -> Iterator[str]:
+    """Changes that make the learner's part fit, the cheapest first; where none does, how many GPUs
+    would."""
+    changed = config
+
+    def needed(ranks: int) -> int:
+        more = learner.model_copy(update={"ranks": ranks})
+        return learner_need(changed, model, more, budget).needed
+
+    ranks, least = learner.ranks, needed(learner.ranks)
+    for keys in _changes(config):
+        before, changed = changed, _with(changed, keys)
+        if (now := needed(ranks)) >= least:
+            changed = before
+            continue
+        least = now
+        if least <= budget:
+            break
+    while least > budget and ranks < MOST_RANKS:
+        ranks += 1
+        least = needed(ranks)
+    if least > budget:
+        yield "no number of such GPUs holds it: take a smaller model, larger GPUs, or model.lora"
+        return
+    for key, value in changed.training.model_dump().items():
+        if value != getattr(config.training, key):
+            yield f"set training.{key} to {json.dumps(value)}"
+    if ranks > learner.ranks:
+        yield f"train on {ranks} such GPUs, one rank each"
+    yield f"a rank then needs {gigabytes(least)} of {gigabytes(budget)}"
+
+
+def _changes(config: Config) -> Iterator[dict[str, object]]:
+    """What may be changed of `training`, the cheapest first."""
+    if config.training.parallel == "ddp":
+        yield {"parallel": "auto"}
+    if isinstance(config, RLConfig):
+        yield {"activation_checkpointing": True}
+    for tokens in (8192, 4096, 2048):
+        if tokens < config.training.tokens_per_microbatch:
+            yield {"tokens_per_microbatch": tokens}
+    if isinstance(config, RLConfig):
+        offload: list[Offloaded] = list(config.training.offload)
+        others: list[Offloaded] = ["critic"] if config.algorithm.critic else []
+        for name in (*copied(config), *others, "optimizer"):
+            if name not in offload:
+                offload = [*offload, name]
+                yield {"offload": offload}
+
+
+def _with(config: Config, keys: dict[str, object]) -> Config:
+    section = config.training.model_copy(update=keys)
+    return config.model_copy(update={"training": section})

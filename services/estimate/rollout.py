@@ -1,0 +1,96 @@
+"""What a rollout worker's GPUs need, and what to change where it does not fit."""
+
+from collections.abc import Iterator, Sequence
+
+from services.contracts.config import RLConfig
+from services.contracts.devices import GPUDevice, LearnerDevices
+from services.estimate import sampling
+from services.estimate.answer import GPUNeed
+from services.estimate.given import PROMPT, Model, Worker, smallest
+
+ALONE, SHARED = 0.9, 0.4
+"""vLLM's share of a GPU where the config says none: alone, and beside the learner."""
+
+
+def vllm_share(config: RLConfig, shared: bool) -> float:
+    """The share of a GPU that vLLM takes; `shared`: with the learner."""
+    return config.rollout.vllm.gpu_memory_utilization or (SHARED if shared else ALONE)
+
+
+def server_of(
+    config: RLConfig, model: Model, learner: LearnerDevices | None, gpus: Sequence[GPUDevice]
+) -> sampling.Server:
+    """One vLLM server on `gpus`; without any, of no budget."""
+    options = config.rollout.vllm
+    trains = {gpu.uuid for gpu in learner.gpus} if learner else set()
+    shared = any(gpu.uuid in trains for gpu in gpus)
+    budget = int(min((gpu.memory for gpu in gpus), default=0) * vllm_share(config, shared))
+    longest = options.max_model_len or model.shape.positions
+    dtype = config.model.dtype if options.dtype == "auto" else options.dtype
+    half = dtype == "bfloat16" or (dtype == "auto" and model.half)
+    wanted = config.sampling.max_tokens + PROMPT
+    return sampling.Server(
+        options.tensor_parallel_size, budget, options.max_num_seqs, longest or wanted, half
+    )
+
+
+def rollout_need(
+    config: RLConfig, model: Model, learner: LearnerDevices | None, workers: Sequence[Worker]
+) -> GPUNeed:
+    """Of each GPU of the worker with least memory: weights, and keys and values of one sequence of
+    the longest length, without which vLLM does not start."""
+    gpus = weakest(workers)
+    server, shape = server_of(config, model, learner, gpus), model.shape
+    least = sampling.token_bytes(shape, server) * server.longest
+    parts = {
+        "weights": sampling.weights(shape, server),
+        "runtime": sampling.overhead(shape, server),
+        "cache": max(least, sampling.cache(shape, server)) if gpus else least,
+    }
+    needed = parts["weights"] + parts["runtime"] + least
+    share = int(parts["cache"] / max(sampling.token_bytes(shape, server), 1))
+    return GPUNeed(
+        gpu=smallest(gpus).name if gpus else None,
+        count=server.gpus,
+        memory=server.budget or None,
+        needed=needed,
+        parts=parts,
+        fits=None if not gpus else needed <= server.budget,
+        how=f"vLLM on {server.gpus} of them, a cache of {share:,} tokens",
+    )
+
+
+def rollout_advice(
+    config: RLConfig,
+    model: Model,
+    learner: LearnerDevices | None,
+    workers: Sequence[Worker],
+    need: GPUNeed,
+) -> Iterator[str]:
+    """What makes a worker's part fit."""
+    server = server_of(config, model, learner, weakest(workers))
+    wanted = config.sampling.max_tokens + PROMPT
+    tried = config.rollout.vllm.model_copy(update={"max_model_len": wanted})
+    shorter = config.model_copy(
+        update={"rollout": config.rollout.model_copy(update={"vllm": tried})}
+    )
+    if server.longest > wanted and rollout_need(shorter, model, learner, workers).fits:
+        yield (
+            "set rollout.vllm.max_model_len to what a prompt and its completion need, e.g. "
+            f"{wanted}: vLLM keeps room for a sequence of {server.longest:,} tokens"
+        )
+        return
+    assert need.memory is not None
+    for gpus in (2, 4, 8):
+        if gpus > server.gpus and need.needed * server.gpus / gpus <= need.memory:
+            yield (
+                f"set rollout.vllm.tensor_parallel_size to {gpus}, and give each worker as many "
+                f"GPUs (HEADRACE_GPUS_PER_WORKER={gpus})"
+            )
+            return
+    yield "take workers with larger GPUs, or a smaller model"
+
+
+def weakest(workers: Sequence[Worker]) -> tuple[GPUDevice, ...]:
+    """The GPUs of the worker that has least memory; () without workers."""
+    return min((w.gpus for w in workers), key=lambda gpus: smallest(gpus).memory, default=())

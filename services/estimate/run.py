@@ -1,0 +1,143 @@
+"""What a run needs on the GPUs of its pool, whether it fits, and what to change where not."""
+
+from collections.abc import Sequence
+
+from services.contracts.config import RLConfig
+from services.contracts.config.copies import FrozenReference
+from services.contracts.config.terms import NoKL, RecomputeProximal
+from services.contracts.devices import LearnerDevices
+from services.estimate import sampling, training
+from services.estimate.answer import Estimate, StepTime
+from services.estimate.devices import bandwidth, peak_flops
+from services.estimate.given import PROMPT, Config, Model, Worker, gigabytes, smallest
+from services.estimate.learner import (
+    copied,
+    learner_advice,
+    learner_budget,
+    learner_need,
+    trained_weights,
+)
+from services.estimate.rollout import rollout_advice, rollout_need, server_of
+from services.estimate.training import BFLOAT16, FLOAT32
+
+CERTAIN = 1.1
+"""Estimates are within a tenth: a run that needs so much more than there is cannot fit."""
+TIGHT = 0.9
+UTILISATION = 0.4
+"""Share of a GPU's peak that training is taken to use."""
+PUBLISHED = 3
+"""Versions on disk: the newest, the one that workers load, and the one before."""
+
+
+def estimate_run(
+    config: Config,
+    model: Model,
+    learner: LearnerDevices | None,
+    workers: Sequence[Worker],
+) -> Estimate:
+    """The estimate for a checked config. `learner`, `workers`: of the run's pool; None, or none,
+    where nothing is known."""
+    notes: list[str] = []
+    if learner is None:
+        notes.append("no learner of this pool has said what it computes on: one GPU is assumed")
+    elif not learner.gpus:
+        notes.append("the learner computes on CPUs: whether its host has the memory is not checked")
+    on_gpu = [worker for worker in workers if worker.gpus]
+    budget = learner_budget(config, learner, on_gpu)
+    need = learner_need(config, model, learner, budget)
+    rollout = None
+    if isinstance(config, RLConfig):
+        rollout = rollout_need(config, model, learner, on_gpu)
+        if not workers:
+            notes.append("no rollout worker of this pool has said what it samples on")
+        elif not on_gpu:
+            notes.append(
+                "the workers sample on CPUs: whether their hosts have the memory is not checked"
+            )
+    advice: list[str] = []
+    if need.fits is False and learner and budget:
+        advice += list(learner_advice(config, model, learner, budget))
+    if rollout is not None and rollout.fits is False and isinstance(config, RLConfig):
+        advice += list(rollout_advice(config, model, learner, on_gpu, rollout))
+    notes += [
+        f"{gigabytes(one.needed)} of {gigabytes(one.memory)} is tight: estimates are within 10 %"
+        for one in (need, rollout)
+        if one and one.fits and one.memory and one.needed > TIGHT * one.memory
+    ]
+    fits = [one.fits for one in (need, rollout) if one is not None]
+    return Estimate(
+        learner=need,
+        rollout=rollout,
+        step=step_time(config, model, learner, on_gpu, notes),
+        disk=disk(config, model),
+        fits=False if False in fits else None if None in fits else True,
+        advice=advice,
+        notes=notes,
+    )
+
+
+def cannot_fit(estimate: Estimate) -> bool:
+    """Whether some part needs so much more than there is that no error of the estimate explains
+    it."""
+    parts = (estimate.learner, estimate.rollout)
+    return any(one and one.memory and one.needed > CERTAIN * one.memory for one in parts)
+
+
+def step_time(
+    config: Config,
+    model: Model,
+    learner: LearnerDevices | None,
+    workers: Sequence[Worker],
+    notes: list[str],
+) -> StepTime:
+    """Of a step of completions of `max_tokens`. Adds to `notes` what was assumed."""
+    if not isinstance(config, RLConfig):
+        return StepTime(training=None, sampling=None)
+    algorithm = config.algorithm
+    length = config.sampling.max_tokens + PROMPT
+    groups = algorithm.prompts_per_step
+    trained = groups * algorithm.samples_per_prompt * length
+    flops = training.pass_flops(model.shape, trained, length)
+    again = 1 if config.training.activation_checkpointing else 0
+    passes = (3 + again) * algorithm.epochs_per_batch + len(copied(config))
+    passes += isinstance(algorithm.proximal, RecomputeProximal)
+    passes += not isinstance(algorithm.kl, NoKL) and config.model.lora is not None
+    if algorithm.critic:
+        passes += 3 * algorithm.epochs_per_batch + 1
+    speed = peak_flops(smallest(learner.gpus).name) if learner and learner.gpus else None
+    seconds = None
+    if learner and speed:
+        seconds = flops * passes / (learner.ranks * speed * UTILISATION)
+    rates = []
+    for worker in workers:
+        fast = bandwidth(smallest(worker.gpus).name)
+        server = server_of(config, model, learner, worker.gpus)
+        if fast and sampling.cache(model.shape, server) > 0:
+            rates.append(sampling.tokens_a_second(model.shape, server, fast, length))
+    sampled = groups * algorithm.samples_generated * config.sampling.max_tokens
+    if seconds is not None or rates:
+        notes.append(
+            f"times are for completions of all {config.sampling.max_tokens:,} tokens and prompts "
+            f"of {PROMPT}, with {UTILISATION:.0%} of the learner's peak"
+        )
+    return StepTime(training=seconds, sampling=sampled / sum(rates) if rates else None)
+
+
+def disk(config: Config, model: Model) -> int:
+    """Bytes of a run's checkpoints, one more than are kept while one is written, and of published
+    versions."""
+    shape = model.shape
+    trained = trained_weights(config, shape)
+    checkpoint = FLOAT32 * trained + training.state_bytes(config.optimizer, shape, trained)
+    if not isinstance(config, RLConfig):
+        return checkpoint
+    if critic := config.algorithm.critic:
+        other = model.critic or shape
+        checkpoint += FLOAT32 * other.parameters
+        checkpoint += training.state_bytes(critic.optimizer, other, other.parameters)
+    kl = config.algorithm.kl
+    moving = int("lagged" in copied(config))
+    moving += not isinstance(kl, NoKL) and not isinstance(kl.reference, FrozenReference)
+    checkpoint += moving * FLOAT32 * shape.parameters
+    number = BFLOAT16 if config.model.dtype != "float32" and model.half else FLOAT32
+    return (config.training.keep_checkpoints + 1) * checkpoint + PUBLISHED * number * trained

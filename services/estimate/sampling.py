@@ -1,0 +1,54 @@
+"""Memory and speed of one vLLM server, per GPU."""
+
+from dataclasses import dataclass
+
+from services.estimate.shape import ModelShape
+
+GRAPHS = 2 << 30
+"""CUDA's own, graphs, and what a pass over prompts takes."""
+LOGITS = 8
+"""Bytes per sequence and token of the vocabulary: logits in float32, and their softmax."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server."""
+
+    gpus: int
+    """That share it."""
+    budget: int
+    """Bytes of each that it may take."""
+    sequences: int
+    """Generated at once, at most."""
+    longest: int
+    """Tokens of the longest sequence that it has to serve."""
+    half: bool
+
+
+def weights(shape: ModelShape, server: Server) -> int:
+    """Bytes on each GPU."""
+    return -(-shape.parameters * (2 if server.half else 4) // server.gpus)
+
+
+def overhead(shape: ModelShape, server: Server) -> int:
+    """Bytes besides weights and cache."""
+    return GRAPHS + server.sequences * shape.vocabulary * LOGITS // server.gpus
+
+
+def token_bytes(shape: ModelShape, server: Server) -> int:
+    """Keys and values of one token on each GPU, which divide the heads."""
+    number = 2 if server.half else 4
+    return -(-2 * number * shape.layers * shape.key_value // server.gpus)
+
+
+def cache(shape: ModelShape, server: Server) -> int:
+    """Bytes left for keys and values; below 0 where not even the weights fit."""
+    return server.budget - weights(shape, server) - overhead(shape, server)
+
+
+def tokens_a_second(shape: ModelShape, server: Server, bandwidth: float, length: int) -> float:
+    """What one server samples where each token reads all weights, and the cache of its sequence of
+    half of `length` on average. Reading memory is what limits it."""
+    each = token_bytes(shape, server) * max(length, 1) / 2
+    at_once = max(1, min(server.sequences, int(cache(shape, server) / max(each, 1))))
+    return at_once * bandwidth * 0.6 / (weights(shape, server) + at_once * each)

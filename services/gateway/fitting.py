@@ -1,0 +1,88 @@
+"""Whether a run fits the GPUs of its pool, by what learner and workers have said of them."""
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from services.contracts.config import MidtrainConfig, RLConfig
+from services.contracts.config.model import ScratchModel
+from services.estimate.answer import Estimate, GPUNeed
+from services.estimate.given import Model, Worker, gigabytes
+from services.estimate.run import CERTAIN, estimate_run
+from services.estimate.shape import scratch_shape, shape_of
+from services.gateway.dependencies import Dependencies
+from services.gateway.model_check import Models, Problems
+from services.models import ModelFolder
+
+
+class DryRun(BaseModel):
+    """What a submission would be, and what it needs. Nothing is queued."""
+
+    config: dict[str, Any] = Field(description="The run's config, defaults filled in.")
+    max_steps: int | None = Field(description="Batches that it trains.")
+    warnings: list[str] = Field(description="As of a run.")
+    estimate: Estimate | None = Field(
+        description="Null where the gateway cannot tell: the model's folder is not here, or its "
+        "config.json names no widths."
+    )
+    refusals: list[str] = Field(
+        description="Why the submission would be refused: it cannot fit. Empty: it would be queued."
+    )
+
+
+async def estimated(
+    deps: Dependencies, pool: str, config: RLConfig | MidtrainConfig, models: Models
+) -> Estimate | None:
+    """What the run needs of the GPUs of its pool; None where its model is not here."""
+    model = described(config, models)
+    if model is None:
+        return None
+    learner = await deps.store.pools.devices(pool)
+    workers = await deps.store.workers.list(pool)
+    known = [Worker(tuple(one.devices)) for one in workers if one.devices or one.gpus == 0]
+    return estimate_run(config, model, learner, known)
+
+
+def described(config: RLConfig | MidtrainConfig, models: Models) -> Model | None:
+    """The model of a run; None where it is not here."""
+    if isinstance(config.model, ScratchModel):
+        return Model(scratch_shape(config.model), half=True)
+    if models.policy is None:
+        return None
+    shape = shape_of(models.policy.config, models.policy.tensors)
+    if shape is None:
+        return None
+    critic = None
+    if models.critic is not None:
+        critic = shape_of(models.critic.config, models.critic.tensors)
+    return Model(shape, _half(models.policy), critic)
+
+
+def _half(folder: ModelFolder) -> bool:
+    text = folder.config.get("text_config")
+    sections = [folder.config, text if isinstance(text, dict) else {}]
+    names = [one.get(key) for one in sections for key in ("dtype", "torch_dtype")]
+    return any(name in ("bfloat16", "float16") for name in names)
+
+
+def refusals(estimate: Estimate | None) -> Problems:
+    """A problem for each part of a run that cannot fit, even if the estimate is off by a tenth."""
+    if estimate is None:
+        return []
+    parts = (
+        ("training", "a rank of the learner", estimate.learner),
+        ("rollout.vllm", "vLLM", estimate.rollout),
+    )
+    return [
+        (key, _refusal(what, need, estimate.advice))
+        for key, what, need in parts
+        if need and need.memory and need.needed > CERTAIN * need.memory
+    ]
+
+
+def _refusal(what: str, need: GPUNeed, advice: list[str]) -> str:
+    assert need.memory is not None
+    return (
+        f"{what} needs {gigabytes(need.needed)} ({need.how}), and has {gigabytes(need.memory)} of "
+        f"{need.gpu}; {'; '.join(advice)}"
+    )

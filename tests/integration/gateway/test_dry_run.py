@@ -1,0 +1,136 @@
+"""What a run would need is said without queueing it, and one that cannot fit is refused."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from services.contracts.devices import GPUDevice, LearnerDevices
+from services.contracts.records import WorkerRecord
+from services.store import Store
+from tests.integration.gateway.servers import GatewayProcess, InStore, problems
+from tests.unit.estimate.known import LLAMA_8B
+
+GB = 10**9
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    """A folder with the headers of an 8B Llama. Its weights are a hole in the file."""
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA_8B))
+    d, inside, kv, words = 4096, 14336, 1024, 128256
+    block = {"q_proj": (d, d), "k_proj": (kv, d), "v_proj": (kv, d), "o_proj": (d, d)}
+    block |= {"gate_proj": (inside, d), "up_proj": (inside, d), "down_proj": (d, inside)}
+    shapes = {"model.embed_tokens.weight": (words, d), "lm_head.weight": (words, d)}
+    for layer in range(32):
+        shapes |= {f"model.layers.{layer}.{name}.weight": s for name, s in block.items()}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * shape[0] * shape[1]
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + end)
+    return folder
+
+
+@pytest.fixture
+def pool(in_store: InStore) -> str:
+    """A pool with two GPUs of 80 GB for its learner, and one for its worker."""
+
+    async def join(store: Store) -> None:
+        gpus = [GPUDevice(uuid=f"GPU-{i}", name=H100, memory=80 * GB) for i in range(3)]
+        await store.pools.report_devices("h100", LearnerDevices(ranks=2, gpus=gpus[:2]))
+        worker = WorkerRecord(
+            id="w", pool="h100", host="h", pid=1, state="idle", gpus=1, devices=gpus[2:]
+        )
+        await store.workers.heartbeat(worker)
+
+    in_store(join)
+    return "h100"
+
+
+def dry(api: httpx.Client, folder: Path, pool: str, **training: Any) -> dict[str, Any]:
+    config = {
+        "model": {"path": str(folder)},
+        "data": {"dataset": "sums"},
+        "sampling": {"max_tokens": 512},
+        "training": training,
+    }
+    request = {"recipe": "grpo", "config": config, "pool": pool}
+    response = api.post("/v1/runs?dry_run=true", json=request)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def test_a_dry_run_says_what_is_needed_and_queues_nothing(
+    api: httpx.Client, sums: None, llama: Path, pool: str
+) -> None:
+    before = api.get("/v1/runs?limit=1000").json()
+    answer = dry(api, llama, pool)
+    estimate = answer["estimate"]
+
+    assert answer["config"]["optimizer"]["max_grad_norm"] == 1.0
+    assert estimate["learner"]["gpu"] == H100
+    assert estimate["learner"]["count"] == 2
+    # 16 bytes of each of 8.03 billion weights on two ranks are 64 GB; activations come on top.
+    assert estimate["fits"] is False
+    assert "set training.activation_checkpointing to true" in estimate["advice"]
+    assert answer["refusals"][0].startswith("training: a rank of the learner needs ")
+    assert estimate["rollout"]["fits"]
+    assert api.get("/v1/runs?limit=1000").json() == before
+
+
+def test_a_run_that_cannot_fit_is_refused_with_the_way_out(
+    submit: Any, llama: Path, pool: str
+) -> None:
+    response = submit({"model": {"path": str(llama)}}, pool=pool)
+
+    assert response.status_code == 422
+    reason = problems(response)["training"]
+    assert "and has 80 GB of NVIDIA H100 80GB HBM3; set training." in reason
+
+
+def test_where_no_gpu_is_known_nothing_is_refused(
+    api: httpx.Client, submit: Any, llama: Path
+) -> None:
+    answer = dry(api, llama, "nobody")
+    assert (answer["estimate"]["fits"], answer["refusals"]) == (None, [])
+    assert submit({"model": {"path": str(llama)}}, pool="nobody").status_code == 201
+
+
+def test_a_model_that_is_not_here_has_no_estimate(
+    api: httpx.Client, sums: None, model: Path, pool: str
+) -> None:
+    assert dry(api, model, pool)["estimate"] is None
+
+
+def test_the_command_prints_what_is_needed_and_says_by_its_exit_code_whether_it_fits(
+    gateway: GatewayProcess, sums: None, llama: Path, pool: str
+) -> None:
+    command = [sys.executable, "-m", "services.cli", "submit", "grpo", "--dry-run"]
+    command += ["--set", f"model.path={llama}", "--set", "data.dataset=sums", "--pool", pool]
+    environment = os.environ | {
+        "HEADRACE_GATEWAY_URL": gateway.url,
+        "HEADRACE_DATA": str(gateway.data),
+        "PYTHONPATH": os.getcwd(),
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 1, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["weights", "16.1", "GB"] in lines
+    assert ["to", "make", "it", "fit"] in lines
+    assert "set training.activation_checkpointing to true" in done.stdout
+    assert done.stdout.rstrip().endswith("it would be refused")

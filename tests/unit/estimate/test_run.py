@@ -1,0 +1,164 @@
+"""Whether known models fit known GPUs, and what is said where they do not."""
+
+from typing import Any
+
+import pytest
+
+from services.contracts.config import RLConfig, parse_config
+from services.contracts.devices import GPUDevice, LearnerDevices
+from services.estimate.answer import Estimate
+from services.estimate.given import Model, Worker
+from services.estimate.run import cannot_fit, estimate_run
+from services.estimate.shape import shape_of
+from tests.unit.estimate.known import LLAMA_8B, QWEN3_8B
+
+GB = 10**9
+H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
+
+
+def gpus(count: int, memory: int, name: str = H100, first: int = 0) -> list[GPUDevice]:
+    return [GPUDevice(uuid=f"GPU-{first + i}", name=name, memory=memory) for i in range(count)]
+
+
+def learner(count: int, memory: int, name: str = H100) -> LearnerDevices:
+    return LearnerDevices(ranks=count, gpus=gpus(count, memory, name))
+
+
+def worker(memory: int, name: str = H100, first: int = 100, count: int = 1) -> Worker:
+    return Worker(tuple(gpus(count, memory, name, first)))
+
+
+def estimate(
+    config: dict[str, Any],
+    learner: LearnerDevices | None,
+    *workers: Worker,
+    model: dict[str, Any] = QWEN3_8B,
+) -> Estimate:
+    given = {
+        "model": {"path": "org/m"},
+        "data": {"dataset": "d"},
+        "rewards": [{"verifier": "math"}],
+        "sampling": {"max_tokens": 8192},
+    }
+    parsed = parse_config(given | config)
+    assert isinstance(parsed, RLConfig)
+    shape = shape_of(model)
+    assert shape is not None
+    return estimate_run(parsed, Model(shape, half=True), learner, workers)
+
+
+THRIFTY = {"training": {"activation_checkpointing": True}}
+
+
+def test_eight_billion_on_eight_gpus_of_80_gb_leaves_a_fifth() -> None:
+    found = estimate(THRIFTY, learner(8, 80 * GB), worker(80 * GB))
+    assert found.fits
+    assert found.advice == []
+    assert found.learner.how.startswith("fsdp on 8 ranks, bfloat16, 16,384 tokens a pass")
+    assert found.learner.needed < 0.8 * 80 * GB
+    assert sum(found.learner.parts.values()) == found.learner.needed
+    # 8.19 billion weights of 4 bytes, gradients of 4, moments of 8, on 8 ranks.
+    assert found.learner.parts["weights"] == pytest.approx(8.19 * GB * 4 / 8, rel=0.01)
+    assert found.learner.parts["optimizer"] == pytest.approx(8.19 * GB * 8 / 8, rel=0.01)
+    assert found.rollout is not None
+    # 36 layers of 2 · 8 heads of 128 numbers of 2 bytes: 147,456 bytes a token.
+    assert found.rollout.parts["weights"] == pytest.approx(16.4 * GB, rel=0.01)
+    tokens = found.rollout.parts["cache"] / 147_456
+    assert f"a cache of {int(tokens):,} tokens" in found.rollout.how
+    assert found.step.training is not None
+    assert found.step.sampling is not None
+    # Three checkpoints of 12 bytes a weight, three versions of 2.
+    assert found.disk == pytest.approx(42 * 8.19 * GB, rel=0.01)
+
+
+def test_what_does_not_fit_names_the_change_that_makes_it_fit() -> None:
+    found = estimate({}, learner(8, 80 * GB), worker(80 * GB))
+    assert found.fits is False
+    assert cannot_fit(found)
+    first, last = found.advice
+    assert first == "set training.activation_checkpointing to true"
+    assert last.startswith("a rank then needs ")
+    assert estimate(THRIFTY, learner(8, 80 * GB), worker(80 * GB)).fits
+
+
+def test_too_few_gpus_are_told_how_many_would_do() -> None:
+    found = estimate(THRIFTY, learner(1, 80 * GB), worker(80 * GB))
+    assert found.fits is False
+    (more,) = [sentence for sentence in found.advice if sentence.startswith("train on ")]
+    ranks = int(more.split()[2])
+    assert 2 <= ranks <= 4
+    changed = {"training": {"activation_checkpointing": True, "offload": ["optimizer"]}}
+    if 'set training.offload to ["optimizer"]' in found.advice:
+        assert estimate(changed, learner(ranks, 80 * GB), worker(80 * GB)).learner.fits
+
+
+def test_a_copy_costs_its_weights_unless_it_is_on_the_host() -> None:
+    kl = {"algorithm": {"kl": {"type": "k3", "beta": 0.1}}}
+    plain, copied, offloaded = (
+        estimate(config, learner(8, 80 * GB)).learner.needed
+        for config in (
+            THRIFTY,
+            THRIFTY | kl,
+            {"training": {"activation_checkpointing": True, "offload": ["reference"]}} | kl,
+        )
+    )
+    assert copied - plain == pytest.approx(4 * 8.19 * GB / 8, rel=0.01)
+    assert offloaded == plain
+
+
+def test_adapters_leave_the_model_in_bfloat16_on_one_gpu() -> None:
+    config = {"model": {"path": "org/m", "lora": {}}, **THRIFTY}
+    found = estimate(config, learner(1, 80 * GB), worker(80 * GB), model=LLAMA_8B)
+    assert found.fits
+    # Rank 16, of 7 matrices in each of 32 layers: 41.9 million weights.
+    assert found.learner.parts["optimizer"] == 8 * 41_943_040
+    assert found.learner.parts["weights"] == pytest.approx(2 * 8.03 * GB, rel=0.02)
+
+
+def test_a_worker_without_room_for_one_sequence_is_told_to_shorten_it() -> None:
+    # 16.4 GB of weights of 21.6 that vLLM takes: 40,960 tokens take 6.
+    small = worker(24 * GB, L4)
+    config = THRIFTY | {"sampling": {"max_tokens": 1024}}
+    found = estimate(config, learner(8, 80 * GB), small)
+    assert found.rollout is not None
+    assert found.rollout.fits is False
+    assert found.advice[0].startswith("set rollout.vllm.max_model_len to what a prompt")
+    shorter = {"rollout": {"vllm": {"max_model_len": 1280}}}
+    assert estimate(config | shorter, learner(8, 80 * GB), small).fits
+    tiny = estimate(config | shorter, learner(8, 80 * GB), worker(16 * GB, L4))
+    assert tiny.advice[0].startswith("set rollout.vllm.tensor_parallel_size to 2")
+
+
+def test_on_one_gpu_for_both_each_has_its_share() -> None:
+    config = {"model": {"path": "org/m", "lora": {}}, **THRIFTY}
+    found = estimate(config, learner(1, 80 * GB), worker(80 * GB, first=0))
+    assert found.learner.memory == 48 * GB
+    assert found.rollout is not None
+    assert found.rollout.memory == 32 * GB
+
+
+def test_what_is_not_known_is_said_and_refuses_nothing() -> None:
+    found = estimate({}, None)
+    assert (found.fits, found.learner.memory, found.learner.fits) == (None, None, None)
+    assert not cannot_fit(found)
+    assert any(note.startswith("no learner of this pool") for note in found.notes)
+    assert any(note.startswith("no rollout worker of this pool") for note in found.notes)
+
+
+def test_on_cpus_nothing_is_refused() -> None:
+    found = estimate({}, LearnerDevices(ranks=2, gpus=[]), Worker(()))
+    assert found.fits is None
+    assert not cannot_fit(found)
+    assert found.learner.how.startswith("ddp on 2 ranks, float32")
+    assert sum("CPUs" in note for note in found.notes) == 2
+
+
+def test_what_exceeds_a_gpu_by_less_than_the_error_is_not_refused() -> None:
+    # By itself it would not be sharded on a GPU of this size.
+    sharded = {"training": {"activation_checkpointing": True, "parallel": "fsdp"}}
+    needed = estimate(sharded, learner(8, 400 * GB)).learner.needed
+    tight = estimate(sharded, learner(8, int(needed / 1.05)))
+    assert tight.fits is False
+    assert not cannot_fit(tight)
+    fits = estimate(sharded, learner(8, int(needed * 1.05)))
+    assert any("is tight" in note for note in fits.notes)

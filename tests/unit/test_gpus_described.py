@@ -1,0 +1,49 @@
+"""What the driver says of GPUs, as a worker reports it."""
+
+from pathlib import Path
+
+import pytest
+
+from services.contracts.devices import GPUDevice
+from services.runtime import gpus
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An nvidia-smi that lists two GPUs, one of them without its memory."""
+    script = tmp_path / "nvidia-smi"
+    script.write_text(
+        "#!/bin/sh\n"
+        "echo '0, GPU-a, NVIDIA H100 80GB HBM3, 81559'\n"
+        "echo '1, GPU-b, NVIDIA H200, 143771'\n"
+        "echo '2, GPU-c, NVIDIA GB10, [N/A]'\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpus, "installed_device", lambda: "cuda")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return script
+
+
+def test_gpus_have_names_and_memory(driver: Path) -> None:
+    assert gpus.described_gpus() == [
+        GPUDevice(uuid="GPU-a", name="NVIDIA H100 80GB HBM3", memory=81559 << 20),
+        GPUDevice(uuid="GPU-b", name="NVIDIA H200", memory=143771 << 20),
+    ]
+
+
+def test_only_those_that_this_process_sees_are_described(
+    driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [gpu.uuid for gpu in gpus.described_gpus()] == ["GPU-b"]
+
+
+def test_without_a_driver_or_on_a_cpu_nothing_is_described(
+    driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "installed_device", lambda: "cpu")
+    assert gpus.described_gpus() == []
+    monkeypatch.setattr(gpus, "installed_device", lambda: "cuda")
+    driver.unlink()
+    assert gpus.described_gpus() == []
