@@ -112,6 +112,8 @@ def test_torch_and_transformers_are_all_it_needs() -> None:
             "services",
             "services.contracts",
             "services.contracts.experts",
+            "services.estimate",
+            "services.estimate.devices",
             "services.runtime",
             "services.runtime.quiet",
         ),
