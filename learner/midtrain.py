@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,14 +23,15 @@ from learner.batch.dealing import deal
 from learner.batch.sft_rows import Example, UnusableRow, divided, example
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
-from learner.model.folders import UnusableModel
-from learner.model.loading import LoadedModel, load_model, make_model
+from learner.model.folders import UnusableModel, scratch_numbers
+from learner.model.loading import LoadedModel, load_model, model_numbers, unfit
 from learner.model.logprobs import TokenLogprobs
 from learner.model.mfu import sequence_cost
 from learner.model.microbatches import backward_rows, forward_rows, unwrapped
 from learner.model.moe_balance import RouterTally, balance
 from learner.model.moe_routing import policy_routing
-from learner.model.parallel import agreed_parallel, replicate, shard
+from learner.model.parallel import agreed_parallel, gathered, replicate, shard
+from learner.model.scratch import make_model
 from learner.optim.optimizers import Optimizers, check_optimizer
 from learner.optim.schedules import lr_share
 from learner.persist.checkpoint import capture
@@ -68,18 +70,19 @@ def train_midtrain(
     """
     if ranks.first:
         store.acquire()
-    loaded = ranks.together(lambda: starting_model(config, ranks, store, volume))
-    training, validation = ranks.together(lambda: examples(config, loaded, store, volume))
-    routing = ranks.together(lambda: policy_routing(loaded.model, config.router, "router"))
-    parameters = sum(weight.numel() for weight in loaded.model.parameters())
-    needed = bytes_unsharded(parameters, 0, config.optimizer)
+    needed = partial(bytes_needed, config, store, volume)
     sharded = agreed_parallel(config.training.parallel, needed, ranks) == "fsdp"
+    loaded = ranks.together(lambda: starting_model(config, ranks, sharded, store, volume))
+    training, validation = ranks.together(lambda: examples(config, loaded, store, volume))
     ranks.together(lambda: check_optimizer(config.optimizer, "optimizer", ranks, sharded))
+    routing = ranks.together(lambda: policy_routing(loaded.model, config.router, "router"))
     policy: nn.Module = TokenLogprobs(
         loaded.model.eval(), None if sharded else loaded.autocast, routing
     )
     if sharded:
         shard(policy, loaded.model, loaded.autocast, ranks)
+        if why := gathered(policy, partial(unfit, loaded.model)):
+            raise UnusableModel(f"the model: {why}")
     policy = replicate(policy, ranks)
     optimizers, cost = Optimizers(loaded.model, config.optimizer), sequence_cost(loaded.model)
     order = endless_order(len(training), config.training.seed)
@@ -131,14 +134,23 @@ def train_midtrain(
     return ending
 
 
+def bytes_needed(config: MidtrainConfig, store: RunStore, volume: Volume) -> int:
+    """What each rank would hold between two passes if nothing were sharded."""
+    if isinstance(config.model, ScratchModel):
+        numbers = scratch_numbers(config.model)
+    else:
+        numbers = model_numbers(store.model_path(config.model.path, volume), config.model)
+    return bytes_unsharded(numbers, 0, config.optimizer)
+
+
 def starting_model(
-    config: MidtrainConfig, ranks: Ranks, store: RunStore, volume: Volume
+    config: MidtrainConfig, ranks: Ranks, sharded: bool, store: RunStore, volume: Volume
 ) -> LoadedModel:
-    """The model before the first step; the same weights on every rank."""
+    """The model before the first step; the same weights on every rank, or its rows of them."""
     if isinstance(config.model, ScratchModel):
         return make_model(config.model, config.training.seed, ranks.device)
     path = store.model_path(config.model.path, volume)
-    return load_model(path, config.model, ranks.device)
+    return load_model(path, config.model, ranks.device, sharing=ranks if sharded else None)
 
 
 def examples(

@@ -2,6 +2,7 @@
 dimension 0. A rank may hold none."""
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 
@@ -26,12 +27,29 @@ def rows_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return as_slice(tensor[start:stop], like)
 
 
+def sharded_as(tensor: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+    """This rank's rows of `tensor`, which is whole, where `tensor` lies."""
+    start, stop = rows_on(tensor.shape[0], mesh)
+    return DTensor.from_local(
+        tensor[start:stop],
+        mesh,
+        [Shard(0)],
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
 def row_range(like: DTensor) -> tuple[int, int]:
     """First row of `like` that this rank holds, and the one after its last."""
-    mesh = like.device_mesh
-    each = -(-like.shape[0] // mesh.size())
-    start = min(mesh.get_local_rank() * each, like.shape[0])
-    return start, min(start + each, like.shape[0])
+    return rows_on(like.shape[0], like.device_mesh)
+
+
+def rows_on(rows: int, mesh: DeviceMesh) -> tuple[int, int]:
+    """The same for a tensor of so many rows: each rank has as many, and the last ones fewer."""
+    each = -(-rows // mesh.size())
+    start = min(mesh.get_local_rank() * each, rows)
+    return start, min(start + each, rows)
 
 
 def as_slice(rows: torch.Tensor, like: DTensor) -> DTensor:

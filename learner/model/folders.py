@@ -10,6 +10,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig
 
+from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from services.contracts.config.model import ScratchModel
 from services.models import UnusableFolder
@@ -22,7 +23,7 @@ READ = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.tiktoken"]
 NOT_READ = ["*/*.safetensors", "consolidated*"]
 """Copies of the weights in other layouts."""
 BYTES = 4
-"""Of each number: weights are loaded as float32."""
+"""Of each number in float32."""
 LAYER_BYTES = 300_000
 """What the modules of a layer take without its weights, at least."""
 
@@ -83,29 +84,34 @@ def unusable(path: str, what: str = "model") -> Iterator[None]:
         raise
 
 
-def check_size(kind: Any, source: Source, path: str, **options: Any) -> None:
-    """Raise UnusableModel where the model that its config describes does not fit into this
-    machine's memory. `kind`: the class that will load it, with `options`."""
+def numbers_of(kind: Any, source: Source, **options: Any) -> int:
+    """How many numbers a model has, by its config. `kind`: the class that loads it, with
+    `options`."""
     trust = options.pop("trust_remote_code")
     config = AutoConfig.from_pretrained(source.weights, trust_remote_code=trust, **options)
     with torch.device("meta"):
         model = kind.from_config(config, trust_remote_code=trust)
-    _refuse_larger(path, sum(t.numel() for t in (*model.parameters(), *model.buffers())))
+    return sum(t.numel() for t in (*model.parameters(), *model.buffers()))
 
 
-def check_scratch_size(config: ScratchModel) -> None:
-    """The same for a model that is made, before any of it is."""
+def scratch_numbers(config: ScratchModel) -> int:
+    """The same of a model that is made, before any of it is."""
     width, inner = config.hidden_size, config.intermediate_size * max(config.experts, 1)
     numbers = config.layers * (4 * width**2 + 3 * width * inner)
     numbers += 2 * width * len(config.tokenizer.alphabet)
-    _refuse_larger("to be made", max(numbers, config.layers * LAYER_BYTES // BYTES))
+    return max(numbers, config.layers * LAYER_BYTES // BYTES)
 
 
-def _refuse_larger(path: str, numbers: int) -> None:
-    needed, free = numbers * BYTES, free_memory()
+def check_size(path: str, numbers: int, dtype: torch.dtype, ranks: Ranks | None) -> None:
+    """Raise UnusableModel where the model at `path`, of so many numbers of `dtype`, does not fit
+    into this machine's memory. `ranks`: those that share it; None: each holds all of it."""
+    needed, free = numbers * dtype.itemsize, free_memory()
+    if ranks is not None:
+        needed = needed * ranks.local_size // ranks.size
     if needed > free:
+        kind = str(dtype).removeprefix("torch.")
         raise UnusableModel(
-            f"model {path}: {needed / 2**30:,.1f} GiB of memory in float32, and this machine has "
+            f"model {path}: {needed / 2**30:,.1f} GiB of memory in {kind}, and this machine has "
             f"{free / 2**30:.1f} GiB free: take a smaller model, or a machine with more memory"
         )
 

@@ -1,4 +1,4 @@
-"""The model a run trains and its tokenizer: loaded from a folder, or made from nothing.
+"""The model a run trains and its tokenizer, loaded from a folder; `scratch` makes one from nothing.
 
 Optimizers always work on float32 weights; a run's `dtype` is the type of the forward pass and of
 published weights. Code shipped with a model runs only where the config allows it.
@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders
-from tokenizers.models import BPE
-from tokenizers.processors import TemplateProcessing
 from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import (
@@ -22,21 +19,17 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
 )
 from transformers.core_model_loading import revert_weight_conversion
 
+from learner.distributed import Ranks
 from learner.model.folders import (
     Source,
     UnusableModel,
-    check_scratch_size,
     check_size,
     find_source,
+    numbers_of,
     unusable,
 )
 from learner.model.logit_scale import other_logits
@@ -47,15 +40,15 @@ from learner.model.packed_attention import (
     use_packed_attention,
 )
 from learner.model.packing_check import mixes_sequences
+from learner.model.slicing import loading_slices
 from learner.slices import whole
 from services.contracts.config.lora import LoRA
-from services.contracts.config.model import CharacterTokenizer, PretrainedModel, ScratchModel
+from services.contracts.config.model import PretrainedModel
 from services.contracts.config.rollout import Sampling
 from services.models.adapter import MERGED, adapted_layers
 from services.models.description import TOKENS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 
 
 @dataclass
@@ -85,33 +78,58 @@ class LoadedModel:
 
 
 def load_model(
-    path: str, config: PretrainedModel, device: torch.device | str = "cpu"
+    path: str,
+    config: PretrainedModel,
+    device: torch.device | str = "cpu",
+    frozen: bool = False,
+    sharing: Ranks | None = None,
 ) -> LoadedModel:
     """The model at `path`, a folder or a hub name; of a folder with a LoRA adapter, its base with
-    the adapter merged in. Raises UnusableModel."""
+    the adapter merged in. Raises UnusableModel.
+
+    `frozen`: its weights will not change, and are loaded in the type of the passes. `sharing`:
+    ranks that load their rows of it each; the caller has it checked (`unfit`) once it is sharded.
+    """
     options = {"trust_remote_code": config.trust_remote_code}
     source = find_source(path, config.trust_remote_code)
+    # An adapter is merged into whole weights, in float32.
+    merged = source.adapter is not None
+    sharing = None if merged else sharing
     with unusable(source.weights):
-        check_size(AutoModelForCausalLM, source, path, **options)
         own = AutoConfig.from_pretrained(source.weights, **options).get_text_config().dtype
-        model, report = AutoModelForCausalLM.from_pretrained(
-            source.weights,
-            dtype=torch.float32,
-            use_safetensors=True,
-            output_loading_info=True,
-            **options,
-        )
+        dtype = pass_dtype(config.dtype, own or torch.float32, device)
+        stored = dtype if frozen and not merged else torch.float32
+        check_size(path, numbers_of(AutoModelForCausalLM, source, **options), stored, sharing)
+        with loading_slices(sharing):
+            model, report = AutoModelForCausalLM.from_pretrained(
+                source.weights,
+                dtype=stored,
+                use_safetensors=True,
+                output_loading_info=True,
+                **options,
+            )
         if report["missing_keys"]:
             missing = sorted(report["missing_keys"])[0]
             raise UnusableModel(f"model {path} lacks {missing}, which would be random")
-        model = model if source.adapter is None else _merged(model, source)
+        model = _merged(model, source) if merged else model
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **options)
         _check_generation(model)
-    dtype = pass_dtype(config.dtype, own or torch.float32, device)
-    loaded = _ready(model, tokenizer, dtype, device)
-    if why := mixes_sequences(loaded.model) or other_logits(loaded.model):
+    loaded = ready(model, tokenizer, dtype, device)
+    if sharing is None and (why := unfit(loaded.model)):
         raise UnusableModel(f"model {path}: {why}")
     return loaded
+
+
+def model_numbers(path: str, config: PretrainedModel) -> int:
+    """How many numbers the model at `path` has, by its config. Raises UnusableModel."""
+    source = find_source(path, config.trust_remote_code)
+    with unusable(source.weights):
+        return numbers_of(AutoModelForCausalLM, source, trust_remote_code=config.trust_remote_code)
+
+
+def unfit(model: PreTrainedModel) -> str | None:
+    """Why the learner cannot train `model`, by what it computes; None where it can."""
+    return mixes_sequences(model) or other_logits(model)
 
 
 def pass_dtype(config: str, own: torch.dtype, device: torch.device | str) -> torch.dtype:
@@ -136,22 +154,29 @@ def with_dtype(config: PretrainedModel, published: Path) -> PretrainedModel:
 
 
 def load_critic(
-    path: str, config: PretrainedModel, policy: PreTrainedModel, device: torch.device | str = "cpu"
+    path: str,
+    config: PretrainedModel,
+    policy: PreTrainedModel,
+    device: torch.device | str = "cpu",
+    sharing: Ranks | None = None,
 ) -> PreTrainedModel:
-    """The model at `path` with a value head, which is 0 unless the folder holds one. Raises
-    UnusableModel, also where it lacks tokens of the policy."""
+    """The model at `path` with a value head, which is 0 unless the folder holds one. `sharing` is
+    as in `load_model`. Raises UnusableModel, also where it lacks tokens of the policy."""
     options = {"trust_remote_code": config.trust_remote_code, "num_labels": 1}
     source = find_source(path, config.trust_remote_code, what := "the critic's model")
     with unusable(path, what):
-        check_size(AutoModelForSequenceClassification, source, path, **options)
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            source.weights,
-            dtype=torch.float32,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            **options,
-        )
+        sharing = None if source.adapter else sharing
+        numbers = numbers_of(AutoModelForSequenceClassification, source, **options)
+        check_size(path, numbers, torch.float32, sharing)
+        with loading_slices(sharing):
+            model, loading = AutoModelForSequenceClassification.from_pretrained(
+                source.weights,
+                dtype=torch.float32,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                **options,
+            )
         model = model if source.adapter is None else _merged(model, source)
     head = getattr(model, "score", None)
     if not isinstance(head, nn.Linear):
@@ -179,69 +204,9 @@ def load_critic(
     model.config.architectures = [type(model).__name__]
     use_packed_attention(model)
     use_pass_type_experts(model)
-    if why := mixes_sequences(model):
+    if sharing is None and (why := mixes_sequences(model)):
         raise UnusableModel(f"the critic's model {path}: {why}")
     return model
-
-
-def make_model(config: ScratchModel, seed: int, device: torch.device | str = "cpu") -> LoadedModel:
-    """A Llama, or with experts a Qwen3-MoE, with random weights, drawn from `seed`, and its
-    character tokenizer. Raises UnusableModel for one that memory cannot hold."""
-    check_scratch_size(config)
-    tokenizer = character_tokenizer(config.tokenizer, config.max_length)
-    sizes = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.heads,
-        "head_dim": config.hidden_size // config.heads,
-        "max_position_embeddings": config.max_length,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model: PreTrainedModel
-        if config.experts:
-            routed = Qwen3MoeConfig(
-                **sizes,
-                moe_intermediate_size=config.intermediate_size,
-                num_experts=config.experts,
-                num_experts_per_tok=config.experts_per_token,
-                norm_topk_prob=True,
-            )
-            model = Qwen3MoeForCausalLM(routed)
-        else:
-            model = LlamaForCausalLM(LlamaConfig(**sizes))
-    model.generation_config = GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return _ready(model, tokenizer, pass_dtype(config.dtype, torch.bfloat16, device), device)
-
-
-def character_tokenizer(config: CharacterTokenizer, max_length: int) -> PreTrainedTokenizerFast:
-    """One token per character; encoding text puts the beginning-of-sequence token before it."""
-    vocabulary = {token: i for i, token in enumerate([PAD, BOS, EOS, UNKNOWN, *config.alphabet])}
-    # Byte-pair encoding without merges splits into characters.
-    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.post_processor = TemplateProcessing(
-        single=f"{BOS} $A", special_tokens=[(BOS, vocabulary[BOS])]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        unk_token=UNKNOWN,
-        model_max_length=max_length,
-        clean_up_tokenization_spaces=False,
-    )
 
 
 def save_description(loaded: LoadedModel, folder: Path) -> None:
@@ -364,9 +329,11 @@ def _check_generation(model: PreTrainedModel) -> None:
         )
 
 
-def _ready(
+def ready(
     model: PreTrainedModel, tokenizer: Any, dtype: torch.dtype, device: torch.device | str
 ) -> LoadedModel:
+    """`model` on `device`, with attention and experts that compute packed rows. `dtype`: of its
+    passes and of what is published."""
     _place(model, device)
     use_packed_attention(model)
     use_pass_type_experts(model)
@@ -378,5 +345,10 @@ def _place(model: PreTrainedModel, device: torch.device | str) -> None:
     # Weights that were read from a file lie where its header leaves them, and a CPU rounds products
     # by where their factors lie: without a copy a resumed run would not repeat bit for bit.
     for parameter in model.parameters():
-        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+        own = parameter.detach().clone(memory_format=torch.contiguous_format)
+        if isinstance(own, DTensor):
+            # Setting its `data` changes nothing.
+            torch.utils.swap_tensors(parameter, nn.Parameter(own, parameter.requires_grad))
+        else:
+            parameter.data = own
     model.config.use_cache = False

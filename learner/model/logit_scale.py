@@ -18,6 +18,8 @@ CAP = "final_logit_softcapping"
 APART = 1e-3
 """Largest difference between the model's logits and ours, as a share of the largest: more than
 rounding, less than another factor or cap makes."""
+APART_BFLOAT16 = 0.05
+"""The same where rounding makes a hundredth or two."""
 
 
 class UnusableHead(RunCannotGoOn):
@@ -79,7 +81,8 @@ def other_logits(model: PreTrainedModel) -> str | None:
     scaled = logit_scale(model).apply_(found)
     # Differences between logits: a constant changes no probability.
     ours, theirs = (x - x.mean(-1, keepdim=True) for x in (scaled, own.logits))
-    if not (ours - theirs).abs().max() > APART * theirs.abs().max():
+    apart = APART_BFLOAT16 if found.dtype == torch.bfloat16 else APART
+    if not (ours - theirs).abs().max() > apart * theirs.abs().max():
         return None
     return (
         f"{type(model).__name__} makes other logits of its output head than the learner can: "

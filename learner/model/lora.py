@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
+from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.model.folders import UnusableModel, find_source
 from learner.model.loading import (
@@ -52,21 +53,23 @@ def load_policy(
     checkpoint: Path | None,
     seed: int,
     device: torch.device | str = "cpu",
+    sharing: Ranks | None = None,
 ) -> LoadedModel:
     """The policy: from the run's `checkpoint`, else from the model at `start`. With `model.lora`
     the base is that of the checkpoint, else that in `own`, the run's model folder, if it exists.
+    `sharing` is as in `load_model`.
 
     Raises UnusableModel, DamagedFile, and RunCannotGoOn for a checkpoint of other adapters.
     """
     if config.lora is None:
-        return load_model(str(checkpoint or start), config, device)
+        return load_model(str(checkpoint or start), config, device, sharing=sharing)
     if checkpoint is not None:
         source = find_source(str(checkpoint), config.trust_remote_code)
         start = start if source.adapter is None else source.weights
     elif own.exists():
         start = str(own)
     check_files(Path(start))
-    loaded = load_model(start, config, device)
+    loaded = load_model(start, config, device, frozen=True, sharing=sharing)
     add_adapters(loaded, config.lora, seed)
     if checkpoint is not None:
         load_adapters(loaded, checkpoint)
@@ -116,7 +119,7 @@ def add_adapters(loaded: LoadedModel, lora: LoRA, seed: int) -> None:
         except ValueError as error:
             raise UnusableModel(f"model.lora.targets: {error}") from error
     for parameter in model.parameters():
-        if not parameter.requires_grad:
+        if not parameter.requires_grad and parameter.dtype != loaded.publish_dtype:
             parameter.data = parameter.data.to(loaded.publish_dtype)
     loaded.lora = lora.model_copy(update={"targets": targets})
 

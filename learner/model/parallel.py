@@ -6,30 +6,38 @@ the rest for the length of a pass. Optimizers update the slices. Every pass of a
 with or without gradient, is one of all ranks: who leaves one out lets the others wait for ever.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
 from learner.model.folders import UnusableModel
+from learner.model.slicing import mesh_of, weights_of
 from services.contracts.config.training import Parallel
 from services.estimate.training import parallel_on
 
+T = TypeVar("T")
 
-def agreed_parallel(parallel: Parallel, needed: float, ranks: Ranks) -> Literal["ddp", "fsdp"]:
-    """What `training.parallel` means here, the same on every rank. `needed`: bytes that each rank
-    would hold between two passes without sharding."""
+
+def agreed_parallel(
+    parallel: Parallel, needed: Callable[[], float], ranks: Ranks
+) -> Literal["ddp", "fsdp"]:
+    """What `training.parallel` means here, the same on every rank. `needed` says how many bytes
+    each rank would hold between two passes without sharding. Raises what it raises."""
     if ranks.size == 1 or parallel != "auto" or ranks.device.type != "cuda":
-        return parallel_on(parallel, needed, None, ranks.size)
+        return parallel_on(parallel, 0.0, None, ranks.size)
     there = torch.cuda.get_device_properties(ranks.device).total_memory
-    (share,) = ranks.max([needed / there])
+    (share,) = ranks.max([ranks.together(needed) / there])
     return parallel_on(parallel, share, 1.0, ranks.size)
 
 
@@ -50,14 +58,37 @@ def shard(
     Gradients are averaged over ranks in float32, after every backward pass: a rank never holds
     those of the whole model. Raises UnusableModel where the model does not name its blocks.
     """
-    assert dist.group.WORLD is not None
-    mesh = DeviceMesh.from_group(dist.group.WORLD, ranks.device.type)
+    mesh = mesh_of(ranks)
+    # FSDP takes whole weights, also such without memory, and makes slices of them.
+    slices = [(place, name, one) for place, name, one in weights_of(model) if is_slice(one)]
+    unread: dict[int, nn.Parameter] = {}
+    for place, name, one in slices:
+        empty = torch.empty(one.shape, dtype=one.dtype, device="meta")
+        unread.setdefault(id(one), nn.Parameter(empty, requires_grad=one.requires_grad))
+        setattr(place, name, unread[id(one)])
     reduced = None if compute is None else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduced)
     # The root, too: while it is gathered its slices are not to be found at their names, and a pass
     # without gradient would leave it so.
     for module in (*blocks(model, "training.parallel fsdp shards"), passes):
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    for place, name, one in slices:
+        setattr(place, name, one)
+    # Moves nothing: FSDP looks again at what its slices are.
+    passes.to(ranks.device)
+
+
+def gathered(passes: nn.Module, action: Callable[[], T]) -> T:
+    """The result of `action`, which computes with the model inside `passes` other than by its
+    `forward`. All ranks call it for a sharded one."""
+    if not is_sharded(passes):
+        return action()
+    passes.acting = action  # type: ignore[assignment]
+    register_fsdp_forward_method(passes, "acting")
+    try:
+        return cast(T, passes.acting())  # type: ignore[operator]
+    finally:
+        del passes.acting
 
 
 def blocks(model: PreTrainedModel, why: str) -> list[nn.Module]:
@@ -74,4 +105,9 @@ def blocks(model: PreTrainedModel, why: str) -> list[nn.Module]:
 
 def is_sharded(module: nn.Module) -> bool:
     """Whether each rank holds a slice of the weights of `module`, between its passes."""
-    return isinstance(next(module.parameters()), DTensor)
+    return is_slice(next(module.parameters()))
+
+
+def is_slice(weight: torch.Tensor) -> bool:
+    """Whether a rank holds some rows of `weight`."""
+    return isinstance(weight, DTensor)

@@ -114,15 +114,17 @@ def load_copies(
         path: str, follows: Following | None, name: Literal["reference", "lagged"]
     ) -> PolicyCopy:
         where = place(f"placement.{name}", getattr(config.placement, name), ranks)
-        frozen = load_model(path, config.model, where)
+        # On a device of its own it is whole.
+        sharded = is_sharded(policy) and where == ranks.device
+        # What follows the policy by less than a rounding step would never move in bfloat16.
+        never = follows is None
+        frozen = load_model(path, config.model, where, never, ranks if sharded else None)
         frozen.model.eval().requires_grad_(False)
         if config.training.compile:
             compile_blocks(frozen.model)
         # An earlier policy replays the same experts; another model routes by itself.
         replays = name == "lagged" and config.algorithm.router.replay
         routing = Routing(frozen.model) if replays else None
-        # On a device of its own it is whole.
-        sharded = is_sharded(policy) and where == ranks.device
         logprobs = TokenLogprobs(frozen.model, None if sharded else frozen.autocast, routing)
         if sharded:
             shard(logprobs, frozen.model, frozen.autocast, ranks)

@@ -1,18 +1,26 @@
 """The training state that a run starts or resumes from."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from learner.distributed import Ranks
 from learner.model.compiling import make_trainable
-from learner.model.loading import LoadedModel, load_critic, with_dtype
+from learner.model.folders import UnusableModel
+from learner.model.loading import load_critic, model_numbers, unfit, with_dtype
 from learner.model.logprobs import TokenLogprobs
 from learner.model.lora import load_policy
 from learner.model.moe_routing import policy_routing
-from learner.model.offload import Offload, offloads, place
-from learner.model.parallel import agreed_parallel, is_sharded, shard
+from learner.model.offload import Offload, offloads, place, present
+from learner.model.packing_check import mixes_sequences
+from learner.model.parallel import (
+    agreed_parallel,
+    gathered,
+    is_sharded,
+    shard,
+)
 from learner.model.references import load_copies
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
@@ -46,10 +54,26 @@ def prepare(
     ranks prepare together. Raises UnusableModel, UnusableCheckpoint, UnusableDevice, DamagedFile,
     RunCannotGoOn."""
     start = ranks.together(lambda: find_start(record, config, ranks, store, volume))
-    parallel = agreed_parallel(config.training.parallel, bytes_needed(start, config), ranks)
+    needed = partial(bytes_needed, start)
+    sharded = agreed_parallel(config.training.parallel, needed, ranks) == "fsdp"
     if ranks.size > 1:
-        log.info("ranks share the training", parallel=parallel, ranks=ranks.size)
-    return ranks.together(lambda: assemble(start, ranks, parallel == "fsdp", store, volume))
+        log.info("ranks share the training", parallel="fsdp" if sharded else "ddp")
+    state = ranks.together(lambda: assemble(start, ranks, sharded, store, volume))
+    if sharded:
+        check_sharded(state)
+    return state
+
+
+def check_sharded(state: TrainingState) -> None:
+    """Raise UnusableModel where what a sharded model computes cannot be trained. On every rank: it
+    takes a pass, and all find the same."""
+    if why := gathered(state.policy, partial(unfit, state.loaded.model)):
+        raise UnusableModel(f"model {state.progress.base_model}: {why}")
+    if (critic := state.critic) and is_sharded(critic.values):
+        with present(critic.offloaded_weights, changed=False):
+            why = gathered(critic.values, partial(mixes_sequences, critic.model))
+        if why:
+            raise UnusableModel(f"the critic's model: {why}")
 
 
 @dataclass(frozen=True)
@@ -57,8 +81,10 @@ class Start:
     """What a run goes on from."""
 
     config: RLConfig
-    """With the type of the passes in place of `auto`."""
-    loaded: LoadedModel
+    base: str
+    """The model that the config names."""
+    own: Path
+    """The run's model folder, which may not exist yet."""
     progress: Progress
     folder: Path | None
     """The checkpoint, if there is one."""
@@ -67,9 +93,8 @@ class Start:
 def find_start(
     record: RunRecord, config: RLConfig, ranks: Ranks, store: RunStore, volume: Volume
 ) -> Start:
-    """The policy, loaded whole, and how far the run is. Raises as `prepare` does."""
-    seed = config.training.seed
-    torch.manual_seed(seed + ranks.rank)
+    """Where the run's model is, and how far the run is. Raises as `prepare` does."""
+    torch.manual_seed(config.training.seed + ranks.rank)
     base = store.model_path(config.model.path, volume)
     # All lineages, not those of the checkpoint: a start that died before its first one has left
     # groups behind, too.
@@ -79,20 +104,15 @@ def find_start(
     if folder is not None:
         progress = replace(verify(folder), run=record.id, lineages=lineages)
         log.info("resuming", run=record.id, step=progress.step, checkpoint=folder.name)
-    own = volume.path(f"runs/{record.id}/model")
-    model = with_dtype(config.model, own)
-    loaded = load_policy(model, base, own, folder, seed, ranks.device)
-    # The reference and the lagged copy compute in the type of the policy.
-    dtype = str(loaded.publish_dtype).removeprefix("torch.")
-    config = config.model_copy(update={"model": model.model_copy(update={"dtype": dtype})})
-    return Start(config, loaded, progress, folder)
+    return Start(config, base, volume.path(f"runs/{record.id}/model"), progress, folder)
 
 
-def bytes_needed(start: Start, config: RLConfig) -> int:
-    """What each rank would hold between two passes if nothing were sharded."""
-    weights = list(start.loaded.model.parameters())
-    trained = sum(weight.numel() for weight in weights if weight.requires_grad)
-    every = sum(weight.numel() for weight in weights)
+def bytes_needed(start: Start) -> int:
+    """What each rank would hold between two passes if nothing were sharded. Raises
+    UnusableModel."""
+    config = start.config
+    every = model_numbers(start.base, config.model)
+    trained = 0 if config.model.lora else every
     offloaded = "optimizer" in config.training.offload
     needed = bytes_unsharded(trained, every - trained, config.optimizer, offloaded)
     algorithm, placement, offload = config.algorithm, config.placement, config.training.offload
@@ -111,8 +131,14 @@ def bytes_needed(start: Start, config: RLConfig) -> int:
 def assemble(
     start: Start, ranks: Ranks, sharded: bool, store: RunStore, volume: Volume
 ) -> TrainingState:
-    """All that trains and is trained, around the policy of `start`. Raises as `prepare` does."""
-    config, loaded, progress, folder = start.config, start.loaded, start.progress, start.folder
+    """All that trains and is trained. Raises as `prepare` does."""
+    config, progress, folder = start.config, start.progress, start.folder
+    model, sharing = with_dtype(config.model, start.own), ranks if sharded else None
+    seed = config.training.seed
+    loaded = load_policy(model, start.base, start.own, folder, seed, ranks.device, sharing)
+    # The reference and the lagged copy compute in the type of the policy.
+    dtype = str(loaded.publish_dtype).removeprefix("torch.")
+    config = config.model_copy(update={"model": model.model_copy(update={"dtype": dtype})})
     make_trainable(loaded.model, config.training)
     check_optimizer(config.optimizer, "optimizer", ranks, sharded)
     routing = policy_routing(loaded.model, config.algorithm.router)
@@ -154,10 +180,11 @@ def prepare_critic(
     `base`."""
     where = place("placement.critic", config.placement.critic, ranks)
     path = str(folder / CRITIC) if folder else base
-    model = load_critic(path, config.model, state.loaded.model, where)
-    make_trainable(model, config.training)
-    # On a device of its own it is alone, and whole.
+    # On a device of its own it is whole.
     sharded = is_sharded(state.policy) and where == ranks.device
+    sharing = ranks if sharded else None
+    model = load_critic(path, config.model, state.loaded.model, where, sharing)
+    make_trainable(model, config.training)
     check_optimizer(critic.optimizer, "algorithm.critic.optimizer", ranks, sharded)
     values = TokenValues(model, None if sharded else state.loaded.autocast)
     if sharded:

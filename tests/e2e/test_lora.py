@@ -11,9 +11,10 @@ import pytest_asyncio
 import torch
 from safetensors.torch import load_file, save_file
 
-from learner.model.loading import LoadedModel, make_model
+from learner.model.loading import LoadedModel
 from learner.model.logprobs import TokenLogprobs, packed_row
 from learner.model.lora import add_adapters
+from learner.model.scratch import make_model
 from learner.persist.export_model import export_description
 from learner.persist.publisher import host_weights
 from rollout.vllm.client import LoadRefused, PolicyClient, WeightUpdate

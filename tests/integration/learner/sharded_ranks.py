@@ -7,6 +7,7 @@ safetensors, by their names.
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,24 +18,34 @@ from transformers import PreTrainedModel
 from learner.batch.samples import Sample
 from learner.distributed import Ranks, start_ranks, stop_ranks
 from learner.model.compiling import make_trainable
-from learner.model.loading import LoadedModel
+from learner.model.loading import (
+    LoadedModel,
+    as_in_a_folder,
+    load_critic,
+    load_model,
+    on_host,
+    save_description,
+    unfit,
+    weight_tensors,
+)
 from learner.model.logprobs import TokenLogprobs, packed_row
 from learner.model.lora import BaseLogprobs, adapter_tensors, add_adapters
 from learner.model.moe_routing import Routing
 from learner.model.offload import Offload
-from learner.model.parallel import shard
+from learner.model.parallel import gathered, shard
 from learner.model.references import Copies, Following, PolicyCopy
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Config, Optimizers
 from learner.persist.checkpoint import capture
-from learner.slices import whole
+from learner.slices import local, whole
 from learner.state import Progress, TrainingState
 from learner.step import accumulate_gradients, train_batch
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.lora import LoRA
+from services.contracts.config.model import PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from services.contracts.config.terms import ReferenceKL
 from services.contracts.config.training import Training
@@ -226,6 +237,59 @@ def with_muon(ranks: Ranks) -> Found:
 def in_backward(ranks: Ranks) -> Found:
     config = AdamW(lr=1e-2, max_grad_norm=None, in_backward=True)
     return trained(ranks, tiny_model().model.double(), config)
+
+
+def as_loaded(ranks: Ranks) -> Found:
+    """Models read from folders, a rank's rows each: policies, one with tied weights and one with a
+    folder of single experts, the frozen base of adapters, a critic."""
+    mixture, tied = tiny_mixture().float(), tiny_model()
+    tied.model.config.tie_word_embeddings = True
+    tied.model.tie_weights()
+    folders = {
+        "mixture": saved(ranks, "mixture", LoadedModel(mixture, tied.tokenizer, torch.float32)),
+        "tied": saved(ranks, "tied", tied),
+    }
+    sharing = ranks if ranks.size > 1 else None
+    found: Found = {}
+    for name, folder in folders.items():
+        config = PretrainedModel(path=folder)
+        loaded = load_model(folder, config, sharing=sharing)
+        policy = passes(TokenLogprobs(loaded.model), ranks)
+        assert gathered(policy, partial(unfit, loaded.model)) is None
+        found |= read(name, loaded.model, ranks)
+        critic = load_critic(folder, config, loaded.model, sharing=sharing)
+        passes(TokenValues(critic), ranks)
+        found |= read(f"{name} critic", critic, ranks)
+    half = PretrainedModel(path=folders["tied"], dtype="bfloat16")
+    frozen = load_model(folders["tied"], half, frozen=True, sharing=sharing)
+    assert {weight.dtype for weight in frozen.model.parameters()} == {torch.bfloat16}
+    add_adapters(frozen, LoRA(rank=2), 0)
+    policy = TokenLogprobs(frozen.model, None if ranks.size > 1 else torch.bfloat16)
+    return found | read("base", passes(policy, ranks, torch.bfloat16).model, ranks)
+
+
+def read(name: str, model: PreTrainedModel, ranks: Ranks) -> Found:
+    """The weights of `model`, of which this rank has its rows alone."""
+    for key, weight in model.named_parameters():
+        rows = -(-weight.shape[0] // ranks.size)
+        assert local(weight).shape[0] <= rows
+        held = local(weight).untyped_storage().nbytes() // weight.itemsize
+        assert held <= rows * weight.shape[1:].numel(), (key, held, weight.shape)
+    return {f"{name} {key}": whole(weight) for key, weight in weight_tensors(model).items()}
+
+
+def saved(ranks: Ranks, name: str, loaded: LoadedModel) -> str:
+    """A folder of `loaded`, which rank 0 writes."""
+    folder = Path(sys.argv[1]).with_name(f"{name}-{ranks.size}")
+
+    def write() -> bytes:
+        save_description(loaded, folder)
+        weights = as_in_a_folder(loaded.model, on_host(weight_tensors(loaded.model)))
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        return b""
+
+    ranks.from_first(write)
+    return str(folder)
 
 
 def main() -> None:

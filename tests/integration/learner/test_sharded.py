@@ -18,10 +18,10 @@ from tests.integration.learner.torch_worker import eventually, serving
 
 EVERY = (
     *("of_policy", "of_policy_in_float32", "of_tied_policy", "of_policy_that_recomputes"),
-    *("of_bfloat16", "of_adapters", "of_mixture"),
+    *("of_bfloat16", "of_adapters", "of_mixture", "as_loaded"),
     *("with_everything", "with_everything_offloaded", "with_muon", "in_backward"),
 )
-SOME = ("of_policy", "of_policy_in_float32", "with_everything", "with_muon")
+SOME = ("of_policy", "of_policy_in_float32", "with_everything", "with_muon", "as_loaded")
 """On 4 ranks, some of which hold no row of the smallest weights."""
 EXACT, SINGLE, HALF = 1e-12, 1e-6, 0.03
 """Of the largest entry of a check: in float64, in float32, in bfloat16."""

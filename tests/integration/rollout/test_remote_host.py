@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.model.loading import make_model
+from learner.model.scratch import make_model
 from learner.persist.export_model import export_description
 from rollout.vllm.model_files import fetch_model, load_tokenizer
 from services.contracts.config.model import CharacterTokenizer, ScratchModel

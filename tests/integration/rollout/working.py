@@ -13,7 +13,8 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from learner.model.loading import make_model, weight_tensors
+from learner.model.loading import weight_tensors
+from learner.model.scratch import make_model
 from learner.persist.export_model import export_description
 from services.contracts.config import parse_config
 from services.contracts.config.model import ScratchModel

@@ -21,12 +21,12 @@ from learner.model.loading import (
     endless,
     load_critic,
     load_model,
-    make_model,
     pass_dtype,
     save_description,
     weight_tensors,
     with_dtype,
 )
+from learner.model.scratch import make_model
 from learner.optim.optimizers import Optimizers
 from learner.persist.disk_retry import Disk
 from learner.persist.publisher import Publisher, host_weights

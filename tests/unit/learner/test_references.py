@@ -241,3 +241,21 @@ def test_what_a_checkpoint_takes_on_the_disk_counts_its_copies() -> None:
     plain = capture(state_of(loaded, optimizers))
     copied = replace(plain, copies={"lagged": {"weight": torch.zeros(5)}})
     assert copied.size == plain.size + 5 * 4
+
+
+def test_what_never_changes_is_held_in_the_type_of_the_passes(tmp_path: Path) -> None:
+    start(tmp_path)
+    path = tmp_path / "step-000000-a"
+    held = {}
+    for name, reference in {
+        "frozen": {"type": "frozen"},
+        "ema": {"type": "ema", "rate": 0.1},
+    }.items():
+        asked = config(path, kl={"type": "k3", "reference": reference})
+        half = asked.model.model_copy(update={"dtype": "bfloat16"})
+        asked = asked.model_copy(update={"model": half})
+        policy = TokenLogprobs(tiny_model().model)
+        copies = load_copies(asked, ALONE, str(path), str(path), policy)
+        assert copies.reference is not None
+        held[name] = {weight.dtype for weight in copies.reference.parameters.values()}
+    assert held == {"frozen": {torch.bfloat16}, "ema": {torch.float32}}

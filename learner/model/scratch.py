@@ -1,0 +1,81 @@
+"""A model made from nothing, with random weights and a tokenizer of characters."""
+
+import torch
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from learner.model.folders import check_size, scratch_numbers
+from learner.model.loading import LoadedModel, pass_dtype, ready
+from services.contracts.config.model import CharacterTokenizer, ScratchModel
+
+PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
+
+
+def make_model(config: ScratchModel, seed: int, device: torch.device | str = "cpu") -> LoadedModel:
+    """A Llama, or with experts a Qwen3-MoE, with random weights, drawn from `seed`, and its
+    character tokenizer. Raises UnusableModel for one that memory cannot hold."""
+    check_size("to be made", scratch_numbers(config), torch.float32, None)
+    tokenizer = character_tokenizer(config.tokenizer, config.max_length)
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.heads,
+        "head_dim": config.hidden_size // config.heads,
+        "max_position_embeddings": config.max_length,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model: PreTrainedModel
+        if config.experts:
+            routed = Qwen3MoeConfig(
+                **sizes,
+                moe_intermediate_size=config.intermediate_size,
+                num_experts=config.experts,
+                num_experts_per_tok=config.experts_per_token,
+                norm_topk_prob=True,
+            )
+            model = Qwen3MoeForCausalLM(routed)
+        else:
+            model = LlamaForCausalLM(LlamaConfig(**sizes))
+    model.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return ready(model, tokenizer, pass_dtype(config.dtype, torch.bfloat16, device), device)
+
+
+def character_tokenizer(config: CharacterTokenizer, max_length: int) -> PreTrainedTokenizerFast:
+    """One token per character; encoding text puts the beginning-of-sequence token before it."""
+    vocabulary = {token: i for i, token in enumerate([PAD, BOS, EOS, UNKNOWN, *config.alphabet])}
+    # Byte-pair encoding without merges splits into characters.
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, vocabulary[BOS])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        unk_token=UNKNOWN,
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
