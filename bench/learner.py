@@ -1,4 +1,5 @@
-"""`python -m bench.learner`: the learner's speed and memory against plain transformers.
+"""`python -m bench.learner`: the learner's speed and memory against plain transformers, or against
+itself without shared prompts.
 
 Both sides take log-probabilities of one batch, forward only, and train a full step on it, each in
 a process of its own (`learner_pass`), one after the other. Needs torch and transformers alone, so
@@ -16,7 +17,7 @@ from typing import Any
 
 from bench.results import begun, keep, table
 
-SIDES = ("headrace", "plain")
+AGAINST = {"plain": "plain transformers", "unshared": "each answer with its own prompt"}
 WORKS = {"logprobs": "log-probabilities", "step": "full step"}
 APART = {"float32": 1e-3, "bfloat16": 3e-2}
 """Largest relative difference between the values that the sides compute."""
@@ -45,34 +46,43 @@ def run(options: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any
     results = begun("learner") | {"options": dict(options)}
     for work in WORKS:
         results[work] = {}
-        for side in SIDES:
+        for side in sides(options):
             say(f"{WORKS[work]}: {side}")
             results[work][side] = one_side(side, work, options)
         must_agree(work, results[work], APART[options["dtype"]])
     return results
 
 
-def must_agree(work: str, sides: Mapping[str, dict[str, Any]], apart: float) -> None:
+def sides(options: Mapping[str, Any]) -> tuple[str, str]:
+    """What is measured, and what against."""
+    return "headrace", options["against"]
+
+
+def must_agree(work: str, found: Mapping[str, dict[str, Any]], apart: float) -> None:
     """Raise SidesDiffer if log-probabilities or gradients are further apart than `apart`."""
+    (_, one), (against, other) = found.items()
     for name in ("logprob_mean", "grad_norm"):
-        ours, theirs = (sides[side].get(name) for side in SIDES)
+        ours, theirs = one.get(name), other.get(name)
         if None not in (ours, theirs) and not math.isclose(ours, theirs, rel_tol=apart):  # type: ignore[arg-type]
-            raise SidesDiffer(f"{work}: {name} is {ours} here and {theirs} in plain transformers")
+            raise SidesDiffer(f"{work}: {name} is {ours} here and {theirs} with {AGAINST[against]}")
 
 
 def text(results: Mapping[str, Any]) -> str:
-    """The figures, and their ratios to plain transformers, as a table."""
-    rows = [["", *(f"{work} {side}" for work in WORKS for side in (*SIDES, "ratio"))]]
+    """The figures, and their ratios, as a table."""
+    named = list(results[next(iter(WORKS))])
+    rows = [["", *(f"{work} {side}" for work in WORKS for side in (*named, "ratio"))]]
     for label, name, form in (
         ("tokens/s", "tokens_per_second", "{:,.0f}"),
         ("MFU", "mfu", "{:.1%}"),
         ("peak memory, bytes", "peak_bytes", "{:,.0f}"),
         ("median seconds", "median_seconds", "{:.3f}"),
+        ("median CPU seconds", "median_cpu_seconds", "{:.3f}"),
         ("passes", "passes", "{:.0f}"),
+        ("tokens computed", "computed_tokens", "{:,.0f}"),
     ):
         cells = []
         for work in WORKS:
-            ours, theirs = (results[work][side][name] for side in SIDES)
+            ours, theirs = (results[work][side][name] for side in named)
             ratio = f"{ours / theirs:.2f}" if ours and theirs else "-"
             cells += ["-" if one is None else form.format(one) for one in (ours, theirs)] + [ratio]
         rows.append([label, *cells])
@@ -90,7 +100,8 @@ def parsed(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         ("heads", 6, "attention heads"),
         ("kv-heads", 2, "key and value heads"),
         ("vocabulary", 49152, "tokens that the model knows"),
-        ("sequences", 32, "prompts with one answer each"),
+        ("sequences", 32, "answers"),
+        ("answers", 1, "answers to each prompt"),
         ("prompt", 64, "tokens of each prompt, which do not train"),
         ("longest", 1024, "most tokens of an answer"),
         ("tokens", 4096, "most tokens in one pass; plain transformers': with padding"),
@@ -100,6 +111,7 @@ def parsed(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--untied", action="store_true", help="an output head of its own")
     parser.add_argument("--lengths", choices=("mixed", "equal"), default="mixed", help="of answers")
     parser.add_argument("--dtype", choices=tuple(APART), default="float32", help="forward pass")
+    parser.add_argument("--against", choices=tuple(AGAINST), default="plain", help="what (plain)")
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations")
     return vars(parser.parse_args(arguments))
 

@@ -9,7 +9,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bench.simulated_gpus import LONGEST, MEDIAN, SPREAD
-from learner.batch.packing import micro_batches
+from learner.model.families import cost_of, cut, families_of, sharing_of
 from learner.model.logprobs import TokenLogprobs, packed_row
 from learner.model.mfu import Work, shape
 from learner.model.moe_experts import use_pass_type_experts
@@ -52,10 +52,16 @@ class Batch:
 
 
 def make_batch(
-    kind: str, sequences: int, prompt: int, longest: int, vocabulary: int, seed: int = 0
+    kind: str,
+    sequences: int,
+    prompt: int,
+    longest: int,
+    vocabulary: int,
+    answers: int = 1,
+    seed: int = 0,
 ) -> Batch:
     """`kind`: mixed (lognormal answers of at most `longest` tokens, a quarter as long on average),
-    or equal (`longest`)."""
+    or equal (`longest`). So many `answers` have the same prompt."""
     source, generator = random.Random(seed), torch.Generator().manual_seed(seed)
 
     def length() -> int:
@@ -64,10 +70,12 @@ def make_batch(
         answer = longest * MEDIAN / LONGEST * source.lognormvariate(0, SIGMA)
         return max(1, min(longest, round(answer)))
 
-    tokens = [
-        torch.randint(vocabulary, (prompt + length(),), generator=generator)
-        for _ in range(sequences)
-    ]
+    tokens: list[torch.Tensor] = []
+    for number in range(sequences):
+        one = torch.randint(vocabulary, (prompt + length(),), generator=generator)
+        if number % answers:
+            one[:prompt] = tokens[-1][:prompt]
+        tokens.append(one)
     return Batch(tokens, prompt, torch.randn(sequences, generator=generator))
 
 
@@ -97,25 +105,48 @@ def make_model(options: dict[str, Any], device: torch.device) -> PreTrainedModel
     return model.to(device)
 
 
-Logprobs = Callable[[list[torch.Tensor], int], torch.Tensor]
-"""The log-probabilities of the answers' tokens of one micro-batch, behind each other."""
+Passes = Callable[[Batch, int], Iterator[tuple[list[int], int, torch.Tensor]]]
+"""Micro-batches of a batch with so many tokens at most: which of the sequences, how many tokens are
+computed, and the log-probabilities of their answers' tokens, behind each other."""
 
 
-def headrace(model: PreTrainedModel, autocast: torch.dtype | None) -> Logprobs:
-    """As the learner does it: packed rows, attention within them, the output head in chunks."""
+def headrace(model: PreTrainedModel, autocast: torch.dtype | None, shared: bool = True) -> Passes:
+    """As the learner does it: packed rows, in which answers share their prompt where that pays,
+    attention within them, the output head in chunks."""
     use_packed_attention(model)
     use_pass_type_experts(model)
     policy = TokenLogprobs(model, autocast)
 
-    def logprobs(sequences: list[torch.Tensor], prompt: int) -> torch.Tensor:
-        loss_mask = [torch.arange(len(s)) >= prompt for s in sequences]
-        return policy(packed_row(sequences, loss_mask, model.device), TEMPERATURE)[0]
+    def passes(batch: Batch, budget: int) -> Iterator[tuple[list[int], int, torch.Tensor]]:
+        masks = [torch.arange(length) >= batch.prompt for length in batch.lengths]
+        sharing = sharing_of(policy) if shared else None
+        unrecorded = [None] * len(masks)
+        families = families_of(batch.sequences, masks, unrecorded, budget, sharing, cost_of(policy))
+        for chosen in cut(families, budget, None):
+            members = [i for family in chosen for i in family.members]
+            row = packed_row(
+                [batch.sequences[i] for i in members],
+                [masks[i] for i in members],
+                model.device,
+                shared=[n for family in chosen for n in family.shared],
+            )
+            yield members, len(row.tokens), policy(row, TEMPERATURE)[0]
 
-    return logprobs
+    return passes
 
 
-def plain(model: PreTrainedModel, autocast: torch.dtype | None) -> Logprobs:
+def unshared(model: PreTrainedModel, autocast: torch.dtype | None) -> Passes:
+    """The same, each answer with its own prompt."""
+    return headrace(model, autocast, shared=False)
+
+
+def plain(model: PreTrainedModel, autocast: torch.dtype | None) -> Passes:
     """As it is mostly written: padded rows through the whole model, log_softmax over all logits."""
+
+    def passes(batch: Batch, budget: int) -> Iterator[tuple[list[int], int, torch.Tensor]]:
+        for chosen in padded_cuts(batch.lengths, budget):
+            computed = len(chosen) * max(batch.lengths[i] for i in chosen)
+            yield chosen, computed, logprobs([batch.sequences[i] for i in chosen], batch.prompt)
 
     def logprobs(sequences: list[torch.Tensor], prompt: int) -> torch.Tensor:
         tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True).to(model.device)
@@ -128,7 +159,7 @@ def plain(model: PreTrainedModel, autocast: torch.dtype | None) -> Logprobs:
         found = every.gather(-1, tokens[:, 1:, None]).squeeze(-1)
         return found[(real & (column >= prompt))[:, 1:]]
 
-    return logprobs
+    return passes
 
 
 def padded_cuts(lengths: list[int], budget: int) -> list[list[int]]:
@@ -145,7 +176,7 @@ def padded_cuts(lengths: list[int], budget: int) -> list[list[int]]:
     return cuts
 
 
-SIDES = {"headrace": (headrace, micro_batches), "plain": (plain, padded_cuts)}
+SIDES = {"headrace": headrace, "unshared": unshared, "plain": plain}
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
@@ -155,22 +186,22 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     before = resident("VmRSS")
     options, step = request["options"], request["work"] == "step"
     model = make_model(options, device)
-    make, cut = SIDES[request["side"]]
-    logprobs = make(model, torch.bfloat16 if options["dtype"] == "bfloat16" else None)
-    names = ("lengths", "sequences", "prompt", "longest", "vocabulary")
+    autocast = torch.bfloat16 if options["dtype"] == "bfloat16" else None
+    passes = SIDES[request["side"]](model, autocast)
+    names = ("lengths", "sequences", "prompt", "longest", "vocabulary", "answers")
     batch = make_batch(*(options[name] for name in names))
-    cuts = cut(batch.lengths, options["tokens"])
     optimizer = (
         torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True) if step else None
     )
-    seconds = []
+    seconds, cpu = [], []
     for _ in range(1 + options["repeats"]):
-        began = time.perf_counter()
+        began, before_cpu = time.perf_counter(), time.process_time()
         with torch.set_grad_enabled(step):
-            found = work(logprobs, batch, cuts, model, optimizer)
+            found = work(passes, batch, options["tokens"], model, optimizer)
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - before_cpu)
     took = statistics.median(seconds[1:])
     peak = resident("VmHWM") - before
     if device.type == "cuda":
@@ -178,35 +209,35 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     return {
         "seconds": seconds[1:],
         "median_seconds": took,
+        "median_cpu_seconds": statistics.median(cpu[1:]),
         "tokens_per_second": sum(batch.lengths) / took,
         "mfu": utilisation(model, batch, took, step),
         "peak_bytes": peak,
         "tokens": sum(batch.lengths),
         "trained_tokens": batch.trained,
-        "passes": len(cuts),
         **found,
     }
 
 
 def work(
-    logprobs: Logprobs,
+    passes: Passes,
     batch: Batch,
-    cuts: list[list[int]],
+    budget: int,
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer | None,
 ) -> dict[str, float]:
-    """Once over the batch. Returns the mean log-probability, and the gradient's norm (both sides
-    must compute the same)."""
-    total = 0.0
-    for chosen in cuts:
-        found = logprobs([batch.sequences[i] for i in chosen], batch.prompt)
+    """Once over the batch. Returns the number of passes, the tokens computed, the mean
+    log-probability, and the gradient's norm (both sides must compute the same)."""
+    total = count = tokens = 0.0
+    for chosen, computed, found in passes(batch, budget):
+        count, tokens = count + 1, tokens + computed
         total += float(found.detach().sum())
         if optimizer is not None:
             answers = torch.tensor([batch.lengths[i] - batch.prompt for i in chosen])
             advantages = batch.advantages[chosen].repeat_interleave(answers).to(found.device)
             ratio = (found - found.detach()).exp()
             (-(ratio * advantages).sum() / batch.trained).backward()
-    figures = {"logprob_mean": total / batch.trained}
+    figures = {"passes": count, "computed_tokens": tokens, "logprob_mean": total / batch.trained}
     if optimizer is not None:
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
         figures["grad_norm"] = float(norm)

@@ -23,11 +23,12 @@ from learner.batch.dealing import deal
 from learner.batch.sft_rows import Example, UnusableRow, divided, example
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
+from learner.model.families import unwrapped
 from learner.model.folders import UnusableModel, scratch_numbers
 from learner.model.loading import LoadedModel, load_model, model_numbers, unfit
 from learner.model.logprobs import TokenLogprobs
 from learner.model.mfu import sequence_cost
-from learner.model.microbatches import backward_rows, forward_rows, unwrapped
+from learner.model.microbatches import backward_rows, forward_rows
 from learner.model.moe_balance import RouterTally, balance
 from learner.model.moe_routing import policy_routing
 from learner.model.parallel import agreed_parallel, gathered, replicate, shard

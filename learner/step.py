@@ -13,7 +13,8 @@ from torch import nn
 from learner.batch.returns import gathered, set_returns
 from learner.batch.samples import Sample
 from learner.distributed import Ranks
-from learner.model.microbatches import backward_rows, forward_rows, unwrapped
+from learner.model.families import unwrapped
+from learner.model.microbatches import backward_rows, forward_rows
 from learner.model.moe_balance import balance, recorded_counts, routing_of
 from learner.model.offload import present
 from learner.model.value_model import set_values, train_critic

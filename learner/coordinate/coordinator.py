@@ -18,10 +18,10 @@ from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.evaluations import Evaluations
 from learner.coordinate.planner import Planner
 from learner.distributed import Ranks
+from learner.model.families import sharing_in_words, sharing_of
 from learner.model.loading import endless
 from learner.model.lora import base_on_host
 from learner.model.mfu import sequence_cost, work
-from learner.model.microbatches import sharing_in_words, sharing_of
 from learner.model.parallel import is_sharded
 from learner.persist.checkpoint import Captured, capture
 from learner.persist.checkpoint_writer import CheckpointWriter

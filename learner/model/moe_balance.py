@@ -20,8 +20,8 @@ from torch import nn
 
 from learner.batch.samples import OWN, Sample
 from learner.distributed import Ranks
+from learner.model.families import unwrapped
 from learner.model.logprobs import PackedRow
-from learner.model.microbatches import unwrapped
 from learner.model.moe_routing import Routed, Routing
 
 

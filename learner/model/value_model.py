@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 from learner.batch.returns import known
 from learner.batch.samples import Sample
 from learner.distributed import Ranks
+from learner.model.families import unwrapped
 from learner.model.logprobs import PackedRow, hidden_states
-from learner.model.microbatches import backward_rows, forward_rows, unwrapped
+from learner.model.microbatches import backward_rows, forward_rows
 from learner.model.offload import Offload, present
 from learner.objective.value_loss import Moments, Scale, value_loss
 from learner.optim.optimizers import Optimizers

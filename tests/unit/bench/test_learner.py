@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from bench.learner import SidesDiffer, must_agree, one_side, parsed, text
-from bench.learner_pass import make_batch, padded_cuts
+from bench.learner import SidesDiffer, must_agree, one_side, parsed, sides, text
+from bench.learner_pass import make_batch, measure, padded_cuts
 
 ROOT = Path(__file__).parents[3]
 TINY = [
@@ -28,6 +28,13 @@ def test_mixed_answers_are_a_quarter_of_the_longest() -> None:
     assert (min(answers) >= 1, max(answers)) == (True, 1000)
     assert mixed.trained == sum(answers)
     assert set(make_batch("equal", 3, 7, 1000, 50).lengths) == {1007}
+
+
+def test_answers_to_one_prompt_share_it_and_nothing_else() -> None:
+    batch = make_batch("equal", 6, 8, 5, 1000, answers=3)
+    first, *others = batch.sequences
+    assert [torch.equal(first[:8], other[:8]) for other in others] == [True, True, *[False] * 3]
+    assert not torch.equal(first[8:], others[0][8:])
 
 
 def test_both_sides_have_the_same_batch() -> None:
@@ -47,7 +54,9 @@ def found(tokens_per_second: float, peak_bytes: int, mfu: float | None = 0.25) -
         "peak_bytes": peak_bytes,
         "mfu": mfu,
         "passes": 3,
+        "computed_tokens": 900,
         "median_seconds": 1.5,
+        "median_cpu_seconds": 1.25,
     }
 
 
@@ -69,26 +78,36 @@ def test_sides_that_compute_something_else_are_no_comparison() -> None:
         "headrace": {"logprob_mean": -1.0, "grad_norm": 2.0},
         "plain": {"logprob_mean": -1.0, "grad_norm": 2.1},
     }
-    with pytest.raises(SidesDiffer, match=r"step: grad_norm is 2.0 here and 2.1 in plain"):
+    with pytest.raises(SidesDiffer, match=r"step: grad_norm is 2.0 here and 2.1 with plain"):
         must_agree("step", apart, 1e-3)
 
 
 def test_both_sides_of_a_step_compute_the_same() -> None:
     options = parsed([*TINY, "--architecture=qwen3"])
-    sides = {side: one_side(side, "step", options) for side in ("headrace", "plain")}
-    must_agree("step", sides, 1e-4)
-    for side in sides.values():
+    both = {side: one_side(side, "step", options) for side in ("headrace", "plain")}
+    must_agree("step", both, 1e-4)
+    for side in both.values():
         assert side["tokens"] == side["trained_tokens"] + 6 * 3
         assert side["tokens_per_second"] == pytest.approx(side["tokens"] / side["seconds"][0])
         assert side["peak_bytes"] > 0
         assert side["passes"] > 1
 
 
+def test_shared_prompts_compute_the_same_as_separate_ones() -> None:
+    batch = [*TINY, "--prompt=40", "--answers=3", "--against=unshared", "--tokens=400"]
+    options = parsed(batch)
+    found = {
+        side: measure({"side": side, "work": "step", "options": options}) for side in sides(options)
+    }
+    must_agree("step", found, 1e-5)
+    assert found["headrace"]["computed_tokens"] == found["unshared"]["computed_tokens"] - 2 * 2 * 40
+
+
 USED = (
     *("batch", "batch.cost", "batch.packing", "batch.prefixes", "errors", "model"),
-    *("model.attention_kernels", "model.logit_scale", "model.logprobs", "model.mfu"),
-    *("model.moe_experts", "model.output_head", "model.packed_attention", "model.row_layout"),
-    "model.topk_logprobs",
+    *("model.attention_kernels", "model.families", "model.logit_scale", "model.logprobs"),
+    *("model.mfu", "model.moe_experts", "model.output_head", "model.packed_attention"),
+    *("model.row_layout", "model.topk_logprobs"),
 )
 
 

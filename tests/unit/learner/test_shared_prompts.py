@@ -17,9 +17,10 @@ from transformers import (
 )
 
 from learner.batch.samples import Sample
-from learner.model import microbatches
+from learner.model import families
+from learner.model.families import sharing_of
 from learner.model.logprobs import TokenLogprobs
-from learner.model.microbatches import backward_rows, sharing_of
+from learner.model.microbatches import backward_rows
 from learner.model.moe_routing import Routing
 from learner.model.packed_attention import use_packed_attention
 from learner.model.references import Copies, PolicyCopy
@@ -99,8 +100,8 @@ def sharing(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Switches sharing on wherever there is something to share, or off."""
 
     def switch(on: bool) -> None:
-        monkeypatch.setattr(microbatches, "CPU_LEAST", 1 if on else 10**9)
-        monkeypatch.setattr(microbatches, "CPU_MERGE", 0)
+        monkeypatch.setattr(families, "CPU_LEAST", 1 if on else 10**9)
+        monkeypatch.setattr(families, "CPU_MERGE", 0)
 
     return switch
 

@@ -1,0 +1,122 @@
+"""Which samples compute what they begin with once, and which of them make a micro-batch.
+
+Needs torch and transformers alone: the learner's benchmark takes the same cuts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from transformers import PreTrainedModel
+
+from learner.batch.cost import TOKENS, SequenceCost
+from learner.batch.packing import micro_batches
+from learner.batch.prefixes import Sharing, common_prefixes
+from learner.model.mfu import sequence_cost
+from learner.model.packed_attention import NAME
+
+# `Sharing.merge` and `Sharing.least`. Merging reads and writes some ten numbers of float32 for each
+# number of a query, at 5 GB/s and 50 GFLOP/s of one core, and 4 TB/s and 400 TFLOP/s of an H200.
+CPU_MERGE, CPU_LEAST = 400, 32
+CUDA_MERGE, CUDA_LEAST = 4000, 512
+
+
+@dataclass(frozen=True)
+class Family:
+    """Samples that share prefixes, or one that shares none."""
+
+    members: list[int]
+    """Their indices, in the order of `prefixes`."""
+    shared: list[int]
+    """Tokens that each shares with the one before it."""
+    tokens: int
+    """That they compute."""
+    cost: int
+    """FLOPs of a forward pass."""
+
+
+def families_of(
+    sequences: Sequence[torch.Tensor],
+    loss_masks: Sequence[torch.Tensor],
+    experts: Sequence[torch.Tensor | None],
+    budget: int,
+    sharing: Sharing | None,
+    cost: SequenceCost,
+) -> list[Family]:
+    """Sequences ([t] ids each) by what they share where sharing pays, in parts of at most `budget`
+    tokens. `loss_masks` ([t] bool each), `experts` ([t, layers, experts per token] each): as
+    recorded."""
+    prefixes = common_prefixes(sequences, experts, sharing)
+    found = []
+    for family in prefixes.families(budget):
+        members, shared = [prefixes.order[i] for i in family], prefixes.within(family)
+        tokens = flops = 0
+        for i, start in zip(members, shared, strict=True):
+            end, predicted = len(sequences[i]), int(loss_masks[i].sum())
+            tokens += end - start
+            flops += cost.between(start, end, predicted)
+        found.append(Family(members, shared, tokens, flops))
+    return found
+
+
+def sizes_of(families: Sequence[Family]) -> list[int]:
+    """Tokens that each computes."""
+    return [family.tokens for family in families]
+
+
+def cut(families: Sequence[Family], budget: int, passes: int | None) -> list[list[Family]]:
+    """Micro-batches of whole families; with `passes` so many."""
+    costs = [family.cost for family in families]
+    chosen = micro_batches(sizes_of(families), budget, passes, costs)
+    return [[families[i] for i in indices] for indices in chosen]
+
+
+def language_model(model: nn.Module) -> PreTrainedModel | None:
+    """The model of transformers in a policy or critic; None where it has another."""
+    found = getattr(unwrapped(model), "model", None)
+    return found if isinstance(found, PreTrainedModel) else None
+
+
+def cost_of(model: nn.Module) -> SequenceCost:
+    """What sequences cost `model`."""
+    inner = language_model(model)
+    return TOKENS if inner is None else sequence_cost(inner)
+
+
+def sharing_of(model: nn.Module) -> Sharing | None:
+    """When samples share prefixes in passes of `model`; None: never, since it does not use packed
+    attention."""
+    inner = language_model(model)
+    if inner is None or inner.config._attn_implementation != NAME:
+        return None
+    kind = device_of(model).type
+    return Sharing(
+        sequence_cost(inner),
+        CPU_MERGE if kind == "cpu" else CUDA_MERGE,
+        CPU_LEAST if kind == "cpu" else CUDA_LEAST,
+    )
+
+
+def sharing_in_words(model: nn.Module, share: float) -> str:
+    """Whether samples share prefixes in passes of `model`, and why; `share` of their tokens were
+    not computed."""
+    if share > 0:
+        return f"on: {share:.0%} of the samples' tokens were computed once for several samples"
+    if sharing_of(model) is None:
+        return "off: the model's own attention has no packed rows with shared tokens"
+    return (
+        "off: merging the attention to a prompt with that to its answers would cost more than it "
+        "saves at these lengths"
+    )
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """`model` without DDP, for passes that have no gradient."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where `model` computes."""
+    return next(model.parameters()).device
