@@ -45,6 +45,10 @@ check: lint ## lint and the unit tests: under two minutes
 test: lint ## everything that must pass: lint, unit, integration, kills, end to end with a real vLLM
 	@$(BIN)/python -m pytest $(TIERS)
 
+.PHONY: test-gpu
+test-gpu: setup ## the kernels of CUDA against float32, on a machine with an NVIDIA GPU: minutes
+	@$(BIN)/python -m pytest tests/gpu
+
 .PHONY: chaos
 chaos: setup ## each kind of kill once, with a scripted generator (part of make test): three minutes
 	@$(BIN)/python -m pytest tests/chaos

@@ -15,7 +15,7 @@ from learner.batch.prefixes import segments, token_places
 from learner.model.logit_scale import UnusableHead, logit_scale
 from learner.model.output_head import head_logprobs
 from learner.model.packed_attention import NAME
-from learner.model.row_layout import PackedLayout, packed_layout
+from learner.model.row_layout import PackedLayout, packed_layout, sent
 from learner.model.topk_logprobs import topk_logprobs
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
@@ -69,19 +69,22 @@ def packed_row(
     places = token_places(lengths, shared)
     chosen = [mask.nonzero().squeeze(1) for mask in loss_masks]
 
+    before = [place[c - 1] for place, c in zip(places, chosen, strict=True)]
+    targets = [sequence[c] for sequence, c in zip(sequences, chosen, strict=True)]
+
     def own(parts: list[torch.Tensor]) -> torch.Tensor:
         """What each sequence does not share with the one before it, in the row's order."""
-        return torch.cat([part[n:] for part, n in zip(parts, shared, strict=True)]).to(device)
+        return sent(torch.cat([part[n:] for part, n in zip(parts, shared, strict=True)]), device)
 
     return PackedRow(
         tokens=own(sequences),
         positions=own([torch.arange(n) for n in lengths]),
         layout=packed_layout(forest.lengths, device, forest.parents),
-        predictors=torch.cat([p[c - 1] for p, c in zip(places, chosen, strict=True)]).to(device),
-        targets=torch.cat([s[c] for s, c in zip(sequences, chosen, strict=True)]).to(device),
-        ends=torch.stack([p[-1] for p in places]).to(device),
+        predictors=sent(torch.cat(before), device),
+        targets=sent(torch.cat(targets), device),
+        ends=sent(torch.stack([place[-1] for place in places]), device),
         sequence_tokens=sum(lengths),
-        sampling_mask=None if sampling_mask is None else sampling_mask.to(device),
+        sampling_mask=None if sampling_mask is None else sent(sampling_mask, device),
         experts=None if experts is None else own(experts),
     )
 

@@ -41,7 +41,7 @@ class Places:
         self.size = len(index)
         ordered = self.size > 0 and bool((index.diff() == 1).all())
         self._start = int(index[0]) if ordered else None
-        self._index = index.to(device)
+        self._index = sent(index, device)
 
     def whole(self, x: torch.Tensor) -> bool:
         """Whether these are all entries of `x` [T, …], in their order."""
@@ -289,8 +289,8 @@ class PackedLayout:
         return VarlenCall(
             Places(torch.cat(queries), device),
             Places(torch.cat(keys), device),
-            torch.tensor([0, *accumulate(sizes)], dtype=torch.int32, device=device),
-            torch.tensor([0, *accumulate(key_sizes)], dtype=torch.int32, device=device),
+            sent(_bounds(sizes), device),
+            sent(_bounds(key_sizes), device),
             max(sizes),
             max(key_sizes),
             causal,
@@ -315,8 +315,16 @@ def packed_layout(
         if parent != ROOT and not path:
             raise ValueError(f"segment {i} does not follow its parent {parent} depth-first")
         path.append(i)
-    bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-    return PackedLayout(tuple(lengths), parents, bounds.to(device))
+    return PackedLayout(tuple(lengths), parents, sent(_bounds(lengths), device))
+
+
+def sent(x: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """`x`, which nothing changes any more, on `device`. The host does not wait for it."""
+    return x.to(device, non_blocking=True)
+
+
+def _bounds(sizes: Sequence[int]) -> torch.Tensor:
+    return torch.tensor([0, *accumulate(sizes)], dtype=torch.int32)
 
 
 def _band(own: torch.Tensor, before: torch.Tensor, window: int) -> list[Piece]:
@@ -374,5 +382,5 @@ def _side(lists: list[torch.Tensor], device: torch.device) -> Side:
         return Side(shape, places, places, None)
     first = torch.stack([entries[0] for entries in lists])[:, None]
     table = first.expand(shape).masked_scatter(real, every)
-    index = real.flatten().nonzero().squeeze(1).to(device)
+    index = sent(real.flatten().nonzero().squeeze(1), device)
     return Side(shape, Places(table.flatten(), device), Places(every, device), index)
