@@ -36,7 +36,7 @@ def test_env_example_states_the_true_defaults() -> None:
     said = dict(re.findall(r"^#(\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.M))
     defaults = dict(re.findall(r"\$\{(\w+):-([^}]+)\}", FILES[0].read_text()))
     lists = {"HEADRACE_JUDGES", "HEADRACE_REWARD_MODELS", "HEADRACE_VERIFIERS"}
-    paths = {"HEADRACE_SECRETS", "HEADRACE_REWARD_ENDPOINT_KEYS", "HEADRACE_MODELS"}
+    paths = {f"HEADRACE_{n}" for n in ("SECRETS", "REWARD_ENDPOINT_KEYS", "MODELS", "DATA_FOLDER")}
     examples = lists | paths
     assert {n: said[n] for n in defaults if n not in examples} == {
         n: default for n, default in defaults.items() if n not in examples
@@ -53,6 +53,8 @@ def test_the_hub_token_is_seen_by_what_downloads_models_and_by_nothing_else() ->
     assert seeing == {
         ("docker-compose.yml", "learner"),
         ("docker-compose.yml", "learner-cpu"),
+        ("compose.learner.yml", "learner"),
+        ("compose.learner.yml", "learner-cpu"),
         ("compose.reward-models.yml", "reward"),
         ("compose.reward-models-cpu.yml", "reward"),
     }
