@@ -6,7 +6,7 @@ Bytes and sums only. Nothing is ever pickled: a message is msgpack or JSON made 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -53,6 +53,8 @@ class Ranks:
     """Gloo, for messages; gradients go over the default group (NCCL on CUDA)."""
     local_size: int = 1
     """Ranks on this host."""
+    background: dist.ProcessGroup | None = None
+    """Gloo, for messages between threads that write while the others train."""
 
     @property
     def first(self) -> bool:
@@ -75,6 +77,10 @@ class Ranks:
             body = torch.empty(max(int(size), 1), dtype=torch.uint8)
         dist.broadcast(body, 0, group=self.control)
         return body.numpy().tobytes()[: int(size)]
+
+    def of_threads(self) -> "Ranks":
+        """The same ranks, for messages of a thread beside the training."""
+        return replace(self, control=self.background)
 
     @contextmanager
     def announcing(self) -> Iterator[None]:
@@ -170,9 +176,9 @@ def start_ranks(store: Store | None = None) -> Ranks:
         rank=rank,
         world_size=size,
     )
-    control = dist.new_group(backend="gloo", timeout=PATIENCE)
+    control, background = (dist.new_group(backend="gloo", timeout=PATIENCE) for _ in range(2))
     accept_no_more()
-    return Ranks(rank, size, device, control, local_size)
+    return Ranks(rank, size, device, control, local_size, background)
 
 
 def stop_ranks(ranks: Ranks) -> None:

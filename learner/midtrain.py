@@ -35,8 +35,8 @@ from learner.model.parallel import agreed_parallel, gathered, replicate, shard
 from learner.model.scratch import make_model
 from learner.optim.optimizers import Optimizers, check_optimizer
 from learner.optim.schedules import lr_share
-from learner.persist.checkpoint import capture
-from learner.persist.checkpoint_writer import CheckpointWriter
+from learner.persist.checkpoint import capture, part_of
+from learner.persist.checkpoint_writer import CheckpointWriter, PartWriter, Unheard
 from learner.persist.disk_retry import CannotWrite, Disk
 from learner.persist.jsonl import MetricsFile
 from learner.report.step_metrics import peak_memory
@@ -89,7 +89,7 @@ def train_midtrain(
     order = endless_order(len(training), config.training.seed)
     steps = config.training.max_steps
     budget = config.training.tokens_per_microbatch
-    disk = Disk(volume.root, store, stop)
+    disk = Disk(volume.root, store if ranks.first else Unheard(store), stop)
     file = MetricsFile(volume.root, store.run, disk)
     reporter = Reporter(steps, store, file, ranks) if ranks.first else None
 
@@ -120,12 +120,13 @@ def train_midtrain(
     if ending != "yield" and (sharded or ranks.first):
         progress = Progress(record.id, step, step, store.lineages(), record.id)
         state = TrainingState(loaded, policy, optimizers, progress)
-        captured = capture(state, keep=ranks.first)
-        if not ranks.first:
-            return ending
-        writer = CheckpointWriter(volume.root, 1, disk, store, (file,))
+        writer = (
+            CheckpointWriter(volume.root, 1, disk, store, (file,), ranks)
+            if ranks.first
+            else PartWriter(volume.root, disk, ranks)
+        )
         try:
-            writer.submit(captured)
+            writer.submit(capture(state, part_of(state, ranks)))
             writer.wait()
         except CannotWrite as error:
             log.error("the run ends before its model is written", reason=str(error))

@@ -3,7 +3,7 @@
 Each step: next batch -> fetch -> train -> publish -> checkpoint -> report. Rank 0 coordinates: it
 collects a batch of groups and records its plan, every rank fetches its own samples and trains, and
 rank 0 publishes the new version and makes a checkpoint now and then; of a sharded model the others
-give their slices of both. Two invariants hold at every
+give their slices of the one and write their parts of the other. Two invariants hold at every
 line: a version is published only from weights that a recorded plan led to, and groups are
 acknowledged only by the commit of a checkpoint that was trained on them.
 """
@@ -60,9 +60,11 @@ def train_rl(
         raise ValueError(f"run {record.id} has no max_steps: submit it again")
     state = prepare(record, config, ranks, store, volume)
     share_gradients(state, ranks)
-    coordinator: Coordinator | Follower = Follower(ranks, state)
+    coordinator: Coordinator | Follower
     if ranks.first:
         coordinator = Coordinator(config, max_steps, ranks, store, volume, state, stop)
+    else:
+        coordinator = Follower(ranks, store, volume, state, stop)
     try:
         coordinator.begin()
         while True:

@@ -1,9 +1,44 @@
 """Weights of which each rank holds some rows: DTensors over all ranks, rank r with the r-th part of
-dimension 0. A rank may hold none."""
+dimension 0. A rank may hold none. In files they are whole: each rank writes some of them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one of several ranks writes of named tensors: whole ones, so that a file means the same
+    whoever wrote it, and as many bytes as the others."""
+
+    number: int = 0
+    count: int = 1
+
+    def of(self, tensors: Mapping[str, torch.Tensor]) -> set[str]:
+        """The names of this part; all parts have the same `tensors`. The largest first, to the part
+        that has least."""
+        loads, mine = [0] * self.count, set()
+        for name in sorted(tensors, key=lambda name: (-tensors[name].numel(), name)):
+            lightest = loads.index(min(loads))
+            loads[lightest] += tensors[name].numel() * tensors[name].element_size()
+            if lightest == self.number:
+                mine.add(name)
+        return mine
+
+    def file(self, name: str) -> str:
+        """What this part of the file `name` is called, as transformers and vLLM know it."""
+        if self.count == 1:
+            return name
+        stem = name.removesuffix(".safetensors")
+        return f"{stem}-{self.number + 1:05d}-of-{self.count:05d}.safetensors"
+
+
+WHOLE = Part()
+PART = re.compile(r"-(\d{5})-of-\d{5}\.safetensors$")
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -20,8 +55,9 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def rows_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Of `tensor`, which is whole, what this rank holds of `like`, which has its shape."""
-    if not isinstance(like, DTensor):
+    """Of `tensor`, unless it is sharded already, what this rank holds of `like`, which has its
+    shape."""
+    if not isinstance(like, DTensor) or isinstance(tensor, DTensor):
         return tensor
     start, stop = row_range(like)
     return as_slice(tensor[start:stop], like)

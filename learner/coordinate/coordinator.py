@@ -23,7 +23,7 @@ from learner.model.loading import endless
 from learner.model.lora import base_on_host
 from learner.model.mfu import sequence_cost, work
 from learner.model.parallel import is_sharded
-from learner.persist.checkpoint import Captured, capture
+from learner.persist.checkpoint import Captured, capture, part_of
 from learner.persist.checkpoint_writer import CheckpointWriter
 from learner.persist.disk_retry import CannotWrite, Disk
 from learner.persist.export_model import export_description
@@ -99,7 +99,7 @@ class Coordinator:
         )
         keep = config.training.keep_checkpoints
         rows = (self._file, self._samples)
-        self._writer = CheckpointWriter(volume.root, keep, disk, store, rows)
+        self._writer = CheckpointWriter(volume.root, keep, disk, store, rows, ranks)
         self._sharded = is_sharded(state.loaded.model)
         self._newest: HostWeights | None = None
         """Of a sharded model, the version that was published last."""
@@ -171,7 +171,7 @@ class Coordinator:
         """Copy the training state to the host where a checkpoint is due. `report` hands it to the
         thread that writes it: a commit needs the rows of its step."""
         if self._with_all_ranks(self._checkpoint_due):
-            self._captured = capture(self._state)
+            self._captured = capture(self._state, part_of(self._state, self._ranks))
         self._time.lap("checkpointing")
 
     @_on_rank_0
@@ -213,7 +213,7 @@ class Coordinator:
 
         if self._with_all_ranks(uncovered):
             crash_limit.busy(self._state.progress.step)
-            self._finish(capture(self._state))
+            self._finish(capture(self._state, part_of(self._state, self._ranks)))
         return self._ending.kind if self._ending else kind
 
     @_on_rank_0

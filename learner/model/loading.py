@@ -41,7 +41,7 @@ from learner.model.packed_attention import (
 )
 from learner.model.packing_check import mixes_sequences
 from learner.model.slicing import loading_slices
-from learner.slices import whole
+from learner.slices import WHOLE, Part, whole
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.rollout import Sampling
@@ -250,18 +250,20 @@ def weight_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def on_host(
-    tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None, keep: bool = True
+    tensors: Mapping[str, torch.Tensor],
+    dtype: torch.dtype | None = None,
+    part: Part | None = WHOLE,
 ) -> dict[str, torch.Tensor]:
-    """A copy of `tensors` in host memory, in their own type or in `dtype`.
+    """A copy of `part` of `tensors` in host memory, in their own type or in `dtype`.
 
     Sharded ones are gathered one by one, with the slices of all ranks, so that no device holds two.
-    Without `keep` this rank gives its slices and keeps nothing.
+    With `part` None this rank gives its slices and keeps nothing.
     """
-    copied = {}
+    copied, kept = {}, part.of(tensors) if part else set()
     for name, tensor in tensors.items():
         # In the smaller type before it is sent to the other ranks.
         every = whole(tensor.to(dtype or tensor.dtype))
-        if keep:
+        if name in kept:
             copied[name] = every.to("cpu", copy=True).contiguous()
     return copied
 

@@ -27,7 +27,7 @@ from learner.model.loading import (
     weight_tensors,
 )
 from learner.model.logprobs import PackedRow, TokenLogprobs
-from learner.slices import rows_of
+from learner.slices import WHOLE, Part, rows_of
 from services.contracts.config.lora import BESIDE_EXPERTS, LoRA
 from services.contracts.config.model import PretrainedModel
 from services.contracts.experts import expert_count
@@ -149,11 +149,11 @@ def trained_tensors(loaded: LoadedModel) -> dict[str, torch.Tensor]:
 
 
 def trained_on_host(
-    loaded: LoadedModel, dtype: torch.dtype | None = None, keep: bool = True
+    loaded: LoadedModel, dtype: torch.dtype | None = None, part: Part | None = WHOLE
 ) -> dict[str, torch.Tensor]:
     """A copy of the weights that training changes, on the host, by their names in files; in their
-    own type, or in `dtype`. `keep` is as in `on_host`."""
-    tensors = on_host(trained_tensors(loaded), dtype, keep)
+    own type, or in `dtype`. `part` is as in `on_host`."""
+    tensors = on_host(trained_tensors(loaded), dtype, part)
     return tensors if loaded.lora else as_in_a_folder(loaded.model, tensors)
 
 
@@ -200,9 +200,9 @@ def save_adapter_config(loaded: LoadedModel, folder: Path, base: str | None) -> 
     (folder / ADAPTER_CONFIG).write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
 
 
-def base_on_host(loaded: LoadedModel, keep: bool = True) -> dict[str, torch.Tensor]:
-    """A copy of the frozen weights, on the host. `keep` is as in `on_host`."""
-    return on_host(base_tensors(loaded.model), keep=keep)
+def base_on_host(loaded: LoadedModel, part: Part | None = WHOLE) -> dict[str, torch.Tensor]:
+    """A copy of the frozen weights, on the host. `part` is as in `on_host`."""
+    return on_host(base_tensors(loaded.model), part=part)
 
 
 def save_base(loaded: LoadedModel, folder: Path, base: dict[str, torch.Tensor]) -> None:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.optim.sharded_muon import ShardedMuon
-from learner.slices import rows_of, whole
+from learner.slices import WHOLE, Part, rows_of, whole
 from services.contracts.config.optimizer import AdamW, AdamW8bit, MuonAdamW
 
 Config = AdamW | AdamW8bit | MuonAdamW
@@ -107,19 +107,25 @@ class Optimizers:
             for suffix, tensor in _plain(value)
         }
 
-    def tensors(self, keep: bool = True) -> dict[str, torch.Tensor]:
-        """A copy of the whole state, on the host; without `keep` nothing, but this rank gives its
-        rows of what is sharded."""
-        copied = {}
-        for name, one in self.state().items():
+    def tensors(self, part: Part = WHOLE) -> dict[str, torch.Tensor]:
+        """A copy of `part` of the state, on the host. Of what is sharded all ranks give their
+        rows."""
+        state, copied = self.state(), {}
+        kept = part.of(state)
+        for name, one in state.items():
             every = whole(one)
-            if keep:
+            if name in kept:
                 copied[name] = every.to("cpu", copy=True)
         return copied
 
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """What they update, by name."""
+        return {name: p for p, name in self.names.items()}
+
     def load(self, tensors: dict[str, torch.Tensor]) -> None:
         """Load a copy from `tensors()`. Raises ValueError for a parameter that is not here."""
-        parameters = {name: p for p, name in self.names.items()}
+        parameters = self.parameters
         quantised: dict[tuple[nn.Parameter, str], dict[str, torch.Tensor]] = {}
         for key, tensor in tensors.items():
             name, _, entry = key.rpartition("/")

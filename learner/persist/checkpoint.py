@@ -6,6 +6,9 @@ another name, every file and the folder fsynced, then renamed; then the store's 
 run's current one. `verify` checks every byte against the manifest: a damaged checkpoint is never
 loaded in part.
 
+Of a sharded state every rank writes a part: whole tensors, in files that are named as those of any
+large model are. Any number of ranks reads them, each its rows.
+
 A folder's name carries the lineage that wrote it: a learner that was replaced while it slept can
 neither replace nor delete what its successor wrote, whenever it wakes.
 """
@@ -13,18 +16,17 @@ neither replace nor delete what its successor wrote, whenever it wakes.
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from learner.batch.lineage import Ancestry
-from learner.errors import RunCannotGoOn
+from learner.distributed import Ranks
 from learner.model.loading import (
     LoadedModel,
     as_in_a_folder,
@@ -34,12 +36,11 @@ from learner.model.loading import (
 )
 from learner.model.lora import save_adapter_config, trained_on_host
 from learner.model.offload import present
-from learner.optim.optimizers import Optimizers
-from learner.slices import rows_of
+from learner.model.parallel import is_sharded
+from learner.slices import PART, WHOLE, Part
 from learner.state import SCHEMA, Progress, TrainingState
-from services.contracts.schema import require_schema
 from services.contracts.weights import ADAPTER_WEIGHTS
-from services.volume import DamagedFile, check_file, checksum, fsync, opened_by_umask
+from services.volume import checksum, fsync, opened_by_umask
 
 MANIFEST = "manifest.json"
 # In a folder of their own: what serves the checkpoint takes every *.safetensors beside the config
@@ -59,10 +60,6 @@ UNFINISHED = re.compile(r"\.step-(\d+)-([^-.]+)(?:\.old)?")
 """Not renamed yet, or on its way out."""
 
 
-class UnusableCheckpoint(RunCannotGoOn):
-    """A checkpoint folder is incomplete or damaged; the message names the file."""
-
-
 @dataclass(frozen=True)
 class Captured:
     """A copy of all that a checkpoint holds, on the host, which training does not change."""
@@ -76,6 +73,8 @@ class Captured:
     critic: "CapturedCritic | None" = None
     copies: Mapping[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     """Weights of the copies of the policy that change, by name."""
+    part: Part = WHOLE
+    """What of all tensors this is."""
 
     @property
     def size(self) -> int:
@@ -83,6 +82,11 @@ class Captured:
         parts = [self.weights, self.optimizer, self.random, *self.copies.values()]
         parts += [self.critic.weights, self.critic.optimizer] if self.critic else []
         return sum(tensor.nbytes for part in parts for tensor in part.values())
+
+
+def part_of(state: TrainingState, ranks: Ranks) -> Part:
+    """What this rank writes of `state`: rank 0 all of it, unless it is sharded."""
+    return Part(ranks.rank, ranks.size) if is_sharded(state.loaded.model) else WHOLE
 
 
 @dataclass(frozen=True)
@@ -95,138 +99,165 @@ class CapturedCritic:
     optimizer: dict[str, torch.Tensor]
 
 
-def capture(state: TrainingState, keep: bool = True) -> Captured:
-    """Copy to the host what the next step changes. Of a sharded state every rank gives its slices;
-    one without `keep` copies nothing."""
+def capture(state: TrainingState, part: Part = WHOLE) -> Captured:
+    """Copy to the host what the next step changes. Of a sharded state every rank gives its slices,
+    and copies another `part`."""
     critic = None
     if state.critic:
         with present(state.critic.offloads, changed=False):
-            weights = on_host(weight_tensors(state.critic.model), keep=keep)
+            weights = on_host(weight_tensors(state.critic.model), part=part)
             critic = CapturedCritic(
                 state.critic.model,
                 as_in_a_folder(state.critic.model, weights),
-                state.critic.optimizers.tensors(keep),
+                state.critic.optimizers.tensors(part),
             )
     copies = {}
     for name, copy in state.copies.moving.items():
         with copy.present():
-            copies[name] = on_host(copy.parameters, keep=keep)
+            copies[name] = on_host(copy.parameters, part=part)
     with present(state.offloads, changed=False):
-        optimizer = state.optimizers.tensors(keep)
+        optimizer = state.optimizers.tensors(part)
+    # Adapters are small, and peft and vLLM read one file.
+    alone = WHOLE if part.number == 0 else None
+    of_weights = alone if state.loaded.lora else part
     return Captured(
         state.loaded,
-        trained_on_host(state.loaded, keep=keep),
+        trained_on_host(state.loaded, part=of_weights),
         optimizer,
         _random_state(state.loaded.model.device),
         state.progress,
         critic,
         copies,
+        part,
     )
 
 
+class Entry(msgspec.Struct, frozen=True):
+    """A file of a checkpoint, as its manifest has it."""
+
+    bytes: int
+    xxh3: str
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What a rank has written of a checkpoint."""
+
+    files: dict[str, Entry]
+    weights: dict[str, dict[str, str]] = {}
+    """Of each model folder in parts, by the path of its index: its tensors, and their files."""
+
+
 def write_checkpoint(root: Path, captured: Captured, before_rename: Callable[[], None]) -> Path:
-    """Write a checkpoint under `root`, the run's folder of checkpoints. Durable when this returns.
+    """Write a checkpoint that is whole on this rank under `root`, the run's folder of checkpoints.
+    Durable when this returns. `before_rename` is as in `complete`."""
+    try:
+        return complete(root, captured, [write_part(root, captured)], before_rename)
+    finally:
+        shutil.rmtree(_unfinished(root, captured), ignore_errors=True)
+
+
+def write_part(root: Path, captured: Captured) -> Written:
+    """Write this rank's files of a checkpoint beside where it will be. Durable when this
+    returns."""
+    beside, part = _unfinished(root, captured), captured.part
+    if part == WHOLE:
+        shutil.rmtree(beside, ignore_errors=True)
+    (beside / TRAINING).mkdir(parents=True, exist_ok=True)
+    if part.number == 0:
+        _write_description(beside, captured, root.parent.absolute() / "model")
+    weights: dict[str, dict[str, str]] = {}
+    if captured.loaded.lora is None:
+        _save_model(beside, WEIGHTS, captured.weights, part, weights)
+    elif part.number == 0:
+        save_file(captured.weights, beside / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    save_file(captured.optimizer, beside / part.file(OPTIMIZER))
+    if captured.critic:
+        (beside / CRITIC).mkdir(exist_ok=True)
+        _save_model(beside, f"{CRITIC}/{WEIGHTS}", captured.critic.weights, part, weights)
+        save_file(captured.critic.optimizer, beside / part.file(CRITIC_OPTIMIZER))
+    for name, copied in captured.copies.items():
+        save_file(copied, beside / part.file(COPY.format(name)))
+    return Written(_durable(beside, part), weights)
+
+
+def complete(
+    root: Path, captured: Captured, written: Sequence[Written], before_rename: Callable[[], None]
+) -> Path:
+    """Make what all ranks have `written` a checkpoint. Durable when this returns.
 
     `before_rename` may raise to leave nothing under the final name. A folder of that name is an
     earlier, uncommitted try of the same learner, and is replaced.
     """
-    folder = root / captured.progress.directory
-    beside = root / f".{folder.name}"
-    root.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(beside, ignore_errors=True)
-    (beside / TRAINING).mkdir(parents=True)
-    try:
-        if captured.loaded.lora:
-            captured.loaded.tokenizer.save_pretrained(beside)
-            save_adapter_config(captured.loaded, beside, str(root.parent.absolute() / "model"))
-        else:
-            save_description(captured.loaded, beside)
-        weights = ADAPTER_WEIGHTS if captured.loaded.lora else WEIGHTS
-        save_file(captured.weights, beside / weights, metadata={"format": "pt"})
-        save_file(captured.optimizer, beside / OPTIMIZER)
-        save_file(captured.random, beside / RANDOM)
-        if captured.critic:
-            _write_critic(beside, captured.critic)
-        for name, copied in captured.copies.items():
-            save_file(copied, beside / COPY.format(name))
-        (beside / STATE).write_text(json.dumps(asdict(captured.progress), indent=2) + "\n")
-        _write_manifest(beside)
-        before_rename()
-        shutil.rmtree(folder, ignore_errors=True)
-        beside.rename(folder)
-        fsync(root)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    beside, folder = _unfinished(root, captured), root / captured.progress.directory
+    files = {name: entry for part in written for name, entry in part.files.items()}
+    for index in written[0].weights:
+        places = {key: file for part in written for key, file in part.weights[index].items()}
+        folders = {str(Path(index).parent / file) for file in places.values()}
+        size = sum(files[str(Path(name))].bytes for name in folders)
+        said = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
+        (beside / index).write_text(json.dumps(said, indent=2) + "\n")
+        files[index] = _entry(beside / index)
+    listed = {name: msgspec.to_builtins(entry) for name, entry in sorted(files.items())}
+    manifest = beside / MANIFEST
+    manifest.write_text(json.dumps({"schema": SCHEMA, "files": listed}, indent=2) + "\n")
+    fsync(manifest)
+    fsync(beside)
+    before_rename()
+    shutil.rmtree(folder, ignore_errors=True)
+    beside.rename(folder)
+    fsync(root)
     return folder
 
 
-def _write_critic(folder: Path, critic: CapturedCritic) -> None:
-    critic.model.config.save_pretrained(folder / CRITIC)
-    save_file(critic.weights, folder / CRITIC / WEIGHTS, metadata={"format": "pt"})
-    save_file(critic.optimizer, folder / CRITIC_OPTIMIZER)
+def _unfinished(root: Path, captured: Captured) -> Path:
+    return root / f".{captured.progress.directory}"
 
 
-def verify(folder: Path) -> Progress:
-    """The state of a whole checkpoint. Raises UnusableCheckpoint naming what is wrong, and
-    SchemaMismatch."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        for name, entry in manifest["files"].items():
-            check_file(folder / name, entry["bytes"], entry["xxh3"], name)
-        raw = json.loads((folder / STATE).read_text())
-    except FileNotFoundError as error:
-        raise UnusableCheckpoint(
-            f"checkpoint {folder.name} lacks {_within(folder, error)}"
-        ) from error
-    except (DamagedFile, KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise UnusableCheckpoint(f"checkpoint {folder.name} is damaged: {error}") from error
-    require_schema(f"checkpoint {folder.name}", raw.get("schema"), SCHEMA)
-    raw["lineages"] = [(str(name), int(began)) for name, began in raw["lineages"]]
-    if "critic_moments" in raw:
-        raw["critic_moments"] = tuple(raw["critic_moments"])
-    return Progress(**raw)
+def _write_description(folder: Path, captured: Captured, base: Path) -> None:
+    """All but tensors, and the random state, which is rank 0's. `base`: the base of adapters."""
+    if captured.loaded.lora:
+        captured.loaded.tokenizer.save_pretrained(folder)
+        save_adapter_config(captured.loaded, folder, str(base))
+    else:
+        save_description(captured.loaded, folder)
+    if captured.critic:
+        captured.critic.model.config.save_pretrained(folder / CRITIC)
+    save_file(captured.random, folder / RANDOM)
+    (folder / STATE).write_text(json.dumps(asdict(captured.progress), indent=2) + "\n")
 
 
-def _within(folder: Path, error: FileNotFoundError) -> Path:
-    path = Path(str(error.filename))
-    return path.relative_to(folder) if path.is_relative_to(folder) else path
+def _save_model(
+    folder: Path,
+    name: str,
+    tensors: dict[str, torch.Tensor],
+    part: Part,
+    weights: dict[str, dict[str, str]],
+) -> None:
+    """Save a part of a model folder's weights, `name` if it is all of them; otherwise note it in
+    `weights`."""
+    file = part.file(name)
+    save_file(tensors, folder / file, metadata={"format": "pt"})
+    if part.count > 1:
+        weights[f"{name}.index.json"] = dict.fromkeys(tensors, Path(file).name)
 
 
-def load_optimizer(folder: Path, optimizers: Optimizers, name: str = OPTIMIZER) -> None:
-    """Load the state of the policy's optimizers, or of the critic's, from a verified checkpoint."""
-    with _usable(folder):
-        optimizers.load(load_file(folder / name))
+def _durable(folder: Path, part: Part) -> dict[str, Entry]:
+    """The files of `part` in `folder`, fsynced."""
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        found = PART.search(path.name)
+        if path.is_dir():
+            fsync(path)
+        # Other parts may still be written, under names that begin with a dot.
+        elif not path.name.startswith(".") and part.number == (int(found[1]) - 1 if found else 0):
+            opened_by_umask(path)
+            files[str(path.relative_to(folder))] = _entry(path)
+    return files
 
 
-def load_random_state(folder: Path) -> None:
-    """Continue with the random numbers of a verified checkpoint."""
-    with _usable(folder):
-        random = load_file(folder / RANDOM)
-    torch.set_rng_state(random["cpu"])
-    if "cuda" in random and torch.cuda.is_available():
-        torch.cuda.set_rng_state(random["cuda"])
-
-
-@torch.no_grad()
-def load_copy(folder: Path, name: str, weights: Mapping[str, torch.Tensor]) -> None:
-    """Load the copy `name` of the policy into `weights`, if a verified checkpoint has it: a config
-    without it made none."""
-    if not (path := folder / COPY.format(name)).exists():
-        return
-    with _usable(folder):
-        saved = load_file(path)
-        if saved.keys() != weights.keys():
-            raise ValueError(f"{path.name} has other weights than the model")
-        for key, weight in weights.items():
-            weight.copy_(rows_of(saved[key], weight))
-
-
-@contextmanager
-def _usable(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (SafetensorError, FileNotFoundError, ValueError) as error:
-        raise UnusableCheckpoint(f"checkpoint {folder.name} cannot be used: {error}") from error
+def _entry(path: Path) -> Entry:
+    fsync(path)
+    return Entry(path.stat().st_size, checksum(path))
 
 
 def retain(root: Path, keep: int, current: Progress) -> list[str]:
@@ -259,20 +290,6 @@ def _checkpoints(root: Path, pattern: re.Pattern[str]) -> dict[str, tuple[int, s
     """(step, lineage) of the folders whose names have this form."""
     found = ((path.name, pattern.fullmatch(path.name)) for path in root.iterdir())
     return {name: (int(m[1]), m[2]) for name, m in found if m}
-
-
-def _write_manifest(folder: Path) -> None:
-    files = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            opened_by_umask(path)
-            name = str(path.relative_to(folder))
-            files[name] = {"bytes": path.stat().st_size, "xxh3": checksum(path)}
-        fsync(path)
-    manifest = folder / MANIFEST
-    manifest.write_text(json.dumps({"schema": SCHEMA, "files": files}, indent=2) + "\n")
-    fsync(manifest)
-    fsync(folder)
 
 
 def _random_state(device: torch.device) -> dict[str, torch.Tensor]:

@@ -6,30 +6,105 @@ checkpoint that is not renamed does not exist; one that is renamed and not commi
 loaded, and its groups are still in the stream; steps are committed only when their rows (metrics,
 samples) are durable; the ledger's copy gets a commit only after Redis has it; older checkpoints are
 deleted only after a commit.
+
+Where ranks write parts, rank 0 renames and commits after every rank has said that its part is
+durable.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from learner.distributed import Ranks
 from learner.persist.background import Background
-from learner.persist.checkpoint import Captured, retain, write_checkpoint
-from learner.persist.disk_retry import Disk
+from learner.persist.checkpoint import (
+    Captured,
+    Written,
+    complete,
+    retain,
+    write_checkpoint,
+    write_part,
+)
+from learner.persist.disk_retry import CannotWrite, Disk
 from learner.persist.jsonl import LedgerFile, RowsFile
 from learner.store.run_store import RunStore
 
+TOLD_TO_END, FAILED = b"told to end", b"failed"
+"""In place of what a rank has written."""
 
-class CheckpointWriter(Background[Captured]):
-    """Makes checkpoints of one run durable and current."""
+
+@dataclass(frozen=True)
+class Unheard:
+    """What a disk of this rank says of its trouble: the log has it. Rank 0, which waits for this
+    rank and writes to the same volume, pauses the run."""
+
+    store: RunStore
+
+    def pause(self, reason: str) -> None:
+        """Nothing."""
+
+    def go_on(self) -> None:
+        """Nothing."""
+
+    def cancelled(self) -> bool:
+        """Whether the run is to end."""
+        return self.store.cancelled()
+
+    def hold(self) -> None:
+        """Nothing: rank 0 asks before it renames."""
+
+
+class PartWriter(Background[Captured]):
+    """Makes this rank's parts of a run's checkpoints durable."""
+
+    def __init__(self, root: Path, disk: Disk, ranks: Ranks) -> None:
+        """`root`: the data volume."""
+        super().__init__("checkpoint writer", self._make)
+        self._root, self._disk, self._ranks = root, disk, ranks.of_threads()
+
+    def _make(self, captured: Captured) -> None:
+        self._parts(captured)
+
+    def _parts(self, captured: Captured) -> list[Written]:
+        """What all ranks have written, each its part. Raises CannotWrite where one of them was told
+        to end, RuntimeError where one failed."""
+        path = captured.progress.path
+        write = partial(write_part, (self._root / path).parent, captured)
+        message = FAILED
+        try:
+            message = msgspec.json.encode(self._disk.retry(path, write, captured.size))
+        except CannotWrite:
+            message = TOLD_TO_END
+            raise
+        finally:
+            # In any case: the others wait for it.
+            messages = self._ranks.gather(message)
+        if FAILED in messages:
+            raise RuntimeError("a rank could not write its part of a checkpoint; its log says why")
+        if TOLD_TO_END in messages:
+            raise CannotWrite("another rank was told to end before its part was written")
+        return [msgspec.json.decode(each, type=Written) for each in messages]
+
+
+class CheckpointWriter(PartWriter):
+    """Makes checkpoints of one run durable and current (rank 0)."""
 
     def __init__(
-        self, root: Path, keep: int, disk: Disk, store: RunStore, rows: Sequence[RowsFile]
+        self,
+        root: Path,
+        keep: int,
+        disk: Disk,
+        store: RunStore,
+        rows: Sequence[RowsFile],
+        ranks: Ranks,
     ) -> None:
         """`root`: the data volume; `keep`: newest checkpoints that stay on it; `rows`: what must
         be durable with a step."""
-        super().__init__("checkpoint writer", self._make)
-        self._root, self._keep, self._disk, self._store = root, keep, disk, store
-        self._rows = rows
+        super().__init__(root, disk, ranks)
+        self._keep, self._store, self._rows = keep, store, rows
         self._ledger = LedgerFile(root, store.run, disk)
         self.covers = store.committed_step
         """Step of the newest checkpoint that was handed over."""
@@ -44,7 +119,11 @@ class CheckpointWriter(Background[Captured]):
         progress = captured.progress
         folder = (self._root / progress.path).parent
         write: Callable[[], Path] = partial(write_checkpoint, folder, captured, self._store.hold)
-        self._disk.retry(progress.path, write, captured.size)
+        size = captured.size
+        if captured.part.count > 1:
+            parts, size = self._parts(captured), 0
+            write = partial(complete, folder, captured, parts, self._store.hold)
+        self._disk.retry(progress.path, write, size)
         for file in self._rows:
             file.sync()
         self._store.commit(progress.step, progress.path)

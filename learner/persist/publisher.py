@@ -17,6 +17,7 @@ from learner.model.loading import LoadedModel
 from learner.model.lora import trained_on_host
 from learner.persist.background import Background
 from learner.persist.disk_retry import Disk
+from learner.slices import WHOLE, Part
 from services.contracts.weights import WeightFile, WeightManifest
 from services.volume import DamagedFile, check_file, checksum, written_beside
 
@@ -37,11 +38,11 @@ class HostWeights:
 
 
 def host_weights(
-    loaded: LoadedModel, version: int, created: float, keep: bool = True
+    loaded: LoadedModel, version: int, created: float, part: Part | None = WHOLE
 ) -> HostWeights:
     """Copy what training changes to the host in the type that is published. Of a sharded model
-    every rank gives its slices; one without `keep` copies nothing."""
-    tensors = trained_on_host(loaded, loaded.publish_dtype, keep)
+    every rank gives its slices; one with `part` None copies nothing."""
+    tensors = trained_on_host(loaded, loaded.publish_dtype, part)
     return HostWeights(version, tensors, created, "adapter" if loaded.lora else "full")
 
 

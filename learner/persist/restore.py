@@ -25,14 +25,14 @@ from learner.model.references import load_copies
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer
-from learner.persist.checkpoint import (
-    CRITIC,
-    CRITIC_OPTIMIZER,
+from learner.persist.checkpoint import CRITIC, CRITIC_OPTIMIZER
+from learner.persist.checkpoint_reader import (
     load_copy,
     load_optimizer,
     load_random_state,
     verify,
 )
+from learner.slices import Part
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
@@ -102,7 +102,9 @@ def find_start(
     folder = None if record.checkpoint is None else volume.path(record.checkpoint)
     progress = Progress(record.id, 0, 0, lineages, base)
     if folder is not None:
-        progress = replace(verify(folder), run=record.id, lineages=lineages)
+        progress = replace(
+            verify(folder, Part(ranks.rank, ranks.size)), run=record.id, lineages=lineages
+        )
         log.info("resuming", run=record.id, step=progress.step, checkpoint=folder.name)
     return Start(config, base, volume.path(f"runs/{record.id}/model"), progress, folder)
 

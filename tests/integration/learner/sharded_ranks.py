@@ -173,7 +173,7 @@ def trained(
         )
         state.progress = replace(state.progress, step=state.progress.step + 1)
         state.copies.after_step(state.progress.step, model)
-    captured = capture(state, keep=ranks.first)
+    captured = capture(state)
     found = {f"weights {name}": tensor for name, tensor in captured.weights.items()}
     found |= {f"optimizer {name}": tensor for name, tensor in captured.optimizer.items()}
     for name, tensors in captured.copies.items():

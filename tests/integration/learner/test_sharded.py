@@ -1,5 +1,7 @@
 """Sharded models train as whole ones do, on any number of ranks, and survive a rank's death."""
 
+import asyncio
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -7,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
+from learner.persist.checkpoint_reader import verify
 from services.contracts.config import parse_config
 from services.contracts.records import RunState
 from services.store import Store
@@ -16,6 +20,7 @@ from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, steps, submit
 from tests.integration.learner.torch_worker import eventually, serving
 
+STOPPING = "tests.integration.learner.stopping_learner"
 EVERY = (
     *("of_policy", "of_policy_in_float32", "of_tied_policy", "of_policy_that_recomputes"),
     *("of_bfloat16", "of_adapters", "of_mixture", "as_loaded"),
@@ -66,7 +71,7 @@ async def test_a_sharded_run_whose_rank_is_killed_goes_on_and_loses_nothing(
     place: Place, store: Store
 ) -> None:
     """With a critic and a reference that moves, which its checkpoints hold; from a sharded midtrain
-    run."""
+    run, at whose end rank 0 is killed: every part is written, the rename is next."""
     await add_sums(store, place.data)
     training = {"max_steps": 10, "rows_per_step": 8, "parallel": "fsdp"}
     await submit(store, "first", MIDTRAIN | {"training": training})
@@ -91,6 +96,12 @@ async def test_a_sharded_run_whose_rank_is_killed_goes_on_and_loses_nothing(
         record = await store.runs.get("second")
         return record is not None and record.committed_step >= step
 
+    ranks = place.ranks(2, STOPPING, "renamed?", "SIGKILL")
+    assert await asyncio.to_thread(ranks[0].wait, 60) == -signal.SIGKILL
+    assert await asyncio.to_thread(ranks[1].wait, 60) != 0
+    assert [path.name[:6] for path in (place.data / "runs/first/checkpoints").iterdir()] == [
+        ".step-"
+    ]
     ranks = place.ranks(2)
     async with serving(store, Volume(place.data), "second", parse_config(config)):
         await eventually(partial(committed, 2))
@@ -110,3 +121,44 @@ async def test_a_sharded_run_whose_rank_is_killed_goes_on_and_loses_nothing(
     for rank in ranks:
         rank.terminate()
     assert [rank.wait(timeout=40) for rank in ranks] == [0, 0]
+
+
+def content(folder: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a checkpoint, in however many parts, but the random state."""
+    found: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.rglob("*.safetensors")):
+        name = re.sub(r"-\d{5}-of-\d{5}", "", str(path.relative_to(folder)))
+        if not name.endswith("random.safetensors"):
+            found |= {f"{name} {key}": tensor for key, tensor in load_file(path).items()}
+    return found
+
+
+@pytest.mark.multirank
+@pytest.mark.timeout(240)
+def test_a_checkpoint_goes_from_4_ranks_to_2_to_1_and_back_bit_for_bit(tmp_path: Path) -> None:
+    place = Place("", tmp_path)
+    sizes = (4, 2, 1, 4)
+    folders = [tmp_path / f"step-{number:06d}-a" for number in range(len(sizes) + 1)]
+    for ranks, before, after in zip(sizes, folders, folders[1:], strict=False):
+        module = "tests.integration.learner.checkpoint_ranks"
+        for rank in place.ranks(ranks, module, str(before), str(after)):
+            assert rank.wait(timeout=100) == 0, place.log.read_text()[-3000:]
+    made = content(folders[1])
+    # Policy, critic, both optimizers and the copy: each parameter is in all that have it.
+    assert {name.partition(" ")[0].rpartition("/")[2] for name in made} == {
+        *("model.safetensors", "optimizer.safetensors", "critic_optimizer.safetensors"),
+        "reference.safetensors",
+    }
+    for ranks, folder in zip(sizes, folders[1:], strict=True):
+        found = content(folder)
+        assert found.keys() == made.keys()
+        for name, tensor in made.items():
+            assert torch.equal(found[name], tensor), (folder.name, name)
+        sizes_of = [path.stat().st_size for path in folder.glob("model*.safetensors")]
+        assert len(sizes_of) == ranks
+        # Nobody writes much more than its share.
+        assert max(sizes_of) < 2 * sum(sizes_of) / ranks
+        assert verify(folder).step == int(folder.name.split("-")[1])
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        weight = model.state_dict()["model.norm.weight"]
+        assert torch.equal(weight, made["model.safetensors model.norm.weight"])

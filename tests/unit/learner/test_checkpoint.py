@@ -19,14 +19,17 @@ from learner.optim.optimizers import Optimizers
 from learner.persist.checkpoint import (
     CRITIC,
     CRITIC_OPTIMIZER,
-    UnusableCheckpoint,
     capture,
-    load_optimizer,
-    load_random_state,
     retain,
-    verify,
     write_checkpoint,
 )
+from learner.persist.checkpoint_reader import (
+    UnusableCheckpoint,
+    load_optimizer,
+    load_random_state,
+    verify,
+)
+from learner.slices import Part
 from learner.state import Progress
 from learner.step import train_batch
 from services.contracts.config.algorithm import Algorithm
@@ -291,6 +294,40 @@ def test_another_versions_checkpoint_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = checkpoint(tmp_path)
-    monkeypatch.setattr("learner.persist.checkpoint.SCHEMA", 3)
+    monkeypatch.setattr("learner.persist.checkpoint_reader.SCHEMA", 3)
     with pytest.raises(SchemaMismatch, match="checkpoint step-000010-b has schema 2"):
         verify(folder)
+
+
+def test_ranks_check_every_file_between_them(tmp_path: Path) -> None:
+    loaded = tiny_model()
+    captured = capture(state_of(loaded, Optimizers(loaded.model, CONFIGS[0]), progress=STATE))
+    folder = write_checkpoint(tmp_path, captured, nothing)
+    found: list[int] = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if path.name == "manifest.json":
+            continue
+        whole = path.read_bytes()
+        path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+        noticed = []
+        for rank in range(3):
+            try:
+                verify(folder, Part(rank, 3))
+            except UnusableCheckpoint:
+                noticed.append(rank)
+        # One reads it; if it describes the others, they may notice as well.
+        assert noticed, path.name
+        found += noticed if len(noticed) == 1 else []
+        path.write_bytes(whole)
+    assert set(found) == {0, 1, 2}
+
+
+def test_parts_are_of_equal_size_and_hold_every_tensor_once() -> None:
+    tensors = {f"t{n}": torch.zeros(size) for n, size in enumerate((50, 30, 30, 20, 20, 10, 0))}
+    parts = [Part(number, 3).of(tensors) for number in range(3)]
+    assert sorted(name for part in parts for name in part) == sorted(tensors)
+    # 160 in all: 50; 30 + 20; 30 + 20 + 10.
+    assert [sum(len(tensors[name]) for name in part) for part in parts] == [60, 50, 50]
+    assert Part(1, 3).file("training/optimizer.safetensors") == (
+        "training/optimizer-00002-of-00003.safetensors"
+    )

@@ -18,6 +18,7 @@ from learner.state import Progress
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.disks import Status
 from tests.unit.learner.policies import state_of, tiny_model
+from tests.unit.learner.unigrams import ALONE
 
 
 def disk(root: Path) -> Disk:
@@ -87,6 +88,7 @@ def test_rows_are_durable_before_the_commit_and_its_copy_after_it(
         disk(tmp_path),
         Recorder(happened),  # type: ignore[arg-type]
         (rows, samples),
+        ALONE,
     )
     for file in (rows, samples):
         file.begin(0)

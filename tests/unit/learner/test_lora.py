@@ -28,7 +28,8 @@ from learner.model.lora import (
     trained_tensors,
 )
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint import capture, load_optimizer, verify, write_checkpoint
+from learner.persist.checkpoint import capture, write_checkpoint
+from learner.persist.checkpoint_reader import load_optimizer, verify
 from learner.persist.export_model import export_description
 from learner.persist.publisher import host_weights
 from learner.tools.export import main as export

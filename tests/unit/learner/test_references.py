@@ -12,13 +12,12 @@ from learner.model.logprobs import TokenLogprobs
 from learner.model.references import Copies, Following, PolicyCopy, following, load_copies
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint import (
+from learner.persist.checkpoint import capture, write_checkpoint
+from learner.persist.checkpoint_reader import (
     UnusableCheckpoint,
-    capture,
     load_copy,
     load_optimizer,
     verify,
-    write_checkpoint,
 )
 from learner.state import Progress
 from learner.step import train_batch

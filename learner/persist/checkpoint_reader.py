@@ -1,0 +1,116 @@
+"""Reading checkpoints: checked first, then by any number of ranks, each only its rows."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor
+
+from learner.errors import RunCannotGoOn
+from learner.optim.optimizers import Optimizers
+from learner.persist.checkpoint import COPY, MANIFEST, OPTIMIZER, RANDOM, STATE
+from learner.slices import WHOLE, Part, as_slice, row_range, rows_of
+from learner.state import SCHEMA, Progress
+from services.contracts.schema import require_schema
+from services.volume import DamagedFile, check_file
+
+
+class UnusableCheckpoint(RunCannotGoOn):
+    """A checkpoint folder is incomplete or damaged; the message names the file."""
+
+
+def verify(folder: Path, part: Part = WHOLE) -> Progress:
+    """The state of a whole checkpoint, of whose files this rank reads `part`. Raises
+    UnusableCheckpoint naming what is wrong, and SchemaMismatch."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        # The largest first, each to the next rank.
+        files = sorted(manifest["files"].items(), key=lambda item: (-item[1]["bytes"], item[0]))
+        for number, (name, entry) in enumerate(files):
+            mine = number % part.count == part.number
+            check_file(folder / name, entry["bytes"], entry["xxh3"] if mine else None, name)
+        raw = json.loads((folder / STATE).read_text())
+    except FileNotFoundError as error:
+        raise UnusableCheckpoint(
+            f"checkpoint {folder.name} lacks {_within(folder, error)}"
+        ) from error
+    except (DamagedFile, KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise UnusableCheckpoint(f"checkpoint {folder.name} is damaged: {error}") from error
+    require_schema(f"checkpoint {folder.name}", raw.get("schema"), SCHEMA)
+    raw["lineages"] = [(str(name), int(began)) for name, began in raw["lineages"]]
+    if "critic_moments" in raw:
+        raw["critic_moments"] = tuple(raw["critic_moments"])
+    return Progress(**raw)
+
+
+def _within(folder: Path, error: FileNotFoundError) -> Path:
+    path = Path(str(error.filename))
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
+def load_optimizer(folder: Path, optimizers: Optimizers, name: str = OPTIMIZER) -> None:
+    """Load the state of the policy's optimizers, or of the critic's, from a verified checkpoint: of
+    what is sharded this rank's rows."""
+    own = optimizers.parameters
+    with _usable(folder):
+        optimizers.load(read(folder / name, lambda key: own.get(key.rpartition("/")[0])))
+
+
+def load_random_state(folder: Path) -> None:
+    """Continue with the random numbers of a verified checkpoint."""
+    with _usable(folder):
+        random = load_file(folder / RANDOM)
+    torch.set_rng_state(random["cpu"])
+    if "cuda" in random and torch.cuda.is_available():
+        torch.cuda.set_rng_state(random["cuda"])
+
+
+@torch.no_grad()
+def load_copy(folder: Path, name: str, weights: Mapping[str, torch.Tensor]) -> None:
+    """Load the copy `name` of the policy into `weights`, if a verified checkpoint has it: a config
+    without it made none."""
+    if not files_of(path := folder / COPY.format(name)):
+        return
+    with _usable(folder):
+        saved = read(path, weights.get)
+        if saved.keys() != weights.keys():
+            raise ValueError(f"{path.name} has other weights than the model")
+        for key, weight in weights.items():
+            weight.copy_(rows_of(saved[key], weight))
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file `path`, or the parts that ranks wrote in its place; none if there are none."""
+    if path.exists():
+        return [path]
+    return sorted(path.parent.glob(f"{path.stem}-?????-of-?????{path.suffix}"))
+
+
+def read(path: Path, target: Callable[[str], torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    """The tensors of `files_of(path)`; where `target` has one of the same shape that is sharded,
+    this rank's rows. Raises FileNotFoundError."""
+    if not (files := files_of(path)):
+        raise FileNotFoundError(f"{path.name} is not there")
+    found: dict[str, torch.Tensor] = {}
+    for file in files:
+        with safe_open(file, framework="pt") as saved:
+            for key in saved.keys():  # noqa: SIM118
+                rows, like = saved.get_slice(key), target(key)
+                if isinstance(like, DTensor) and list(like.shape) == rows.get_shape():
+                    start, stop = row_range(like)
+                    found[key] = as_slice(rows[start:stop], like)
+                else:
+                    found[key] = saved.get_tensor(key)
+    return found
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, FileNotFoundError, ValueError) as error:
+        raise UnusableCheckpoint(f"checkpoint {folder.name} cannot be used: {error}") from error

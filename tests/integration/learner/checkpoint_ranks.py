@@ -1,0 +1,116 @@
+"""A rank of a learner that goes on from one checkpoint, trains nothing, and makes another: policy
+with experts, critic, moving reference, and the state of both optimizers.
+
+`checkpoint_ranks.py FROM TO`: folders; FROM does not exist for the first, whose state is made up.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import torch
+from transformers import PreTrainedModel
+
+from learner.distributed import Ranks, start_ranks, stop_ranks
+from learner.model.loading import LoadedModel, load_critic, load_model
+from learner.model.logprobs import TokenLogprobs
+from learner.model.parallel import shard
+from learner.model.references import Copies, Following, PolicyCopy
+from learner.model.value_model import Critic, TokenValues
+from learner.objective.value_loss import Moments
+from learner.optim.optimizers import Optimizers
+from learner.persist.checkpoint import (
+    CRITIC,
+    CRITIC_OPTIMIZER,
+    Written,
+    capture,
+    complete,
+    part_of,
+    write_part,
+)
+from learner.persist.checkpoint_reader import load_copy, load_optimizer, verify
+from learner.slices import Part, rows_of
+from learner.state import Progress, TrainingState
+from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.model import PretrainedModel
+from services.contracts.config.optimizer import AdamW, MuonAdamW
+from tests.unit.learner.experts import tiny_mixture
+from tests.unit.learner.policies import tiny_critic, tiny_model
+
+
+@dataclass(frozen=True)
+class Models:
+    policy: LoadedModel
+    critic: PreTrainedModel
+    reference: PreTrainedModel
+
+
+def made_up() -> Models:
+    policy = LoadedModel(tiny_mixture().float(), tiny_model().tokenizer, torch.float32)
+    return Models(policy, tiny_critic(), tiny_mixture(seed=1).float())
+
+
+def read_from(folder: Path, ranks: Ranks) -> Models:
+    config = PretrainedModel(path=str(folder))
+    sharing = ranks if ranks.size > 1 else None
+    policy, reference = (load_model(str(folder), config, sharing=sharing) for _ in range(2))
+    critic = load_critic(str(folder / CRITIC), config, policy.model, sharing=sharing)
+    return Models(policy, critic, reference.model)
+
+
+def prepared(models: Models, ranks: Ranks) -> TrainingState:
+    policy, values = TokenLogprobs(models.policy.model), TokenValues(models.critic)
+    reference = TokenLogprobs(models.reference.requires_grad_(False))
+    if ranks.size > 1:
+        for passes in (policy, values, reference):
+            shard(passes, passes.model, None, ranks)
+    optimizers = Optimizers(models.policy.model, MuonAdamW(type="muon"))
+    of_critic = Optimizers(models.critic, AdamW())
+    return TrainingState(
+        models.policy,
+        policy,
+        optimizers,
+        Progress("r", 0, 0, [("a", 0)], "base"),
+        Critic(models.critic, values, of_critic, CriticConfig(), Moments()),
+        Copies(PolicyCopy(reference, Following())),
+    )
+
+
+def update(optimizers: Optimizers) -> None:
+    """By gradients that anybody would make up."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in optimizers.names:
+        whole = torch.randn(parameter.shape, generator=generator)
+        parameter.grad = rows_of(whole, parameter)
+    optimizers.step()
+
+
+def main() -> None:
+    before, after = map(Path, sys.argv[1:])
+    ranks = start_ranks()
+    if before.exists():
+        state = prepared(read_from(before, ranks), ranks)
+        state.progress = verify(before, Part(ranks.rank, ranks.size))
+        load_optimizer(before, state.optimizers)
+        assert state.critic is not None
+        load_optimizer(before, state.critic.optimizers, CRITIC_OPTIMIZER)
+        assert state.copies.reference is not None
+        load_copy(before, "reference", state.copies.reference.parameters)
+    else:
+        state = prepared(made_up(), ranks)
+        assert state.critic is not None
+        for optimizers in (state.optimizers, state.critic.optimizers):
+            update(optimizers)
+    state.progress = replace(state.progress, step=int(after.name.split("-")[1]))
+    captured = capture(state, part_of(state, ranks))
+    written = ranks.gather(msgspec.json.encode(write_part(after.parent, captured)))
+    if ranks.first:
+        parts = [msgspec.json.decode(each, type=Written) for each in written]
+        assert complete(after.parent, captured, parts, lambda: None) == after
+    ranks.sum([0.0])
+    stop_ranks(ranks)
+
+
+if __name__ == "__main__":
+    main()
