@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from services.contracts.config import RLConfig
-from services.contracts.config.copies import LaggedProximal
+from services.contracts.config.copies import FrozenReference, LaggedProximal, Reference
 from services.contracts.config.terms import NoKL
 from services.contracts.config.training import Offloaded
 from services.contracts.devices import LearnerDevices
@@ -89,13 +89,21 @@ def _resident(config: Config, model: Model, how: Pass) -> Memory:
     copies = 0
     for name in copied(config):
         if name not in offload and getattr(config.placement, name) == "same":
-            copies += training.resident(model.shape, None, 0, how).total
+            # A copy that follows the policy stays float32.
+            still = name == "reference" and isinstance(_reference(config), FrozenReference)
+            number = BFLOAT16 if still and how.half else FLOAT32
+            copies += training.resident(model.shape, None, 0, how, number).total
     if config.algorithm.critic and "critic" not in offload and config.placement.critic == "same":
         shape = model.critic or model.shape
         optimizer = config.algorithm.critic.optimizer
         held = training.resident(shape, optimizer, shape.parameters, how)
         copies += replace(held, optimizer=0 if "optimizer" in offload else held.optimizer).total
     return replace(own, copies=copies)
+
+
+def _reference(config: RLConfig) -> Reference:
+    kl = config.algorithm.kl
+    return FrozenReference() if isinstance(kl, NoKL) else kl.reference
 
 
 def copied(config: RLConfig) -> list[Offloaded]:

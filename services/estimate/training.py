@@ -87,16 +87,32 @@ def in_a_pass(shape: ModelShape, trained: int, how: Pass) -> Memory:
     """What forward and backward pass of a model hold in addition, at their peak."""
     kept = activations(shape, how)
     head = logits(shape, how, trained == shape.parameters)
+    if how.checkpointing:
+        # A block is computed again, and its gradients reduced, after the head's backward pass.
+        head = max(head - of_a_block(shape, how) - _of_reduction(shape, how), 0)
     return Memory(activations=kept, logits=head, buffers=_buffers(shape, trained, how, kept + head))
 
 
 def activations(shape: ModelShape, how: Pass) -> int:
     """Of all layers, kept for the backward pass; with checkpointing the input of each, and all of
-    one."""
-    # Under autocast (DDP) the residual stream is float32, and each product casts it again.
-    wide = {("ddp", True): 26, ("ddp", False): 24}.get((how.parallel, how.half), 16)
-    if how.parallel == "fsdp" and not how.half:
-        wide = 24
+    one while it is computed again."""
+    if not how.checkpointing:
+        return how.tokens * _kept_by_token(shape, how) * shape.layers
+    # Under autocast the residual stream is float32.
+    residual = FLOAT32 if how.parallel == "ddp" or not how.half else BFLOAT16
+    return how.tokens * residual * shape.hidden * shape.layers + of_a_block(shape, how)
+
+
+def of_a_block(shape: ModelShape, how: Pass) -> int:
+    """Of one block in its backward pass: what is kept, and gradients of its widest part."""
+    number = BFLOAT16 if how.half else FLOAT32
+    return how.tokens * (_kept_by_token(shape, how) + 3 * number * shape.intermediate)
+
+
+def _kept_by_token(shape: ModelShape, how: Pass) -> int:
+    """Bytes that autograd keeps of a token in one block."""
+    # Under autocast (DDP) norms are float32, and each product casts its input again.
+    wide = 16 if how.parallel == "fsdp" and how.half else 26 if how.half else 24
     number = BFLOAT16 if how.half else FLOAT32
     attended = shape.query + shape.key_value
     token = wide * shape.hidden + 4 * number * shape.intermediate + 2 * number * attended
@@ -104,10 +120,7 @@ def activations(shape: ModelShape, how: Pass) -> int:
     token += shape.experts_used * 3 * number * shape.hidden
     if shape.query_norm:
         token += (6 if how.half else 8) * attended
-    if not how.checkpointing:
-        return how.tokens * token * shape.layers
-    residual = FLOAT32 if how.parallel == "ddp" else number
-    return how.tokens * (residual * shape.hidden * shape.layers + token)
+    return token
 
 
 def logits(shape: ModelShape, how: Pass, trains_head: bool) -> int:
@@ -126,16 +139,20 @@ def _buffers(shape: ModelShape, trained: int, how: Pass, others: int) -> int:
         in_blocks = shape.parameters - shape.embedding - shape.head
         casts = BFLOAT16 * in_blocks if how.half and trained == shape.parameters else 0
         return buckets + casts
-    # Embedding, head and last norm are gathered together; blocks one by one, one ahead, each from a
-    # buffer of its size. A block's gradients wait for the reduction of those of the block before.
+    # Embedding, head and last norm are gathered together; blocks one by one, the next one ahead.
     root = number * (shape.embedding + shape.head)
-    block = number * shape.block
     of_head = number * (shape.head or shape.embedding)
-    reduced = (number + FLOAT32) * shape.block
-    in_blocks = root + of_head + 3 * block + reduced
-    # At the end: the root's gradients, and the buffer that they are reduced in. No activations.
-    at_end = root + root + FLOAT32 * (shape.embedding + shape.head)
+    in_blocks = root + of_head + 2 * number * shape.block + _of_reduction(shape, how)
+    # At the end: the root's gradients, and the buffer that they are reduced in; nothing else.
+    at_end = root + FLOAT32 * (shape.embedding + shape.head)
     return max(in_blocks, at_end - others)
+
+
+def _of_reduction(shape: ModelShape, how: Pass) -> int:
+    """FSDP's gradients of one block, and the buffer that those of the block before are in."""
+    if how.parallel == "ddp":
+        return 0
+    return shape.block * ((BFLOAT16 if how.half else FLOAT32) + FLOAT32)
 
 
 def bytes_unsharded(

@@ -93,7 +93,7 @@ def test_too_few_gpus_are_told_how_many_would_do() -> None:
 
 
 def test_a_copy_costs_its_weights_unless_it_is_on_the_host() -> None:
-    kl = {"algorithm": {"kl": {"type": "k3", "beta": 0.1}}}
+    kl: dict[str, Any] = {"algorithm": {"kl": {"type": "k3", "beta": 0.1}}}
     plain, copied, offloaded = (
         estimate(config, learner(8, 80 * GB)).learner.needed
         for config in (
@@ -102,8 +102,11 @@ def test_a_copy_costs_its_weights_unless_it_is_on_the_host() -> None:
             {"training": {"activation_checkpointing": True, "offload": ["reference"]}} | kl,
         )
     )
-    assert copied - plain == pytest.approx(4 * 8.19 * GB / 8, rel=0.01)
+    assert copied - plain == pytest.approx(2 * 8.19 * GB / 8, rel=0.01)
     assert offloaded == plain
+    kl["algorithm"]["kl"]["reference"] = {"type": "ema", "rate": 0.1}
+    moving = estimate(THRIFTY | kl, learner(8, 80 * GB)).learner.needed
+    assert moving - plain == pytest.approx(4 * 8.19 * GB / 8, rel=0.01)
 
 
 def test_adapters_leave_the_model_in_bfloat16_on_one_gpu() -> None:
