@@ -211,7 +211,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         "median_seconds": took,
         "median_cpu_seconds": statistics.median(cpu[1:]),
         "tokens_per_second": sum(batch.lengths) / took,
-        "mfu": utilisation(model, batch, took, step),
+        "mfu": utilisation(model, batch, found["computed_tokens"], took, step),
         "peak_bytes": peak,
         "tokens": sum(batch.lengths),
         "trained_tokens": batch.trained,
@@ -246,15 +246,20 @@ def work(
     return figures
 
 
-def utilisation(model: PreTrainedModel, batch: Batch, seconds: float, step: bool) -> float | None:
+def utilisation(
+    model: PreTrainedModel, batch: Batch, computed: float, seconds: float, step: bool
+) -> float | None:
     """MFU as metrics.jsonl has it; None if the device's peak or the model's work is not known."""
     sizes, device = shape(model), model.device
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     if sizes is None or peak is None:
         return None
+    # What answers share counts once, and padding not at all.
+    tokens = float(sum(batch.lengths))
+    share = min(1.0, computed / tokens)
     squares = float(sum(length * length for length in batch.lengths))
     found = Work(*sizes, forward=0, peak=peak).metrics(
-        float(sum(batch.lengths)), squares, 1.0 if step else 1 / 3, seconds
+        tokens * share, squares * share, 1.0 if step else 1 / 3, seconds
     )
     return found["train/mfu"]
 

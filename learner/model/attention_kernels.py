@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from learner.model.row_layout import Block, VarlenCall
+from learner.model.row_calls import Block, VarlenCall
 
 Call = Block | VarlenCall
 
@@ -222,7 +222,9 @@ def _varlen_forward(
         call.key_places.take(value).contiguous(),
         call.bounds,
         call.key_bounds,
-        call.longest,
+        # With one query a sequence and grouped heads the kernel would swap the two, and the
+        # log-sum-exp would have another shape.
+        max(call.longest, 2),
         call.longest_keys,
         0.0,
         call.causal and call.window is None,
@@ -254,7 +256,7 @@ def _varlen_backward(
         call.places.take(lse).transpose(0, 1).contiguous(),
         call.bounds,
         call.key_bounds,
-        call.longest,
+        max(call.longest, 2),
         call.longest_keys,
         0.0,
         call.causal and call.window is None,

@@ -15,7 +15,8 @@ from learner.batch.prefixes import segments, token_places
 from learner.model.logit_scale import UnusableHead, logit_scale
 from learner.model.output_head import head_logprobs
 from learner.model.packed_attention import NAME
-from learner.model.row_layout import PackedLayout, packed_layout, sent
+from learner.model.row_calls import sent
+from learner.model.row_layout import PackedLayout, packed_layout
 from learner.model.topk_logprobs import topk_logprobs
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone

@@ -107,7 +107,7 @@ USED = (
     *("batch", "batch.cost", "batch.packing", "batch.prefixes", "errors", "model"),
     *("model.attention_kernels", "model.families", "model.logit_scale", "model.logprobs"),
     *("model.mfu", "model.moe_experts", "model.output_head", "model.packed_attention"),
-    *("model.row_layout", "model.topk_logprobs"),
+    *("model.row_calls", "model.row_layout", "model.topk_logprobs"),
 )
 
 
