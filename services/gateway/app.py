@@ -40,6 +40,8 @@ from services.http.problems import described
 from services.store import Store
 from services.volume import Volume
 
+SMALL_BODY = 1 << 20
+"""Bytes of a body that holds no rows of a dataset: a config has a few KiB."""
 DESCRIPTION = """
 Self-hosted reinforcement learning of language models: upload a dataset, submit a run, watch it,
 use what it made.
@@ -114,8 +116,10 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 "gateway's HEADRACE_UPLOAD_LIMIT",
                 uploads,
             )
-        way_out = "split it, or raise the gateway's HEADRACE_BODY_LIMIT"
-        return Limit(settings.body_limit, way_out, bodies)
+        if scope["path"].rstrip("/") == "/v1/prompts":
+            way_out = "split it, or raise the gateway's HEADRACE_BODY_LIMIT"
+            return Limit(settings.body_limit, way_out, bodies)
+        return Limit(SMALL_BODY, "no request but those with a dataset's rows needs as much", bodies)
 
     # The innermost: a body that is refused for its size, or for want of a key, is not read for it.
     app.add_middleware(StrictBodies)

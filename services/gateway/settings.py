@@ -23,7 +23,9 @@ class GatewaySettings(Settings):
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0: any free one.")
     upload_limit: int = Field(GIB, ge=1, description="Largest upload, in bytes.")
     body_limit: int = Field(
-        64 << 20, ge=1, description="Largest body of any other request, in bytes."
+        8 << 20,
+        ge=1,
+        description="Largest body of `POST /v1/prompts`, in bytes. Other requests have 1 MiB.",
     )
     allowed_hosts: str = Field(
         "",

@@ -141,12 +141,13 @@ def described(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def summary(problems: Sequence[ProblemItem]) -> str:
-    """The first problem in full, and how many more there are."""
+def summary(problems: Sequence[ProblemItem], count: int | None = None) -> str:
+    """The first problem in full, and how many more there are of `count` (default: these)."""
     first = problems[0]
     item = f" (item {first.item!r})" if first.item else ""
     place = f"{first.path}{item}: " if first.path else ""
-    more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
+    others = (len(problems) if count is None else count) - 1
+    more = f"; and {others:,} more" if others else ""
     return f"{place}{first.message}{more}"
 
 
@@ -183,7 +184,8 @@ async def _validation(request: Request, error: Exception) -> Response:
     """A body, a form or a query that does not fit its model."""
     assert isinstance(error, RequestValidationError)
     problems = []
-    for item in error.errors():
+    found = error.errors()
+    for item in found[:MAX_LISTED]:
         if item["type"] == "json_invalid":
             # Its location is the offset in the body, not a field.
             reason = item.get("ctx", {}).get("error", "")
@@ -196,7 +198,7 @@ async def _validation(request: Request, error: Exception) -> Response:
         where = [str(part) for part in item["loc"]]
         path = ".".join(where[1:] if where[:1] == ["body"] else where)
         problems.append(ProblemItem(path=path, message=message))
-    detail = f"the request cannot be used: {summary(problems)}"
+    detail = f"the request cannot be used: {summary(problems, len(found))}"
     return answer(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, problems)
 
 

@@ -1,5 +1,6 @@
 """No request gets a 5xx or stops another. `python -m tests.security.fuzz` sends many more."""
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -48,6 +49,37 @@ def test_hostile_requests_get_no_5xx_and_a_run_succeeds_after_them(
 
     assert failed == [], f"seed {SEED}"
     assert succeeds(target, Place(server.url, gateway.data))
+
+
+WIDE = {
+    "unknown keys": ("/v1/runs", {"config": {f"key{i}": i for i in range(45_000)}}),
+    "unknown keys of a section": (
+        "/v1/runs",
+        {"config": {"trainer": {f"key{i}": i for i in range(45_000)}}},
+    ),
+    "lists of nothing": ("/v1/runs", {"config": {"model": [[]] * 250_000}}),
+    "rows of nothing": ("/v1/prompts", {"dataset": "wide", "prompts": [[]] * 2_000_000}),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_a_wide_body_is_explained_in_part_and_costs_the_gateway_little(
+    gateway: GatewayProcess, name: str
+) -> None:
+    path, body = WIDE[name]
+    target, before = Target(gateway.url, gateway.headers["Authorization"]), gateway.cpu_seconds
+    status, problem = target.json("POST", path, body)
+    # Of its CPU time, and not of a clock: other tests run beside this one.
+    spent = gateway.cpu_seconds - before
+    assert spent < 6
+    assert status == 422
+    assert len(json.dumps(problem)) < 20_000
+
+
+def test_a_body_larger_than_any_config_is_refused_for_its_size(gateway: GatewayProcess) -> None:
+    target = Target(gateway.url, gateway.headers["Authorization"])
+    status, problem = target.json("POST", "/v1/runs", {"name": "x" * (1 << 20)})
+    assert status == 413, problem
 
 
 def succeeds(target: Target, place: Place) -> bool:

@@ -1,6 +1,8 @@
 """From raw values to a run config, with errors that say which key, why, and the way out."""
 
+import reprlib
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -21,6 +23,14 @@ from services.contracts.nearest import did_you_mean, nearest
 
 Problem = tuple[str, str]
 """A key path and what is wrong with its value."""
+MOST = 50
+"""Problems that are explained: each takes half a millisecond, and a body has room for millions."""
+LOOKED_AT = 500
+"""Keys of a section of another system."""
+QUOTED = 200
+"""Characters of a value that a sentence quotes."""
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = QUOTED
 _ADAPTER: TypeAdapter[RLConfig | MidtrainConfig] = TypeAdapter(RunConfig)
 
 
@@ -41,8 +51,11 @@ def parse_config(raw: Any) -> RLConfig | MidtrainConfig:
     try:
         return _ADAPTER.validate_python(with_default_tags(root, {"type": "rl", **raw}))
     except ValidationError as error:
-        details = error.errors()
-        raise ConfigError([p for detail in details for p in _problems(detail)]) from None
+        details = error.errors(include_url=False)
+        problems = [p for detail in details[:MOST] for p in _problems(detail)]
+        if more := max(0, len(details) - MOST):
+            problems.append(("the config", f"has {more:,} more problems"))
+        raise ConfigError(problems) from None
 
 
 def _problems(detail: ErrorDetails) -> list[Problem]:
@@ -66,7 +79,8 @@ def _unknown(root: type[BaseModel], path: list[str], models: Models, value: Any)
     it that has a name here."""
     here = ".".join(path)
     if len(path) == 1 and isinstance(value, dict):
-        inner = ((key, _elsewhere(root, key.rpartition(".")[2])) for key in _leaves(value, here))
+        leaves = islice(_leaves(value, here), LOOKED_AT)
+        inner = ((key, _elsewhere(root, key.rpartition(".")[2])) for key in leaves)
         if found := [(key, f"unknown key; {_meant(known)}") for key, known in inner if known]:
             return found
     section = here.removesuffix(path[-1])
@@ -116,13 +130,18 @@ def _problem(detail: ErrorDetails, shown: str, models: Models) -> Problem:
     given = detail.get("input")
     if detail["type"] in ("model_type", "model_attributes_type"):
         keys = sorted({name for model in models for name in fields_of(model)})
-        return shown, f"is a section, not {given!r}: its keys are {', '.join(keys)}"
+        return shown, f"is a section, not {_quoted(given)}: its keys are {', '.join(keys)}"
     if detail["type"] in ("list_type", "tuple_type") and isinstance(given, dict):
         way_out = f"give all of it ([…]), or change a place of the one that is there ({shown}.0)"
         return shown, f"is a list, not a mapping of {', '.join(map(str, given))}: {way_out}"
     if isinstance(given, str | int | float | bool) and detail["type"] != "value_error":
-        message += f" (got {given!r})"
+        message += f" (got {_quoted(given)})"
     return shown, message
+
+
+def _quoted(value: Any) -> str:
+    """As in Python, cut where it is long."""
+    return _REPR.repr(value)
 
 
 def _walk(root: type[BaseModel], location: list[str]) -> tuple[list[str], Models, Models]:

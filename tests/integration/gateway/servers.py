@@ -106,6 +106,12 @@ class GatewayProcess:
         """What it has printed and logged."""
         return self.data.with_suffix(".log").read_text()
 
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that it has used."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         """End it and wait for its end. Returns its exit code."""
         self._process.send_signal(with_signal)
