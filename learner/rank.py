@@ -26,6 +26,7 @@ from structlog.contextvars import bound_contextvars
 
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import USER_ERRORS, Ranks, start_ranks, stop_ranks
+from learner.errors import RunCannotGoOn
 from learner.midtrain import train_midtrain
 from learner.rl import train_rl
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, STARTS, LearnerSettings
@@ -40,6 +41,7 @@ from services.contracts.schema import SchemaMismatch
 from services.recovery.compare import lost_commit
 from services.runtime.api_key import key_for
 from services.runtime.logs import configure, get_logger
+from services.runtime.panics import panics_as
 from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, Settings, from_command_line
 from services.store import Fenced, UnsafeRedis
@@ -215,7 +217,8 @@ def train_one(
         config = ranks.together(lambda: parse_trusted(record.config, trusted))
         train = train_rl if isinstance(config, RLConfig) else train_midtrain
         crash_limit.busy(record.committed_step + 1)
-        ending = train(record, config, ranks, store, volume, stop, crash_limit)  # type: ignore[arg-type]
+        with panics_as(RunCannotGoOn):
+            ending = train(record, config, ranks, store, volume, stop, crash_limit)  # type: ignore[arg-type]
     except Fenced:
         log.warning("another learner has taken this run over")
         return

@@ -17,6 +17,7 @@ from services.models import UnusableFolder
 from services.models.errors import printable
 from services.models.path import check_base, check_model
 from services.runtime.host_load import free_memory
+from services.runtime.panics import is_panic
 
 READ = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.tiktoken"]
 """Files of a hub repository that are fetched: none that can hold code."""
@@ -78,8 +79,7 @@ def unusable(path: str, what: str = "model") -> Iterator[None]:
     except UnusableModel:
         raise
     except BaseException as error:
-        # A panic in native code (tokenizers, safetensors) derives from BaseException alone.
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        if isinstance(error, Exception) or is_panic(error):
             raise UnusableModel(why_not(path, error, what)) from error
         raise
 

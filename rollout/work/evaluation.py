@@ -19,6 +19,7 @@ from services.contracts.config.rollout import Sampling
 from services.contracts.config.training import Evaluation
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
+from services.runtime.panics import panics_as
 from services.store import Store
 from services.volume import GatewayAway
 
@@ -134,15 +135,16 @@ class Evaluator:
                 self._held[attempt] = False
 
         try:
-            sampled = await sample_and_score(
-                self._context,
-                row,
-                await rows.row(row),
-                evaluation_sampling(self._context.config.sampling, evaluation),
-                evaluation.samples,
-                None,
-                generated,
-            )
+            with panics_as(RuntimeError):
+                sampled = await sample_and_score(
+                    self._context,
+                    row,
+                    await rows.row(row),
+                    evaluation_sampling(self._context.config.sampling, evaluation),
+                    evaluation.samples,
+                    None,
+                    generated,
+                )
             outcome = {
                 "rewards": [score.reward for score in sampled.scores],
                 "statuses": [score.status for score in sampled.scores],

@@ -25,6 +25,7 @@ from services.contracts.config.data import DatasetFilter
 from services.contracts.trajectory import encode
 from services.contracts.weights import WeightManifest, parse_version_tag
 from services.runtime.logs import get_logger
+from services.runtime.panics import panics_as
 from services.store.prompts import Lease
 from services.volume import GatewayAway
 
@@ -118,7 +119,8 @@ class GroupTasks:
         bind_contextvars(task=lease.task, attempt=lease.attempt)
         row = lease.position.row(self._context.config.training.seed)
         try:
-            await self._sample(lease, live, row)
+            with panics_as(RuntimeError):
+                await self._sample(lease, live, row)
             self._limit.group_finished()
         except (VLLMUnavailable, RedisError, GatewayAway) as error:
             # The worker finds out whether vLLM is dead; more requests would not help.

@@ -161,6 +161,14 @@ def sparse(folder: Path) -> None:
     write(folder / "config.json", CONFIG | {"vocab_size": 2**31 - 1, "num_hidden_layers": 1})
 
 
+def breaking_at_the_first_text(folder: Path) -> None:
+    """A tokenizer that loads, and panics as soon as it reads a text."""
+    path = folder / "tokenizer.json"
+    description = json.loads(path.read_text())
+    description["pre_tokenizer"] = {"type": "FixedLength", "length": 0}
+    write(path, description)
+
+
 HEADERS: dict[str, tuple[Change, str]] = {
     "header longer than the file": (header({}, 10_000), "no whole safetensors file"),
     "header of 2^64 bytes": (header({}, 2**64 - 1), "a header of 18,446,744,073,709,551,615"),

@@ -24,6 +24,7 @@ from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, s
 from tests.security.hostile_models import (
     ADAPTERS,
     MODELS,
+    breaking_at_the_first_text,
     config,
     file,
     good_adapter,
@@ -48,6 +49,7 @@ LEARNERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "unknown": (config(model_type="nothing"), "does not load"),
     "sparse": (sparse, "memory"),
     "tokenizer": (file("tokenizer.json", {"model": {"type": "BPE"}}), "does not load"),
+    "panic": (breaking_at_the_first_text, "broke down"),
     "no tokenizer": (renamed("tokenizer.json", "x.json"), "model"),
     "vocabulary": (config(vocab_size=21), "does not load"),
     "template": (file("chat_template.jinja", ENDLESS.encode()), "it runs for more than 2 s"),
