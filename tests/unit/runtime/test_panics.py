@@ -17,7 +17,7 @@ def broken() -> Tokenizer:
 
 
 def test_a_tokenizer_that_panics_raises_what_was_asked_for() -> None:
-    with pytest.raises(BaseException, match=".") as raised:
+    with pytest.raises(BaseException, match=r"\w") as raised:
         broken().encode("a")
     assert not isinstance(raised.value, Exception)
     assert is_panic(raised.value)
