@@ -192,12 +192,32 @@ def _exit(value: Any, error: BaseException | None) -> bool:
     return bool(type(value).__exit__(value, error and type(error), error, None))
 
 
-def _same_to_all(value: Any, name: str) -> bool:
-    """Whether a comparison is true for an object that nobody has seen."""
+def _same_to_all(value: Any, name: str, unseen: list[Any]) -> bool:
+    """Whether a comparison is true for an object that nobody has seen: of no class, of a new
+    class, of the value's own with other values; or for each of `unseen`, if there are some."""
+    strangers = [object(), type("Unseen", (), {})(), *_other_of(value)]
+    if any(_true(value, name, one) for one in strangers):
+        return True
+    return bool(unseen) and all(_true(value, name, one) for one in unseen)
+
+
+def _true(value: Any, name: str, other: Any) -> bool:
+    """Whether the answer says that they belong together: `!=` counts with `==`."""
     try:
-        return _special(value, name, object()) is True
+        return _special(value, name, other) is True
     except Exception:
         return False
+
+
+def _other_of(value: Any) -> list[Any]:
+    """An object of the same class whose attributes equal nothing. None of a plain type's."""
+    try:
+        other = object.__new__(type(value))
+        for name in _attributes(value):
+            object.__setattr__(other, name, object())
+    except (TypeError, AttributeError):
+        return []
+    return [other]
 
 
 _LOOPS: list[Any] = []

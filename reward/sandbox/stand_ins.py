@@ -16,10 +16,17 @@ from reward.sandbox.peers import UnsendableError
 from reward.sandbox.values import IMMUTABLE
 
 _PREDICATES = (
-    "count", "endswith", "isdisjoint", "issubset", "issuperset", "startswith", "__contains__",
-    "__eq__",
+    "count", "endswith", "find", "index", "isdisjoint", "issubset", "issuperset", "rfind",
+    "rindex", "startswith", "__contains__", "__eq__",
+    "is_integer", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier",
+    "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper",
 )  # fmt: skip
-"""Methods of plain types that a test may call with what it expects."""
+"""Methods of plain types that a test may call with what it expects, or whose answer it may take
+for the truth."""
+_ARRAYS = ("__array_function__", "__array_ufunc__", "__array_wrap__", "__array_prepare__")
+"""By these names numpy lets an object answer in place of `np.allclose`, `np.equal`, …"""
+_MEMORY = ("__array_interface__", "__array_struct__")
+"""By these it reads memory of the object's process, which is another one."""
 
 
 class Asks(Protocol):
@@ -38,12 +45,14 @@ class Asks(Protocol):
 class Link:
     """To which object of the program a stand-in belongs."""
 
-    __slots__ = ("base", "informed", "made", "number", "peer")
+    __slots__ = ("base", "given", "informed", "made", "number", "peer")
 
     def __init__(self, peer: Asks, number: int, base: Any = None) -> None:
         self.peer, self.number, self.base = peer, number, base
         self.made = False
         """Whether the test has made it, as `Name(…)` of a class of the program."""
+        self.given = False
+        """Whether the test has made it with arguments, so that it should hold something."""
         self.informed = False
         """Whether it comes from arithmetic with a value of the test."""
 
@@ -64,6 +73,20 @@ def ask(value: Any, operation: str, *arguments: Any, **keywords: Any) -> Any:
     return link.peer.ask(operation, value, *arguments, **keywords)
 
 
+def _for_arrays(value: Any, name: str) -> Any:
+    """What numpy asks instead of an object's items. numpy's own classes leave it to numpy here.
+    Raises AttributeError."""
+    if name in _MEMORY:
+        raise AttributeError(name)
+    found = ask(value, "getattr", name)
+    if type(found).__name__ in ("method_descriptor", "builtin_function_or_method"):
+        raise AttributeError(name)
+    link = link_of(value)
+    if link and found is not None:
+        link.peer.doubt = link.peer.doubt or name
+    return found
+
+
 class RemoteType(type):
     """A class of the program."""
 
@@ -74,11 +97,14 @@ class RemoteType(type):
         link = link_of(found)
         if link and cls._link and cls._link.made and type(found) is cls:
             link.made = True
+            link.given = bool(arguments or keywords)
         return found
 
     def __getattr__(cls, name: str) -> Any:
         if name == "__abstractmethods__":
             raise AttributeError(name)
+        if name in _ARRAYS or name in _MEMORY:
+            return _for_arrays(cls, name)
         if name in _PREDICATES:
             cls._doubt(name)
         return ask(cls, "getattr", name)
@@ -125,6 +151,8 @@ class Remote(metaclass=RemoteType):
             raise UnsendableError("a test cannot extend a class of the program")
 
     def __getattr__(self, name: str) -> Any:
+        if name in _ARRAYS or name in _MEMORY:
+            return _for_arrays(self, name)
         link = link_of(self)
         if link and name in _PREDICATES and not link.made:
             if hasattr(link.base, name):

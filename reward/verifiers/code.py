@@ -241,7 +241,9 @@ def _compare(ending: Ending, wanted: str) -> Result:
     problem = _problem(ending)
     if problem:
         return Result(False, problem)
-    given, expected = _lines(ending.output.decode(errors="replace")), _lines(wanted)
+    # Bytes that are no UTF-8 become what no text holds: they equal no character.
+    given = _lines(ending.output.decode(errors="surrogateescape"))
+    expected = _lines(wanted.encode(errors="surrogatepass").decode(errors="surrogateescape"))
     if given == expected:
         return Result(True)
     pairs = zip(given, expected, strict=False)
@@ -253,7 +255,8 @@ def _compare(ending: Ending, wanted: str) -> Result:
 
 def _lines(text: str) -> list[str]:
     """Lines, without white space at their ends and empty lines at the end."""
-    return [line.rstrip() for line in text.rstrip().splitlines()]
+    # Not splitlines(): for it a form feed ends a line, too.
+    return [line.rstrip() for line in re.split(r"\r\n?|\n", text.rstrip())]
 
 
 def _outcome(test: Ending, program: Ending) -> Result:

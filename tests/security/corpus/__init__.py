@@ -9,7 +9,9 @@ tried in every form of tests. A program begins with `== name`. Its tests follow 
     -- calls NAME     a line for each call: [arguments, result] as JSON (APPS, LiveCodeBench)
     -- io             a line for each run: [input, output] as JSON
 
-`!error` after the form: the program's own special methods decide, so there is no reward at all.
+`!error` after the form: nobody can tell, as the program's own special methods decide, or the test
+does what its process cannot do for the program. So there is no reward at all.
+`!fault` after the form: it once got another verdict. The suite scores these each time.
 
 `python -m tests.security.corpus` scores all of them with a reward service of its own.
 """
@@ -42,6 +44,8 @@ class Entry(NamedTuple):
     answer: Any
     deserved: str
     """Its status: `correct`, `wrong` or `error`."""
+    fault: bool = False
+    """Whether it once had another."""
 
     def item(self) -> dict[str, Any]:
         """As a request to the reward service has it."""
@@ -63,7 +67,11 @@ def right() -> list[Entry]:
     for entry in plain:
         name = chosen.choice(names)
         spelled.append(
-            entry._replace(name=f"{entry.name}, {name}", program=SPELLINGS[name](entry.program))
+            entry._replace(
+                name=f"{entry.name}, {name}",
+                program=SPELLINGS[name](entry.program),
+                fault=False,
+            )
         )
     return plain + spelled
 
@@ -85,7 +93,7 @@ def _read(file: str, deserved: str) -> Iterator[Entry]:
         form, _, body = tests.partition("\n")
         words = form.split()
         status = "error" if "!error" in words else deserved
-        yield Entry(name, _fenced(program), _answer(words, body), status)
+        yield Entry(name, _fenced(program), _answer(words, body), status, "!fault" in words)
 
 
 def _sections(file: str) -> Iterator[tuple[str, str, str]]:
