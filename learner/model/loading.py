@@ -94,13 +94,13 @@ def load_model(
     source = find_source(path, config.trust_remote_code)
     # An adapter is merged into whole weights, in float32.
     merged = source.adapter is not None
-    sharing = None if merged else sharing
+    readers = None if merged else sharing
     with unusable(source.weights):
         own = AutoConfig.from_pretrained(source.weights, **options).get_text_config().dtype
         dtype = pass_dtype(config.dtype, own or torch.float32, device)
         stored = dtype if frozen and not merged else torch.float32
-        check_size(path, numbers_of(AutoModelForCausalLM, source, **options), stored, sharing)
-        with loading_slices(sharing):
+        check_size(path, numbers_of(AutoModelForCausalLM, source, **options), stored, readers)
+        with loading_slices(readers):
             model, report = AutoModelForCausalLM.from_pretrained(
                 source.weights,
                 dtype=stored,
@@ -114,7 +114,7 @@ def load_model(
         model = _merged(model, source) if merged else model
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **options)
         _check_generation(model)
-    loaded = ready(model, tokenizer, dtype, device)
+    loaded = ready(model, tokenizer, dtype, _place_for(model, device, sharing))
     if sharing is None and (why := unfit(loaded.model)):
         raise UnusableModel(f"model {path}: {why}")
     return loaded
@@ -165,10 +165,10 @@ def load_critic(
     options = {"trust_remote_code": config.trust_remote_code, "num_labels": 1}
     source = find_source(path, config.trust_remote_code, what := "the critic's model")
     with unusable(path, what):
-        sharing = None if source.adapter else sharing
+        readers = None if source.adapter else sharing
         numbers = numbers_of(AutoModelForSequenceClassification, source, **options)
-        check_size(path, numbers, torch.float32, sharing)
-        with loading_slices(sharing):
+        check_size(path, numbers, torch.float32, readers)
+        with loading_slices(readers):
             model, loading = AutoModelForSequenceClassification.from_pretrained(
                 source.weights,
                 dtype=torch.float32,
@@ -200,7 +200,7 @@ def load_critic(
             f"the critic's model {path} knows {known} tokens, the policy's {needed}: a critic "
             "needs the policy's tokenizer"
         )
-    _place(model, device)
+    _place(model, _place_for(model, device, sharing))
     model.config.architectures = [type(model).__name__]
     use_packed_attention(model)
     use_pass_type_experts(model)
@@ -340,6 +340,15 @@ def ready(
     use_packed_attention(model)
     use_pass_type_experts(model)
     return LoadedModel(model, tokenizer, dtype)
+
+
+def _place_for(
+    model: PreTrainedModel, device: torch.device | str, sharing: Ranks | None
+) -> torch.device | str:
+    """Where `model` waits to be sharded between ranks, if it is to be: whole ones on the host, from
+    which FSDP takes one block at a time."""
+    whole = not isinstance(next(model.parameters()), DTensor)
+    return "cpu" if sharing is not None and whole else device
 
 
 def _place(model: PreTrainedModel, device: torch.device | str) -> None:

@@ -29,7 +29,7 @@ from learner.model.loading import (
     weight_tensors,
 )
 from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.lora import BaseLogprobs, adapter_tensors, add_adapters
+from learner.model.lora import BaseLogprobs, adapter_tensors, add_adapters, save_adapter_config
 from learner.model.moe_routing import Routing
 from learner.model.offload import Offload
 from learner.model.parallel import gathered, shard
@@ -49,6 +49,7 @@ from services.contracts.config.model import PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from services.contracts.config.terms import ReferenceKL
 from services.contracts.config.training import Training
+from services.contracts.weights import ADAPTER_WEIGHTS
 from tests.unit.learner.experts import tiny_mixture
 from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model
 
@@ -241,7 +242,8 @@ def in_backward(ranks: Ranks) -> Found:
 
 def as_loaded(ranks: Ranks) -> Found:
     """Models read from folders, a rank's rows each: policies, one with tied weights and one with a
-    folder of single experts, the frozen base of adapters, a critic."""
+    folder of single experts, the frozen base of adapters, a critic. And one that is read whole, to
+    have an adapter merged."""
     mixture, tied = tiny_mixture().float(), tiny_model()
     tied.model.config.tie_word_embeddings = True
     tied.model.tie_weights()
@@ -265,6 +267,9 @@ def as_loaded(ranks: Ranks) -> Found:
     assert {weight.dtype for weight in frozen.model.parameters()} == {torch.bfloat16}
     add_adapters(frozen, LoRA(rank=2), 0)
     policy = TokenLogprobs(frozen.model, None if ranks.size > 1 else torch.bfloat16)
+    adapter = PretrainedModel(path=saved_adapter(ranks, folders["tied"]))
+    merged = load_model(adapter.path, adapter, sharing=sharing)
+    found |= read("merged", passes(TokenLogprobs(merged.model), ranks).model, ranks)
     return found | read("base", passes(policy, ranks, torch.bfloat16).model, ranks)
 
 
@@ -286,6 +291,23 @@ def saved(ranks: Ranks, name: str, loaded: LoadedModel) -> str:
         save_description(loaded, folder)
         weights = as_in_a_folder(loaded.model, on_host(weight_tensors(loaded.model)))
         save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        return b""
+
+    ranks.from_first(write)
+    return str(folder)
+
+
+def saved_adapter(ranks: Ranks, base: str) -> str:
+    """A folder of adapters that do something beside the model in `base`, which rank 0 writes."""
+    folder = Path(sys.argv[1]).with_name(f"adapter-{ranks.size}")
+
+    def write() -> bytes:
+        loaded = load_model(base, PretrainedModel(path=base))
+        add_adapters(loaded, LoRA(rank=2), 0)
+        tensors = {name: tensor + 0.1 for name, tensor in adapter_tensors(loaded.model).items()}
+        loaded.tokenizer.save_pretrained(folder)
+        save_adapter_config(loaded, folder, base)
+        save_file(tensors, folder / ADAPTER_WEIGHTS, {"format": "pt"})
         return b""
 
     ranks.from_first(write)
