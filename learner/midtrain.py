@@ -23,7 +23,7 @@ from learner.batch.dealing import deal
 from learner.batch.sft_rows import Example, UnusableRow, divided, example
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
-from learner.model.families import unwrapped
+from learner.model.families import device_of, unwrapped
 from learner.model.folders import UnusableModel, scratch_numbers
 from learner.model.loading import LoadedModel, load_model, model_numbers, unfit
 from learner.model.logprobs import TokenLogprobs
@@ -216,19 +216,19 @@ def backward(
 ) -> float:
     """Gradient of −Σ log π / `tokens` (the count over all ranks), and of the routers' terms.
     Returns this rank's share of the first, in nats."""
-    total = 0.0
+    total = torch.zeros((), device=device_of(policy))
     packed = forward_rows(policy, rows, budget, ranks)
     balanced = balance(policy, tokens, ranks, lambda _: None, packed)
     for chosen, row in backward_rows(policy, rows, budget, ranks):
         logprobs, _ = policy(row)
         loss = -logprobs.sum() / tokens if chosen else logprobs.sum() * 0.0
-        total += float(loss.detach())
+        total += loss.detach()
         if chosen and balanced:
             loss = loss + balanced.loss()
             if routers:
                 routers.add(balanced.routed)
         (loss * ranks.size).backward()
-    return total
+    return float(total)
 
 
 @torch.no_grad()

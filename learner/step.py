@@ -17,6 +17,7 @@ from learner.model.families import unwrapped
 from learner.model.microbatches import backward_rows, forward_rows
 from learner.model.moe_balance import balance, recorded_counts, routing_of
 from learner.model.offload import present
+from learner.model.row_layout import sent
 from learner.model.value_model import set_values, train_critic
 from learner.objective.aggregation import Counts, averaged_together, local_counts, sequence_weights
 from learner.objective.compose import Objective, composed_loss
@@ -176,12 +177,13 @@ def _loss(
     tokens = gathered(samples, logprobs, objective.algorithm)
     composed = composed_loss(objective.algorithm, objective.beta, tokens, entropy)
     policy, corrected = composed.policy, composed.corrected
-    loss = (composed.loss * weights.to(logprobs)[tokens.sequence]).sum()
+    weights = sent(weights.to(logprobs.dtype), logprobs.device)
+    loss = (composed.loss * weights[tokens.sequence]).sum()
     if tally is not None:
         tally.add(
             {
                 "tokens": torch.ones_like(entropy),
-                "sequences": torch.ones(tokens.n),
+                "sequences": torch.ones(tokens.n, device=logprobs.device),
                 "loss": loss,
                 "kl": composed.kl,
                 "entropy": entropy,
@@ -199,15 +201,15 @@ def _loss(
         if unchanged:
             # Whole answers only: after an update a token still attends to the keys and values of
             # the older weights, so that no one version gives its log-probability.
-            whole = torch.tensor([not s.staleness.any() for s in samples], device=logprobs.device)
-            fresh = whole[tokens.sequence]
-            ours, theirs = logprobs.detach()[fresh], tokens.sampler[fresh]
+            whole = torch.tensor([not s.staleness.any() for s in samples])
+            fresh = sent(whole, logprobs.device)[tokens.sequence]
             # k3 of KL(μ ‖ π): the samples come from μ.
-            tally.add({"fresh_tokens": fresh, "mismatch_kl": kl_estimate("k3", theirs, ours)})
             sampler_kl = kl_estimate("k3", tokens.sampler, logprobs.detach())
+            gap = (logprobs.detach() - tokens.sampler).abs()
+            tally.add({"fresh_tokens": fresh, "mismatch_kl": sampler_kl * fresh})
             tally.add({"before_tokens": torch.ones_like(sampler_kl), "sampler_kl": sampler_kl})
-            tally.peak("sampler_gap", (logprobs.detach() - tokens.sampler).abs())
-            tally.peak("logprob_gap", (ours - theirs).abs())
+            tally.peak("sampler_gap", gap)
+            tally.peak("logprob_gap", gap * fresh)
     return loss
 
 
@@ -216,11 +218,15 @@ def _forward(
     policy: nn.Module, samples: list[Sample], temperature: float, budget: int, ranks: Ranks
 ) -> list[tuple[Sample, torch.Tensor]]:
     """Each sample with its log-probabilities [k] under `policy`."""
-    results = []
+    order: list[Sample] = []
+    found: list[torch.Tensor] = []
     for chosen, row in forward_rows(policy, samples, budget, ranks):
         logprobs, _ = unwrapped(policy)(row, temperature)
-        if not chosen:
-            continue
-        pieces = logprobs.cpu().split([len(sample.sampler_logprobs) for sample in chosen])
-        results += list(zip(chosen, pieces, strict=True))
-    return results
+        if chosen:
+            order += chosen
+            found.append(logprobs)
+    if not found:
+        return []
+    # Fetched once, after all passes.
+    pieces = torch.cat(found).cpu().split([len(sample.sampler_logprobs) for sample in order])
+    return list(zip(order, pieces, strict=True))

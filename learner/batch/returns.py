@@ -88,24 +88,30 @@ def penalties(sample: Sample, objective: Objective) -> torch.Tensor:
 
 def gathered(samples: Sequence[Sample], logprobs: torch.Tensor, algorithm: Algorithm) -> Tokens:
     """The samples' tokens, concatenated in the order of `logprobs` [k]."""
-    device, dtype = logprobs.device, logprobs.dtype
+    dtype = logprobs.dtype
+
+    def to(values: torch.Tensor) -> torch.Tensor:
+        """On the device, which the host does not wait for."""
+        return values.to(logprobs.device, non_blocking=True)
+
     counts = torch.tensor([len(sample.sampler_logprobs) for sample in samples])
-    sequence = torch.arange(len(samples)).repeat_interleave(counts).to(device)
+    sequence = torch.arange(len(samples)).repeat_interleave(counts)
+    sequence = to(sequence)
     if samples[0].token_advantages is not None:
-        advantages = torch.cat([known(s.token_advantages) for s in samples]).to(logprobs)
+        advantages = to(torch.cat([known(s.token_advantages) for s in samples]).to(dtype))
     else:
-        each = torch.tensor([s.advantage for s in samples], dtype=dtype, device=device)
-        advantages = each[sequence]
-    sampler = torch.cat([sample.sampler_logprobs for sample in samples]).to(device)
+        each = torch.tensor([s.advantage for s in samples], dtype=dtype)
+        advantages = to(each)[sequence]
+    sampler = to(torch.cat([sample.sampler_logprobs for sample in samples]))
     proximal = sampler
     if isinstance(algorithm.proximal, LoglinearProximal):
-        staleness = torch.cat([sample.staleness for sample in samples]).to(device)
+        staleness = to(torch.cat([sample.staleness for sample in samples]))
         proximal = loglinear_proximal(logprobs, sampler, staleness)
     elif samples[0].proximal_logprobs is not None:
-        proximal = torch.cat([known(s.proximal_logprobs) for s in samples]).to(device)
+        proximal = to(torch.cat([known(s.proximal_logprobs) for s in samples]))
     reference = None
     if samples[0].reference_logprobs is not None:
-        reference = torch.cat([known(s.reference_logprobs) for s in samples]).to(device)
+        reference = to(torch.cat([known(s.reference_logprobs) for s in samples]))
     return Tokens(logprobs, proximal, sampler, advantages, sequence, len(samples), reference)
 
 

@@ -4,6 +4,7 @@ Hidden states are selected *before* the output head (`output_head`).
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +149,8 @@ def hidden_states(
     extra: dict[str, Any] = {}
     if model.config._attn_implementation == NAME:
         extra["packed"] = row.layout
-    with torch.autocast(row.tokens.device.type, autocast, enabled=autocast is not None):
+    kind = row.tokens.device.type
+    with nullcontext() if autocast is None else torch.autocast(kind, autocast):
         return model.base_model(
             input_ids=row.tokens[None], position_ids=row.positions[None], use_cache=False, **extra
         ).last_hidden_state[0]

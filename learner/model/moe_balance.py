@@ -20,7 +20,7 @@ from torch import nn
 
 from learner.batch.samples import OWN, Sample
 from learner.distributed import Ranks
-from learner.model.families import unwrapped
+from learner.model.families import device_of, unwrapped
 from learner.model.logprobs import PackedRow
 from learner.model.moe_routing import Routed, Routing
 
@@ -106,14 +106,15 @@ def computed_counts(
     policy: nn.Module, routing: Routing, rows: Iterable[tuple[Sequence[object], PackedRow]]
 ) -> torch.Tensor:
     """[E] tokens of `rows` in the loss that go to each expert now, over all routers."""
-    counts = torch.zeros(routing.experts, dtype=torch.int64)
+    counts = torch.zeros(routing.experts, dtype=torch.int64, device=device_of(policy))
     for chosen, row in rows:
         unwrapped(policy)(row)
         assert routing.routed is not None
-        if not chosen:
-            continue
-        counts += torch.bincount(routing.routed.taken.flatten().cpu(), minlength=routing.experts)
-    return counts
+        if chosen:
+            # `bincount` would have the host wait for the largest number.
+            taken = routing.routed.taken.flatten()
+            counts.index_add_(0, taken, torch.ones_like(taken))
+    return counts.cpu()
 
 
 class RouterTally:
@@ -129,20 +130,28 @@ class RouterTally:
     @torch.no_grad()
     def add(self, routed: Routed) -> None:
         """Add the tokens of a micro-batch."""
-        taken = torch.nn.functional.one_hot(routed.taken, self._experts).sum((1, 2))
-        self.taken += taken.double().cpu()
-        self.probabilities += routed.logits.softmax(-1).double().sum((0, 1)).cpu()
+        self._to(routed.logits.device)
+        taken = routed.taken.flatten(1)
+        self.taken.scatter_add_(1, taken, torch.ones_like(taken, dtype=torch.float64))
+        self.probabilities += routed.logits.softmax(-1).double().sum((0, 1))
         same = (routed.own[..., None] == routed.taken[..., None, :]).any(-1).sum((0, 2))
+        self.sums[:1] += len(routed.replayed)
         sums = (
-            torch.tensor(len(routed.replayed)),
             routed.logits.double().logsumexp(-1).square().sum(),
             routed.replayed.sum(),
-            same[routed.replayed].sum(),
+            (same * routed.replayed).sum(),
         )
-        self.sums += torch.stack([one.double().cpu() for one in sums])
+        self.sums[1:] += torch.stack([one.double() for one in sums])
+
+    def _to(self, device: torch.device) -> None:
+        """The host waits for no sum until `metrics`."""
+        self.taken, self.probabilities, self.sums = (
+            one.to(device) for one in (self.taken, self.probabilities, self.sums)
+        )
 
     def include(self, other: "RouterTally") -> None:
         """Add another tally."""
+        self._to(other.sums.device)
         self.taken += other.taken
         self.probabilities += other.probabilities
         self.sums += other.sums

@@ -14,10 +14,11 @@ from transformers import PreTrainedModel
 from learner.batch.returns import known
 from learner.batch.samples import Sample
 from learner.distributed import Ranks
-from learner.model.families import unwrapped
+from learner.model.families import device_of, unwrapped
 from learner.model.logprobs import PackedRow, hidden_states
 from learner.model.microbatches import backward_rows, forward_rows
 from learner.model.offload import Offload, present
+from learner.model.row_layout import sent
 from learner.objective.value_loss import Moments, Scale, value_loss
 from learner.optim.optimizers import Optimizers
 from services.contracts.config.algorithm import Algorithm
@@ -77,14 +78,17 @@ class Critic:
 def set_values(critic: Critic, samples: list[Sample], budget: int, ranks: Ranks) -> None:
     """Set the values of each sample, at all places that an estimator uses."""
     with present(critic.offloaded_weights, changed=False):
+        found: list[tuple[list[Sample], torch.Tensor]] = []
         for chosen, row in forward_rows(critic.values, samples, budget, ranks):
             places = torch.cat([row.predictors, row.ends])
-            values = unwrapped(critic.values)(row, places).cpu()
-            if not chosen:
-                continue
-            tokens = values[: len(row.predictors)].split([len(s.sampler_logprobs) for s in chosen])
-            ends = values[len(row.predictors) :].split(1)
-            for sample, before, after in zip(chosen, tokens, ends, strict=True):
+            values = unwrapped(critic.values)(row, places)
+            if chosen:
+                found.append((chosen, values))
+        # Fetched after all passes.
+        for chosen, values in found:
+            counts = [len(sample.sampler_logprobs) for sample in chosen]
+            *tokens, ends = values.cpu().split([*counts, len(chosen)])
+            for sample, before, after in zip(chosen, tokens, ends.split(1), strict=True):
                 sample.values = torch.cat([before, after])
 
 
@@ -127,21 +131,22 @@ def accumulate_value_gradients(
     samples = [sample for sample in samples if sample.trains]
     config, scale = critic.config, critic.scale
     (count,) = ranks.sum([float(sum(len(known(s.returns)) for s in samples))])
-    seen = torch.zeros(len(SUMS), dtype=torch.float64)
+    seen = torch.zeros(len(SUMS), dtype=torch.float64, device=device_of(critic.values))
     for indices, row in backward_rows(critic.values, samples, budget, ranks, critic.optimizers):
         values = critic.values(row, _places(row, algorithm))
         loss = values.sum() * 0.0
         if indices:
             chosen = [samples[i] for i in indices]
-            before = torch.cat([values_before(s, algorithm) for s in chosen]).to(values)
-            target = torch.cat([scale.units(known(s.returns)) for s in chosen]).to(values)
+            before = torch.cat([values_before(s, algorithm) for s in chosen])
+            target = torch.cat([scale.units(known(s.returns)) for s in chosen])
+            before, target = (sent(x.to(values.dtype), values.device) for x in (before, target))
             each, clipped = value_loss(config.loss, values, before, target)
             loss = config.loss_weight * each.sum() / max(count, 1.0)
-            sums = [loss.detach().double(), clipped.sum(), torch.tensor(len(values))]
-            seen += torch.stack([one.double().cpu() for one in sums])
+            seen[:2] += torch.stack([loss.detach().double(), clipped.sum().double()])
+            seen[2:] += len(values)
         # The ranks average gradients; the loss already divides by the count over all of them.
         (loss * ranks.size).backward()
-    return seen
+    return seen.cpu()
 
 
 def values_before(sample: Sample, algorithm: Algorithm) -> torch.Tensor:

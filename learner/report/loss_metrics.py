@@ -31,7 +31,8 @@ MAXIMA = ("ratio", "logprob_gap", "sampler_gap")
 
 
 class Tally:
-    """Sums and maxima over the tokens of a step, reduced over ranks once at its end."""
+    """Sums and maxima over the tokens of a step, reduced over ranks once at its end. Until then
+    they are where the tokens are: the host waits for none of them."""
 
     def __init__(self, routing: Routing | None = None) -> None:
         """`routing`: of the policy, where it has experts."""
@@ -42,7 +43,9 @@ class Tally:
     def add(self, values: dict[str, torch.Tensor]) -> None:
         """Add the sum of each [k] tensor to its total."""
         for name, value in values.items():
-            self.sums[SUMS.index(name)] += value.detach().double().sum().cpu()
+            place = SUMS.index(name)
+            self.sums = self.sums.to(value.device)
+            self.sums[place : place + 1] += value.detach().double().sum()
 
     def count(self, row: PackedRow) -> None:
         """Add the tokens of a row's sequences, and those that it computes for them."""
@@ -50,18 +53,21 @@ class Tally:
             ("sequence_tokens", row.sequence_tokens),
             ("computed_tokens", len(row.tokens)),
         ):
-            self.sums[SUMS.index(name)] += tokens
+            place = SUMS.index(name)
+            self.sums[place : place + 1] += tokens
 
     def peak(self, name: str, value: torch.Tensor) -> None:
         """Raise a maximum to the largest entry of `value`."""
         if value.numel():
             place = MAXIMA.index(name)
-            self.maxima[place] = max(self.maxima[place], value.detach().double().max().cpu())
+            self.maxima = self.maxima.to(value.device)
+            here = self.maxima[place : place + 1]
+            here.copy_(torch.maximum(here, value.detach().double().max()))
 
     def include(self, other: "Tally") -> None:
         """Take over what another tally has seen."""
-        self.sums += other.sums
-        self.maxima = torch.maximum(self.maxima, other.maxima)
+        self.sums = self.sums.to(other.sums.device) + other.sums
+        self.maxima = torch.maximum(self.maxima.to(other.maxima.device), other.maxima)
         if self.routers and other.routers:
             self.routers.include(other.routers)
 
