@@ -17,7 +17,7 @@ from learner.model.families import unwrapped
 from learner.model.microbatches import backward_rows, forward_rows
 from learner.model.moe_balance import balance, recorded_counts, routing_of
 from learner.model.offload import present
-from learner.model.row_layout import sent
+from learner.model.row_calls import sent
 from learner.model.value_model import set_values, train_critic
 from learner.objective.aggregation import Counts, averaged_together, local_counts, sequence_weights
 from learner.objective.compose import Objective, composed_loss

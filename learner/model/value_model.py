@@ -18,7 +18,7 @@ from learner.model.families import device_of, unwrapped
 from learner.model.logprobs import PackedRow, hidden_states
 from learner.model.microbatches import backward_rows, forward_rows
 from learner.model.offload import Offload, present
-from learner.model.row_layout import sent
+from learner.model.row_calls import sent
 from learner.objective.value_loss import Moments, Scale, value_loss
 from learner.optim.optimizers import Optimizers
 from services.contracts.config.algorithm import Algorithm
