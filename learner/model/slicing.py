@@ -66,7 +66,8 @@ def keeps_rows(conversion: Any) -> bool:
     if not isinstance(conversion, WeightConverter):
         return True
     return all(
-        isinstance(step, MergeModulelist) or (isinstance(step, Concatenate) and step.dim != 0)
+        (isinstance(step, MergeModulelist) and step.dim == 0)
+        or (isinstance(step, Concatenate) and step.dim != 0)
         for step in conversion.operations
     ) and any(isinstance(step, MergeModulelist) for step in conversion.operations)
 
