@@ -275,21 +275,33 @@ async def test_a_broken_group_leaves_the_stream_and_its_task_is_sampled_again(
 ) -> None:
     await store.runs.submit(record())
     await store.runs.acquire("r1", "a")
-    whole = {"task": "0:0:5:0", "min_version": "0", "lineage": "a", "bytes": "7"}
+    whole = {
+        "task": "0:0:5:0",
+        "min_version": "0",
+        "lineage": "a",
+        "bytes": "7",
+        "lengths": "4:2,3",
+    }
     key = run_key("r1", "groups")
     raw.xadd(key, whole)
-    wrong = [("min_version", "x"), ("lineage", SURROGATE), ("bytes", "1e3"), ("task", "x")]
+    wrong = [
+        ("min_version", "x"),
+        ("lineage", SURROGATE),
+        ("bytes", "1e3"),
+        ("lengths", "4:-1"),
+        ("task", "x"),
+    ]
     for position, (name, value) in enumerate(wrong, start=1):
         raw.xadd(key, {**whole, "task": f"{position}:0:5:{position}", name: value})
     raw.xadd(key, {"min_version": "0", "lineage": "a"})
-    raw.xadd(key, {"min_version": "0", "lineage": "a", "bytes": "1", "task": "9:0:10:9"})
+    raw.xadd(key, whole | {"task": "9:0:10:9"})
 
     groups = await store.trajectories.read("r1", wait=0.1)
 
     assert [group.task for group in groups] == ["0:0:5:0", "9:0:10:9"]
     assert raw.xlen(key) == 2
     returned = raw.zrange(run_key("r1", "returned"), 0, -1)
-    assert returned == [b"1:0:5:1", b"2:0:5:2", b"3:0:5:3"]
+    assert returned == [b"1:0:5:1", b"2:0:5:2", b"3:0:5:3", b"4:0:5:4"]
 
 
 async def test_broken_open_tasks_are_not_leased_and_end_with_their_run(
