@@ -49,6 +49,7 @@ class SeveralNodes:
         self._node = Node(settings.learner_node, settings.learner_nodes, token, ranks)
         self._pool = settings.pool
         self._meetings = store.rank_meetings
+        self._alive_file = settings.alive_file
         self._candidate = ""
         self._logged = -LOG_SECONDS
 
@@ -66,6 +67,9 @@ class SeveralNodes:
             return running
         if not now.start:
             self._say_who_is_missing(now)
+            if self._alive_file is not None:
+                # It is well, and has no ranks that could say so.
+                self._alive_file.touch()
             return None
         self._candidate = ""
         if now.start == runs:

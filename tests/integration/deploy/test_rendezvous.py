@@ -33,6 +33,7 @@ class Hosts:
     def __init__(self, folder: Path, redis_port: int) -> None:
         self.log = folder / "ranks.log"
         self.errors = folder / "errors.log"
+        self.alive = folder / "alive"
         (job,) = of_kind("Job", EVERYTHING).values()
         (container,) = job["spec"]["template"]["spec"]["containers"]
         assert container["args"] == ["python", "-m", "learner"]
@@ -57,6 +58,7 @@ class Hosts:
                     "HEADRACE_RANKS": str(node + 1),
                     "HEADRACE_REDIS_URL": self.redis,
                     "HEADRACE_REDIS_PASSWORD": password,
+                    "HEADRACE_ALIVE_FILE": str(self.alive),
                     "GLOO_SOCKET_IFNAME": "lo",
                     "OMP_NUM_THREADS": "1",
                 },
@@ -98,6 +100,10 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 @pytest.mark.timeout(240)
 def test_ranks_of_two_hosts_meet_again_after_the_death_of_one_and_of_a_host(hosts: Hosts) -> None:
     hosts.start(1)
+    # Else an orchestrator would restart it, and the hosts would miss each other for ever.
+    eventually(
+        hosts.alive.exists, within=30, what="a host that waits for the other says it is well"
+    )
     hosts.start(0)
     ranks = hosts.meet(1)
 
