@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 SEED = int(os.environ.get("HEADRACE_CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
 REAL = os.environ.get("HEADRACE_CHAOS_VLLM") == "real"
 """Whether a real vLLM samples; else the scripted stand-in."""
+PARALLEL = os.environ.get("HEADRACE_CHAOS_PARALLEL", "auto")
+"""`training.parallel` of the runs, on two ranks."""
 
 GROUPS, ETA = 4, 2
 # 18+2, as the demo model's tokenizer writes it: `2`, `0`, end of sequence. Every answer is right,
@@ -82,7 +84,7 @@ class Chaos:
             "data": {"dataset": "sums"},
             "algorithm": {"prompts_per_step": GROUPS, "samples_per_prompt": 4},
             "rollout": {"max_staleness": ETA, "lease_seconds": 30 if REAL else 4},
-            "training": {"max_steps": steps, "checkpoint_every": 3},
+            "training": {"max_steps": steps, "checkpoint_every": 3, "parallel": PARALLEL},
             "evaluation": {"dataset": "sums", "rows": 8, "every": 8},
         }
         return self._submit("demo_grpo", config)
