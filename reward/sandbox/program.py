@@ -6,6 +6,7 @@ test's says how it ended, on a descriptor that the program has not got.
 
 import ast
 import builtins
+import contextlib
 import importlib
 import json
 import linecache
@@ -17,8 +18,20 @@ from typing import Any, NoReturn
 
 from reward.sandbox.peers import Channel, EndedError, UnsendableError
 from reward.sandbox.program_peer import ProgramPeer
-from reward.sandbox.stand_ins import RemoteType, link_of
+from reward.sandbox.stand_ins import RemoteType, ask, link_of
 from reward.sandbox.test_peer import TestPeer
+from reward.sandbox.test_source import (
+    ALIASES,
+    Used,
+    caught,
+    compares_identity,
+    copied_classes,
+    effect,
+    judges,
+    of_a_library,
+    used_names,
+    uses_nan,
+)
 
 CHANNEL, OUTCOME = 3, 4
 """Descriptors of the two ends' socket, and of what a test says."""
@@ -73,6 +86,7 @@ class Test:
         self._peer: TestPeer
         self._required = ""
         """A built-in name that the test means the program to define."""
+        self._used = Used(set(), set(), set())
 
     def run(self) -> None:
         """Say how it ended: `asked` as soon as the program is involved, then the outcome."""
@@ -81,7 +95,8 @@ class Test:
             tree = ast.parse(self._task["source"], "tests.py")
             code = compile(tree, "tests.py", "exec")
             wanted = self._wanted(names, tree)
-            self._peer = TestPeer(Channel(CHANNEL), _expected(tree))
+            reason = self._unknowable(names, tree)
+            self._peer = TestPeer(Channel(CHANNEL), caught(tree))
         except BaseException as error:
             return _say("broken", f"the test cannot be run: {_brief(error)}")
         if not wanted:
@@ -90,7 +105,7 @@ class Test:
         began = -1
         # From here on the program takes part, so that whatever goes wrong may be its doing.
         try:
-            missing = self._take(wanted, names)
+            missing = self._take(wanted, names, tree)
             if missing:
                 return _say("failed", f"the program does not define {missing}")
             began = self._peer.asked
@@ -101,6 +116,9 @@ class Test:
             return _say("broken", str(error))
         except BaseException as error:
             alone = self._peer.asked == began and self._to_blame(error, wanted, names)
+            reason = reason or self._copied(tree, error)
+            if reason and not alone and not self._peer.ended:
+                return _say("broken", f"{reason}; {self._where(error)}")
             return _say("broken" if alone else "failed", self._where(error))
         return self._say_passed()
 
@@ -125,6 +143,29 @@ class Test:
         a_function = wanted == {entry} and callable(found) and link_of(found) is not None
         return isinstance(error, ImportError) or a_function
 
+    def _unknowable(self, names: dict[str, Any], tree: ast.Module) -> str:
+        """Why nobody knows what it means if this test fails: a correct program could do so here.
+        An empty string for most tests."""
+        if does := effect(tree) or effect(ast.parse(self._task["setup"])):
+            return f"the test {does}, which a program in another process cannot see"
+        copied = copied_classes(self._task["prompt"], names, self._used.names)
+        if copied:
+            return f"the test has classes of its own by the prompt's {', '.join(sorted(copied))}"
+        return "the test uses nan, which a copy does not equal" if uses_nan(tree) else ""
+
+    def _copied(self, tree: ast.Module, error: BaseException) -> str:
+        """Why a test may have failed because it has copies."""
+        line = self._line(error) or 0
+        failed = isinstance(error, AssertionError) and line
+        if failed and self._peer.copied and compares_identity(tree, line):
+            return "the test asks for the identity of what it has a copy of"
+        if self._peer.unlike:
+            return f"the test compares its own {self._peer.unlike} with one of the program"
+        try:
+            return self._peer.kept()
+        except BaseException:
+            return ""
+
     def _prepare(self) -> dict[str, Any]:
         """The names that a test has without the program: the prompt's and the set-up's."""
         names: dict[str, Any] = {"__name__": "tests", "__builtins__": builtins}
@@ -136,12 +177,16 @@ class Test:
         """What the test needs of the program. Modules of the standard library are not asked for
         there, but imported here into `names`."""
         entry = self._task["entry_point"]
-        used, modules = _used(tree)
+        used, modules, _ = self._used = used_names(tree)
         if entry:
             names.pop(entry, None)
             if not used & {entry, "candidate"}:
                 return set()
         unknown = used - names.keys() - set(dir(builtins)) - {entry, "candidate"}
+        for name in sorted(modules & unknown & ALIASES.keys()):
+            with contextlib.suppress(ImportError):
+                names[name] = importlib.import_module(ALIASES[name])
+                unknown.remove(name)
         modules &= unknown & sys.stdlib_module_names
         names.update({name: importlib.import_module(name) for name in modules})
         wanted = {*(unknown - modules), *([entry] if entry else [])}
@@ -151,10 +196,10 @@ class Test:
             return used
         return wanted
 
-    def _take(self, wanted: set[str], names: dict[str, Any]) -> str:
+    def _take(self, wanted: set[str], names: dict[str, Any], tree: ast.Module) -> str:
         """Add to `names` what the program defines. Returns what must be there and is not."""
         entry = self._task["entry_point"]
-        asked = {*wanted, "Solution"}
+        asked = wanted | ({"Solution"} - names.keys())
         answer = dict(self._peer.ask("names", sorted(asked)))
         # Nothing else: it would take the place of a built-in function or a module in the test.
         found = {name: value for name, value in answer.items() if name in asked}
@@ -172,41 +217,41 @@ class Test:
             capital = name[:1].isupper() and name != "Solution"
             if capital and isinstance(value, RemoteType) and value._link:
                 value._link.made = True
+        self._look_at_judges(found, wanted, tree)
         names.update(found)
         return ""
 
-    def _where(self, error: BaseException) -> str:
-        lines = self._task["source"].splitlines()
+    def _look_at_judges(self, found: dict[str, Any], wanted: set[str], tree: ast.Module) -> None:
+        """Functions by which a test judges results, and that it forgot to import. Those of the
+        standard library become its own in `found`; if the program has others, doubt."""
+        entry = self._task["entry_point"]
+        known = {name: of_a_library(name) for name in wanted - self._used.local}
+        tested = {entry, "candidate"} if entry else {n for n, one in known.items() if one is None}
+        for name in sorted(found.keys() & known.keys() & judges(tree, tested)):
+            library, given = known[name], found[name]
+            if library is None and (not entry or name[:1].isupper()):
+                continue
+            if library is not None and (given is library or _module(given) == _module(library)):
+                found[name] = library
+            else:
+                self._peer.doubt = self._peer.doubt or name
+
+    def _line(self, error: BaseException) -> int | None:
         frames = traceback.extract_tb(error.__traceback__)
         at = [frame.lineno for frame in frames if frame.filename == "tests.py"]
-        line = lines[at[-1] - 1].strip() if at and at[-1] else ""
+        return at[-1] if at else None
+
+    def _where(self, error: BaseException) -> str:
+        lines, at = self._task["source"].splitlines(), self._line(error)
+        line = lines[at - 1].strip() if at and at <= len(lines) else ""
         return f"{_brief(error)} at: {line}" if line else _brief(error)
 
 
-def _used(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """The names that a test uses and does not define itself, and those of them that it uses as
-    modules are used, `math.isclose`: a function may be called `copy` or `select`."""
-    nodes = list(ast.walk(tree))
-    names = [node for node in nodes if isinstance(node, ast.Name)]
-    owners = [node.value for node in nodes if isinstance(node, ast.Attribute)]
-    defined: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            defined.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            defined.update(one.asname or one.name.partition(".")[0] for one in node.names)
-    modules = {node.id for node in owners if isinstance(node, ast.Name)}
-    used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
-    return used - defined, modules
-
-
-def _expected(tree: ast.Module) -> set[str]:
-    """The names of exceptions that a test catches, or passes to what catches them."""
-    nodes = list(ast.walk(tree))
-    caught = [node.type for node in nodes if isinstance(node, ast.ExceptHandler) and node.type]
-    given = [value for node in nodes if isinstance(node, ast.Call) for value in node.args]
-    names = [name for part in (*caught, *given) for name in ast.walk(part)]
-    return {name.id for name in names if isinstance(name, ast.Name)}
+def _module(value: Any) -> Any:
+    """Where a function or class comes from, as it says itself."""
+    if link_of(value) is None:
+        return getattr(value, "__module__", None)
+    return ask(value, "getattr", "__module__")
 
 
 def _brief(error: BaseException) -> str:

@@ -5,13 +5,16 @@ import importlib
 import itertools
 import json
 import operator
-from collections.abc import Callable, Iterator
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from reward.sandbox.peers import Channel, EndedError, Peer
 from reward.sandbox.values import (
     CONTAINERS,
     IMMUTABLE,
+    KEPT,
     TYPES,
     base_of,
     encode_as,
@@ -19,6 +22,8 @@ from reward.sandbox.values import (
     overwrite,
 )
 
+_OWN = 3
+"""References to a container that the program does not hold: see `test_peer`."""
 SHARED_ITEMS = 1000
 """Of a container that is an attribute. A larger one is a copy in the test."""
 
@@ -35,7 +40,10 @@ class ProgramPeer(Peer):
             "names": lambda wanted: {name: names[name] for name in wanted if name in names},
             "describe": self._describe,
             "state": self._state,
+            "call": self._call,
+            "kept": self._kept,
         }
+        self._passed: deque[Any] = deque(maxlen=KEPT)
 
     def serve_all(self) -> None:
         """Answer until the other side has ended."""
@@ -109,6 +117,23 @@ class ProgramPeer(Peer):
         name, fields, values = content
         kind = importlib.import_module("collections").namedtuple(name, fields)
         return kind(*map(self.decode, values))
+
+    def _call(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
+        given = [*arguments, *keywords.values()]
+        containers = [value for value in given if type(value) in CONTAINERS]
+        self._passed.extend([value, False] for value in containers)
+        result = function(*arguments, **keywords)
+        if containers and isinstance(result, Iterator | Coroutine | AsyncIterator):
+            # It runs later, and at its end it holds nothing any more.
+            for entry in self._passed:
+                entry[1] = entry[1] or any(entry[0] is value for value in containers)
+        return result
+
+    def _kept(self) -> str:
+        """What the program holds of the containers that it was passed, as JSON; null for others."""
+        held = [later or sys.getrefcount(value) > _OWN for value, later in self._passed]
+        values = zip(self._passed, held, strict=True)
+        return json.dumps([self.encode(entry[0]) if known else None for entry, known in values])
 
     def _describe(self, kind: type, wanted: list[str]) -> dict[str, Any]:
         """What a stand-in for the class needs: which of the special methods `wanted` it has."""
@@ -247,7 +272,6 @@ _SYNTAX: dict[str, Callable[..., Any]] = {
     "__reversed__": reversed,
 }
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    "call": lambda function, *arguments, **keywords: function(*arguments, **keywords),
     "getattr": _attribute,
     "update": overwrite,
     "setattr": setattr,

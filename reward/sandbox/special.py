@@ -131,6 +131,8 @@ def _equal(self: Any, other: Any) -> Any:
         if link.base:
             return link.base.__eq__(plain_value(self, link), other)
         if not link.made:
+            if type(other).__name__ == type(self).__name__:
+                link.peer.unlike = type(other).__name__
             return NotImplemented
         answer = link.peer.ask("special", self, "__eq__", other)
         believed = answer is False or answer is NotImplemented

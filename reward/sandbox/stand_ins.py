@@ -35,6 +35,9 @@ class Asks(Protocol):
     doubt: str
     """The special method by whose answer alone the test could pass."""
 
+    unlike: str
+    """A class by whose name the test has compared an object of its own with one of the program."""
+
     def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
         """The program's answer. Raises what it raised, EndedError, or UnsendableError."""
 

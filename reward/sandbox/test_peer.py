@@ -3,14 +3,25 @@
 import contextlib
 import importlib
 import json
+import sys
 import types
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from reward.sandbox.peers import Channel, Peer, UnsendableError
 from reward.sandbox.special import SPECIAL, forwarded, send
 from reward.sandbox.stand_ins import Link, Remote, RemoteType, ask, attribute, link_of
-from reward.sandbox.values import IMMUTABLE, KINDS, base_of, encode_as, overwrite
+from reward.sandbox.test_source import Catch
+from reward.sandbox.values import (
+    CONTAINERS,
+    IMMUTABLE,
+    KEPT,
+    KINDS,
+    base_of,
+    encode_as,
+    overwrite,
+)
 
 _PROTOCOL = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that Python gives a meaning of its own: raised by a call, `map` would just end."""
@@ -18,6 +29,9 @@ _ENDS = {"__next__": StopIteration, "run next": StopAsyncIteration}
 """Those that belong to an operation: it has nothing more to give."""
 SHARED = 16
 """Containers of the program's objects that are looked after at a time."""
+_OWN = 3
+"""References to a container that nobody else holds: the list of what was passed, and two to count
+them."""
 _SEND = ("send", "throw", "close")
 
 
@@ -35,15 +49,19 @@ class TestPeer(Peer):
 
     __test__ = False
 
-    def __init__(self, channel: Channel, expected: set[str]) -> None:
+    def __init__(self, channel: Channel, caught: list[Catch]) -> None:
         super().__init__(channel)
         self.asked = 0
         self.doubt = ""
+        self.unlike = ""
         self.failure: BaseException | None = None
         """An assertion that has failed in a function that the program called."""
         self.unsendable = ""
         """What the test has tried to pass, and could not."""
-        self._expected = expected
+        self.copied = False
+        """Whether the program has returned a container, of which the test has a copy."""
+        self._caught = caught
+        self._passed: deque[Any] = deque(maxlen=KEPT)
         self._classes: dict[int, RemoteType] = {}
         self._shared: dict[int, list[Any]] = {}
 
@@ -53,7 +71,23 @@ class TestPeer(Peer):
         self._update()
         names = {name: self.encode(value) for name, value in keywords.items()}
         raw = [self.encode(value) for value in arguments]
-        return self.request([operation, raw, names], [*arguments, *keywords.values()])
+        given = [*arguments, *keywords.values()]
+        if operation == "call":
+            self._passed.extend(value for value in given if type(value) in CONTAINERS)
+        found = self.request([operation, raw, names], given)
+        if operation in ("call", "getattr", "special"):
+            self.copied = self.copied or isinstance(found, (*CONTAINERS, tuple))
+        return found
+
+    def kept(self) -> str:
+        """Why a test may have failed because it has copies: the program has kept a container that
+        it was passed, and one of the two has changed it since. An empty string if not."""
+        held = [sys.getrefcount(value) > _OWN for value in self._passed]
+        now = [self.encode(value) for value in self._passed]
+        for mine, theirs, known in zip(now, json.loads(self.ask("kept")), held, strict=True):
+            if known and theirs is not None and theirs != mine:
+                return "the program has kept a container, which has changed since it was passed"
+        return ""
 
     def _update(self) -> None:
         """Tell the program what the test has done to containers that are its objects'."""
@@ -96,12 +130,22 @@ class TestPeer(Peer):
             return ProgramError("raised what is no exception")
         # By Python's own classes: the program may name one of its own as it likes.
         names = {kind.__name__ for kind in _PROTOCOL if isinstance(error, kind)}
-        if not names or names & self._expected:
+        if not names or names & self._expected():
             return error
         if ends and isinstance(error, ends):
             return error
         kind = ProgramError if isinstance(error, Exception) else ProgramExit
         return kind(f"{type(error).__name__}: {error}")
+
+    def _expected(self) -> set[str]:
+        """The names of exceptions that the test catches where it is now."""
+        names: set[str] = set()
+        frame = sys._getframe()
+        while frame := frame.f_back:  # type: ignore[assignment]
+            if frame.f_code.co_filename == "tests.py":
+                at = frame.f_lineno
+                names.update(one.name for one in self._caught if one.first <= at <= one.last)
+        return names
 
     def failed(self, error: BaseException) -> None:
         """See Peer."""

@@ -20,6 +20,8 @@ _KEYS, _ITEMS, _VALUES = _VIEWS
 
 CONTAINERS = (list, dict, set, bytearray, deque)
 """What a call may change in place."""
+KEPT = 16
+"""Containers that a test has passed last, which are compared with the program's if it fails."""
 IMMUTABLE: tuple[type, ...] = (int, float, str, bytes, tuple, frozenset, complex, Decimal, Fraction)
 """Types whose subclasses keep their value on the other side."""
 

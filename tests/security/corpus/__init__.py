@@ -5,7 +5,7 @@ verdict, and `forged.txt` definitions of f(a, b) that do not add but want to pas
 tried in every form of tests. A program begins with `== name`. Its tests follow `-- form`:
 
     -- assert         Python that asserts (MBPP)
-    -- check NAME     check(candidate) for the function NAME (HumanEval)
+    -- check NAME     check(candidate) for the function NAME (HumanEval); `-- prompt` may follow
     -- calls NAME     a line for each call: [arguments, result] as JSON (APPS, LiveCodeBench)
     -- io             a line for each run: [input, output] as JSON
 
@@ -109,7 +109,8 @@ def _answer(form: list[str], body: str) -> Any:
         case ["assert", *_]:
             return [body]
         case ["check", name, *_]:
-            return {"entry_point": name, "test": body}
+            test, _, prompt = body.partition("\n-- prompt\n")
+            return {"entry_point": name, "test": f"{test}\n", "prompt": prompt}
     pairs = [json.loads(line) for line in body.splitlines()]
     sides = {"inputs": [one for one, _ in pairs], "outputs": [one for _, one in pairs]}
     return sides if form[0] == "io" else {"fn_name": form[1], **sides}
