@@ -92,7 +92,7 @@ class Peer:
             if kind == "ok":
                 if len(rest) > 1:
                     for old, new in zip(arguments, rest[1], strict=True):
-                        overwrite(old, self.decode(new))
+                        self.change(old, self.decode(new))
                 return self._returned(rest[0], arguments)
             if kind == "raise":
                 raise self.raised(self.decode(rest[0]), message)
@@ -186,6 +186,10 @@ class Peer:
             if number is not None:
                 self.learn(number, error)
         return error
+
+    def change(self, old: Any, new: Any) -> None:
+        """Make `old`, an argument, what the other side has made of it."""
+        overwrite(old, new)
 
     def learn(self, number: int, stand_in: Any) -> None:
         """Remember what stands in for the other side's object."""

@@ -161,6 +161,11 @@ class Test:
             return "the test asks for the identity of what it has a copy of"
         if self._peer.unlike:
             return f"the test compares its own {self._peer.unlike} with one of the program"
+        if self._peer.replaced:
+            return "the test holds a container by itself that the program has changed in another"
+        said = self._task["setup"] + self._task["source"]
+        if isinstance(error, RecursionError) and "setrecursionlimit" in said:
+            return "the test sets the recursion limit of its own process"
         try:
             return self._peer.kept()
         except BaseException:

@@ -60,6 +60,8 @@ class TestPeer(Peer):
         """What the test has tried to pass, and could not."""
         self.copied = False
         """Whether the program has returned a container, of which the test has a copy."""
+        self.replaced = False
+        """Whether a call has changed a container in a container that the test also holds apart."""
         self._caught = caught
         self._passed: deque[Any] = deque(maxlen=KEPT)
         self._classes: dict[int, RemoteType] = {}
@@ -88,6 +90,14 @@ class TestPeer(Peer):
             if known and theirs is not None and theirs != mine:
                 return "the program has kept a container, which has changed since it was passed"
         return ""
+
+    def change(self, old: Any, new: Any) -> None:
+        """See Peer. What is in `old` becomes another: who holds that too, sees nothing of it."""
+        inner = old.values() if isinstance(old, dict) else old if isinstance(old, list) else ()
+        self.replaced = self.replaced or any(
+            type(one) in CONTAINERS and sys.getrefcount(one) > _OWN for one in inner
+        )
+        super().change(old, new)
 
     def _update(self) -> None:
         """Tell the program what the test has done to containers that are its objects'."""

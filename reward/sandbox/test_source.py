@@ -18,8 +18,8 @@ ALIASES = {"np": "numpy", "pd": "pandas"}
 _EFFECTS = {
     "addHandler", "assertLogs", "assertWarns", "assertWarnsRegex", "catch_warnings", "chdir",
     "getcontext", "localcontext", "makedirs", "mkdir", "mkdtemp", "mkstemp", "NamedTemporaryFile",
-    "putenv", "redirect_stderr", "redirect_stdout", "setcontext", "setrecursionlimit",
-    "TemporaryDirectory", "warns", "write_bytes", "write_text",
+    "putenv", "redirect_stderr", "redirect_stdout", "setcontext", "TemporaryDirectory",
+    "warns", "write_bytes", "write_text",
 }  # fmt: skip
 """Functions whose effect the program would see in the test's process."""
 
