@@ -67,11 +67,11 @@ class SeveralNodes:
             return running
         if not now.start:
             self._say_who_is_missing(now)
-            if self._alive_file is not None:
-                # It is well, and has no ranks that could say so.
-                self._alive_file.touch()
+            self._is_well()
             return None
         self._candidate = ""
+        if self._node.number > 0:
+            self._is_well()
         if now.start == runs:
             return running
         first = sum(now.ranks[: self._node.number])
@@ -84,6 +84,11 @@ class SeveralNodes:
             await self._meetings.leave(self._pool, self._node)
         except (RedisError, OSError) as error:
             log.warning("the other nodes wait for this one", reason=str(error))
+
+    def _is_well(self) -> None:
+        """Say so, where there is no rank 0 that does while it holds the pool."""
+        if self._alive_file is not None:
+            self._alive_file.touch()
 
     def _say_who_is_missing(self, now: Agreement) -> None:
         missing = [number for number, ranks in enumerate(now.ranks) if not ranks]

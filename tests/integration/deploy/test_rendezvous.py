@@ -106,6 +106,8 @@ def test_ranks_of_two_hosts_meet_again_after_the_death_of_one_and_of_a_host(host
     )
     hosts.start(0)
     ranks = hosts.meet(1)
+    hosts.alive.unlink()
+    eventually(hosts.alive.exists, within=30, what="a host without rank 0 says it is well")
 
     os.kill(ranks["2"], signal.SIGKILL)
     again = hosts.meet(2)
