@@ -16,6 +16,7 @@ from learner.batch.samples import Sample, group_samples
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.follower import Follower
+from learner.cores import TrainingCores
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.model.offload import present
@@ -60,6 +61,7 @@ def train_rl(
         raise ValueError(f"run {record.id} has no max_steps: submit it again")
     state = prepare(record, config, ranks, store, volume)
     share_gradients(state, ranks)
+    cores = TrainingCores(state)
     coordinator: Coordinator | Follower
     if ranks.first:
         coordinator = Coordinator(config, max_steps, ranks, store, volume, state, stop)
@@ -72,7 +74,8 @@ def train_rl(
             if command.kind != "train":
                 break
             batch = fetch(command, config, ranks, store, state.progress)
-            metrics = train(state, batch.minibatches, config, ranks, max_steps)
+            with cores.computing():
+                metrics = train(state, batch.minibatches, config, ranks, max_steps)
             coordinator.publish()
             coordinator.checkpoint()
             coordinator.report(metrics, batch.outcomes, batch.picked)

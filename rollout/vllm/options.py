@@ -24,6 +24,7 @@ from services.contracts.config.vllm import RECORD_ROUTING, VLLM, spelled
 from services.runtime.gpus import ALONE_MEMORY, Device
 
 SERVED_NAME = "policy"
+WORKER = "rollout.vllm_plugin.cpu_worker.BorrowingCPUWorker"
 BASE_NAME = "base"
 """vLLM's name for the frozen weights of a run with an adapter."""
 # vLLM may run code from a model's folder, so it gets no secrets; it is offline, and needs no token.
@@ -115,6 +116,7 @@ def command_line(
         }
     if device == "cpu":
         flags["enforce-eager"] = True  # compiling takes minutes on few cores and gains little
+        flags["worker-cls"] = WORKER
     else:
         flags["gpu-memory-utilization"] = options.gpu_memory_utilization or ALONE_MEMORY
     stock = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]

@@ -10,6 +10,7 @@ from services.launch import UpOptions
 from services.launch.cores import CorePlan, plan_cores
 from services.launch.part import Part
 from services.launch.plan import Plan, exports, make_plan
+from services.runtime.core_loans import LOCKS
 
 FREE = UpOptions(port=0, reward_port=0)
 
@@ -62,14 +63,17 @@ def test_all_parts_get_the_same_addresses(plan: Plan, tmp_path: Path) -> None:
 
 
 def test_engines_and_ranks_are_placed_on_different_cores(plan: Plan) -> None:
-    assert part(plan, "rollout-0").environment["VLLM_CPU_OMP_THREADS_BIND"] == "0"
-    assert part(plan, "learner").environment["OMP_NUM_THREADS"] == "1"
+    engine, learner = (part(plan, name).environment for name in ("rollout-0", "learner"))
+    assert engine["VLLM_CPU_OMP_THREADS_BIND"].split(",")[0] == "0"
+    assert learner["OMP_NUM_THREADS"] == "1"
+    assert engine[LOCKS] == learner[LOCKS]
 
 
 def test_a_placement_the_user_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     plan = make_plan(FREE, tmp_path, place=on_two_cores)
-    assert "VLLM_CPU_OMP_THREADS_BIND" not in part(plan, "rollout-0").environment
+    for name in ("rollout-0", "learner"):
+        assert not {"VLLM_CPU_OMP_THREADS_BIND", LOCKS} & part(plan, name).environment.keys()
 
 
 def test_a_gpu_machine_is_not_placed_by_cpu_core(tmp_path: Path) -> None:
