@@ -8,7 +8,7 @@ the run, and an error on them ends it. A run ends when its newest state is commi
 import threading
 import time
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 
@@ -21,7 +21,7 @@ from learner.distributed import Ranks
 from learner.model.families import sharing_in_words, sharing_of
 from learner.model.loading import endless
 from learner.model.lora import base_on_host
-from learner.model.mfu import sequence_cost
+from learner.model.mfu import sequence_cost, work
 from learner.model.parallel import is_sharded
 from learner.persist.checkpoint import Captured, capture, part_of
 from learner.persist.checkpoint_writer import CheckpointWriter
@@ -29,9 +29,16 @@ from learner.persist.disk_retry import CannotWrite, Disk
 from learner.persist.export_model import export_description
 from learner.persist.jsonl import MetricsFile, SamplesFile
 from learner.persist.publisher import HostWeights, Publisher, host_weights
+from learner.report.reward_metrics import outcome_metrics, selection_metrics
 from learner.report.sample_log import Picked, described
-from learner.report.step_metrics import StepTime
-from learner.report.step_rows import StepRows
+from learner.report.step_metrics import (
+    StepTime,
+    admission_wait,
+    bottleneck,
+    peak_memory,
+    staleness_metrics,
+    time_metrics,
+)
 from learner.state import TrainingState
 from learner.store.commands import Command, Plan
 from learner.store.run_store import RunStore
@@ -105,13 +112,17 @@ class Coordinator:
         cost, shares = sequence_cost(state.loaded.model), sharing_of(state.policy) is not None
         self._planner = Planner(config, store, ancestry, cost, shares)
         self._evaluations = Evaluations(config.evaluation, max_steps, store, self._file)
-        self._rows = StepRows(config, ranks, store, state)
+        critic = state.critic.model if state.critic else None
+        self._work = work(state.loaded.model, config.algorithm, ranks, critic)
         self._ending: Command | None = None
         """Set where the run ends here although its newest state cannot be written."""
         self._time = StepTime()
         self._plan = Plan([], [], [], [])
+        self._waits: dict[str, float] = {}
         self._shares: bool | None = None
         """Whether the samples of the last batch shared prefixes."""
+        self._filtered = (0, 0.0)
+        """Groups without reward variance until the last step, and the sum of their mean rewards."""
         self._all_zero = False
         """Whether the last batch had no reward other than 0."""
 
@@ -138,8 +149,9 @@ class Coordinator:
         for warning in [*self._config.warnings(), *([no_end] if no_end else [])]:
             self._store.warn(warning)
         self._store.computes("attention", str(self._state.loaded.attention))
-        self._rows.begin()
+        self._filtered = self._store.call(self._store.trajectories.filtered)
         self._store.set_state("running")
+        _, self._waits = admission_wait({}, self._store.workers())
 
     def next_command(self) -> Command:
         """What all ranks do next. Waits for groups as long as it takes."""
@@ -169,9 +181,7 @@ class Coordinator:
         """Report a trained batch, with the completions `picked` to be shown, and request an
         evaluation where one is due. `outcomes`: sums over ranks."""
         step = self._state.progress.step
-        row = self._rows.row(
-            self._time, self._planner.staleness, self._plan.bytes, metrics, outcomes
-        )
+        row = self._row(metrics, outcomes)
         # First what is fenced: a learner that was replaced while it slept writes no row.
         self._store.step_done(step, row)
         self._file.add(row)
@@ -288,7 +298,8 @@ class Coordinator:
             reason = "; ".join(troubled)
         else:
             reason = ", ".join(f"{w.id} is {w.state}" for w in workers)
-        if filtered := self._rows.newly_filtered():
+        filtered, _ = self._store.call(self._store.trajectories.filtered)
+        if filtered := filtered - self._filtered[0]:
             reason += f"; {filtered} groups were filtered since the last step"
         self._store.warn(f"waiting for {what} for {seconds:.0f} s: {reason}")
         if troubled and (damage := self._publisher.damage()):
@@ -343,8 +354,47 @@ class Coordinator:
         self._writer.submit(captured)
         self._schedule.handed_over()
 
+    def _row(self, metrics: dict[str, float], sums: dict[str, float]) -> dict[str, Any]:
+        """The step's row of metrics."""
+        workers, spent = self._store.workers(), self._time
+        wait, self._waits = admission_wait(self._waits, workers)
+        samples, tokens = int(sums["samples"]), int(sums["completion_tokens"])
+        return {
+            "step": self._state.progress.step,
+            "version": self._state.progress.version,
+            "time": time.time(),
+            **metrics,
+            **outcome_metrics(sums, self._config.algorithm.samples_per_prompt),
+            **self._selection(sums),
+            **staleness_metrics(self._planner.staleness),
+            **time_metrics(spent, samples, tokens, int(sums["prompt_tokens"])),
+            **self._utilisation(sums, metrics),
+            "time/workers_waiting_for_admission": wait,
+            "workers": len(workers),
+            "memory/peak_bytes": peak_memory(),
+            "wire/bytes_per_token": sum(self._plan.bytes) / max(tokens, 1),
+            "bottleneck": bottleneck(spent.total, spent.waiting, wait),
+        }
+
     def _say_sharing(self, share: float) -> None:
         """Where samples begin to share prefixes, or end it."""
         if self._shares != (share > 0):
             self._shares = share > 0
             self._store.computes("shared_prompts", sharing_in_words(self._state.policy, share))
+
+    def _selection(self, sums: dict[str, float]) -> dict[str, float]:
+        algorithm = self._config.algorithm
+        if algorithm.dynamic_sampling is None and algorithm.best_of is None:
+            return {}
+        groups, reward = self._filtered
+        self._filtered = self._store.call(self._store.trajectories.filtered)
+        return selection_metrics(sums, self._filtered[0] - groups, self._filtered[1] - reward)
+
+    def _utilisation(self, sums: dict[str, float], metrics: dict[str, float]) -> dict[str, float]:
+        if self._work is None:
+            return {}
+        passes = metrics["train/updates"] / self._config.algorithm.minibatches
+        # What several samples share counts once.
+        computed = 1 - metrics.get("train/shared_tokens", 0.0)
+        tokens, squares = sums["row_tokens"] * computed, sums["row_tokens_squared"] * computed
+        return self._work.metrics(tokens, squares, passes, self._time.training)
