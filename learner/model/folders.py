@@ -13,6 +13,7 @@ from transformers import AutoConfig
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from services.contracts.config.model import ScratchModel
+from services.estimate.shape import scratch_shape
 from services.models import UnusableFolder
 from services.models.errors import printable
 from services.models.path import check_base, check_model
@@ -96,10 +97,7 @@ def numbers_of(kind: Any, source: Source, **options: Any) -> int:
 
 def scratch_numbers(config: ScratchModel) -> int:
     """The same of a model that is made, before any of it is."""
-    width, inner = config.hidden_size, config.intermediate_size * max(config.experts, 1)
-    numbers = config.layers * (4 * width**2 + 3 * width * inner)
-    numbers += 2 * width * len(config.tokenizer.alphabet)
-    return max(numbers, config.layers * LAYER_BYTES // BYTES)
+    return max(scratch_shape(config).parameters, config.layers * LAYER_BYTES // BYTES)
 
 
 def check_size(path: str, numbers: int, dtype: torch.dtype, ranks: Ranks | None) -> None:
