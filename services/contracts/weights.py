@@ -11,7 +11,7 @@ import msgspec
 
 from services.contracts.schema import require_schema
 
-SCHEMA = 1
+SCHEMA = 2
 
 MODEL_FILES = "files.json"
 """In a run's model folder: a list of WeightFile, relative to it. Hosts without the data volume
@@ -37,13 +37,14 @@ class WeightManifest(msgspec.Struct, frozen=True):
     version: int
     lineage: str
     kind: Literal["full", "delta", "adapter"]
-    """`adapter`: a LoRA adapter for the weights in the folder `model`."""
+    """`adapter`: a LoRA adapter for the weights in the folder `model`. See docs/weights.md."""
     files: list[WeightFile]
+    """One; of a delta the whole file of an earlier version of this lineage, then a delta for each
+    version from there to this one."""
     tensors: int
+    """Of the whole version."""
     model: str
     """Folder of config and tokenizer on the data volume; with weights only for an adapter."""
-    base: int | None = None
-    """For a delta: the version it applies to."""
     created: float = 0.0
     """Unix seconds when the optimizer step that made it ended."""
     schema: int = SCHEMA
@@ -53,6 +54,15 @@ class WeightManifest(msgspec.Struct, frozen=True):
         """The version string that vLLM reports for every token."""
         return version_tag(self.lineage, self.version)
 
+    def files_after(self, tag: str | None) -> list[WeightFile]:
+        """The deltas that lead here from version `tag`; all files where none do."""
+        if tag is not None and self.kind == "delta":
+            lineage, version = parse_version_tag(tag)
+            behind = self.version - version
+            if lineage == self.lineage and 0 <= behind < len(self.files):
+                return self.files[len(self.files) - behind :]
+        return self.files
+
 
 def decode_manifest(text: bytes) -> WeightManifest:
     """A manifest from its JSON. Raises schema.SchemaMismatch for another schema version, ValueError
@@ -61,9 +71,17 @@ def decode_manifest(text: bytes) -> WeightManifest:
         require_schema(
             "weight manifest", msgspec.json.decode(text, type=_SchemaOnly).schema, SCHEMA
         )
-        return msgspec.json.decode(text, type=WeightManifest)
+        manifest = msgspec.json.decode(text, type=WeightManifest)
     except msgspec.MsgspecError as error:
         raise ValueError(f"weight manifest is damaged: {error}") from error
+    count = len(manifest.files)
+    right = 1 < count <= manifest.version + 1 if manifest.kind == "delta" else count == 1
+    if not right:
+        raise ValueError(
+            f"weight manifest is damaged: version {manifest.tag} of kind {manifest.kind} has "
+            f"{count} files"
+        )
+    return manifest
 
 
 class _SchemaOnly(msgspec.Struct):

@@ -214,10 +214,10 @@ async def test_a_version_of_a_newer_schema_is_refused_and_the_old_weights_stay(
     scene.follow()
     await scene.learner.publish(0)
     await scene.until_live(0)
-    newer = structs.replace(await scene.learner.publish(1, announce=False), schema=2)
+    newer = structs.replace(await scene.learner.publish(1, announce=False), schema=3)
     await scene.learner.store.weights.publish(scene.learner.fencing_token, newer, keep=64)
 
     await scene.until(lambda: not scene.follower.healthy)
 
-    assert "weight manifest has schema 2, this process reads 1" in scene.follower.error
+    assert "weight manifest has schema 3, this process reads 2" in scene.follower.error
     assert await live_version(scene.policy.socket) == "aaa:0"

@@ -1,6 +1,7 @@
 """The weight manifest as it stands in Redis."""
 
 import pytest
+from msgspec import json, structs
 
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightFile, WeightManifest, decode_manifest
@@ -8,7 +9,7 @@ from services.contracts.weights import WeightFile, WeightManifest, decode_manife
 GOLDEN = (
     b'{"run":"r","version":7,"lineage":"9f3a1c","kind":"full",'
     b'"files":[{"name":"runs/r/weights/v7.safetensors","bytes":12,"xxh3":"ab"}],'
-    b'"tensors":3,"model":"runs/r/model","base":null,"created":1.5,"schema":1}'
+    b'"tensors":3,"model":"runs/r/model","created":1.5,"schema":2}'
 )
 MANIFEST = WeightManifest(
     run="r",
@@ -28,8 +29,8 @@ def test_a_manifest_is_read_from_fixed_bytes() -> None:
 
 
 def test_another_version_s_manifest_is_refused_by_name() -> None:
-    newer = GOLDEN.replace(b'"schema":1', b'"schema":2').replace(b'"kind":"full"', b'"kind":"new"')
-    with pytest.raises(SchemaMismatch, match="weight manifest has schema 2, this process reads 1"):
+    newer = GOLDEN.replace(b'"schema":2', b'"schema":3').replace(b'"kind":"full"', b'"kind":"new"')
+    with pytest.raises(SchemaMismatch, match="weight manifest has schema 3, this process reads 2"):
         decode_manifest(newer)
 
 
@@ -38,3 +39,37 @@ def test_a_manifest_with_missing_bytes_is_refused() -> None:
         with pytest.raises(ValueError, match="weight manifest is damaged") as refused:
             decode_manifest(GOLDEN[:length])
         assert refused.type is ValueError
+
+
+def delta(version: int, files: int, kind: str = "delta") -> WeightManifest:
+    listed = [WeightFile(f"f{number}", 1, "ab") for number in range(files)]
+    return structs.replace(MANIFEST, version=version, kind=kind, files=listed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "files"), [("full", 0), ("full", 2), ("adapter", 2), ("delta", 1), ("delta", 9)]
+)
+def test_a_manifest_with_too_few_or_too_many_files_is_refused(kind: str, files: int) -> None:
+    with pytest.raises(ValueError, match=f"version 9f3a1c:7 of kind {kind} has {files} files"):
+        decode_manifest(json.encode(delta(7, files, kind)))
+
+
+@pytest.mark.parametrize(
+    ("tag", "needed"),
+    [
+        (None, "f0 f1 f2 f3"),
+        ("9f3a1c:3", "f0 f1 f2 f3"),
+        ("9f3a1c:4", "f1 f2 f3"),
+        ("9f3a1c:6", "f3"),
+        ("9f3a1c:7", ""),
+        ("9f3a1c:8", "f0 f1 f2 f3"),
+        ("other:6", "f0 f1 f2 f3"),
+    ],
+)
+def test_a_version_is_reached_by_its_deltas_or_by_all_files(tag: str | None, needed: str) -> None:
+    # Version 4 whole, then 5, 6 and 7.
+    assert [file.name for file in delta(7, 4).files_after(tag)] == needed.split()
+
+
+def test_a_whole_version_needs_its_file_whatever_is_there() -> None:
+    assert MANIFEST.files_after("9f3a1c:6") == MANIFEST.files
