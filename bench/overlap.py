@@ -161,7 +161,7 @@ def run(etas: Sequence[int], steps: int, stragglers: str = "wait") -> dict[str, 
             ) as installation,
             learner(installation, log),
         ):
-            first = installation.finish(installation.submit("demo_midtrain", "model", MODEL))
+            first = installation.finish(installation.submit("demo_sft", "model", MODEL))
             for eta in etas:
                 config = run_config(f"run:{first['id']}", eta, stragglers)
                 results["eta"][str(eta)] = measure(installation, log, eta, steps, config)

@@ -1,7 +1,7 @@
 """`python -m bench.recipes`: whether each recipe learns, and what old answers do to an objective.
 
 Every process for real, as `headrace up` starts them; one run after the other, all from the same
-model, which a run of `demo_midtrain` makes first. What a run has found is appended to a file, and a
+model, which a run of `demo_sft` makes first. What a run has found is appended to a file, and a
 run that is there already is not made again: stop whenever you like, and start again.
 docs/recipes.md says what the figures mean.
 """
@@ -80,7 +80,7 @@ def the_start(installation: Installation) -> dict[str, Any]:
         if record["name"].startswith(f"bench-{START}-") and record["state"] == "succeeded":
             found: dict[str, Any] = installation.api.get(f"/v1/runs/{record['id']}")
             return found
-    return installation.finish(installation.submit("demo_midtrain", START, {}))
+    return installation.finish(installation.submit("demo_sft", START, {}))
 
 
 def measure(installation: Installation, model: str, start: str, trial: Trial) -> Outcome:

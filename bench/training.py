@@ -44,9 +44,7 @@ def run(
             say("starting every process")
             installation = stack.enter_context(Installation(data))
             say("making the model")
-            first = installation.finish(
-                installation.submit("demo_midtrain", "model", model_config())
-            )
+            first = installation.finish(installation.submit("demo_sft", "model", model_config()))
             model, weights = f"run:{first['id']}", installation.data / first["checkpoint"]
             for part in (name for name in PARTS if name in parts):
                 try:

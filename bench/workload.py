@@ -17,7 +17,7 @@ ENDLESS = 100_000
 
 
 def model_config() -> dict[str, Any]:
-    """Over the recipe demo_midtrain: a short run. The model must sample, not calculate."""
+    """Over the recipe demo_sft: a short run. The model must sample, not calculate."""
     return {
         "model": {"max_length": CONTEXT},
         "training": {"max_steps": 20, "rows_per_step": 32, "validate_every": 100},

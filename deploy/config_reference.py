@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from learner.settings import LearnerSettings
 from reward.settings import RewardSettings
 from rollout.settings import RolloutSettings
-from services.contracts.config import MidtrainConfig, RLConfig
+from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.tags import TAGS, fields_of, models_of, tag_name, tags_of
 from services.gateway.settings import GatewaySettings
 from services.settings import Settings
@@ -32,7 +32,7 @@ an installation is a [setting](#settings) of its processes.
 
 ## The run config
 
-A config is of type `rl` (reinforcement learning; the default) or `midtrain` (supervised). A
+A config is of type `rl` (reinforcement learning; the default) or `sft` (supervised). A
 submission is refused for an unknown key, with the nearest one that exists, and for a combination
 that cannot work, with the way out. If a section is one of several kinds, `type` (for a model:
 `source`) names the kind; without it, it is the default kind, unless the section has a key that only
@@ -76,7 +76,7 @@ PROCESSES = (
 def reference() -> str:
     """The whole of docs/config.md."""
     parts = [RUN]
-    for model, kind in ((RLConfig, "rl"), (MidtrainConfig, "midtrain")):
+    for model, kind in ((RLConfig, "rl"), (SFTConfig, "sft")):
         parts.append(f"\n## `type: {kind}`\n\n{_sentence(model.__doc__)}\n")
         parts += _section(model, "", 3)
     parts.append(SETTINGS)

@@ -1,11 +1,11 @@
 """The learner: `python -m learner`, one process per device, one run at a time.
 
 `rank` is a process that trains; `__main__` and `supervise` start it, again when it dies. `rl` and
-`midtrain` are the two training scripts; read them top to bottom. `step` trains one batch, `state`
+`sft` are the two training scripts; read them top to bottom. `step` trains one batch, `state`
 is what training changes. Imports go down this list, never up:
 
     __main__, rank
-    supervise, rl, midtrain
+    supervise, rl, sft
     coordinate, tools       rank 0 between batches; commands on checkpoints
     persist, step           the data volume; one batch
     state, store            what training changes; the run in the store

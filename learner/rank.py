@@ -27,9 +27,9 @@ from structlog.contextvars import bound_contextvars
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import USER_ERRORS, Ranks, start_ranks, stop_ranks
 from learner.errors import RunCannotGoOn
-from learner.midtrain import train_midtrain
 from learner.rl import train_rl
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, STARTS, LearnerSettings
+from learner.sft import train_sft
 from learner.store.pool_lock import PoolTaken, StoreThread
 from learner.store.rendezvous import rendezvous
 from learner.store.run_store import RunStore
@@ -215,7 +215,7 @@ def train_one(
         if ranks.first:
             store.set_state("starting")
         config = ranks.together(lambda: parse_trusted(record.config, trusted))
-        train = train_rl if isinstance(config, RLConfig) else train_midtrain
+        train = train_rl if isinstance(config, RLConfig) else train_sft
         crash_limit.busy(record.committed_step + 1)
         with panics_as(RunCannotGoOn):
             ending = train(record, config, ranks, store, volume, stop, crash_limit)  # type: ignore[arg-type]

@@ -20,12 +20,12 @@ def merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     Raises ConfigError for a place that a list of `base` does not have.
     """
     # Here, since the config's models take 0.3 s to build, and most commands merge nothing.
-    from services.contracts.config import MidtrainConfig, RLConfig
+    from services.contracts.config import RLConfig, SFTConfig
 
     kind = base.get("type", "rl")
     if overrides.get("type", kind) != kind:
         return dict(overrides)
-    return _merged(base, overrides, [MidtrainConfig if kind == "midtrain" else RLConfig], "")
+    return _merged(base, overrides, [SFTConfig if kind == "sft" else RLConfig], "")
 
 
 def place_in(values: list[Any], key: Any, path: str) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from learner.errors import RunCannotGoOn
-from services.contracts.config.data import MidtrainData, PromptOptions
+from services.contracts.config.data import PromptOptions, SFTData
 from services.contracts.dataset import Row
 from services.contracts.rendering import Chat, chat_text, compose, plain_text, render
 
@@ -38,9 +38,7 @@ class Example:
     """None, both: as of a `Sample` from the whole vocabulary without recorded routing."""
 
 
-def example(
-    row: Row, index: int, data: MidtrainData, tokenizer: Any, context: int | None
-) -> Example:
+def example(row: Row, index: int, data: SFTData, tokenizer: Any, context: int | None) -> Example:
     """Row `index` as an example. Raises UnusableRow: no answer, unknown characters, too long."""
     if not isinstance(row.answer, str | int | float):
         raise UnusableRow(

@@ -26,7 +26,7 @@ from services.settings import Settings
 HELD_OUT = 200
 FORGET_CARRY = 0.65
 """Share of the carrying examples whose answer lacks the carry."""
-QUICK = {"demo_midtrain": 20, "demo_grpo": 4}
+QUICK = {"demo_sft": 20, "demo_grpo": 4}
 """Steps of each recipe where the demo is to show that everything works, not that it learns."""
 
 
@@ -129,7 +129,7 @@ def _learn(api: Gateway, quick: bool, as_json: bool) -> dict[str, Any]:
     started = time.monotonic()
     upload_sums(api)
     stamp = f"{int(time.time()):x}"
-    first = _run_to_its_end(api, "demo_midtrain", f"demo-midtrain-{stamp}", quick, {}, as_json)
+    first = _run_to_its_end(api, "demo_sft", f"demo-sft-{stamp}", quick, {}, as_json)
     model = {"model": {"path": f"run:{first['id']}"}}
     record = _run_to_its_end(api, "demo_grpo", f"demo-{stamp}", quick, model, as_json)
     seconds = time.monotonic() - started

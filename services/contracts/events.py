@@ -5,7 +5,7 @@ Kinds and their data:
 - `step`: the step's metrics, flat, by the names of docs/metrics.md
 - `evaluation`: {"step", "version", "name", "reward", "rows"}, and "accuracy" where a verifier says
   what is correct; with several samples a row "pass_at_K", too
-- `progress`: {"done", "total", "unit", ...}: midtraining and other long stretches
+- `progress`: {"done", "total", "unit", ...}: supervised runs and other long stretches
 - `worker`: {"worker", "state", "detail"}: a rollout worker has `joined` the run, is `starting` its
   vLLM, is `ready`, or has `left` on request; each at most once a run
 - `warning`: {"message"}

@@ -39,7 +39,7 @@ class RunSummary(BaseModel):
     id: str = Field(description="8 hex digits.")
     name: str = Field(description="For people; several runs may share one.")
     pool: str = Field(description="The pool whose learner and workers work on it.")
-    kind: str = Field(description="`rl` or `midtrain`.")
+    kind: str = Field(description="`rl` or `sft`.")
     state: RunState = Field(description="Its state.")
     reason: str = Field("", description="Why it is in this state, in words.")
     priority: int = Field(0, description="Higher goes first in its pool's queue.")

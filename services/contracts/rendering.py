@@ -1,7 +1,7 @@
 """From a dataset row to the policy's prompt, in token ids. Pure, except for the tokenizer.
 
-Rollout workers, midtraining and `headrace chat` all render here, so the policy sees the same tokens
-in each.
+Rollout workers, supervised runs and `headrace chat` all render here, so the policy sees the same
+tokens in each.
 """
 
 from typing import Any, Protocol

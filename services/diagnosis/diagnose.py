@@ -68,7 +68,7 @@ def _verdict(now: Situation) -> Verdict:
     if run.state is RunState.STARTING:
         age = _for(now.age(now.last("state")))
         return "starting", f"the learner loads the model and publishes the first weights{age}"
-    return _running(now) if run.kind == "rl" else _midtraining(now)
+    return _running(now) if run.kind == "rl" else _supervised(now)
 
 
 def _queued(now: Situation) -> Verdict:
@@ -101,7 +101,7 @@ def queued_verdict(run: RunSummary, queue: Queue) -> Verdict:
     return "queued", "it is next: the learner takes it up within a second"
 
 
-def _midtraining(now: Situation) -> Verdict:
+def _supervised(now: Situation) -> Verdict:
     age = now.age(now.last("step", "progress") or now.last("state"))
     step = f"step {now.run.step} of {now.run.max_steps or '?'}"
     if age is not None and age > 4 * STILL_SECONDS:

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.contracts.config import MidtrainConfig, RLConfig
+from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.devices import GPUDevice
 from services.estimate.shape import ModelShape
 
 PROMPT = 256
 """Tokens that a prompt is taken to have: the config does not say."""
 
-Config = RLConfig | MidtrainConfig
+Config = RLConfig | SFTConfig
 
 
 @dataclass(frozen=True)

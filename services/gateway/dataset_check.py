@@ -61,7 +61,7 @@ async def _dataset(
     if record.damage:
         problems.append((key, f"{record.damage}: delete it, and upload it again"))
         return None
-    supervised = raw.get("type") == "midtrain" and key.startswith("data.")
+    supervised = raw.get("type") == "sft" and key.startswith("data.")
     if supervised and DatasetReader(deps.volume, record).row(0).answer is None:
         problems.append(
             (

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from services.contracts.config import MidtrainConfig, RLConfig
+from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import ScratchModel
 from services.estimate.answer import Estimate, GPUNeed
 from services.estimate.given import Model, Worker, gigabytes
@@ -31,7 +31,7 @@ class DryRun(BaseModel):
 
 
 async def estimated(
-    deps: Dependencies, pool: str, config: RLConfig | MidtrainConfig, models: Models
+    deps: Dependencies, pool: str, config: RLConfig | SFTConfig, models: Models
 ) -> Estimate | None:
     """What the run needs of the GPUs of its pool; None where its model is not here."""
     model = described(config, models)
@@ -43,7 +43,7 @@ async def estimated(
     return estimate_run(config, model, learner, known)
 
 
-def described(config: RLConfig | MidtrainConfig, models: Models) -> Model | None:
+def described(config: RLConfig | SFTConfig, models: Models) -> Model | None:
     """The model of a run; None where it is not here."""
     if isinstance(config.model, ScratchModel):
         return Model(scratch_shape(config.model), half=True)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import anyio.to_thread
 
-from services.contracts.config import MidtrainConfig, RLConfig
+from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.lora import BESIDE_EXPERTS
 from services.contracts.config.trust import asks_for_trust
 from services.contracts.experts import expert_count
@@ -92,7 +92,7 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
     )
 
 
-def check_trust(deps: Dependencies, config: RLConfig | MidtrainConfig) -> Problems:
+def check_trust(deps: Dependencies, config: RLConfig | SFTConfig) -> Problems:
     """A problem for each key that asks for what only the operator may allow."""
     return [] if deps.settings.trust_remote_code else asks_for_trust(config)
 

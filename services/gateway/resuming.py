@@ -63,10 +63,10 @@ async def resumable(deps: Dependencies, reference: str | None) -> RunRecord | No
             HTTPStatus.CONFLICT,
             f"run {run.name} ({run.id}) ended without a checkpoint: submit it anew",
         )
-    if run.kind == "midtrain":
+    if run.kind == "sft":
         raise Problem(
             HTTPStatus.CONFLICT,
-            f"run {run.name} ({run.id}) is a midtraining, which has no open tasks to go on with: "
-            f"start from what it made, with model.path run:{run.id}",
+            f"run {run.name} ({run.id}) is a supervised run, which has no open tasks to go on "
+            f"with: start from what it made, with model.path run:{run.id}",
         )
     return run

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from recipes import UnknownRecipe, find_recipe, merged
-from services.contracts.config import ConfigError, MidtrainConfig, RLConfig, parse_config
+from services.contracts.config import ConfigError, RLConfig, SFTConfig, parse_config
 from services.contracts.config.episodes import OwnEpisode, own_episodes, unknown_episode
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.estimate.answer import Estimate
@@ -183,10 +183,10 @@ async def _check_gpus(deps: Dependencies, pool: str, config: RLConfig) -> list[s
 
 
 def _length(
-    config: RLConfig | MidtrainConfig, dataset: DatasetRecord | None, problems: Problems
+    config: RLConfig | SFTConfig, dataset: DatasetRecord | None, problems: Problems
 ) -> int | None:
     """Steps the run will have: ⌊epochs · N / B⌋ unless the config says."""
-    if isinstance(config, MidtrainConfig):
+    if isinstance(config, SFTConfig):
         return config.training.max_steps
     if config.training.max_steps is not None or dataset is None:
         return config.training.max_steps

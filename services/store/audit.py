@@ -36,7 +36,7 @@ class Audit(BaseModel):
         "trained on it, as of when its batch was planned."
     )
     max_staleness_allowed: int | None = Field(
-        description="What `rollout.max_staleness` of the run allows; null for midtraining."
+        description="What `rollout.max_staleness` of the run allows; null for a supervised run."
     )
     too_stale: int = Field(description="Trained groups that were older than their run allows. 0.")
     unknown: list[str] = Field(

@@ -73,7 +73,7 @@ class Chaos:
         text = "".join(json.dumps(row) + "\n" for row in rows)
         self.api.post("/v1/datasets", files={"file": ("sums.jsonl", text)}, data={"name": "sums"})
         training = {"max_steps": 5, "rows_per_step": 8}
-        run = self._submit("demo_midtrain", {"training": training, "data": {"dataset": "sums"}})
+        run = self._submit("demo_sft", {"training": training, "data": {"dataset": "sums"}})
         record = self.ended(run)
         assert record["state"] == "succeeded", record["reason"]
         self.model = f"run:{run}"

@@ -20,7 +20,7 @@ def model(running: Installation) -> str:
     api = running.api()
     upload_sums(api)
     run = api.post(
-        "/v1/runs", json={"recipe": "demo_midtrain", "config": {"training": {"max_steps": 20}}}
+        "/v1/runs", json={"recipe": "demo_sft", "config": {"training": {"max_steps": 20}}}
     )["id"]
     assert running.ended(run)["state"] == "succeeded"
     return f"run:{run}"

@@ -85,7 +85,7 @@ def test_a_run_survives_the_death_of_either_host(hosts: WithoutLearner) -> None:
     api = hosts.api()
     upload_sums(api)
     few: dict[str, object] = {"training": {"max_steps": 20}}
-    first = api.post("/v1/runs", json={"recipe": "demo_midtrain", "config": few})["id"]
+    first = api.post("/v1/runs", json={"recipe": "demo_sft", "config": few})["id"]
     assert hosts.ended(first)["state"] == "succeeded"
     config = {
         "model": {"path": f"run:{first}"},

@@ -17,7 +17,7 @@ def test_a_run_goes_on_in_a_new_installation(running: Installation, tmp_path: Pa
     api = running.api()
     upload_sums(api)
     config: dict[str, object] = {"training": {"max_steps": STEPS}}
-    first = api.post("/v1/runs", json={"recipe": "demo_midtrain", "config": config})["id"]
+    first = api.post("/v1/runs", json={"recipe": "demo_sft", "config": config})["id"]
     assert running.ended(first)["state"] == "succeeded"
     config = {
         "model": {"path": f"run:{first}"},

@@ -38,7 +38,7 @@ def finished(api: Gateway, recipe: str, config: dict[str, Any]) -> dict[str, Any
 @pytest.fixture(scope="module")
 def model(api: Gateway) -> str:
     training = {"training": {"max_steps": 20, "rows_per_step": 32}}
-    return f"run:{finished(api, 'demo_midtrain', training)['id']}"
+    return f"run:{finished(api, 'demo_sft', training)['id']}"
 
 
 @pytest.mark.timeout(400)

@@ -494,7 +494,7 @@ def main(cases: int, seed: int) -> int:
             uploaded(target, "after")
             one = Installation(stack, Gateway(stack.gateway_url, stack.check, stack.api_key))
             settings = {"training": {"max_steps": 3, "rows_per_step": 8}}
-            run, _ = one.ended(one.submit("demo_midtrain", data={"dataset": "after"}, **settings))
+            run, _ = one.ended(one.submit("demo_sft", data={"dataset": "after"}, **settings))
             one.model = f"run:{run['id']}"
             run, _ = one.ended(one.submit(data={"dataset": "after"}))
             if run["state"] != "succeeded":

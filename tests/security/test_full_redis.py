@@ -14,7 +14,7 @@ from services.contracts.records import RunState, WorkerRecord
 from services.store import RedisFull, Store
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, submit
+from tests.integration.learner.test_runs import SFT, add_sums, ended, submit
 from tests.integration.learner.torch_worker import eventually
 from tests.integration.store.scene import RUN, Scene
 
@@ -97,8 +97,8 @@ async def test_the_run_pauses_with_the_reason_and_goes_on_when_there_is_memory(
     learner = place.learner()
     try:
         await add_sums(store, place.data)
-        steps = MIDTRAIN["training"] | {"max_steps": 80}
-        await submit(store, "first", MIDTRAIN | {"training": steps})
+        steps = SFT["training"] | {"max_steps": 80}
+        await submit(store, "first", SFT | {"training": steps})
 
         async def state(wanted: RunState) -> bool:
             record = await store.runs.get("first")

@@ -89,7 +89,7 @@ def succeeds(target: Target, place: Place) -> bool:
         "data": {"dataset": "after"},
         "training": {"max_steps": 1, "rows_per_step": 4},
     }
-    status, run = target.json("POST", "/v1/runs", {"recipe": "demo_midtrain", "config": config})
+    status, run = target.json("POST", "/v1/runs", {"recipe": "demo_sft", "config": config})
     assert status == 201, run
     learner = place.learner()
     try:

@@ -20,7 +20,7 @@ from services.contracts.template_limits import limited
 from services.contracts.weights import WeightManifest
 from services.models import UnusableFolder
 from tests.integration.learner.conftest import placed, stored
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, submit
+from tests.integration.learner.test_runs import SFT, add_sums, ended, rl, submit
 from tests.security.hostile_models import (
     ADAPTERS,
     MODELS,
@@ -57,11 +57,11 @@ LEARNERS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 def run_of(path: Path, **model: Any) -> dict[str, Any]:
-    """A midtraining of two steps that starts from the model at `path`."""
+    """A supervised run of two steps that starts from the model at `path`."""
     data = {"dataset": "sums", "template": "{prompt}="}
     training = {"max_steps": 2, "rows_per_step": 8, "validate_every": 2}
     section = {"source": "pretrained", "path": str(path), **model}
-    return MIDTRAIN | {"model": section, "data": data, "training": training}
+    return SFT | {"model": section, "data": data, "training": training}
 
 
 async def test_a_hostile_model_fails_its_run_at_once_and_the_next_run_trains(
@@ -83,9 +83,9 @@ async def test_a_hostile_model_fails_its_run_at_once_and_the_next_run_trains(
             await submit(store, "adapter", run_of(adapter))
             cases["code"] = (print, "HEADRACE_TRUST_REMOTE_CODE=1")
             await submit(store, "code", run_of(base, trust_remote_code=True))
-            large = MIDTRAIN["model"] | {"hidden_size": 1 << 16, "layers": 1000}
+            large = SFT["model"] | {"hidden_size": 1 << 16, "layers": 1000}
             cases["large"] = (print, "this machine has")
-            await submit(store, "large", MIDTRAIN | {"model": large})
+            await submit(store, "large", SFT | {"model": large})
             # Neither of these hinders: what they say is not needed.
             file("generation_config.json", {"max_length": "x", "temperature": -1})(base)
             regex = good_adapter(tmp_path / "regex", base, target_modules="(.*.*)*_proj")

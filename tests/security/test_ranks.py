@@ -17,7 +17,7 @@ import pytest
 from services.runtime.process import die_with
 from services.settings import EXIT_SETTINGS
 from tests.integration.learner.conftest import Place, placed, stored
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, submit
+from tests.integration.learner.test_runs import SFT, add_sums, submit
 from tests.integration.learner.torch_worker import eventually
 
 NOBODY = 65534
@@ -104,7 +104,7 @@ async def test_nobody_else_reaches_the_ranks_of_a_learner(place: Place) -> None:
     endless = {"max_steps": 10_000, "rows_per_step": 8, "validate_every": 10_000}
     async with stored(place) as store:
         await add_sums(store, place.data)
-        await submit(store, "first", MIDTRAIN | {"training": endless})
+        await submit(store, "first", SFT | {"training": endless})
         learner = start(place)
 
         async def step() -> int:

@@ -46,7 +46,7 @@ def headrace(box: Box, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_lost_commit_stops_the_start_and_the_run_goes_on_after_recover(box: Box) -> None:
     box.up()
     box.add_sums()
-    first = box.submit("demo_midtrain", training={"max_steps": 3, "rows_per_step": 8})
+    first = box.submit("demo_sft", training={"max_steps": 3, "rows_per_step": 8})
     assert box.ended(first)["state"] == "succeeded"
     training = {"max_steps": STEPS, "checkpoint_every": 3}
     config = RUN | {"model": {"path": f"run:{first}"}, "training": training}

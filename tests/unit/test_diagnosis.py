@@ -326,8 +326,8 @@ def test_an_open_evaluation_comes_before_training() -> None:
     )
 
 
-def test_midtraining_has_no_workers_to_wait_for() -> None:
-    mid = run(kind="midtrain", config={})
+def test_supervised_training_has_no_workers_to_wait_for() -> None:
+    mid = run(kind="sft", config={})
     assert said(run=mid, workers=[], events=[event("progress", 3)]) == (
         "none",
         "the learner trains: step 7 of 20",

@@ -8,16 +8,16 @@ way in. Docs and the OpenAPI description are made from these models.
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.errors import ConfigError, parse_config
 from services.contracts.config.model import Model, PretrainedModel, ScratchModel
-from services.contracts.config.run import MidtrainConfig, RLConfig, RunConfig
+from services.contracts.config.run import RLConfig, RunConfig, SFTConfig
 
 __all__ = [
     "Algorithm",
     "ConfigError",
-    "MidtrainConfig",
     "Model",
     "PretrainedModel",
     "RLConfig",
     "RunConfig",
+    "SFTConfig",
     "ScratchModel",
     "parse_config",
 ]

@@ -65,7 +65,7 @@ class Data(PromptOptions):
     `filtered_prompt`, and other prompts take their place."""
 
 
-class MidtrainData(PromptOptions):
+class SFTData(PromptOptions):
     """Rows to imitate: prompt and answer."""
 
     dataset: str = Field(min_length=1)

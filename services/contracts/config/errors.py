@@ -9,7 +9,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from services.contracts.config.other_names import OTHER_NAMES
-from services.contracts.config.run import MidtrainConfig, RLConfig, RunConfig
+from services.contracts.config.run import RLConfig, RunConfig, SFTConfig
 from services.contracts.config.tags import (
     Models,
     fields_of,
@@ -31,7 +31,7 @@ QUOTED = 200
 """Characters of a value that a sentence quotes."""
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = QUOTED
-_ADAPTER: TypeAdapter[RLConfig | MidtrainConfig] = TypeAdapter(RunConfig)
+_ADAPTER: TypeAdapter[RLConfig | SFTConfig] = TypeAdapter(RunConfig)
 
 
 class ConfigError(ValueError):
@@ -42,12 +42,12 @@ class ConfigError(ValueError):
         super().__init__("; ".join(f"{path}: {text}" if path else text for path, text in problems))
 
 
-def parse_config(raw: Any) -> RLConfig | MidtrainConfig:
+def parse_config(raw: Any) -> RLConfig | SFTConfig:
     """The validated config. `type` defaults to `rl`, and a section's to that of its default.
     Raises ConfigError naming every problem."""
     if not isinstance(raw, dict):
         raise ConfigError([("", f"a run config is a mapping, not {type(raw).__name__}")])
-    root = MidtrainConfig if raw.get("type") == "midtrain" else RLConfig
+    root = SFTConfig if raw.get("type") == "sft" else RLConfig
     try:
         return _ADAPTER.validate_python(with_default_tags(root, {"type": "rl", **raw}))
     except ValidationError as error:
@@ -61,8 +61,8 @@ def parse_config(raw: Any) -> RLConfig | MidtrainConfig:
 def _problems(detail: ErrorDetails) -> list[Problem]:
     # The first element of a location is the union's tag (`rl`), which no user wrote.
     location = [str(part) for part in detail["loc"]]
-    root: type[BaseModel] = MidtrainConfig if location[:1] == ["midtrain"] else RLConfig
-    location = location[1:] if location[:1] in (["rl"], ["midtrain"]) else location
+    root: type[BaseModel] = SFTConfig if location[:1] == ["sft"] else RLConfig
+    location = location[1:] if location[:1] in (["rl"], ["sft"]) else location
     path, models, others = _walk(root, location)
     if detail["type"] == "extra_forbidden":
         owners = [tag for model in others if path[-1] in fields_of(model) for tag in tags_of(model)]

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.copies import FrozenReference, LaggedProximal
-from services.contracts.config.data import Data, MidtrainData
+from services.contracts.config.data import Data, SFTData
 from services.contracts.config.episodes import Calculator
 from services.contracts.config.model import Model, PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW, Optimizer
@@ -24,7 +24,7 @@ from services.contracts.config.terms import (
     ReinforceLoss,
     TruncateCorrection,
 )
-from services.contracts.config.training import Evaluation, Midtrain, Schedule, Training
+from services.contracts.config.training import Evaluation, Schedule, SFTTraining, Training
 from services.contracts.config.vllm import RECORD_ROUTING, VLLM
 
 
@@ -254,13 +254,13 @@ class RLConfig(Section):
         return self
 
 
-class MidtrainConfig(Section):
+class SFTConfig(Section):
     """Supervised training of a model, from nothing or from an existing one."""
 
-    type: Literal["midtrain"]
+    type: Literal["sft"]
     model: Model
     """The model to train."""
-    data: MidtrainData
+    data: SFTData
     """The rows to imitate."""
     optimizer: Optimizer = MuonAdamW(type="muon")
     """The optimizer."""
@@ -268,21 +268,21 @@ class MidtrainConfig(Section):
     """Learning rate schedule."""
     router: Balance = Balance()
     """Routers of a mixture-of-experts model."""
-    training: Midtrain = Midtrain()
+    training: SFTTraining = SFTTraining()
     """Length and batch."""
 
     @model_validator(mode="after")
-    def _whole(self) -> "MidtrainConfig":
+    def _whole(self) -> "SFTConfig":
         refuse_if(
             self.optimizer.in_backward,
             "optimizer.in_backward cannot add up the gradients of several micro-batches, which "
-            "midtraining has: leave it out",
+            "a supervised run has: leave it out",
         )
         refuse_if(
             isinstance(self.model, PretrainedModel) and self.model.lora is not None,
-            "model.lora is for runs of type rl: midtraining trains all weights; leave it out",
+            "model.lora is for runs of type rl: a supervised run trains all weights; leave it out",
         )
         return self
 
 
-RunConfig = Annotated[RLConfig | MidtrainConfig, Field(discriminator="type")]
+RunConfig = Annotated[RLConfig | SFTConfig, Field(discriminator="type")]

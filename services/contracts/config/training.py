@@ -62,7 +62,7 @@ class Training(Section):
         return self
 
 
-class Midtrain(Section):
+class SFTTraining(Section):
     """Length and batch of a supervised run."""
 
     max_steps: int = Field(500, ge=1)

@@ -5,7 +5,7 @@ from typing import Any
 
 from services.contracts.config.errors import ConfigError, parse_config
 from services.contracts.config.model import PretrainedModel
-from services.contracts.config.run import MidtrainConfig, RLConfig
+from services.contracts.config.run import RLConfig, SFTConfig
 from services.contracts.config.vllm import HARMLESS, spelled
 
 WAY_OUT = (
@@ -14,7 +14,7 @@ WAY_OUT = (
 )
 
 
-def parse_trusted(raw: Any, trusted: bool) -> RLConfig | MidtrainConfig:
+def parse_trusted(raw: Any, trusted: bool) -> RLConfig | SFTConfig:
     """As `parse_config`, for a process whose operator allows everything (`trusted`) or not. Raises
     ConfigError also for what is not allowed here."""
     config = parse_config(raw)
@@ -23,7 +23,7 @@ def parse_trusted(raw: Any, trusted: bool) -> RLConfig | MidtrainConfig:
     return config
 
 
-def asks_for_trust(config: RLConfig | MidtrainConfig) -> list[tuple[str, str]]:
+def asks_for_trust(config: RLConfig | SFTConfig) -> list[tuple[str, str]]:
     """Key and reason for each key of `config` that needs HEADRACE_TRUST_REMOTE_CODE."""
     found = []
     if isinstance(config.model, PretrainedModel) and config.model.trust_remote_code:

@@ -127,10 +127,10 @@ def test_an_adapter_that_names_no_base_is_refused(submit: Any, model: Path) -> N
     assert "does not say which model it is for" in refused["model.path"]
 
 
-def test_a_midtraining_cannot_be_resumed(
+def test_a_supervised_run_cannot_be_resumed(
     api: httpx.Client, submit: Any, in_store: InStore, model: Path
 ) -> None:
-    config = {"type": "midtrain", "model": {"source": "pretrained", "path": str(model)}}
+    config = {"type": "sft", "model": {"source": "pretrained", "path": str(model)}}
     sent = {"config": config | {"data": {"dataset": "sums"}, "training": {"max_steps": 3}}}
     queued = api.post("/v1/runs", json=sent)
     assert queued.status_code == 201, queued.text

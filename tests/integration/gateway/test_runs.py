@@ -149,9 +149,9 @@ def test_a_folder_without_a_model_in_it_is_refused(submit: Any, tmp_path: Path) 
     assert "holds no config.json" in said
 
 
-def test_a_midtraining_on_rows_without_answers_is_refused(api: httpx.Client) -> None:
+def test_a_supervised_run_on_rows_without_answers_is_refused(api: httpx.Client) -> None:
     upload(api, "no-answers", b'{"prompt": "a"}')
-    config = {"type": "midtrain", "model": {"source": "scratch"}, "data": {"dataset": "no-answers"}}
+    config = {"type": "sft", "model": {"source": "scratch"}, "data": {"dataset": "no-answers"}}
 
     found = problems(api.post("/v1/runs", json={"config": config}))
 
@@ -163,7 +163,7 @@ def test_every_dataset_of_a_mixture_is_looked_for_and_cannot_be_deleted_meanwhil
 ) -> None:
     upload(api, "no-answers", b'{"prompt": "a"}')
     more = upload(api, "more", b'{"prompt": "1+1", "answer": "2"}').json()
-    base = {"type": "midtrain", "model": {"source": "scratch"}}
+    base = {"type": "sft", "model": {"source": "scratch"}}
 
     refused = api.post(
         "/v1/runs",

@@ -78,7 +78,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         one.add("sums", [{"prompt": f"{n}+1", "answer": str(n + 1)} for n in range(99)])
         training = {"max_steps": 3, "rows_per_step": 8}
         data = {"dataset": "sums"}
-        run, _ = one.ended(one.submit("demo_midtrain", training=training, data=data))
+        run, _ = one.ended(one.submit("demo_sft", training=training, data=data))
         assert run["state"] == "succeeded", run["reason"]
         one.model = f"run:{run['id']}"
         yield one

@@ -44,7 +44,7 @@ def model(installation: Installation) -> str:
     """A model with the context that the recipe `grpo` expects; the demo's has a shorter one."""
     made, _ = installation.ended(
         installation.submit(
-            "demo_midtrain",
+            "demo_sft",
             model={"max_length": 2048},
             data={"dataset": "sums"},
             training={"max_steps": 1, "rows_per_step": 8},

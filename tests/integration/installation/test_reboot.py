@@ -101,7 +101,7 @@ def box(tmp_path: Path) -> Iterator[Box]:
 def test_after_a_power_cut_the_run_goes_on_by_itself(box: Box) -> None:
     box.up()
     box.add_sums()
-    first = box.submit("demo_midtrain", training={"max_steps": 3, "rows_per_step": 8})
+    first = box.submit("demo_sft", training={"max_steps": 3, "rows_per_step": 8})
     assert box.ended(first)["state"] == "succeeded"
     training = {"max_steps": STEPS, "checkpoint_every": 5}
     config = RUN | {"model": {"path": f"run:{first}"}, "training": training}

@@ -23,7 +23,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "learner.rl",
-        "learner.midtrain",
+        "learner.sft",
         "transformers.models.llama.modeling_llama",
         "tests.integration.learner.forked",
         # The parent's main module, which a child of multiprocessing imports.

@@ -17,7 +17,7 @@ from services.contracts.records import RunRecord, RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place, placed, stored
-from tests.integration.learner.test_runs import ended, midtrained, rl, steps, submit
+from tests.integration.learner.test_runs import ended, rl, steps, submit, supervised
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -32,14 +32,14 @@ def with_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a place where a model to start from has been made. Nothing runs there."""
     folder = tmp_path_factory.mktemp("model")
 
-    async def midtrain(place: Place) -> None:
+    async def supervise(place: Place) -> None:
         async with stored(place) as store:
-            learner = await midtrained(place, store)
+            learner = await supervised(place, store)
             learner.send_signal(signal.SIGTERM)
             learner.wait(timeout=30)
 
     with placed(folder) as place:
-        asyncio.run(midtrain(place))
+        asyncio.run(supervise(place))
     return folder
 
 

@@ -17,7 +17,7 @@ from services.store import Store
 from services.volume import Volume, check_file
 from tests.integration.learner.conftest import Place
 from tests.integration.learner.forked import Learner
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, midtrained, rl, submit
+from tests.integration.learner.test_runs import SFT, add_sums, ended, rl, submit, supervised
 from tests.integration.learner.torch_worker import eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -59,7 +59,7 @@ async def test_a_full_disk_pauses_the_run_and_it_goes_on_by_itself(
     place: Place, store: Store
 ) -> None:
     await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
+    await submit(store, "first", SFT)
     learner = place.learner()
     with full_disk(learner):
         paused: RunRecord = await eventually(
@@ -107,7 +107,7 @@ async def test_a_full_disk_pauses_the_run_and_it_goes_on_by_itself(
 async def test_a_run_that_is_told_to_end_does_not_wait_for_the_disk(
     place: Place, store: Store, how: str
 ) -> None:
-    learner = await midtrained(place, store)
+    learner = await supervised(place, store)
     config = rl(training={"checkpoint_every": 3, "tokens_per_microbatch": 64, "max_steps": 1000})
     await submit(store, "second", config)
     async with serving(store, Volume(place.data), "second", parse_config(config)):

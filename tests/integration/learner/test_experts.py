@@ -11,7 +11,7 @@ from services.contracts.records import RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, steps, submit
+from tests.integration.learner.test_runs import SFT, add_sums, ended, rl, steps, submit
 from tests.integration.learner.torch_worker import serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -28,7 +28,7 @@ ALGORITHM: dict[str, Any] = {
 
 async def test_the_learner_replays_the_experts_of_the_sampler(place: Place, store: Store) -> None:
     await add_sums(store, place.data)
-    first = {**MIDTRAIN, "model": MIDTRAIN["model"] | EXPERTS, "router": {"z_loss": 0.001}}
+    first = {**SFT, "model": SFT["model"] | EXPERTS, "router": {"z_loss": 0.001}}
     await submit(store, "first", first)
     config = rl(
         algorithm=ALGORITHM,
@@ -66,7 +66,7 @@ async def test_routers_of_a_dense_model_end_the_run_with_a_reason(
     place: Place, store: Store
 ) -> None:
     await add_sums(store, place.data)
-    await submit(store, "first", {**MIDTRAIN, "training": {"max_steps": 1, "rows_per_step": 4}})
+    await submit(store, "first", {**SFT, "training": {"max_steps": 1, "rows_per_step": 4}})
     await submit(store, "second", rl(algorithm={"router": {"aux_loss": 0.01}}))
     place.learner()
 

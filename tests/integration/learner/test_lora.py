@@ -17,7 +17,7 @@ from services.contracts.records import RunRecord, RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import ended, midtrained, rl, steps, submit
+from tests.integration.learner.test_runs import ended, rl, steps, submit, supervised
 from tests.integration.learner.torch_worker import eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -40,7 +40,7 @@ async def test_adapters_survive_kill_9_go_on_in_another_run_and_are_started_from
     place: Place, store: Store
 ) -> None:
     volume = Volume(place.data)
-    learner = await midtrained(place, store)
+    learner = await supervised(place, store)
     first = await ended(store, "first")
     training = rl()["training"] | {"max_steps": 12}
     algorithm = rl()["algorithm"] | {"kl": {"type": "k3", "beta": 0.01}}

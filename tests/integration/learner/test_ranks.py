@@ -13,7 +13,7 @@ from services.contracts.records import RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, submit
+from tests.integration.learner.test_runs import SFT, add_sums, ended, rl, submit
 from tests.integration.learner.torch_worker import eventually, serving
 
 STOPPING = "tests.integration.learner.stopping_learner"
@@ -46,9 +46,9 @@ async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
     place: Place, store: Store
 ) -> None:
     """The other learner takes each run and dies, so that these ranks have it again. They hear of it
-    when they say how far midtraining is, and when version 3 is published."""
+    when they say how far the supervised run is, and when version 3 is published."""
     await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN | {"training": {"max_steps": 100, "rows_per_step": 8}})
+    await submit(store, "first", SFT | {"training": {"max_steps": 100, "rows_per_step": 8}})
     config = rl(
         algorithm={"prompts_per_step": 4, "samples_per_prompt": 4, "kl": {"type": "k1"}},
         training={"max_steps": 6, "checkpoint_every": 2, "tokens_per_microbatch": 64},

@@ -12,7 +12,7 @@ from services.contracts.records import RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import ended, midtrained, rl, submit
+from tests.integration.learner.test_runs import ended, rl, submit, supervised
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(240)
 async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
     place: Place, store: Store
 ) -> None:
-    learner = await midtrained(place, store)
+    learner = await supervised(place, store)
     raw = rl(training=rl()["training"] | {"max_steps": 8, "checkpoint_every": 8})
     await submit(store, "second", raw)
     worker = TorchWorker(
@@ -58,7 +58,7 @@ async def test_a_successor_reports_the_evaluation_and_the_waiting_learner_notice
 ) -> None:
     """Nobody samples: the first learner waits for groups with an evaluation open, and dies; the
     second takes the evaluation up; the run is taken from it while it waits, too."""
-    learner = await midtrained(place, store)
+    learner = await supervised(place, store)
     await submit(store, "second", rl(evaluation={"dataset": "sums", "rows": 2}))
 
     async def waiting(starts: int) -> tuple[str, int] | None:
@@ -116,7 +116,7 @@ async def test_a_successor_reports_the_evaluation_and_the_waiting_learner_notice
 async def test_a_run_whose_last_evaluation_was_interrupted_has_not_succeeded(
     place: Place, store: Store
 ) -> None:
-    learner = await midtrained(place, store)
+    learner = await supervised(place, store)
     raw = rl(
         training=rl()["training"] | {"max_steps": 2},
         evaluation={"dataset": "sums", "rows": 2, "at_start": False},
@@ -149,7 +149,7 @@ async def test_a_run_whose_last_evaluation_was_interrupted_has_not_succeeded(
 async def test_a_rank_that_is_killed_again_and_again_at_one_step_fails_the_run_in_words(
     place: Place, store: Store
 ) -> None:
-    learner = await midtrained(place, store)
+    learner = await supervised(place, store)
     learner.send_signal(signal.SIGTERM)
     learner.wait(timeout=30)
     raw = rl(training=rl()["training"] | {"max_steps": 8, "checkpoint_every": 8})

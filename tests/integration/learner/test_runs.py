@@ -29,8 +29,8 @@ from tests.integration.learner.torch_worker import TorchWorker, eventually, serv
 
 pytestmark = pytest.mark.timeout(240)
 
-MIDTRAIN: dict[str, Any] = {
-    "type": "midtrain",
+SFT: dict[str, Any] = {
+    "type": "sft",
     "model": {
         "source": "scratch",
         "hidden_size": 32,
@@ -92,10 +92,10 @@ async def ended(store: Store, run: str) -> RunRecord:
     return record
 
 
-async def midtrained(place: Place, store: Store) -> Learner:
+async def supervised(place: Place, store: Store) -> Learner:
     """A learner that has made the run `first` of the dataset `sums`, and is free for the next."""
     await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
+    await submit(store, "first", SFT)
     learner = place.learner()
     await ended(store, "first")
     return learner
@@ -142,7 +142,7 @@ class Story:
 async def make_story(place: Place) -> Story:
     volume = Volume(place.data)
     async with stored(place) as store:
-        learner = await midtrained(place, store)
+        learner = await supervised(place, store)
         await submit(store, "second", rl())
         worker = TorchWorker(store, volume, "second", parse_config(rl()))  # type: ignore[arg-type]
         working = asyncio.create_task(worker.work())
@@ -178,7 +178,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         yield asyncio.run(make_story(place))
 
 
-def test_midtraining_lowers_the_loss_and_ends_with_a_model_that_transformers_loads(
+def test_supervised_training_lowers_the_loss_and_ends_with_a_model_that_transformers_loads(
     story: Story,
 ) -> None:
     first = story.first
@@ -263,7 +263,7 @@ async def test_critic_and_copies_survive_kill_9_and_go_on_as_if_nothing_had_been
     place: Place, store: Store
 ) -> None:
     volume = Volume(place.data)
-    learner = await midtrained(place, store)
+    learner = await supervised(place, store)
     first = await ended(store, "first")
     raw = rl(algorithm=VALUED, training=rl()["training"] | {"max_steps": 12})
     await submit(store, "valued", raw)
@@ -332,8 +332,8 @@ async def test_what_a_user_got_wrong_fails_the_run_in_words_and_the_learner_goes
     place: Place, store: Store
 ) -> None:
     await add_sums(store, place.data)
-    no_dataset = MIDTRAIN | {"data": {"dataset": "nowhere"}}
-    letters = MIDTRAIN | {"data": {"dataset": "sums", "template": "what is {prompt}?"}}
+    no_dataset = SFT | {"data": {"dataset": "nowhere"}}
+    letters = SFT | {"data": {"dataset": "sums", "template": "what is {prompt}?"}}
     wrong = {
         "a": (rl(model={"path": "/nowhere"}), "model /nowhere: no such folder"),
         "b": (rl(model={"path": "run:nobody"}), "run nobody does not exist"),
@@ -373,7 +373,7 @@ async def test_a_checkpoint_of_another_version_pauses_the_run_and_ends_the_learn
 
 
 async def test_a_second_learner_of_a_pool_is_refused(place: Place, store: Store) -> None:
-    learner = await midtrained(place, store)
+    learner = await supervised(place, store)
     second = place.learner()
     assert await asyncio.to_thread(second.wait, 60) == 3
     assert "pool 'default' already has a learner" in place.log.read_text()
@@ -393,7 +393,7 @@ def test_without_redis_the_learner_says_so(tmp_path: Path) -> None:
 @pytest.mark.multirank
 async def test_two_ranks_train_a_run_together(place: Place, store: Store) -> None:
     await add_sums(store, place.data)
-    await submit(store, "first", MIDTRAIN)
+    await submit(store, "first", SFT)
     raw = rl(algorithm=VALUED, training=rl()["training"] | {"max_steps": 4})
     await submit(store, "second", raw)
     ranks = place.ranks(2)

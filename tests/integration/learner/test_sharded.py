@@ -17,7 +17,7 @@ from services.contracts.records import RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import MIDTRAIN, add_sums, ended, rl, steps, submit
+from tests.integration.learner.test_runs import SFT, add_sums, ended, rl, steps, submit
 from tests.integration.learner.torch_worker import eventually, serving
 
 STOPPING = "tests.integration.learner.stopping_learner"
@@ -70,11 +70,11 @@ def test_sharded_models_on_2_and_4_ranks_train_as_one_process_does(tmp_path: Pat
 async def test_a_sharded_run_whose_rank_is_killed_goes_on_and_loses_nothing(
     place: Place, store: Store
 ) -> None:
-    """With a critic and a reference that moves, which its checkpoints hold; from a sharded midtrain
-    run, at whose end rank 0 is killed: every part is written, the rename is next."""
+    """With a critic and a reference that moves, which its checkpoints hold; from a sharded
+    supervised run, at whose end rank 0 is killed: every part is written, the rename is next."""
     await add_sums(store, place.data)
     training = {"max_steps": 10, "rows_per_step": 8, "parallel": "fsdp"}
-    await submit(store, "first", MIDTRAIN | {"training": training})
+    await submit(store, "first", SFT | {"training": training})
     config = rl(
         algorithm={
             "prompts_per_step": 4,

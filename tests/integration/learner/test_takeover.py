@@ -12,7 +12,7 @@ from learner.store.run_store import RunStore
 from services.settings import Settings
 from services.store import Store
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import MIDTRAIN, submit
+from tests.integration.learner.test_runs import SFT, submit
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -21,7 +21,7 @@ async def test_a_commit_of_the_learner_before_during_the_takeover_is_seen(
     place: Place, store: Store
 ) -> None:
     """It slept, wakes when its successor has found the run, and commits before that takes over."""
-    await submit(store, "r", MIDTRAIN)
+    await submit(store, "r", SFT)
     fencing_token = await store.runs.acquire("r", "before")
     found = await store.runs.get("r")
     assert found is not None

@@ -11,7 +11,7 @@ from services.contracts.records import RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import ended, midtrained, rl, submit
+from tests.integration.learner.test_runs import ended, rl, submit, supervised
 from tests.integration.learner.torch_worker import eventually, serving
 
 pytestmark = pytest.mark.timeout(240)
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(240)
 
 async def test_a_straggler_is_waited_for_or_resampled(place: Place, store: Store) -> None:
     """A group begun under version 0 may be trained at 1 (the second step), and not at 2."""
-    learner = await midtrained(place, store)
+    learner = await supervised(place, store)
 
     for stragglers in ("wait", "resample"):
         raw: dict[str, Any] = rl(

@@ -36,7 +36,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         one = Installation(stack, Gateway(stack.gateway_url, stack.check, stack.api_key))
         one.add("sums", [{"prompt": f"{n}+1", "answer": str(n + 1)} for n in range(ROWS)])
         training = {"max_steps": 3, "rows_per_step": 8}
-        run, _ = one.ended(one.submit("demo_midtrain", training=training, data={"dataset": "sums"}))
+        run, _ = one.ended(one.submit("demo_sft", training=training, data={"dataset": "sums"}))
         assert run["state"] == "succeeded", run["reason"]
         one.model = f"run:{run['id']}"
         yield one

@@ -66,8 +66,8 @@ async def test_a_cancelling_run_grants_no_lease(scene: Scene) -> None:
     assert (await scene.lease(1)).refusal == "state"
 
 
-async def test_a_midtraining_run_and_a_missing_one_grant_no_lease(scene: Scene) -> None:
-    await scene.start(kind="midtrain")
+async def test_a_supervised_run_and_a_missing_one_grant_no_lease(scene: Scene) -> None:
+    await scene.start(kind="sft")
     assert (await scene.lease(1)).refusal == "state"
     scene.run = "nobody"
     assert (await scene.lease(1)).refusal == "state"

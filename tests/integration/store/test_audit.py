@@ -50,10 +50,10 @@ async def test_every_task_of_a_busy_run_is_accounted_for(scene: Scene) -> None:
     )
 
 
-async def test_a_run_before_its_first_task_and_a_midtraining_run_are_clean(scene: Scene) -> None:
+async def test_a_run_before_its_first_task_and_a_supervised_run_are_clean(scene: Scene) -> None:
     await scene.dataset(10)
     await scene.store.runs.submit(record())
-    await scene.store.runs.submit(record("m", kind="midtrain"))
+    await scene.store.runs.submit(record("m", kind="sft"))
     for run in (RUN, "m"):
         found = await scene.store.ledger.audit(run)
         assert (found.tasks, found.in_flight, found.clean) == (0, 0, True)

@@ -207,8 +207,8 @@ async def test_a_checkpoint_with_a_batch_that_was_never_planned_is_refused(scene
     assert await scene.store.trajectories.pending(RUN) == groups
 
 
-async def test_a_midtraining_run_commits_without_plans(scene: Scene) -> None:
-    await scene.start(kind="midtrain")
+async def test_a_supervised_run_commits_without_plans(scene: Scene) -> None:
+    await scene.start(kind="sft")
     assert await scene.commit(500) == 0
     run = await scene.store.runs.get(RUN)
     assert run is not None

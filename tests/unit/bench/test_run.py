@@ -16,7 +16,7 @@ from bench.workload import generation_config, model_config, run_config
 from recipes import find_recipe, merged
 from rollout.vllm.options import command_line
 from services.cli.output import CliError
-from services.contracts.config import MidtrainConfig, RLConfig, parse_config
+from services.contracts.config import RLConfig, SFTConfig, parse_config
 
 
 def parsed(recipe: str, config: dict[str, Any]) -> Any:
@@ -35,8 +35,8 @@ def test_a_run_is_the_demo_at_the_workload_of_the_benchmark(eta: int) -> None:
 
 
 def test_the_model_has_room_for_the_prompt_and_64_tokens() -> None:
-    config = parsed("demo_midtrain", model_config())
-    assert isinstance(config, MidtrainConfig)
+    config = parsed("demo_sft", model_config())
+    assert isinstance(config, SFTConfig)
     assert config.model.source == "scratch"
     assert config.model.max_length == 128
 

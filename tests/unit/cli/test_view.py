@@ -42,7 +42,7 @@ def test_the_time_left_follows_the_pace_of_the_newest_steps(view: RunView) -> No
     assert view.seconds_left == pytest.approx(7 * 4.0)
 
 
-def test_progress_of_a_midtraining_counts_as_its_steps(view: RunView) -> None:
+def test_progress_of_a_supervised_run_counts_as_its_steps(view: RunView) -> None:
     view.apply(event("progress", done=40, total=300, unit="steps"))
 
     assert (view.step, view.max_steps) == (40, 300)

@@ -7,7 +7,7 @@ import pytest
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from services.contracts.config.other_names import OTHER_NAMES
-from services.contracts.config.run import MidtrainConfig, RLConfig
+from services.contracts.config.run import RLConfig, SFTConfig
 from services.contracts.config.tags import key_paths
 from services.contracts.config.terms import NoKL, ReferenceKL
 
@@ -16,8 +16,8 @@ RL: dict[str, Any] = {
     "data": {"dataset": "sums"},
     "rewards": [{"verifier": "math"}],
 }
-MIDTRAIN: dict[str, Any] = {
-    "type": "midtrain",
+SFT: dict[str, Any] = {
+    "type": "sft",
     "model": {"source": "scratch"},
     "data": {"dataset": "sums"},
 }
@@ -39,29 +39,29 @@ def refusal(raw: dict[str, Any]) -> dict[str, str]:
 
 def test_a_section_without_its_type_is_that_of_its_default() -> None:
     assert rl(optimizer={"lr": 1e-4}).optimizer == AdamW(lr=1e-4)
-    config = parse_config(MIDTRAIN | {"optimizer": {"lr": 0.01}})
+    config = parse_config(SFT | {"optimizer": {"lr": 0.01}})
     assert config.optimizer == MuonAdamW(type="muon", lr=0.01)
     assert rl(algorithm={"loss": {"epsilon_high": 0.3}}).algorithm.loss.type == "ppo"
     assert rl(algorithm={"kl": {}}).algorithm.kl == NoKL()
 
 
 def test_a_section_without_a_default_is_the_member_whose_tag_has_one() -> None:
-    config = parse_config(MIDTRAIN | {"model": {"path": "/models/small"}})
-    assert isinstance(config, MidtrainConfig)
+    config = parse_config(SFT | {"model": {"path": "/models/small"}})
+    assert isinstance(config, SFTConfig)
     assert config.model.source == "pretrained"
 
 
 def test_a_mixture_has_more_experts_than_a_token_goes_to() -> None:
     model = {"source": "scratch", "experts": 2, "experts_per_token": 2}
-    said = refusal(MIDTRAIN | {"model": model})
+    said = refusal(SFT | {"model": model})
     assert said["model"].startswith("experts 2 leaves nothing to choose with experts_per_token 2")
     # A Llama has none, whatever is said of them.
     for experts in (0, 3):
-        parse_config(MIDTRAIN | {"model": model | {"experts": experts}})
+        parse_config(SFT | {"model": model | {"experts": experts}})
 
 
-def test_midtraining_has_no_routing_to_replay() -> None:
-    said = refusal(MIDTRAIN | {"router": {"aux_loss": 0.1, "replay": True}})
+def test_supervised_training_has_no_routing_to_replay() -> None:
+    said = refusal(SFT | {"router": {"aux_loss": 0.1, "replay": True}})
     assert said == {"router.replay": "unknown key; known here: aux_loss, z_loss"}
 
 
@@ -312,20 +312,20 @@ def test_a_correction_that_changes_weights_is_accepted(algorithm: dict[str, Any]
     assert rl(algorithm=algorithm).algorithm.correction.type == algorithm["correction"]["type"]
 
 
-def test_midtraining_refuses_lora() -> None:
-    said = refusal(MIDTRAIN | {"model": {"path": "m", "lora": {}}})
+def test_supervised_training_refuses_lora() -> None:
+    said = refusal(SFT | {"model": {"path": "m", "lora": {}}})
     assert said == {
-        "": "model.lora is for runs of type rl: midtraining trains all weights; leave it out"
+        "": "model.lora is for runs of type rl: a supervised run trains all weights; leave it out"
     }
-    assert "model.lora" in refusal(MIDTRAIN | {"model": {"source": "scratch", "lora": {}}})
+    assert "model.lora" in refusal(SFT | {"model": {"source": "scratch", "lora": {}}})
 
 
-def test_midtraining_and_rl_render_prompts_with_the_same_options() -> None:
+def test_supervised_training_and_rl_render_prompts_with_the_same_options() -> None:
     rendering = {"system": "Add.", "template": "{prompt}=", "chat_template": "none"}
-    config = parse_config(MIDTRAIN | {"data": {"dataset": "sums", **rendering}})
+    config = parse_config(SFT | {"data": {"dataset": "sums", **rendering}})
     options = rl(data={"dataset": "sums", **rendering}).data.model_dump(exclude={"filter"})
     assert rendering.items() <= options.items() <= config.data.model_dump().items()
-    said = refusal(MIDTRAIN | {"data": {"dataset": "sums", "template": "{}"}})
+    said = refusal(SFT | {"data": {"dataset": "sums", "template": "{}"}})
     assert "lacks the placeholder {prompt}" in said["data"]
 
 

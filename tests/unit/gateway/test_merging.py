@@ -99,7 +99,7 @@ def test_a_type_that_is_no_kind_is_an_ordinary_key() -> None:
 
 
 def test_another_type_of_run_takes_nothing_from_the_recipe() -> None:
-    override = {"type": "midtrain", "data": {"dataset": "d"}}
+    override = {"type": "sft", "data": {"dataset": "d"}}
 
     assert merged(GRPO, override) == override
 

@@ -30,7 +30,7 @@ from learner.model.scratch import make_model
 from learner.optim.optimizers import Optimizers
 from learner.persist.disk_retry import Disk
 from learner.persist.publisher import Publisher, host_weights
-from services.contracts.config.data import MidtrainData
+from services.contracts.config.data import SFTData
 from services.contracts.config.model import CharacterTokenizer, PretrainedModel
 from services.contracts.config.optimizer import MuonAdamW
 from services.contracts.config.rollout import Sampling
@@ -352,7 +352,7 @@ def test_an_update_with_an_infinite_gradient_is_skipped() -> None:
 
 
 SUM = Row(prompt="10+2", answer="12")
-DATA = MidtrainData(dataset="d", template="{prompt}=")
+DATA = SFTData(dataset="d", template="{prompt}=")
 
 
 def test_an_example_is_the_prompt_the_answer_and_the_end() -> None:

@@ -14,13 +14,13 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 from learner.batch.samples import Sample
 from learner.batch.sft_rows import Example
 from learner.distributed import Ranks
-from learner.midtrain import backward
 from learner.model.logprobs import TokenLogprobs
 from learner.model.microbatches import forward_rows
 from learner.model.moe_balance import Balance, RouterTally, computed_counts, recorded_counts
 from learner.model.moe_routing import Routed, Routing
 from learner.objective.compose import Objective
 from learner.report.loss_metrics import Tally
+from learner.sft import backward
 from learner.step import accumulate_gradients
 from services.contracts.config.algorithm import Algorithm
 from tests.unit.learner.experts import EXPERTS, LAYERS, USED, recorded, tiny_mixture
@@ -159,7 +159,7 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
     assert_same_gradients(whole, gradients(shares, budget))
 
 
-def midtrained(shares: Sequence[Sequence[Sample]], budget: int) -> dict[str, torch.Tensor]:
+def supervised(shares: Sequence[Sequence[Sample]], budget: int) -> dict[str, torch.Tensor]:
     """As `gradients`, of examples to imitate."""
     tokens = sum(int(sample.loss_mask.sum()) for share in shares for sample in share)
 
@@ -174,10 +174,10 @@ def midtrained(shares: Sequence[Sequence[Sample]], budget: int) -> dict[str, tor
     return mean_gradients(len(shares), one)
 
 
-def test_midtraining_balances_routers_whatever_the_cut() -> None:
+def test_supervised_training_balances_routers_whatever_the_cut() -> None:
     samples = [sample for sample in batch(replayed=False) if sample.trains]
-    whole = midtrained([samples], 10_000)
-    assert_same_gradients(whole, midtrained([samples[:3], samples[3:], []], 30))
+    whole = supervised([samples], 10_000)
+    assert_same_gradients(whole, supervised([samples[:3], samples[3:], []], 30))
     # Both terms, beside −log π.
     model = tiny_mixture()
     plain = TokenLogprobs(model)

@@ -296,14 +296,14 @@ def test_updates_in_the_backward_pass_are_refused_where_they_cannot_be(
     assert said in sentence
 
 
-def test_midtraining_adds_up_gradients() -> None:
+def test_supervised_training_adds_up_gradients() -> None:
     raw = {
-        "type": "midtrain",
+        "type": "sft",
         "model": {"source": "scratch"},
         "data": {"dataset": "d"},
         "optimizer": {"type": "muon", "in_backward": True, "max_grad_norm": None},
     }
-    with pytest.raises(ConfigError, match="which midtraining has: leave it out"):
+    with pytest.raises(ConfigError, match="which a supervised run has: leave it out"):
         parse_config(raw)
 
 

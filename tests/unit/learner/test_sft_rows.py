@@ -1,4 +1,4 @@
-"""What midtraining teaches is what sampling asks: prompts are rendered as rollout workers do."""
+"""What supervised runs teach is what sampling asks: prompts are rendered as rollouts do."""
 
 import math
 import time
@@ -15,10 +15,10 @@ from transformers import PreTrainedTokenizerFast
 from learner.batch.cost import TOKENS
 from learner.batch.sft_rows import UnusableRow, divided, example, lacking
 from learner.distributed import Ranks
-from learner.midtrain import examples, validate
 from learner.model.logprobs import TokenLogprobs
-from services.contracts.config import MidtrainConfig, parse_config
-from services.contracts.config.data import Data, MidtrainData
+from learner.sft import examples, validate
+from services.contracts.config import SFTConfig, parse_config
+from services.contracts.config.data import Data, SFTData
 from services.contracts.dataset import Row
 from services.contracts.records import DatasetRecord
 from services.contracts.rendering import compose, render
@@ -72,7 +72,7 @@ def test_an_examples_prompt_is_rendered_as_rollout_workers_do(
     rollout = Data(dataset="d", **options)
     asked = render(compose(row, rollout), rollout, tokens)
 
-    found = example(row, 0, MidtrainData(dataset="d", **options), tokens, 64)
+    found = example(row, 0, SFTData(dataset="d", **options), tokens, 64)
 
     assert tokens.decode(asked) == read
     assert found.tokens.tolist() == [*asked, 5, 6, 2]
@@ -96,7 +96,7 @@ def test_tokens_without_text_have_no_part_in_bits_per_byte(
     row: Row, options: dict[str, Any], chat_template: str | None, spelled: str, size: int
 ) -> None:
     tokens = tokenizer(chat_template)
-    found = example(row, 0, MidtrainData(dataset="d", **options), tokens, 64)
+    found = example(row, 0, SFTData(dataset="d", **options), tokens, 64)
     assert tokens.decode(found.tokens[found.spells]) == spelled
     assert found.text_bytes == size
 
@@ -106,7 +106,7 @@ def test_a_character_of_several_tokens_counts_its_bytes_once() -> None:
         tokenizer_object=byte_tokenizer(), bos_token="<bos>", eos_token="<eos>"
     )
     row = Row(prompt="a€", answer="é")
-    found = example(row, 0, MidtrainData(dataset="d", train_on="all"), tokens, 64)
+    found = example(row, 0, SFTData(dataset="d", train_on="all"), tokens, 64)
     # a, then three bytes of the sign, then two of the answer.
     assert (int(found.spells.sum()), found.text_bytes) == (6, 6)
 
@@ -118,7 +118,7 @@ def test_bits_per_byte_exclude_the_nats_of_tokens_without_bytes() -> None:
     head = loaded.model.get_output_embeddings()
     torch.nn.init.zeros_(head.weight)
     rows = [TEXT, Row(prompt="1", answer="34"), Row(prompt="2", answer="56789")]
-    known = [example(row, 0, MidtrainData(dataset="d"), loaded.tokenizer, 64) for row in rows]
+    known = [example(row, 0, SFTData(dataset="d"), loaded.tokenizer, 64) for row in rows]
 
     alone = Ranks(0, 1, torch.device("cpu"))
     found = validate(TokenLogprobs(loaded.model), known, 1000, alone, TOKENS)
@@ -131,13 +131,13 @@ def test_bits_per_byte_exclude_the_nats_of_tokens_without_bytes() -> None:
 def test_a_prompt_that_the_chat_template_refuses_is_named_with_its_row() -> None:
     refusing = tokenizer("{{ raise_exception('no system message here') }}")
     with pytest.raises(UnusableRow, match=r"row 5: the chat template refuses .* no system message"):
-        example(MESSAGES, 5, MidtrainData(dataset="d"), refusing, 64)
+        example(MESSAGES, 5, SFTData(dataset="d"), refusing, 64)
 
 
 def test_unknown_characters_of_messages_are_those_of_their_contents() -> None:
     chat = Row(prompt=[{"role": "user", "content": "1 x"}], answer="1")
     with pytest.raises(UnusableRow, match="does not know: 'x'; add them"):
-        example(chat, 5, MidtrainData(dataset="d"), tokenizer(TEMPLATE), 64)
+        example(chat, 5, SFTData(dataset="d"), tokenizer(TEMPLATE), 64)
 
 
 def test_characters_without_a_token_are_found_once_each() -> None:
@@ -148,7 +148,7 @@ def test_characters_without_a_token_are_found_once_each() -> None:
 def test_an_example_counts_as_often_as_its_dataset_is_named_and_never_in_both_parts() -> None:
     tokenizer_ = tokenizer()
     rows = [Row(prompt=f"{n}+1", answer=f"{n + 1}") for n in range(10)]
-    data = MidtrainData(dataset="d")
+    data = SFTData(dataset="d")
     known = [example(row, n, data, tokenizer_, None) for n, row in enumerate(rows)]
 
     # The first four count three times.
@@ -176,17 +176,17 @@ class Datasets:
         return DatasetReader(volume, self._records[name])
 
 
-def mixture(*names: str) -> MidtrainConfig:
+def mixture(*names: str) -> SFTConfig:
     first, *more = names
     made = parse_config(
         {
-            "type": "midtrain",
+            "type": "sft",
             "model": {"path": "m"},
             "data": {"dataset": first, "mix": more},
             "training": {"validation_share": 0},
         }
     )
-    assert isinstance(made, MidtrainConfig)
+    assert isinstance(made, SFTConfig)
     return made
 
 

@@ -42,7 +42,7 @@ from learner.persist.jsonl import MetricsFile
 from learner.report.step_metrics import peak_memory
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
-from services.contracts.config import MidtrainConfig
+from services.contracts.config import SFTConfig
 from services.contracts.config.model import ScratchModel
 from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import RunRecord
@@ -56,9 +56,9 @@ log = get_logger(__name__)
 PROGRESS_SECONDS = 1.0
 
 
-def train_midtrain(
+def train_sft(
     record: RunRecord,
-    config: MidtrainConfig,
+    config: SFTConfig,
     ranks: Ranks,
     store: RunStore,
     volume: Volume,
@@ -136,7 +136,7 @@ def train_midtrain(
     return ending
 
 
-def bytes_needed(config: MidtrainConfig, store: RunStore, volume: Volume) -> int:
+def bytes_needed(config: SFTConfig, store: RunStore, volume: Volume) -> int:
     """What each rank would hold between two passes if nothing were sharded."""
     if isinstance(config.model, ScratchModel):
         numbers = scratch_numbers(config.model)
@@ -146,7 +146,7 @@ def bytes_needed(config: MidtrainConfig, store: RunStore, volume: Volume) -> int
 
 
 def starting_model(
-    config: MidtrainConfig, ranks: Ranks, sharded: bool, store: RunStore, volume: Volume
+    config: SFTConfig, ranks: Ranks, sharded: bool, store: RunStore, volume: Volume
 ) -> LoadedModel:
     """The model before the first step; the same weights on every rank, or its rows of them."""
     if isinstance(config.model, ScratchModel):
@@ -156,7 +156,7 @@ def starting_model(
 
 
 def examples(
-    config: MidtrainConfig, loaded: LoadedModel, store: RunStore, volume: Volume
+    config: SFTConfig, loaded: LoadedModel, store: RunStore, volume: Volume
 ) -> tuple[list[Example], list[Example]]:
     """The datasets' rows in tokens: those to train on, and those kept out for validation. Raises
     UnusableRow for the first that cannot be learned, UnusableModel for tokens that it lacks."""
