@@ -15,6 +15,8 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 
 from bench.simulated_gpus import LONGEST, SEQUENCES, TOKEN_SECONDS, lengths
+from rollout.vllm_plugin.wire import GENERATE, Answer, Choice, ids, logprobs
+from rollout.vllm_plugin.wire import Request as Generate
 
 
 class Engine:
@@ -26,8 +28,8 @@ class Engine:
         """(when it became live, tag), oldest first; the last samples the next token."""
         self.running = self.waiting = self.tokens = 0
 
-    async def sample(self, index: int, length: int) -> dict[str, Any]:
-        """One completion, in vLLM's words, when its time is over."""
+    async def sample(self, index: int, length: int) -> Choice:
+        """One completion, when its time is over."""
         self.waiting += 1
         async with self._free:
             self.waiting -= 1
@@ -36,14 +38,13 @@ class Engine:
             await asyncio.sleep(length * TOKEN_SECONDS)
             self.running -= 1
         self.tokens += length
-        content = [{"token_id": 4, "logprob": -1.0, "rank": 1, "top_logprobs": []}] * length
-        return {
-            "index": index,
-            "token_ids": [4] * length,
-            "finish_reason": "length" if length == LONGEST else "stop",
-            "logprobs": {"content": content},
-            "weight_versions": spans(self.versions, began, length),
-        }
+        return Choice(
+            index=index,
+            finish_reason="length" if length == LONGEST else "stop",
+            token_ids=ids([4] * length),
+            logprobs=logprobs([-1.0] * length),
+            versions=spans(self.versions, began, length),
+        )
 
     def metrics(self) -> str:
         """vLLM's metrics. A server that sleeps makes progress as long as it answers."""
@@ -56,11 +57,13 @@ class Engine:
         return "".join(f"vllm:{name}{labels} {float(value)}\n" for name, value in found.items())
 
 
-def spans(versions: list[tuple[float, str]], began: float, length: int) -> list[dict[str, Any]]:
+def spans(
+    versions: list[tuple[float, str]], began: float, length: int
+) -> list[tuple[str, int, int]]:
     """Which version sampled which tokens. `versions`: (when it became live, tag), oldest first."""
     starts = [min(length, max(0, math.ceil((at - began) / TOKEN_SECONDS))) for at, _ in versions]
     return [
-        {"version": tag, "start": start, "end": end}
+        (tag, start, end)
         for (_, tag), start, end in zip(versions, starts, [*starts[1:], length], strict=True)
         if start < end
     ]
@@ -84,11 +87,12 @@ def build(engine: Engine, context: int) -> FastAPI:
     @app.post("/{path:path}")
     async def post(path: str, request: Request) -> Response:
         body = await request.body()
-        if path == "inference/v1/generate":
-            asked = msgspec.json.decode(body)
-            chosen = lengths(str(asked["token_ids"]))[: asked["sampling_params"]["n"]]
+        if f"/{path}" == GENERATE:
+            asked = msgspec.msgpack.decode(body, type=Generate)
+            chosen = lengths(str(asked.token_ids))[: asked.sampling["n"]]
             samples = (engine.sample(index, length) for index, length in enumerate(chosen))
-            return answer({"choices": await asyncio.gather(*samples)})
+            found = Answer(list(await asyncio.gather(*samples)))
+            return Response(msgspec.msgpack.encode(found))
         if path == "finish_weight_update" and body:
             version = msgspec.json.decode(body)["weight_version"]
             engine.versions.append((time.monotonic(), version))

@@ -10,7 +10,6 @@ HEADRACE_SCRIPTED_VLLM holds its script as JSON, the fields of `Script`.
 
 import argparse
 import asyncio
-import base64
 import io
 import json
 import math
@@ -23,10 +22,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from tokenizers import Tokenizer
 
 from rollout.vllm_plugin.weight_file import (
@@ -36,10 +36,10 @@ from rollout.vllm_plugin.weight_file import (
     check_tensors,
     read_tensors,
 )
+from rollout.vllm_plugin.wire import GENERATE, LOWEST, Answer, Choice, ids, logprobs
+from rollout.vllm_plugin.wire import Request as GenerateRequest
 
 STEP_SECONDS = 0.01
-IMPOSSIBLE = -9999.0
-"""What vLLM writes for the logarithm of 0."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Asked:
     aborted: bool = False
 
 
-def routed_experts(tokens: list[int], layers: int) -> str:
+def routed_experts(tokens: list[int], layers: int) -> bytes:
     """Routing as vLLM returns it: token t goes to the experts t and t + 1 + layer (of 256). The
     last one has been through no layer yet."""
     layer = np.arange(1, layers + 1)
@@ -104,12 +104,12 @@ def routed_experts(tokens: list[int], layers: int) -> str:
     experts = np.stack([ids, ids + layer], -1).astype(np.uint8)
     file = io.BytesIO()
     np.save(file, experts)
-    return base64.b64encode(file.getvalue()).decode()
+    return file.getvalue()
 
 
 async def one_sample(
     state: State, asked: Asked, params: dict[str, Any], index: int, prompt: list[int]
-) -> dict[str, Any]:
+) -> Choice:
     """Sample token by token, noting under which version each was."""
     room = state.context - len(prompt)
     script = state.script
@@ -122,7 +122,7 @@ async def one_sample(
     seed = params.get("seed")
     source = random.Random(seed + index if seed is not None else None)
     tokens: list[int] = []
-    spans: list[dict[str, Any]] = []
+    spans: list[tuple[str, int, int]] = []
     finish = "length"
     per_step = max(1, round(script.tokens_per_second * STEP_SECONDS))
     while len(tokens) < limit and finish == "length":
@@ -136,41 +136,46 @@ async def one_sample(
             continue
         for _ in range(min(per_step, limit - len(tokens))):
             token = reply[len(tokens)] if reply else source.randrange(script.vocabulary)
-            if spans and spans[-1]["version"] == state.version:
-                spans[-1]["end"] += 1
-            else:
-                start = len(tokens)
-                spans.append({"version": state.version, "start": start, "end": start + 1})
+            start = len(tokens)
+            if spans and spans[-1][0] == state.version:
+                start = spans.pop()[1]
+            spans.append((state.version, start, len(tokens) + 1))
             tokens.append(token)
             state.tokens += 1
             said = any(text in decoded(state, tokens) for text in texts)
             if token in stops or said or (reply and len(tokens) == len(reply)):
                 finish = "stop"
                 break
-    content = [alternatives(script, params, token) for token in tokens]
-    return {
-        "index": index,
-        "token_ids": tokens,
-        "finish_reason": finish,
-        "logprobs": {"content": content},
-        "weight_versions": spans,
-        "routed_experts": routed_experts(prompt + tokens, state.layers) if state.layers else None,
-    }
+    made = Choice(
+        index=index,
+        finish_reason=finish,
+        token_ids=ids(tokens),
+        logprobs=logprobs([-math.log(kept_of(script, params))] * len(tokens)),
+        versions=spans,
+    )
+    if asked_for := params.get("logprobs", 0):
+        found = [one for token in tokens for one in candidates(script, params, token)]
+        made.counts = ids([asked_for] * len(tokens))
+        made.candidates = ids([token for token, _ in found])
+        made.candidate_logprobs = logprobs([logprob for _, logprob in found])
+    if state.layers:
+        made.experts = routed_experts(prompt + tokens, state.layers)
+    return made
 
 
-def alternatives(script: Script, params: dict[str, Any], token: int) -> dict[str, Any]:
-    """A token with its log-probability, and as many others as were asked for: it and those that
-    follow it are as likely as each other, those that `top_k` cuts off are impossible."""
-    kept = min(params.get("top_k") or script.vocabulary, script.vocabulary)
-    asked = params.get("logprobs", 0)
-    top = [
-        {
-            "token_id": (token + i) % max(asked, script.vocabulary),
-            "logprob": -math.log(kept) if i < kept else IMPOSSIBLE,
-        }
+def kept_of(script: Script, params: dict[str, Any]) -> int:
+    """From how many tokens each is chosen."""
+    return min(params.get("top_k") or script.vocabulary, script.vocabulary)
+
+
+def candidates(script: Script, params: dict[str, Any], token: int) -> list[tuple[int, float]]:
+    """As many as were asked for: the token and those that follow it are as likely as each other,
+    those that `top_k` cuts off are impossible."""
+    kept, asked = kept_of(script, params), params["logprobs"]
+    return [
+        ((token + i) % max(asked, script.vocabulary), -math.log(kept) if i < kept else LOWEST)
         for i in range(asked)
     ]
-    return {"token_id": token, "logprob": -math.log(kept), "rank": 1, "top_logprobs": top}
 
 
 def decoded(state: State, tokens: list[int]) -> str:
@@ -180,7 +185,7 @@ def decoded(state: State, tokens: list[int]) -> str:
     return str(state.tokenizer.decode(tokens, skip_special_tokens=False))
 
 
-async def counted(state: State, sample: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+async def counted(state: State, sample: Awaitable[Choice]) -> Choice:
     """The sample, which is unfinished until it is there."""
     state.unfinished += 1
     try:
@@ -195,9 +200,9 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(STEP_SECONDS)
 
 
-def write_down(file: Path, body: dict[str, Any]) -> None:
+def write_down(file: Path, body: GenerateRequest) -> None:
     """Append what a request asks for."""
-    line = {"prompt": body["token_ids"], "seed": body["sampling_params"].get("seed")}
+    line = {"prompt": body.token_ids, "seed": body.sampling.get("seed")}
     with file.open("a") as requests:
         requests.write(json.dumps(line) + "\n")
 
@@ -232,26 +237,27 @@ def build(state: State) -> FastAPI:
             "".join(f"vllm:{name}{labels} {value}.0\n" for name, value in found.items())
         )
 
-    @app.post("/inference/v1/generate")
+    @app.post(GENERATE)
     async def generate(request: Request) -> Any:
-        body = await request.json()
-        params = body["sampling_params"]
-        room = state.context - len(body["token_ids"])
+        body = msgspec.msgpack.decode(await request.body(), type=GenerateRequest)
+        params = body.sampling
+        room = state.context - len(body.token_ids)
         if room < 1:
             return error(400, f"the prompt exceeds the context of {state.context} tokens")
         await until(lambda: state.admitting)
-        id, asked = "generate-tokens-" + body["request_id"], Asked()
-        state.salts.append((body["cache_salt"], state.version))
+        id, asked = body.id, Asked()
+        state.salts.append((body.cache_salt, state.version))
         if state.script.requests:
             write_down(Path(state.script.requests), body)
         state.requests[id] = asked
         try:
             n = params.get("n", 1)
-            prompt = body["token_ids"]
+            prompt = body.token_ids
             samples = [
                 counted(state, one_sample(state, asked, params, i, prompt)) for i in range(n)
             ]
-            return {"choices": await asyncio.gather(*samples)}
+            answer = Answer(list(await asyncio.gather(*samples)))
+            return Response(msgspec.msgpack.encode(answer))
         finally:
             del state.requests[id]
 

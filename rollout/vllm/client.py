@@ -30,10 +30,8 @@ from rollout.vllm.response import Sample, parse_answer, request_body
 from rollout.vllm.resume import ABORTED, DEADLINE, joined, rest_of
 from rollout.vllm_plugin.lora_slot import AdapterSlot
 from rollout.vllm_plugin.weight_file import WEIGHTS_KEPT
+from rollout.vllm_plugin.wire import GENERATE
 
-JSON_BODY = {"content-type": "application/json"}
-ID_PREFIX = "generate-tokens-"
-"""vLLM puts this before a request's id."""
 ABORT_AGAIN_SECONDS = 1.0
 
 CONTROL_SECONDS = 60.0
@@ -164,9 +162,7 @@ class PolicyClient:
         body = request_body(token_ids, n, sampling, self._live, SERVED_NAME, id)
         watch = [] if expired is None else [asyncio.create_task(self._abort_at(expired, id))]
         try:
-            response = await self._send(
-                "POST", "/inference/v1/generate", content=body, headers=JSON_BODY
-            )
+            response = await self._send("POST", GENERATE, content=body)
         finally:
             await end(watch)
         if response.is_client_error:
@@ -181,7 +177,7 @@ class PolicyClient:
         while True:
             with contextlib.suppress(VLLMUnavailable):
                 # More than once: vLLM may not have taken in all samples yet.
-                ids = {"request_ids": [ID_PREFIX + id]}
+                ids = {"request_ids": [id]}
                 await self._send("POST", "/abort_requests", json=ids, timeout=30.0)
             await asyncio.sleep(ABORT_AGAIN_SECONDS)
 

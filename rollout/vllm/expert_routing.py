@@ -5,8 +5,6 @@ The last sampled token has none: it has been through no layer. If a trajectory t
 requests, the routing of a token comes from the first one: the next token was sampled under it.
 """
 
-import base64
-import binascii
 import io
 import json
 from collections.abc import Sequence
@@ -25,12 +23,12 @@ class MissingRouting(ValueError):
     """A completion comes without the routing that the run replays."""
 
 
-def decoded(text: str) -> Experts:
-    """Routing in vLLM's HTTP answer: base64 of a .npy file. Raises ValueError for anything else."""
+def decoded(content: bytes) -> Experts:
+    """Routing in vLLM's answer: a .npy file. Raises ValueError for anything else."""
     try:
-        experts = np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False)
-    except (binascii.Error, EOFError) as error:
-        raise ValueError(f"not base64 of a .npy file: {error}") from error
+        experts = np.load(io.BytesIO(content), allow_pickle=False)
+    except EOFError as error:
+        raise ValueError(f"not a .npy file: {error}") from error
     if experts.ndim != 3 or experts.dtype.kind not in "iu":
         raise ValueError(
             f"{experts.dtype} {list(experts.shape)} in place of integers "

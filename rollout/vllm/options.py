@@ -91,7 +91,6 @@ def command_line(
         "max-num-seqs": options.max_num_seqs,
         "tensor-parallel-size": options.tensor_parallel_size,
         "logprobs-mode": "processed_logprobs",
-        "enable-scale-out": True,
         "disable-uvicorn-access-log": True,
         "middleware": ONLY_ROUTES_IN_USE,
         "weight-transfer-config": {"backend": TRANSFER_ENGINE},

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from rollout.vllm.expert_routing import Experts, decoded
 from rollout.vllm.sampling_mask import UnknownMask, allowed_tokens, mask_of, request_params
+from rollout.vllm_plugin.wire import ID, LOGPROB, Answer, Choice, Request
 from services.contracts.config.rollout import Sampling
 from services.contracts.sampling_mask import SamplingMask
 
@@ -45,60 +46,26 @@ class Sample:
     """If vLLM records it: the routing of the prompt's tokens and of all of these but the last."""
 
 
-class _Alternative(msgspec.Struct):
-    token_id: int
-    logprob: float
-
-
-class _Logprob(msgspec.Struct):
-    logprob: float
-    top_logprobs: list[_Alternative] = []
-
-
-class _Logprobs(msgspec.Struct):
-    content: list[_Logprob] | None = None
-
-
-class _Span(msgspec.Struct):
-    version: str
-    start: int
-    end: int
-
-
-class _Choice(msgspec.Struct):
-    index: int
-    token_ids: list[int]
-    finish_reason: str | None = None
-    logprobs: _Logprobs | None = None
-    weight_versions: list[_Span] | None = None
-    sampling_mask: list[list[int]] | None = None
-    routed_experts: str | None = None
-
-
-class _Answer(msgspec.Struct):
-    choices: list[_Choice]
-
-
-_decoder = msgspec.json.Decoder(_Answer)
+_decoder = msgspec.msgpack.Decoder(Answer)
 
 
 def request_body(
-    token_ids: list[int], n: int, sampling: dict[str, Any], salt: str, model: str, id: str
+    token_ids: list[int],
+    n: int,
+    sampling: dict[str, Any],
+    salt: str,
+    model: str,
+    id: str,
+    priority: int = 0,
 ) -> bytes:
-    """One generate request for `n` samples of one prompt; `id` serves to abort it.
+    """One generate request for `n` samples of one prompt; `id` serves to abort it, and a low
+    `priority` lets it begin before others.
 
     `salt` separates the prefix caches of policy versions: new samples must not start from keys and
     values of older weights.
     """
-    return msgspec.json.encode(
-        {
-            "request_id": id,
-            "model": model,
-            "token_ids": token_ids,
-            "cache_salt": salt,
-            "sampling_params": {"logprobs": 0, "detokenize": False, **sampling, "n": n},
-        }
-    )
+    params = {"logprobs": 0, "detokenize": False, **sampling, "n": n}
+    return msgspec.msgpack.encode(Request(id, model, token_ids, salt, params, priority))
 
 
 def sampling_params(
@@ -149,42 +116,60 @@ def parse_answer(content: bytes, params: Mapping[str, Any] = MappingProxyType({}
     return [_sample(choice, params) for choice in sorted(answer.choices, key=lambda c: c.index)]
 
 
-def _sample(choice: _Choice, params: Mapping[str, Any]) -> Sample:
-    content = (choice.logprobs.content if choice.logprobs else None) or []
-    if len(content) != len(choice.token_ids):
+def _sample(choice: Choice, params: Mapping[str, Any]) -> Sample:
+    token_ids = _array(choice, choice.token_ids, ID)
+    logprobs = _array(choice, choice.logprobs, LOGPROB)
+    if len(logprobs) != len(token_ids):
         raise MalformedAnswer(
-            f"sample {choice.index} has {len(choice.token_ids)} tokens and {len(content)} "
+            f"sample {choice.index} has {len(token_ids)} tokens and {len(logprobs)} "
             "log-probabilities"
         )
-    spans = [Span(s.start, s.end, s.version) for s in choice.weight_versions or []]
-    check_spans(spans, len(choice.token_ids))
+    spans = [Span(start, end, version) for version, start, end in choice.versions]
+    check_spans(spans, len(token_ids))
     return Sample(
-        token_ids=np.array(choice.token_ids, dtype=np.int32),
-        logprobs=np.fromiter((p.logprob for p in content), dtype=np.float32, count=len(content)),
-        finish_reason=choice.finish_reason or "stop",
+        token_ids=token_ids,
+        logprobs=logprobs,
+        finish_reason=choice.finish_reason,
         spans=spans,
-        sampling_mask=_mask(choice, params) if params.get("top_k") else None,
+        sampling_mask=_mask(choice, token_ids.tolist(), params) if params.get("top_k") else None,
         experts=_experts(choice),
     )
 
 
-def _mask(choice: _Choice, params: Mapping[str, Any]) -> SamplingMask:
-    allowed = choice.sampling_mask or []
+def _array(choice: Choice, content: bytes, dtype: "np.dtype[Any]") -> npt.NDArray[Any]:
+    if len(content) % dtype.itemsize:
+        raise MalformedAnswer(f"sample {choice.index}: {len(content)} bytes are no {dtype} array")
+    return np.frombuffer(content, dtype)
+
+
+def _mask(choice: Choice, token_ids: list[int], params: Mapping[str, Any]) -> SamplingMask:
+    candidates = _array(choice, choice.candidates, ID)
+    ends = np.cumsum(_array(choice, choice.counts, ID))
+    if len(ends) and (ends[-1] != len(candidates) or (np.diff(ends, prepend=0) < 0).any()):
+        raise MalformedAnswer(f"sample {choice.index}: its counts do not fit its candidates")
+    sets = [each.tolist() for each in np.split(candidates, ends[:-1])] if len(ends) else []
     try:
         if "logprobs" in params:
-            content = (choice.logprobs.content if choice.logprobs else None) or []
-            alternatives = [[(a.token_id, a.logprob) for a in p.top_logprobs] for p in content]
-            allowed = [allowed_tokens(each, params["top_k"]) for each in alternatives]
-        return mask_of(choice.token_ids, allowed)
+            logprobs = _array(choice, choice.candidate_logprobs, LOGPROB)
+            if len(logprobs) != len(candidates):
+                raise UnknownMask(
+                    f"{len(candidates)} candidates, {len(logprobs)} log-probabilities"
+                )
+            parts = np.split(logprobs, ends[:-1]) if len(ends) else []
+            sets = [
+                allowed_tokens(list(zip(each, part.tolist(), strict=True)), params["top_k"])
+                for each, part in zip(sets, parts, strict=True)
+            ]
+        return mask_of(token_ids, sets)
     except UnknownMask as error:
         raise MalformedAnswer(f"sample {choice.index}: {error}") from error
 
 
-def _experts(choice: _Choice) -> Experts | None:
-    if choice.routed_experts is None:
+def _experts(choice: Choice) -> Experts | None:
+    if choice.experts is None:
         return None
     try:
-        return decoded(choice.routed_experts)
+        return decoded(choice.experts)
     except ValueError as error:
         raise MalformedAnswer(f"the expert routing of sample {choice.index}: {error}") from error
 

@@ -7,9 +7,11 @@ worker (`/collective_rpc`), or reset and profile the server.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from rollout.vllm_plugin.wire import GENERATE
+
 IN_USE = frozenset(
     {
-        *("/health", "/metrics", "/v1/models", "/inference/v1/generate", "/abort_requests"),
+        *("/health", "/metrics", "/v1/models", "/abort_requests"),
         *("/pause", "/resume", "/init_weight_transfer_engine", "/start_weight_update"),
         *("/update_weights", "/finish_weight_update"),
         # Only the tests read these two, which change nothing.
@@ -21,10 +23,12 @@ Message = dict[str, Any]
 
 
 class OnlyRoutesInUse:
-    """Answers 404 to all other paths, and takes no web socket."""
+    """Answers 404 to all other paths, takes no web socket, and samples (`generate`)."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        self.app = app
+        from rollout.vllm_plugin.generate import generate
+
+        self.app, self._generate = app, generate
 
     async def __call__(
         self,
@@ -33,7 +37,9 @@ class OnlyRoutesInUse:
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
         """One request, or the server's lifespan."""
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in IN_USE):
+        if scope["type"] == "http" and scope["path"] == GENERATE:
+            await self._generate(scope, receive, send)
+        elif scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in IN_USE):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 404, "headers": []})

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rollout.vllm.client import JSON_BODY, LoadRefused, PolicyClient, RequestRefused, UpdateMode
+from rollout.vllm.client import LoadRefused, PolicyClient, RequestRefused, UpdateMode
 from rollout.vllm.model_files import load_tokenizer, vocabulary
 from rollout.vllm.response import (
     Sample,
@@ -21,6 +21,7 @@ from rollout.vllm.response import (
     stopping_after,
 )
 from rollout.vllm.server import VLLMFailed, VLLMServer
+from rollout.vllm_plugin.wire import GENERATE
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
 from services.runtime.gpus import installed_device
@@ -248,9 +249,7 @@ async def test_an_update_empties_the_prefix_cache_also_of_what_is_in_flight(
             "policy",
             secrets.token_hex(8),
         )
-        answer = await policy._send(
-            "POST", "/inference/v1/generate", content=body, headers=JSON_BODY
-        )
+        answer = await policy._send("POST", GENERATE, content=body)
         return parse_answer(answer.content)[0]
 
     await with_salt_of_before()
@@ -342,7 +341,9 @@ async def test_context_length_is_the_servers(policy: PolicyClient) -> None:
     assert await policy.context_length() == CONTEXT
 
 
-@pytest.mark.parametrize("path", ["/collective_rpc", "/v1/completions", "/sleep"])
+@pytest.mark.parametrize(
+    "path", ["/collective_rpc", "/v1/completions", "/sleep", "/inference/v1/generate"]
+)
 async def test_routes_that_headrace_does_not_use_are_not_there(
     policy: PolicyClient, path: str
 ) -> None:

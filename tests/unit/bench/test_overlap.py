@@ -45,8 +45,8 @@ def test_tokens_are_of_the_version_that_was_live_when_their_time_came() -> None:
     # 10 tokens from 5.00 s on, 0.01 s each; `b` came with the fourth, `c` after the last.
     versions = [(0.0, "default"), (4.0, "a"), (5.025, "b"), (6.0, "c")]
     assert spans(versions, 5.0, 10) == [
-        {"version": "a", "start": 0, "end": 3},
-        {"version": "b", "start": 3, "end": 10},
+        ("a", 0, 3),
+        ("b", 3, 10),
     ]
 
 

@@ -1,6 +1,5 @@
 """Expert routing from vLLM's answers to a group on the wire: whose experts stand where."""
 
-import base64
 import io
 import json
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from rollout.vllm.expert_routing import MissingRouting, bytes_per_token, decoded, extended, gathered
 from rollout.vllm.response import MalformedAnswer, Sample, Span, parse_answer
 from rollout.vllm.resume import begun_by, joined, not_sampled
+from tests.unit.rollout.test_response import answer, choice
 
 
 def experts(*first: int) -> np.ndarray:
@@ -18,45 +18,34 @@ def experts(*first: int) -> np.ndarray:
     return np.array([[[e, 9], [8, 7]] for e in first], np.uint8)
 
 
-def as_vllm_says_it(array: np.ndarray) -> str:
+def as_vllm_says_it(array: np.ndarray) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def answer(**choice: object) -> bytes:
-    given = {
-        "index": 0,
-        "token_ids": [5, 6],
-        "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -1.0}]},
-        "finish_reason": "stop",
-        "weight_versions": [{"version": "a:1", "start": 0, "end": 2}],
-    }
-    return json.dumps({"choices": [given | choice]}).encode()
+    return file.getvalue()
 
 
 def test_the_routing_in_an_answer_is_decoded() -> None:
     said = experts(1, 2, 3)
-    (sample,) = parse_answer(answer(routed_experts=as_vllm_says_it(said)))
+    (sample,) = parse_answer(answer(choice(experts=as_vllm_says_it(said))))
     assert sample.experts is not None
     assert sample.experts.dtype.itemsize == 1
     assert sample.experts.tolist() == said.tolist()
-    (plain,) = parse_answer(answer(routed_experts=None))
+    (plain,) = parse_answer(answer(choice()))
     assert plain.experts is None
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("content", "message"),
     [
-        ("no base64", "sample 0: not base64 of a .npy file"),
-        (base64.b64encode(b"no array").decode(), "sample 0"),
+        (b"", "sample 0: not a .npy file"),
+        (b"no array", "sample 0"),
         (as_vllm_says_it(np.zeros((3, 2))), r"float64 \[3, 2\] in place of integers"),
         (as_vllm_says_it(np.array([{}], dtype=object)), "sample 0"),
     ],
 )
-def test_malformed_routing_is_refused(text: str, message: str) -> None:
+def test_malformed_routing_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(MalformedAnswer, match=message):
-        parse_answer(answer(routed_experts=text))
+        parse_answer(answer(choice(experts=content)))
 
 
 def test_a_later_request_adds_the_routing_of_new_tokens_only() -> None:

@@ -1,32 +1,27 @@
 """Parsing vLLM's answers, and what is asked of it."""
 
-import json
-
+import msgspec
 import numpy as np
 import pytest
 
 from rollout.vllm.response import MalformedAnswer, Span, parse_answer, request_body, sampling_params
+from rollout.vllm_plugin import wire
 from services.contracts.config.rollout import Sampling
 
 
 def choice(index=0, tokens=(5, 6), logprobs=(-0.5, -1.25), spans=((0, 2, "a:1"),), **more):
-    return {
+    given = {
         "index": index,
-        "token_ids": list(tokens),
-        "logprobs": {
-            "content": [
-                {"token_id": t, "logprob": p, "rank": 1, "top_logprobs": []}
-                for t, p in zip(tokens, logprobs, strict=False)
-            ]
-        },
         "finish_reason": "stop",
-        "weight_versions": [{"version": v, "start": s, "end": e} for s, e, v in spans],
-        **more,
+        "token_ids": wire.ids(tokens),
+        "logprobs": wire.logprobs(logprobs),
+        "versions": [(v, s, e) for s, e, v in spans],
     }
+    return wire.Choice(**given | more)
 
 
 def answer(*choices) -> bytes:
-    return json.dumps({"request_id": "r", "choices": list(choices), "usage": None}).encode()
+    return msgspec.msgpack.encode(wire.Answer(list(choices)))
 
 
 def test_samples_come_in_index_order_with_tokens_logprobs_and_spans():
@@ -67,6 +62,16 @@ def test_tokens_without_logprobs_are_refused():
         parse_answer(answer(choice(logprobs=(-0.5,))))
 
 
+def test_half_a_number_is_refused():
+    with pytest.raises(MalformedAnswer, match="sample 0: 7 bytes are no int32 array"):
+        parse_answer(answer(choice(token_ids=wire.ids((5, 6))[:7])))
+
+
+def test_an_impossible_token_has_a_finite_logprob():
+    (sample,) = parse_answer(answer(choice(logprobs=(float("-inf"), float("nan")))))
+    assert sample.logprobs.tolist() == [-9999.0, -9999.0]
+
+
 def test_an_unreadable_answer_is_refused():
     with pytest.raises(MalformedAnswer, match="cannot be read"):
         parse_answer(b'{"error": "no"}')
@@ -90,11 +95,13 @@ def test_a_completion_never_exceeds_the_room_its_prompt_leaves():
 
 
 def test_a_request_asks_for_logprobs_and_keeps_the_prefix_cache_of_versions_apart():
-    body = json.loads(request_body([3, 4], 8, {"temperature": 1.0}, "a:7", "policy", "9f"))
+    content = request_body([3, 4], 8, {"temperature": 1.0}, "a:7", "policy", "9f")
+    body = msgspec.msgpack.decode(content)
     assert body == {
-        "request_id": "9f",
+        "id": "9f",
         "model": "policy",
         "token_ids": [3, 4],
         "cache_salt": "a:7",
-        "sampling_params": {"temperature": 1.0, "n": 8, "logprobs": 0, "detokenize": False},
+        "priority": 0,
+        "sampling": {"temperature": 1.0, "n": 8, "logprobs": 0, "detokenize": False},
     }

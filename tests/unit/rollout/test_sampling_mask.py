@@ -1,12 +1,12 @@
 """What tokens were chosen from: how vLLM is asked for it, and how it answers."""
 
-import json
 from typing import Any
 
 import pytest
 
 from rollout.vllm.response import MalformedAnswer, Sample, parse_answer, sampling_params
 from rollout.vllm.sampling_mask import TIES, server_flags
+from rollout.vllm_plugin.wire import ids, logprobs
 from rollout.work.evaluation import evaluation_sampling
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.training import Evaluation
@@ -43,7 +43,9 @@ def test_a_greedy_evaluation_with_top_k_works_on_both_devices() -> None:
 
 
 def of_gpu(mask: list[list[int]] | None, **more: Any) -> Sample:
-    (sample,) = parse_answer(answer(choice(sampling_mask=mask, **more)), asked(CUT, None))
+    flat = [token for each in mask or [] for token in each]
+    found = choice(counts=ids([len(each) for each in mask or []]), candidates=ids(flat), **more)
+    (sample,) = parse_answer(answer(found), asked(CUT, None))
     return sample
 
 
@@ -54,9 +56,12 @@ def test_a_returned_mask_is_read() -> None:
 
 
 def of_cpu(*alternatives: list[tuple[int, float]], vocabulary: int = 32_000) -> Sample:
-    given = choice()
-    for content, each in zip(given["logprobs"]["content"], alternatives, strict=True):
-        content["top_logprobs"] = [{"token_id": t, "logprob": p, "rank": 1} for t, p in each]
+    flat = [one for each in alternatives for one in each]
+    given = choice(
+        counts=ids([len(each) for each in alternatives]),
+        candidates=ids([token for token, _ in flat]),
+        candidate_logprobs=logprobs([logprob for _, logprob in flat]),
+    )
     (sample,) = parse_answer(answer(given), asked(CUT, vocabulary))
     return sample
 
@@ -92,6 +97,13 @@ def test_an_answer_without_a_mask_is_refused(mask: Any, said: str) -> None:
         of_gpu(mask)
 
 
+@pytest.mark.parametrize("counts", [(1, 2), (3, -1)])
+def test_counts_that_do_not_fit_the_candidates_are_refused(counts: tuple[int, int]) -> None:
+    found = choice(counts=ids(counts), candidates=ids([5, 6]))
+    with pytest.raises(MalformedAnswer, match="sample 0: its counts do not fit its candidates"):
+        parse_answer(answer(found), asked(CUT, None))
+
+
 def test_a_run_without_top_k_ignores_masks() -> None:
-    (sample,) = parse_answer(json.dumps({"choices": [choice()]}).encode(), asked(Sampling(), 9))
+    (sample,) = parse_answer(answer(choice()), asked(Sampling(), 9))
     assert sample.sampling_mask is None

@@ -36,7 +36,6 @@ def test_the_server_listens_on_its_socket_with_dummy_weights_and_the_safetensors
     assert options["--logprobs-mode"] == "processed_logprobs"
     assert options["--weight-transfer-config"] == '{"backend": "safetensors"}'
     assert options["--max-model-len"] == "512"
-    assert "--enable-scale-out" in options
 
 
 def adapted_model(folder: Path, rank: int) -> Path:
