@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 
 from bench.simulated_gpus import LONGEST, SEQUENCES, TOKEN_SECONDS, lengths
-from rollout.vllm_plugin.wire import GENERATE, Answer, Choice, ids, logprobs
+from rollout.vllm_plugin.wire import CAPACITY, GENERATE, Answer, Capacity, Choice, ids, logprobs
 from rollout.vllm_plugin.wire import Request as Generate
 
 
@@ -80,6 +80,8 @@ def build(engine: Engine, context: int) -> FastAPI:
     async def look(path: str) -> Response:
         if path == "metrics":
             return Response(engine.metrics(), media_type="text/plain")
+        if f"/{path}" == CAPACITY:
+            return Response(msgspec.msgpack.encode(Capacity(SEQUENCES)))
         if path == "weight_info":
             return answer({"weight_version": engine.versions[-1][1]})
         return answer({"data": [{"id": "policy", "max_model_len": context}]})

@@ -25,6 +25,7 @@ from rollout.vllm.model_files import eos_token_ids, fetch_model, load_tokenizer,
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.serving import Serving
 from rollout.vllm.weight_follower import Follower
+from rollout.work.capacity import Sequences
 from rollout.work.dataset_rows import Rows
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
@@ -199,6 +200,8 @@ class Supervisor:
         follower = Follower(
             run.id, worker, self._store, self._volume, policy, mode, wake.set, self._heartbeat
         )
+        longest, capacity = await policy.context_length(), await policy.capacity()
+        explicit = config.rollout.vllm.max_num_seqs
         context = RunContext(
             run=run.id,
             worker=worker,
@@ -209,7 +212,13 @@ class Supervisor:
             tokenizer=tokenizer,
             episode=load_episode(config.rollout.episode, tokenizer),
             eos=eos_token_ids(model, tokenizer),
-            context=await policy.context_length(),
+            context=longest,
+            sequences=Sequences(
+                explicit or capacity.sequences,
+                None if explicit else capacity.cache_tokens,
+                # Prompts are not known yet: as long as a completion may be.
+                min(longest, 2 * config.sampling.max_tokens),
+            ),
             vocabulary=vocabulary(model) if installed_device() == "cpu" else None,
             routing_bytes=bytes_per_token(model) if config.algorithm.router.replay else 0,
         )

@@ -59,13 +59,8 @@ class RunWorker:
         self._wake = wake
         self._check_server = check_server
         config = context.config
-        self._slots = slots(
-            config.rollout.vllm.max_num_seqs,
-            config.algorithm.samples_generated,
-            config.rollout.groups_in_flight,
-        )
         # Grows while groups fill fewer sequences than they have samples.
-        self._group_limit = self._slots
+        self._group_limit = self._slots()
         self._reserve = reserve_bytes(
             config.algorithm.samples_per_prompt,
             config.sampling.max_tokens,
@@ -263,16 +258,25 @@ class RunWorker:
         self._widen(unfinished)
         return self._progress.observe(now, tokens, generating, self.follower.updating)
 
+    def _slots(self) -> int:
+        config = self._context.config
+        return slots(
+            self._context.sequences.at_once,
+            config.algorithm.samples_generated,
+            config.rollout.groups_in_flight,
+        )
+
     def _widen(self, unfinished: int) -> None:
         config = self._context.config
         if config.rollout.groups_in_flight is None:
-            before = self._group_limit
+            before, samples = self._group_limit, config.algorithm.samples_generated
+            at_once = self._context.sequences.at_once
             self._group_limit = widened(
-                self._slots,
+                self._slots(),
                 self._leases.generating,
                 unfinished,
-                config.rollout.vllm.max_num_seqs,
-                config.algorithm.samples_generated,
+                at_once,
+                samples,
             )
             if self._group_limit > before:
                 self._wake.set()

@@ -36,7 +36,16 @@ from rollout.vllm_plugin.weight_file import (
     check_tensors,
     read_tensors,
 )
-from rollout.vllm_plugin.wire import GENERATE, LOWEST, Answer, Choice, ids, logprobs
+from rollout.vllm_plugin.wire import (
+    CAPACITY,
+    GENERATE,
+    LOWEST,
+    Answer,
+    Capacity,
+    Choice,
+    ids,
+    logprobs,
+)
 from rollout.vllm_plugin.wire import Request as GenerateRequest
 
 STEP_SECONDS = 0.01
@@ -57,6 +66,10 @@ class Script:
     """Sample no more tokens once so many were sampled; go on answering everything else."""
     update_seconds: float = 0.0
     """How long a load of weights takes."""
+    sequences: int = 256
+    """Run at once, as far as the server says, unless `--max-num-seqs` names another number."""
+    cache_tokens: int | None = None
+    """What its cache holds, as far as it says."""
     requests: str = ""
     """A file to which prompt and seed of each request are appended, one JSON object a line."""
 
@@ -68,6 +81,8 @@ class State:
     script: Script
     context: int
     model: Path
+    most: int = 0
+    """`--max-num-seqs`, if given."""
     layers: int = 0
     """Of which expert routing is returned."""
     version: str = "default"
@@ -225,6 +240,11 @@ def build(state: State) -> FastAPI:
     async def models() -> dict[str, Any]:
         return {"data": [{"id": "policy", "max_model_len": state.context}]}
 
+    @app.get(CAPACITY)
+    async def capacity() -> Response:
+        most = state.most or state.script.sequences
+        return Response(msgspec.msgpack.encode(Capacity(most, state.script.cache_tokens)))
+
     @app.get("/metrics")
     async def metrics() -> PlainTextResponse:
         labels = '{engine="0",model_name="policy"}'
@@ -347,6 +367,7 @@ def main() -> None:
     parser.add_argument("--uds", required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--max-model-len", type=int)
+    parser.add_argument("--max-num-seqs", type=int, default=0)
     parser.add_argument("--enable-return-routed-experts", action="store_true")
     known, _ = parser.parse_known_args()
     script = Script(**json.loads(os.environ.get("HEADRACE_SCRIPTED_VLLM", "{}")))
@@ -362,7 +383,7 @@ def main() -> None:
     context = known.max_model_len or derived
     layers = config["num_hidden_layers"] if known.enable_return_routed_experts else 0
     serving = uvicorn.Config(
-        build(State(script, context, known.model, layers)),
+        build(State(script, context, known.model, known.max_num_seqs, layers)),
         uds=known.uds,
         log_level="warning",
         timeout_keep_alive=3600,

@@ -30,7 +30,7 @@ from rollout.vllm.response import Sample, parse_answer, request_body
 from rollout.vllm.resume import ABORTED, DEADLINE, joined, rest_of
 from rollout.vllm_plugin.lora_slot import AdapterSlot
 from rollout.vllm_plugin.weight_file import WEIGHTS_KEPT
-from rollout.vllm_plugin.wire import GENERATE
+from rollout.vllm_plugin.wire import CAPACITY, GENERATE, Capacity
 
 ABORT_AGAIN_SECONDS = 1.0
 
@@ -190,6 +190,10 @@ class PolicyClient:
 
     async def counters(self) -> Counters:
         return read_counters((await self._get("/metrics")).content)
+
+    async def capacity(self) -> Capacity:
+        """How much the server takes at once."""
+        return msgspec.msgpack.decode((await self._get(CAPACITY)).content, type=Capacity)
 
     async def context_length(self) -> int:
         """Longest prompt + completion that the server takes, in tokens."""

@@ -88,7 +88,7 @@ def command_line(
         "uds": str(socket),
         "load-format": "dummy",
         "dtype": dtype if options.dtype == "auto" else options.dtype,
-        "max-num-seqs": options.max_num_seqs,
+        "max-num-seqs": options.max_num_seqs,  # None: vLLM chooses
         "tensor-parallel-size": options.tensor_parallel_size,
         "logprobs-mode": "processed_logprobs",
         "disable-uvicorn-access-log": True,

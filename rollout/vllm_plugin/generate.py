@@ -1,4 +1,4 @@
-"""vLLM's side of `wire`: a route that asks the engine directly.
+"""vLLM's side of `wire`: routes that ask the engine directly.
 
 vLLM's own route makes an object of every log-probability and writes it as JSON: on two cores that
 takes a tenth of the time of the engine. Imported only in vLLM's API server.
@@ -16,7 +16,7 @@ from vllm.inputs import tokens_input
 from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-from rollout.vllm_plugin.wire import Answer, Choice, Request, ids, logprobs
+from rollout.vllm_plugin.wire import Answer, Capacity, Choice, Request, ids, logprobs
 
 _request = msgspec.msgpack.Decoder(Request)
 
@@ -48,9 +48,24 @@ async def generate(
     finally:
         sampling.cancel()
         gone.cancel()
-    headers = [(b"content-length", str(len(answer)).encode())]
+    await _respond(send, status, answer)
+
+
+async def capacity(
+    scope: Message,
+    receive: Callable[[], Awaitable[Message]],
+    send: Callable[[Message], Awaitable[None]],
+) -> None:
+    """What the server takes at once, as it found when it measured its memory."""
+    config = scope["app"].state.engine_client.vllm_config
+    found = Capacity(config.scheduler_config.max_num_seqs, config.cache_config.kv_cache_size_tokens)
+    await _respond(send, 200, msgspec.msgpack.encode(found))
+
+
+async def _respond(send: Callable[[Message], Awaitable[None]], status: int, content: bytes) -> None:
+    headers = [(b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer})
+    await send({"type": "http.response.body", "body": content})
 
 
 async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:

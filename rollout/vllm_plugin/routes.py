@@ -7,7 +7,7 @@ worker (`/collective_rpc`), or reset and profile the server.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rollout.vllm_plugin.wire import GENERATE
+from rollout.vllm_plugin.wire import CAPACITY, GENERATE
 
 IN_USE = frozenset(
     {
@@ -23,12 +23,13 @@ Message = dict[str, Any]
 
 
 class OnlyRoutesInUse:
-    """Answers 404 to all other paths, takes no web socket, and samples (`generate`)."""
+    """Answers 404 to all other paths, takes no web socket, and has those of `generate`."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        from rollout.vllm_plugin.generate import generate
+        from rollout.vllm_plugin.generate import capacity, generate
 
-        self.app, self._generate = app, generate
+        self.app = app
+        self._own = {GENERATE: generate, CAPACITY: capacity}
 
     async def __call__(
         self,
@@ -37,8 +38,8 @@ class OnlyRoutesInUse:
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
         """One request, or the server's lifespan."""
-        if scope["type"] == "http" and scope["path"] == GENERATE:
-            await self._generate(scope, receive, send)
+        if scope["type"] == "http" and scope["path"] in self._own:
+            await self._own[scope["path"]](scope, receive, send)
         elif scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in IN_USE):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":

@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 GENERATE = "/headrace/generate"
 """The route, of the plugin (`generate`)."""
+CAPACITY = "/headrace/capacity"
+"""The route that says how much the server takes at once."""
 LOWEST = -9999.0
 """In place of the logarithm of 0, and of what is no number."""
 ID, LOGPROB = np.dtype("<i4"), np.dtype("<f4")
@@ -59,6 +61,15 @@ class Answer(msgspec.Struct):
     choices: list[Choice]
     prompt_logprobs: bytes = b""
     """Of the prompt's tokens but the first, if the request asked for them (`prompt_logprobs`)."""
+
+
+class Capacity(msgspec.Struct):
+    """What a server takes at once."""
+
+    sequences: int
+    """That it runs, at most."""
+    cache_tokens: int | None = None
+    """Whose keys and values its cache holds; None for a model without such a cache."""
 
 
 def ids(numbers: Sequence[int] | npt.NDArray[np.integer]) -> bytes:

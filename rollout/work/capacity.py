@@ -1,6 +1,7 @@
 """How many groups to hold at once. Pure."""
 
 import math
+from dataclasses import dataclass
 
 from rollout.vllm.sampling_mask import TIES
 
@@ -10,6 +11,39 @@ SPANS = 8
 """Versions that may sample one completion."""
 PARTS = 4
 """Named parts that the reward of a verifier may have."""
+RECENT = 32
+"""Groups over which lengths are averaged, about."""
+
+
+@dataclass
+class Sequences:
+    """How many completions vLLM runs at once: as many as its cache holds.
+
+    vLLM would begin more, and begin some of them again when they have grown. So a completion
+    counts with the length that the run's completions have had lately; before there were any, with
+    the longest."""
+
+    most: int
+    """That vLLM runs whatever their lengths."""
+    cache_tokens: int | None
+    """None: whatever their lengths, `most` fit."""
+    tokens: float
+    """Of a prompt and its completion."""
+    known: bool = False
+    """Whether `tokens` was observed."""
+
+    def finished(self, prompt: int, completions: int, samples: int) -> None:
+        """A group of `samples` completions with so many tokens in all."""
+        length = prompt + completions / samples
+        self.tokens += (length - self.tokens) / (RECENT if self.known else 1)
+        self.known = True
+
+    @property
+    def at_once(self) -> int:
+        """Completions."""
+        if self.cache_tokens is None:
+            return self.most
+        return max(1, min(self.most, int(self.cache_tokens / self.tokens)))
 
 
 def slots(max_num_seqs: int, samples: int, groups_in_flight: int | None) -> int:

@@ -47,9 +47,10 @@ class Evaluator:
         context: RunContext,
         store: Store,
         rows: Rows | None,
-        slots: int,
+        slots: Callable[[], int],
         run_events: RunEvents,
     ) -> None:
+        """`slots`: how many rows to hold in vLLM at once."""
         self._run_events = run_events
         self._context = context
         self._store = store
@@ -79,7 +80,7 @@ class Evaluator:
             tasks: set[asyncio.Task[None]] = set()
             try:
                 while True:
-                    room = self._slots - len(tasks)
+                    room = self._slots() - len(tasks)
                     tasks |= await self._take(evaluation, self._rows, live, ttl, room)
                     if not tasks:
                         return any_row

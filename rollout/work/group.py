@@ -21,6 +21,7 @@ from rollout.vllm.response import Sample, sampling_params, stopping_after
 from rollout.vllm.resume import DEADLINE, mixed, not_sampled, rest_of
 from rollout.vllm.weight_follower import Follower
 from rollout.work.assembly import Origin, assemble, oldest_tag
+from rollout.work.capacity import Sequences
 from rollout.work.filtering import chosen
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.rollout import Sampling
@@ -47,6 +48,8 @@ class RunContext:
     eos: list[int]
     context: int
     """Longest prompt + completion, in tokens."""
+    sequences: Sequences
+    """How many vLLM runs at once."""
     vocabulary: int | None = None
     """Size of the model's, on a CPU (`sampling_mask.request_params`)."""
     routing_bytes: int = 0

@@ -152,6 +152,9 @@ class GroupTasks:
             lambda: self._leases.generated(lease.attempt),
             None if limit is None else now + limit,
         )
+        lengths = [len(completion.token_ids) for completion in sampled.completions]
+        prompt_length = len(sampled.prompt_tokens)
+        self._context.sequences.finished(prompt_length, sum(lengths), len(lengths))
         reward, trained = sampled.mean_reward(), sampled.trained(algorithm)
         if filter is not None:
             await self._filter_prompt(lease, row, reward, filter)
@@ -178,8 +181,8 @@ class GroupTasks:
                 f"{broken.detail}",
             )
         lineage, version = parse_version_tag(oldest)
-        lengths = group.trained_lengths(algorithm.shaping.mask_truncated)
-        await self._leases.complete(lease.attempt, version, lineage, encode(group), lengths)
+        trained_lengths = group.trained_lengths(algorithm.shaping.mask_truncated)
+        await self._leases.complete(lease.attempt, version, lineage, encode(group), trained_lengths)
 
     async def _filter_prompt(
         self, lease: Lease, row: int, reward: float, filter: DatasetFilter

@@ -10,6 +10,8 @@ from services.estimate.given import PROMPT, Model, Worker, smallest
 
 ALONE, SHARED = 0.9, 0.4
 """vLLM's share of a GPU where the config says none: alone, and beside the learner."""
+LARGE, MANY, FEW = 70 << 30, 1024, 256
+"""vLLM runs MANY sequences at once on GPUs of LARGE memory or more, FEW on others (0.32)."""
 
 
 def vllm_share(config: RLConfig, shared: bool) -> float:
@@ -24,14 +26,14 @@ def server_of(
     options = config.rollout.vllm
     trains = {gpu.uuid for gpu in learner.gpus} if learner else set()
     shared = any(gpu.uuid in trains for gpu in gpus)
-    budget = int(min((gpu.memory for gpu in gpus), default=0) * vllm_share(config, shared))
+    memory = min((gpu.memory for gpu in gpus), default=0)
+    budget = int(memory * vllm_share(config, shared))
     longest = options.max_model_len or model.shape.positions
     dtype = config.model.dtype if options.dtype == "auto" else options.dtype
     half = dtype == "bfloat16" or (dtype == "auto" and model.half)
     wanted = config.sampling.max_tokens + PROMPT
-    return sampling.Server(
-        options.tensor_parallel_size, budget, options.max_num_seqs, longest or wanted, half
-    )
+    sequences = options.max_num_seqs or (MANY if memory >= LARGE else FEW)
+    return sampling.Server(options.tensor_parallel_size, budget, sequences, longest or wanted, half)
 
 
 def rollout_need(

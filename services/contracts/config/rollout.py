@@ -78,8 +78,8 @@ class Rollout(Section):
     (`too_slow`). That is faster if `max_staleness` is small and few answers are long, and trains
     less on long answers."""
     groups_in_flight: int | None = Field(None, ge=1)
-    """Groups that one worker generates at once; default: enough to fill max_num_seqs and a quarter
-    more, which wait inside vLLM."""
+    """Groups that one worker generates at once; default: enough for as many completions as vLLM
+    runs at once, and a quarter more, which wait inside vLLM."""
     episode: Episode = SingleTurn()
     """How a completion is made. `episode: calculator` is short for `episode: {type: calculator}`,
     any other name for `{type: own, name: NAME}`."""

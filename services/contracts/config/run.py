@@ -162,7 +162,7 @@ class RLConfig(Section):
         samples, most = self.algorithm.samples_generated, self.rollout.vllm.max_num_seqs
         key = "best_of.generation_size" if self.algorithm.best_of else "samples_per_prompt"
         refuse_if(
-            samples > most,
+            most is not None and samples > most,
             f"algorithm.{key} {samples} exceeds rollout.vllm.max_num_seqs {most}",
         )
         critic, steps = self.algorithm.critic, self.training.max_steps

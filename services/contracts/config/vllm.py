@@ -46,8 +46,9 @@ class VLLM(Section):
 
     max_model_len: int | None = Field(None, ge=16)
     """Tokens of prompt and completion together, at most; default: the model's own limit."""
-    max_num_seqs: int = Field(256, ge=1)
-    """Completions generated at once, at most."""
+    max_num_seqs: int | None = Field(None, ge=1)
+    """Completions generated at once, at most; default: as many as fit into vLLM's cache, at the
+    length that the run's completions have, and at most what vLLM chooses for its device."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the weights for sampling; auto: as published."""
     tensor_parallel_size: int = Field(1, ge=1)

@@ -128,6 +128,19 @@ async def test_groups_that_wait_for_one_long_answer_make_room_for_the_next(tmp_p
     assert fourth.header.leased_at < min(group.header.generated_at for group in first)
 
 
+async def test_a_worker_holds_as_many_groups_as_vllms_cache_has_tokens_for(tmp_path: Path) -> None:
+    # 3 completions of twice 30 tokens, their prompts included, and one that waits: 2 groups of 2.
+    script = {"tokens_per_second": 10, "replies": [[5] * 30], "cache_tokens": 200}
+    async with working(tmp_path, [SHORT], script, sampling={"max_tokens": 30}) as one:
+        held = 0
+        while not held:
+            (worker,) = await one.store.workers.list("default")
+            held = worker.groups_in_flight
+            await asyncio.sleep(0.05)
+
+    assert held == 2
+
+
 async def test_a_completed_group_contains_its_expert_routing(tmp_path: Path) -> None:
     script = {"replies": [[5, 6, 7], [8]]}
     sections = {"algorithm": {"router": {"replay": True}}}

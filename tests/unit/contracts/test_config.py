@@ -270,12 +270,18 @@ def test_an_unknown_key_or_type_is_refused_with_the_nearest_known_one(
             "extra may not set max-lora-rank",
         ),
         (
-            {"algorithm": {"samples_per_prompt": 300}},
+            {
+                "algorithm": {"samples_per_prompt": 300},
+                "rollout": {"vllm": {"max_num_seqs": 256}},
+            },
             "",
             "algorithm.samples_per_prompt 300 exceeds rollout.vllm.max_num_seqs 256",
         ),
         (
-            {"algorithm": {"best_of": {"generation_size": 300}}},
+            {
+                "algorithm": {"best_of": {"generation_size": 300}},
+                "rollout": {"vllm": {"max_num_seqs": 256}},
+            },
             "",
             "algorithm.best_of.generation_size 300 exceeds rollout.vllm.max_num_seqs 256",
         ),

@@ -1,7 +1,7 @@
 """In-flight sizes, seeds of tasks, progress of a server, and when failures end a run."""
 
 from rollout.vllm.progress import Progress, Rate
-from rollout.work.capacity import reserve_bytes, slots, to_lease, widened
+from rollout.work.capacity import Sequences, reserve_bytes, slots, to_lease, widened
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit
 from rollout.work.group import task_seed
 
@@ -139,3 +139,17 @@ def test_a_run_that_no_worker_can_serve_fails_at_once():
     limit = FailureLimit(start_tries=2)
     limit.run_failed("there is no dataset 'd'")
     assert [limit.reason, limit.host_may_be_at_fault] == ["there is no dataset 'd'", False]
+
+
+def test_as_many_completions_run_at_once_as_the_cache_holds_of_their_length():
+    long = Sequences(most=1024, cache_tokens=400_000, tokens=32_768)
+    assert long.at_once == 12
+    # 16 completions of 7,000 tokens after a prompt of 1,000 each.
+    long.finished(1000, 16 * 7000, 16)
+    assert long.at_once == 50
+    # One group among 32: (8000 * 31 + 24,000) / 32 = 8,500.
+    long.finished(0, 24_000, 1)
+    assert long.at_once == 47
+    assert Sequences(256, None, 32_768).at_once == 256
+    assert Sequences(256, 1000, 32_768).at_once == 1
+    assert Sequences(256, 1 << 20, 64).at_once == 256
