@@ -36,6 +36,12 @@ from services.contracts.scores import (
 from services.http import BodyLimit, InFlight, KeyRequired, Limit, Problem, install, responses
 from services.http.problems import described
 
+WAY_OUT = (
+    "this reward service asks for its key, and the request has none, or another one. Send it as "
+    "`Authorization: Bearer KEY`: it is in the file `reward-key` of the service's data folder, and "
+    "workers elsewhere take it from HEADRACE_REWARD_KEY"
+)
+
 
 def _set_event() -> asyncio.Event:
     event = asyncio.Event()
@@ -101,7 +107,7 @@ def create_app(service: Service, max_request_bytes: int, key: str | None = None)
     limit = Limit(max_request_bytes, "send fewer items a request, or raise --body-limit", bodies)
     app.add_middleware(BodyLimit, limit_of=lambda scope: limit)
     if key is not None:
-        app.add_middleware(KeyRequired, key=key)
+        app.add_middleware(KeyRequired, key=key, way_out=WAY_OUT)
     install(app)
     app.openapi = lambda: described(FastAPI.openapi(app))  # type: ignore[method-assign]
     pool, calls = service.pool, service.calls

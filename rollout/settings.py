@@ -1,9 +1,12 @@
 """Settings of the rollout process alone, beside those all processes share."""
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.runtime.gpus import GPUSettings
+from services.settings import FILE_BANDWIDTH
 
 
 class RolloutSettings(GPUSettings):
@@ -30,3 +33,18 @@ class RolloutSettings(GPUSettings):
         description="Times that vLLM may fail, with no group completed in between, before the run "
         "is failed for it.",
     )
+    peer_url: str | None = Field(
+        None,
+        pattern=r"^http://[^/@?#]+:[0-9]{1,5}$",
+        description="Where workers of other hosts fetch files that this host has, such as "
+        "http://10.0.0.7:8004. If the address is this machine's own, the worker listens there "
+        "(of several workers of a host, one does); otherwise something passes requests on to "
+        "`python -m rollout.peers`. Default: this host serves nobody.",
+    )
+    file_bandwidth_mbit: float | None = FILE_BANDWIDTH
+
+    @field_validator("peer_url", mode="before")
+    @classmethod
+    def _url_or_none(cls, value: Any) -> Any:
+        # Compose sets variables that nobody gave a value to the empty text.
+        return value or None

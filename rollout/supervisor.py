@@ -16,6 +16,7 @@ from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from rollout.aio import end
 from rollout.episodes import load_episode
+from rollout.peers import keep_serving, other_hosts
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
@@ -59,7 +60,8 @@ class Supervisor:
     def __init__(self, settings: RolloutSettings, store: Store) -> None:
         self._settings = settings
         self._store = store
-        self._volume = Volume(settings.data, settings.gateway_url, key_for(settings))
+        peers = other_hosts(settings, store)
+        self._volume = Volume(settings.data, settings.gateway_url, key_for(settings), peers)
         self._rewards = RewardClient(settings.reward_url, lambda: key_for_rewards(settings))
         self._worker: RunWorker | None = None
         self._run_events: RunEvents | None = None
@@ -76,6 +78,7 @@ class Supervisor:
             gpus=gpu_count(),
             devices=described_gpus(),
             started=time.time(),
+            peer_url=settings.peer_url,
             restarts=int(os.environ.get(RESTARTS, "0")),
         )
         self._serving = Serving(settings, self.record, store)
@@ -84,6 +87,7 @@ class Supervisor:
         """Work until `stop` is set. Leaves no lease, no vLLM and no worker record behind."""
         heart = asyncio.create_task(self._beat(), name="heartbeat")
         work = asyncio.create_task(self._runs(stop), name="runs")
+        serving = asyncio.create_task(keep_serving(self._settings), name="peers")
         stopped = asyncio.create_task(stop.wait(), name="stop")
         try:
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -93,7 +97,7 @@ class Supervisor:
             else:
                 await work
         finally:
-            await end([heart, work, stopped])
+            await end([heart, work, stopped, serving])
             if self.record.run and self._run_events:
                 bind_contextvars(run=self.record.run)
                 await self._run_events.state("left", "it was told to stop")

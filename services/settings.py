@@ -31,6 +31,15 @@ EXIT_SETTINGS = 2
 """Exit code of a process whose flags or variables make no sense, or whose Redis cannot be used."""
 
 
+FILE_BANDWIDTH: Any = Field(
+    None,
+    gt=0,
+    description="Most Mbit/s of files that this process sends to other hosts, to all of them "
+    "together. Default: no limit.",
+)
+"""Of each process that sends files."""
+
+
 class SecretFiles(PydanticBaseSettingsSource):
     """Secrets out of files: `HEADRACE_API_KEY_FILE` names the one that holds the secret `api_key`.
     Raises SettingsError for a file that cannot be read."""

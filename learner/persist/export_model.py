@@ -9,8 +9,8 @@ import torch
 
 from learner.model.loading import LoadedModel, save_description
 from learner.model.lora import base_on_host, save_base
-from services.contracts.weights import MODEL_FILES, WeightFile
-from services.volume import checksum, fsync, opened_by_umask
+from services.contracts.weights import MODEL_FILES
+from services.volume import fsync, opened_by_umask, weight_file
 
 
 def export_description(
@@ -28,7 +28,7 @@ def export_description(
     if loaded.lora:
         save_base(loaded, beside, base or base_on_host(loaded))
     files = [
-        WeightFile(str(path.relative_to(beside)), path.stat().st_size, checksum(path))
+        weight_file(path, str(path.relative_to(beside)))
         for path in sorted(beside.rglob("*"))
         if path.is_file() and path.name != MODEL_FILES
     ]

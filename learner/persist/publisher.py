@@ -19,7 +19,7 @@ from learner.persist.background import Background
 from learner.persist.disk_retry import Disk
 from learner.slices import WHOLE, Part
 from services.contracts.weights import WeightFile, WeightManifest
-from services.volume import DamagedFile, check_file, checksum, written_beside
+from services.volume import DamagedFile, check_file, weight_file, written_beside
 
 KEPT_VERSIONS = 3
 """Newest versions that stay on disk in any case: a worker that has just read which version is the
@@ -96,7 +96,7 @@ class Publisher(Background[HostWeights]):
         path = self._root / name
         with written_beside(path) as beside:
             save_file(weights.tensors, beside, metadata={"format": "pt"})
-            file = WeightFile(name, beside.stat().st_size, checksum(beside))
+            file = weight_file(beside, name)
         return WeightManifest(
             run=self._run,
             version=weights.version,

@@ -37,7 +37,7 @@ async def fetch_model(volume: Volume, name: str) -> Path:
     """The folder `name` of the data volume as a whole local folder. Raises as `Volume.fetch`."""
     index = await volume.fetch(f"{name}/{MODEL_FILES}")
     for file in msgspec.json.decode(index.read_bytes(), type=list[WeightFile]):
-        await volume.fetch(f"{name}/{file.name}", file.bytes, file.xxh3)
+        await volume.fetch(msgspec.structs.replace(file, name=f"{name}/{file.name}"))
     return volume.path(name)
 
 

@@ -189,7 +189,7 @@ class Follower:
         if not path.exists():
             self._fetched.add(path)
         try:
-            return await self._volume.fetch(file.name, file.bytes, file.xxh3)
+            return await self._volume.fetch(file)
         except FileNotFoundError:
             newest = await self._store.weights.newest(self._run)
             if newest is None or newest.tag == manifest.tag:

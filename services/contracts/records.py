@@ -202,6 +202,9 @@ class WorkerRecord(BaseModel):
         description="Weight files that it needs: of the version that it loads, and of the one "
         "before, in case loading fails.",
     )
+    peer_url: str | None = Field(
+        None, description="Where other hosts' workers fetch these files; null: it serves nobody."
+    )
     groups_in_flight: int = Field(0, description="Leases it holds.")
     scoring: int = Field(0, description="Of these, groups that the reward service works on.")
     evaluation_rows: int = Field(0, description="Rows of an evaluation that it holds.")

@@ -22,12 +22,28 @@ an adapter that does nothing."""
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
+SMALLEST_PART = 4 << 20
+MOST_PARTS = 1024
+
+
 class WeightFile(msgspec.Struct, frozen=True):
     """One file relative to the data volume, with its size and checksum."""
 
     name: str
     bytes: int
     xxh3: str
+    parts: list[str] = []
+    """xxh3 of each part of `part_bytes(bytes)` bytes, in their order. Hosts pass parts on to each
+    other. Without them the file is checked as a whole, and comes from the gateway alone."""
+
+
+def part_bytes(size: int) -> int:
+    """Bytes of each part of a file, the last one excepted, which may be shorter: a power of two, at
+    least SMALLEST_PART, that gives at most MOST_PARTS parts."""
+    part = SMALLEST_PART
+    while part * MOST_PARTS < size:
+        part *= 2
+    return part
 
 
 class WeightManifest(msgspec.Struct, frozen=True):

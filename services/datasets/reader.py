@@ -6,6 +6,7 @@ from itertools import accumulate
 
 from services.contracts.dataset import Row
 from services.contracts.records import DatasetRecord
+from services.contracts.weights import WeightFile
 from services.datasets.segments import Segment
 from services.volume import Volume
 
@@ -35,7 +36,7 @@ class DatasetReader:
         """Fetch every segment that is not here. Raises as `Volume.fetch` does."""
         for position, segment in enumerate(self.record.segments):
             if self._segments[position] is None:
-                await self._volume.fetch(segment.file, segment.bytes, segment.xxh3)
+                await self._volume.fetch(WeightFile(segment.file, segment.bytes, segment.xxh3))
 
     def rows(self, indices: Iterable[int]) -> list[Row]:
         """The rows at `indices`, in their order.

@@ -35,7 +35,15 @@ from services.gateway.routes import (
     workers,
 )
 from services.gateway.settings import GatewaySettings
-from services.http import BodyLimit, BrowserHeaders, InFlight, Limit, StrictBodies, responses
+from services.http import (
+    Bandwidth,
+    BodyLimit,
+    BrowserHeaders,
+    InFlight,
+    Limit,
+    StrictBodies,
+    responses,
+)
 from services.http.problems import described
 from services.store import Store
 from services.volume import Volume
@@ -83,7 +91,14 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
             keyring = Keyring(first_key, store)
             sizes = Sizes(settings.data)
             app.state.deps = Dependencies(
-                settings, store, Volume(settings.data), http, keyring, sizes, Followers(store)
+                settings,
+                store,
+                Volume(settings.data),
+                http,
+                keyring,
+                sizes,
+                Followers(store),
+                Bandwidth.of(settings.file_bandwidth_mbit),
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
             pruning = asyncio.create_task(keep_pruning(store, settings))

@@ -14,7 +14,7 @@ from services.gateway.authentication import Keyring
 from services.gateway.followers import Followers
 from services.gateway.retention import Sizes
 from services.gateway.settings import GatewaySettings
-from services.http import Problem
+from services.http import Bandwidth, Problem
 from services.store import Store
 from services.volume import Volume
 
@@ -30,6 +30,7 @@ class Dependencies:
     keyring: Keyring
     sizes: Sizes
     followers: Followers
+    bandwidth: Bandwidth
 
 
 def _dependencies(request: Request) -> Dependencies:

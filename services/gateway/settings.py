@@ -6,7 +6,7 @@ import httpx
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.settings import Settings
+from services.settings import FILE_BANDWIDTH, Settings
 
 GIB = 1 << 30
 
@@ -27,6 +27,7 @@ class GatewaySettings(Settings):
         ge=1,
         description="Largest body of `POST /v1/prompts`, in bytes. Other requests have 1 MiB.",
     )
+    file_bandwidth_mbit: float | None = FILE_BANDWIDTH
     allowed_hosts: str = Field(
         "",
         description="Names by which browsers reach the page, with commas between them. Addresses, "

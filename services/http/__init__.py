@@ -22,24 +22,30 @@ from services.http.problems import (
     summary,
     unexpected,
 )
+from services.http.sendfile import Bandwidth, OpenFile, byte_range
+from services.http.served_files import open_served
 
 __all__ = [
     "MEDIA_TYPE",
+    "Bandwidth",
     "BodyLimit",
     "BrowserHeaders",
     "InFlight",
     "KeyRequired",
     "Limit",
+    "OpenFile",
     "Problem",
     "ProblemDocument",
     "ProblemItem",
     "StrictBodies",
     "answer",
+    "byte_range",
     "discard",
     "foreign",
     "host_of",
     "host_problem",
     "install",
+    "open_served",
     "responses",
     "server_config",
     "summary",

@@ -23,6 +23,7 @@ from httptools import HttpParserError
 from starlette.types import ASGIApp, Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from services.http.sendfile import SENDFILE, Bandwidth, SocketSender
 from services.runtime.logs import get_logger
 
 TRUST = "headrace.trust"
@@ -121,6 +122,7 @@ class Connection(HttpToolsProtocol):
         self.address = ""
         self.waits = Waits.HEADER
         self.trusted = False
+        self._sender: SocketSender | None = None
         self.since = time.monotonic()
         """When it began to wait as it does; for a body, when the present window began."""
         self._header_bytes = 0
@@ -141,10 +143,16 @@ class Connection(HttpToolsProtocol):
         """Whether it ends as soon as the client has taken what was sent."""
         return self.transport.is_closing()
 
+    @property
+    def unread(self) -> int:
+        """Bytes of an answer that the client has not taken yet."""
+        left = self._sender.left if self._sender else 0
+        return left or self.transport.get_write_buffer_size()
+
     def overdue(self, now: float) -> tuple[str, int] | None:
         """Why it should end, and the HTTP status to end it with (0: none); None if it should not.
         Called once a second."""
-        unread = self.transport.get_write_buffer_size()
+        unread = self.unread
         if not unread or unread != self._unread[0]:
             self._unread = (unread, now)
         elif now - self._unread[1] > self.limits.unread_seconds:
@@ -180,10 +188,14 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.address = _network(self.client[0]) if self.client else ""
+        if not transport.get_extra_info("sslcontext"):
+            self._sender = SocketSender(transport)
         self.siblings.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.siblings.remove(self)
+        if self._sender is not None:
+            self._sender.connection_lost()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -208,6 +220,8 @@ class Connection(HttpToolsProtocol):
         # The next request on it has to show a key of its own.
         self.trusted = False
         self.scope["extensions"] = {TRUST: {"call": self._trust}}
+        if self._sender is not None:
+            self.scope["extensions"][SENDFILE] = {"call": self._sendfile}
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # After the body come trailers, which nobody here reads.
@@ -240,6 +254,18 @@ class Connection(HttpToolsProtocol):
 
     def _trust(self) -> None:
         self.trusted = True
+
+    async def _sendfile(self, file: int, start: int, stop: int, bandwidth: Bandwidth) -> None:
+        """Send a part of a file as the body of the answer whose header was sent."""
+        cycle = self.cycle
+        if self._sender is None or cycle.disconnected:
+            return
+        try:
+            await self._sender.send(file, start, stop, bandwidth)
+        except (OSError, EOFError):
+            # The client is gone, or finds that it got less than was announced.
+            self.transport.abort()
+        cycle.expected_content_length -= stop - start
 
 
 def _network(address: str) -> str:

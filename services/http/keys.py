@@ -15,11 +15,12 @@ OPEN = frozenset({"/healthz", "/readyz"})
 
 
 class KeyRequired:
-    """Answers 401 to requests that do not show `key`."""
+    """Answers 401, with `way_out`, to requests that do not show `key`."""
 
-    def __init__(self, app: ASGIApp, key: str) -> None:
+    def __init__(self, app: ASGIApp, key: str, way_out: str) -> None:
         self.app = app
         self._digest = digest(key)
+        self._way_out = way_out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; anything but HTTP passes through."""
@@ -33,9 +34,7 @@ class KeyRequired:
         await discard(scope, receive)
         problem = Problem(
             HTTPStatus.UNAUTHORIZED,
-            "this reward service asks for its key, and the request has none, or another one. Send "
-            "it as `Authorization: Bearer KEY`: it is in the file `reward-key` of the service's "
-            "data folder, and workers elsewhere take it from HEADRACE_REWARD_KEY",
+            self._way_out,
             headers={"WWW-Authenticate": 'Bearer realm="headrace"', "Connection": "close"},
         )
         await problem.response(scope["path"])(scope, receive, send)

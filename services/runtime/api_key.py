@@ -7,6 +7,7 @@ can be revoked one by one, are the store's (`services.store.api_keys`).
 """
 
 import hashlib
+import hmac
 import ipaddress
 import os
 import secrets
@@ -104,6 +105,15 @@ def key_for_rewards(settings: Settings) -> str | None:
     if settings.reward_key is not None:
         return settings.reward_key.get_secret_value()
     return read_key(settings.data.absolute() / REWARD_KEY)
+
+
+def key_for_peers(api_key: str | None) -> str | None:
+    """The key with which hosts of an installation fetch files from each other, from the API key
+    that they share; None without one. It opens nothing else, and nobody gets the API key from
+    it."""
+    if api_key is None:
+        return None
+    return PREFIX + hmac.new(api_key.encode(), b"headrace peers", hashlib.sha256).hexdigest()
 
 
 def is_loopback(host: str) -> bool:

@@ -121,10 +121,9 @@ async def test_a_host_without_the_volume_needs_a_key_for_its_files(
     (guarded.data / "runs" / "aa" / "weights" / "x").write_bytes(b"rows")
     stranger = Volume(tmp_path / "stranger", guarded.url)
     with pytest.raises(GatewayAway, match="set HEADRACE_API_KEY on this host"):
-        await stranger._stream_to("runs/aa/weights/x", tmp_path / "x")
+        await stranger.fetch("runs/aa/weights/x")
     friend = Volume(tmp_path / "friend", guarded.url, first)
-    await friend._stream_to("runs/aa/weights/x", tmp_path / "y")
-    assert (tmp_path / "y").read_bytes() == b"rows"
+    assert (await friend.fetch("runs/aa/weights/x")).read_bytes() == b"rows"
 
 
 async def test_a_wrong_key_is_named_at_once(guarded: GatewayProcess, tmp_path: Path) -> None:

@@ -8,13 +8,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import xxhash
 
+from services.contracts.weights import WeightFile
 from services.runtime.process import die_with
-from services.volume import DamagedFile, Volume, checksum
+from services.volume import DamagedFile, Volume
 from tests.integration.gateway.servers import GatewayProcess
 
 NAME = "runs/far/weights/v000001-ab.safetensors"
 CONTENT = bytes(range(256)) * 40
+FILE = WeightFile(NAME, len(CONTENT), xxhash.xxh3_64_hexdigest(CONTENT))
 
 
 @pytest.fixture
@@ -29,13 +32,12 @@ async def test_a_file_is_fetched_once(
     gateway: GatewayProcess, original: Path, tmp_path: Path
 ) -> None:
     volume = Volume(tmp_path, gateway.url, gateway.key)
-    sum_ = checksum(original)
 
-    path = await volume.fetch(NAME, len(CONTENT), sum_)
+    path = await volume.fetch(FILE)
     original.unlink()
 
     assert path.read_bytes() == CONTENT
-    assert await volume.fetch(NAME, len(CONTENT), sum_) == path
+    assert await volume.fetch(FILE) == path
 
 
 async def test_a_damaged_copy_is_fetched_again(
@@ -45,7 +47,7 @@ async def test_a_damaged_copy_is_fetched_again(
     path = await volume.fetch(NAME)
     path.write_bytes(CONTENT[:-1] + b"?")
 
-    await volume.fetch(NAME, len(CONTENT), checksum(original))
+    await volume.fetch(FILE)
 
     assert path.read_bytes() == CONTENT
 
@@ -54,13 +56,12 @@ async def test_what_is_damaged_at_its_source_too_is_refused(
     gateway: GatewayProcess, original: Path, tmp_path: Path
 ) -> None:
     volume = Volume(tmp_path, gateway.url, gateway.key)
-    wanted = checksum(original)
     await volume.fetch(NAME)
     for copy in (original, tmp_path / NAME):
         copy.write_bytes(CONTENT[:-1] + b"?")
 
     with pytest.raises(DamagedFile, match="its manifest says"):
-        await volume.fetch(NAME, len(CONTENT), wanted)
+        await volume.fetch(FILE)
 
 
 async def test_a_damaged_copy_without_a_gateway_is_refused_as_damaged(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ async def test_a_damaged_copy_without_a_gateway_is_refused_as_damaged(tmp_path: 
     path.write_bytes(b"half")
 
     with pytest.raises(DamagedFile, match="has 4 bytes, its manifest says 10240"):
-        await Volume(tmp_path).fetch(NAME, len(CONTENT))
+        await Volume(tmp_path).fetch(FILE)
 
 
 class Source:
@@ -101,7 +102,7 @@ async def source() -> AsyncIterator[Source]:
 
 async def test_workers_of_one_host_download_a_file_once(source: Source, tmp_path: Path) -> None:
     volumes = [Volume(tmp_path, source.url) for _ in range(4)]
-    fetches = [asyncio.create_task(volume.fetch(NAME, len(CONTENT))) for volume in volumes]
+    fetches = [asyncio.create_task(volume.fetch(FILE)) for volume in volumes]
 
     await source.answer()
 
@@ -122,7 +123,7 @@ async def test_a_worker_downloads_what_a_killed_one_has_begun(
         preexec_fn=die_with(os.getpid()),
     )
     await source.requests.get()
-    fetch = asyncio.create_task(Volume(tmp_path, source.url).fetch(NAME, len(CONTENT)))
+    fetch = asyncio.create_task(Volume(tmp_path, source.url).fetch(FILE))
     await asyncio.sleep(0)
     assert source.requests.empty()
 

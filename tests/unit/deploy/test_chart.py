@@ -67,7 +67,7 @@ def test_only_the_gateway_is_reached_from_elsewhere() -> None:
     assert "app.kubernetes.io/component" not in everyone["podSelector"]["matchLabels"]
     open_to_all = [n for n, p in policies.items() if any("from" not in i for i in p["ingress"])]
     assert open_to_all == ["gateway"]
-    assert policies.keys() == {"gateway", "reward", "learner", "redis"}
+    assert policies.keys() == {"gateway", "reward", "rollout", "learner", "redis"}
 
     components = {
         peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"]

@@ -1,0 +1,235 @@
+"""Passes files on to other hosts: weights, models and datasets that this host has, or is fetching.
+
+A worker does so itself, on the address that its heartbeat gives. `python -m rollout.peers` does it
+without a worker, where workers are in containers whose ports other hosts cannot reach. Exit codes:
+0 after a signal, 1 if it cannot listen, 2 for invalid settings.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import uvicorn
+import uvloop
+from redis.exceptions import RedisError
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rollout.settings import RolloutSettings
+from services.contracts.weights import part_bytes
+from services.http import (
+    Bandwidth,
+    KeyRequired,
+    OpenFile,
+    Problem,
+    byte_range,
+    open_served,
+    server_config,
+)
+from services.models import open_below
+from services.runtime import logs
+from services.runtime.api_key import key_for, key_for_peers
+from services.runtime.process import die_with_parent, keep_files_private
+from services.settings import EXIT_SETTINGS, from_command_line
+from services.store import Store
+from services.volume import Peers, partial_path, parts_path
+
+log = logs.get_logger(__name__)
+
+PREFIX = "/v1/files/"
+PATIENCE_SECONDS, LOOK_SECONDS = 1.0, 0.02
+"""How long a request for bytes that are not there yet waits for them, and how often it looks."""
+TAKE_OVER_SECONDS = 5.0
+"""Between two tries to listen, while another worker of this host does."""
+WAY_OUT = (
+    "workers show each other a key that they derive from the API key: give all hosts the same "
+    "HEADRACE_API_KEY"
+)
+
+
+def other_hosts(settings: RolloutSettings, store: Store) -> Peers:
+    """The hosts that pass files on to this one, by the heartbeats of the pool's workers."""
+
+    async def having(name: str) -> Sequence[str]:
+        try:
+            workers = await store.workers.list(settings.pool)
+        except (RedisError, OSError):
+            return ()
+        return [one.peer_url for one in workers if one.peer_url and name in one.files]
+
+    return Peers(settings.peer_url or "", having, key_for_peers(key_for(settings)))
+
+
+class Files:
+    """The ASGI application: one route, as the gateway's. Of a file that is being downloaded it
+    serves the parts that are there."""
+
+    def __init__(self, root: Path, bandwidth: Bandwidth) -> None:
+        self._root, self._bandwidth = root, bandwidth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        try:
+            response = await self._answer(scope)
+        except Problem as problem:
+            response = problem.response(scope["path"])
+        await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope) -> Response:
+        if scope["path"] == "/healthz":
+            return Response(status_code=HTTPStatus.NO_CONTENT)
+        if scope["method"] not in ("GET", "HEAD") or not scope["path"].startswith(PREFIX):
+            raise Problem(HTTPStatus.NOT_FOUND, f"only GET {PREFIX}… is answered here")
+        name = scope["path"].removeprefix(PREFIX)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return OpenFile(open_served(self._root, name), self._bandwidth)
+            except Problem as missing:
+                if missing.status != HTTPStatus.NOT_FOUND:
+                    raise
+                found = self._part(self._root / name, Headers(scope=scope).get("range", ""))
+                if isinstance(found, OpenFile):
+                    return found
+                if time.monotonic() > deadline:
+                    if found is None:
+                        raise
+                    fetching = {"X-Headrace-Fetching": "1", "Retry-After": "1"}
+                    return Response(status_code=503, headers=fetching)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _part(self, path: Path, ranged: str) -> OpenFile | bool | None:
+        """An unfinished file, if the bytes that are asked for are there and right; False if they
+        are not yet, None if it is not being downloaded."""
+        top, *names = path.relative_to(self._root).parts
+        try:
+            parts = parts_path(path).read_bytes()
+            hidden = [*names[:-1], partial_path(path).name]
+            file = os.fdopen(open_below(self._root / top, hidden), "rb")
+        except OSError:
+            return None
+        size = os.fstat(file.fileno()).st_size
+        wanted = byte_range(ranged, size)
+        if wanted is not None and wanted[0] < wanted[1]:
+            length = part_bytes(size)
+            first, behind = wanted[0] // length, (wanted[1] - 1) // length + 1
+            if parts[first:behind] == b"\1" * (behind - first):
+                return OpenFile(file, self._bandwidth)
+        file.close()
+        return False
+
+
+async def keep_serving(settings: RolloutSettings) -> None:
+    """Serve this host's files at the address of `settings.peer_url`, for ever, unless it is not
+    this machine's. If another process listens there, it is one that serves the same files: try
+    again later."""
+    if settings.peer_url is None:
+        return
+    key = key_for_peers(key_for(settings))
+    if key is None:
+        log.warning("files are not served: this host has no API key", way_out=WAY_OUT)
+        return
+    host, port = _address(settings.peer_url)
+    while True:
+        try:
+            listener = _listen(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                await asyncio.sleep(TAKE_OVER_SECONDS)
+                continue
+            log.info("files are not served here", address=settings.peer_url, reason=str(error))
+            return
+        with listener:
+            files = Files(settings.data.absolute(), Bandwidth.of(settings.file_bandwidth_mbit))
+            log.info("files are served to other hosts", address=settings.peer_url)
+            await serve(files, key, listener)
+
+
+async def serve(files: ASGIApp, key: str, listener: socket.socket) -> None:
+    """Serve to those who show `key`, until cancelled."""
+    config = server_config(
+        KeyRequired(files, key, WAY_OUT),
+        access_log=False,
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    server = _Server(config)
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        server.should_exit = server.force_exit = True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: it is a task of a process that has its own."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or 80
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def main() -> int:
+    """Serve on all addresses, on the port of `--peer-url`. Returns the exit code."""
+    settings = from_command_line(RolloutSettings)
+    logs.configure("peers", settings.log_level, settings.log_format)
+    if settings.peer_url is None:
+        sys.stderr.write("error: --peer-url (HEADRACE_PEER_URL): is needed here\n")
+        return EXIT_SETTINGS
+    key = key_for_peers(key_for(settings))
+    if key is None:
+        sys.stderr.write(f"error: there is no API key: {WAY_OUT}\n")
+        return EXIT_SETTINGS
+    try:
+        listener = _listen("0.0.0.0", _address(settings.peer_url)[1])
+    except OSError as error:
+        sys.stderr.write(f"error: cannot listen at {settings.peer_url}: {error.strerror}\n")
+        return 1
+    with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_until_told(settings, key, listener))
+
+
+async def _until_told(settings: RolloutSettings, key: str, listener: socket.socket) -> int:
+    files = Files(settings.data.absolute(), Bandwidth.of(settings.file_bandwidth_mbit))
+    serving = asyncio.create_task(serve(files, key, listener))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+    return 0
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    keep_files_private()
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""Files go from the page cache to the socket by the kernel's `sendfile`: their bytes are never
+copied into this process, and no thread waits for a slow client.
+
+uvicorn has no such message, and uvloop's transports have no `sendfile`. So `Connection` offers an
+extension of its scope: after the header of an answer was sent, it sends a part of an open file past
+the transport, whose buffer is empty then. What keeps a connection from hanging holds here, too.
+"""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from io import BufferedReader
+from typing import Any
+
+import anyio.to_thread
+from starlette.datastructures import Headers
+from starlette.responses import FileResponse, Response
+from starlette.types import Receive, Scope, Send
+
+SENDFILE = "headrace.sendfile"
+SLICE = 4 << 20
+"""Bytes that the kernel is handed at once; it takes what the socket's buffer has room for."""
+OCTETS = "application/octet-stream"
+
+
+class Bandwidth:
+    """A limit for all files that a process sends, in bytes/s; None: no limit."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._free_at = 0.0
+
+    @classmethod
+    def of(cls, mbit: float | None) -> "Bandwidth":
+        """From Mbit/s."""
+        return cls(None if mbit is None else mbit * 1e6 / 8)
+
+    @property
+    def slice(self) -> int:
+        """Bytes to send at once: 50 ms of the limit, so that all senders get their share."""
+        return SLICE if self._rate is None else max(1 << 12, min(SLICE, int(self._rate / 20)))
+
+    async def take(self, count: int) -> None:
+        """Wait until `count` bytes may be sent. Who comes first is served first."""
+        if self._rate is None:
+            return
+        now = time.monotonic()
+        begin = max(now, self._free_at)
+        self._free_at = begin + count / self._rate
+        await asyncio.sleep(begin - now)
+
+
+class SocketSender:
+    """Sends parts of files on the socket of one connection."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._writable: asyncio.Future[None] | None = None
+        self.left = 0
+        """Bytes that the client has not taken of the part that is being sent."""
+
+    async def send(self, file: int, start: int, stop: int, bandwidth: Bandwidth) -> None:
+        """Send bytes `start` to `stop` of an open file. Raises ConnectionError if the connection
+        ends, EOFError if the file does."""
+        self.left = stop - start
+        # Of its own, which stays valid while a call is on its way.
+        copy = os.dup(self._transport.get_extra_info("socket").fileno())
+        try:
+            # What the transport has not sent yet, an answer's header, comes first.
+            while self._transport.get_write_buffer_size():
+                self._raise_if_closed()
+                await asyncio.sleep(0.001)
+            while self.left:
+                budget = min(self.left, bandwidth.slice)
+                await bandwidth.take(budget)
+                while budget:
+                    self._raise_if_closed()
+                    try:
+                        # It waits for the disk, and never for the client.
+                        sent = await anyio.to_thread.run_sync(
+                            os.sendfile, copy, file, stop - self.left, budget
+                        )
+                    except BlockingIOError:
+                        await self._until_writable(copy)
+                        continue
+                    if not sent:
+                        raise EOFError("the file has become shorter")
+                    self.left -= sent
+                    budget -= sent
+        finally:
+            self.left = 0
+            os.close(copy)
+
+    def connection_lost(self) -> None:
+        """Wake a sender that waits for the client."""
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    async def _until_writable(self, copy: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._writable = loop.create_future()
+        loop.add_writer(copy, self.connection_lost)
+        try:
+            await self._writable
+        finally:
+            loop.remove_writer(copy)
+
+    def _raise_if_closed(self) -> None:
+        if self._transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+
+
+class OpenFile(FileResponse):
+    """An open file: whatever its name leads to by now, these bytes are sent. Answers a request for
+    one range, and to several at once with the whole file."""
+
+    def __init__(self, file: BufferedReader, bandwidth: Bandwidth) -> None:
+        stat = os.fstat(file.fileno())
+        path = f"/proc/self/fd/{file.fileno()}"
+        super().__init__(path, media_type=OCTETS, stat_result=stat)
+        self._file, self._bandwidth, self._size = file, bandwidth, stat.st_size
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with closing(self._file):
+            extension = scope.get("extensions", {}).get(SENDFILE)
+            if extension is None or scope["method"] == "HEAD":
+                await super().__call__(scope, receive, send)
+            else:
+                await self._send(scope, receive, send, extension["call"])
+
+    async def _send(
+        self, scope: Scope, receive: Receive, send: Send, sendfile: Callable[..., Awaitable[None]]
+    ) -> None:
+        headers = Headers(scope=scope)
+        start, stop = 0, self._size
+        validator = headers.get("if-range")
+        current = validator in (None, self.headers["etag"], self.headers["last-modified"])
+        wanted = byte_range(headers.get("range", ""), self._size) if current else None
+        if wanted is not None:
+            start, stop = wanted
+            if start >= stop:
+                unsatisfiable = {"content-range": f"bytes */{self._size}"}
+                await Response(status_code=416, headers=unsatisfiable)(scope, receive, send)
+                return
+            self.status_code = 206
+            self.headers["content-range"] = f"bytes {start}-{stop - 1}/{self._size}"
+            self.headers["content-length"] = str(stop - start)
+        message: dict[str, Any] = {"type": "http.response.start", "status": self.status_code}
+        await send(message | {"headers": self.raw_headers})
+        await sendfile(self._file.fileno(), start, stop, self._bandwidth)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def byte_range(header: str, size: int) -> tuple[int, int] | None:
+    """(first, last + 1) of what a Range header asks for, of `size` bytes; first ≥ last + 1 where
+    there is no such range, None where it does not ask for exactly one."""
+    found = re.fullmatch(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", header)
+    if found is None or found[0].strip() == "bytes=-":
+        return None
+    if not found[1]:
+        return max(0, size - int(found[2])), size
+    last = int(found[2]) if found[2] else size - 1
+    if found[2] and last < int(found[1]):
+        return None
+    return int(found[1]), min(size, last + 1)

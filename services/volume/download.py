@@ -1,0 +1,258 @@
+"""Downloads of one file: from the gateway as a whole, or part by part also from other hosts.
+
+A download that breaks off goes on where it stopped, in this process or a later one. Every byte is
+checked against the manifest before anybody uses it. A host that sends wrong bytes is noticed after
+one part.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio.to_thread
+import xxhash
+
+from services.contracts.redis_address import redacted
+from services.contracts.weights import WeightFile
+from services.runtime.api_key import authorization
+from services.runtime.logs import get_logger
+from services.volume.files import DamagedFile, checked, fsync, opened_by_umask
+from services.volume.partial import Partial, discard, partial_path, parts_path
+from services.volume.sources import AT_ONCE, GATEWAY, ROUNDS, Outcome, Plan
+from services.volume.transfer import (
+    NotThere,
+    NotYet,
+    Source,
+    SourceAway,
+    Transfer,
+    Unauthorized,
+    WrongAnswer,
+)
+
+log = get_logger(__name__)
+
+TRIES = 6
+"""Of a source that sends nothing, before it counts as away."""
+LEAST_SECONDS, LEAST_RATE = 3.0, 1 << 20
+"""A host that needs longer for a part than this, and than the rate (bytes/s) allows, is left alone
+for the file; LATE times the usual time of the download's other parts is allowed in any case."""
+LATE = 8.0
+SHUNNED_SECONDS = 600.0
+"""How long a host that sent wrong bytes, or did not answer, is asked for nothing."""
+ANNOUNCED_SECONDS = 0.05
+"""Before other hosts are looked up: hosts learn of a new version at the same moment, and each
+announces that it fetches the file."""
+
+
+class GatewayAway(ConnectionError):
+    """The gateway cannot send a file now; trying again later may help."""
+
+
+class KeyRefused(GatewayAway):
+    """The gateway wants an API key, or another one: asking again helps when somebody has set it."""
+
+
+@dataclass
+class Peers:
+    """The other hosts that pass files on."""
+
+    own: str
+    """The address at which this host does; empty: it does not."""
+    having: Callable[[str], Awaitable[Sequence[str]]]
+    """Addresses of hosts that have a file or are fetching it, this one's perhaps among them."""
+    key: str | None
+    """What they ask for."""
+    _shunned: dict[str, float] = field(default_factory=dict)
+
+    async def of(self, name: str) -> list[str]:
+        """Hosts to get `name` from, this host included."""
+        await asyncio.sleep(ANNOUNCED_SECONDS)
+        found, now = set(await self.having(name)), time.monotonic()
+        return sorted(url for url in found if self._shunned.get(url, 0.0) < now)
+
+    def source(self, url: str) -> Source:
+        """A host, to ask it."""
+        return Source(url, authorization(self.key), "host")
+
+    def shun(self, url: str, error: Exception) -> None:
+        """Ask a host for nothing, for a while."""
+        self._shunned[url] = time.monotonic() + SHUNNED_SECONDS
+        log.warning("a host is left alone", host=url, reason=str(error))
+
+
+async def download_whole(path: Path, file: WeightFile | str, gateway: Source) -> None:
+    """Download `file` to `path`, from the gateway: by its name alone, or with size and checksum.
+
+    Raises GatewayAway, KeyRefused, FileNotFoundError, DamagedFile.
+    """
+    name = file if isinstance(file, str) else file.name
+    size, xxh3 = (None, None) if isinstance(file, str) else (file.bytes, file.xxh3)
+    partial = partial_path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(file, str) or parts_path(path).exists():
+        # Nothing would say whether the rest belongs to it; or it has gaps.
+        discard(path)
+    failures = 0
+    with ThreadPoolExecutor(1) as executor, partial.open("ab") as data:
+        while True:
+            have = data.seek(0, 2)
+            if size is not None and have >= size > 0:
+                break
+            try:
+                await Transfer(gateway, name, size, start=have).run(executor, data.write)
+                break
+            except WrongAnswer as error:
+                if not have:
+                    raise DamagedFile(str(error)) from None
+                # Another file than the one that was begun.
+                data.truncate(0)
+            except SourceAway as error:
+                failures = 1 if data.seek(0, 2) > have else failures + 1
+                if failures >= TRIES:
+                    raise GatewayAway(str(error)) from None
+                await asyncio.sleep(pause(failures))
+            except NotThere as error:
+                discard(path)
+                raise FileNotFoundError(str(error)) from None
+            except Unauthorized as error:
+                raise refused(gateway) from error
+    try:
+        await checked(partial, size, xxh3, name)
+    except DamagedFile:
+        discard(path)
+        raise
+    if xxh3 is None:
+        fsync(partial)
+    opened_by_umask(partial)
+    partial.rename(path)
+    if xxh3 is None:
+        fsync(path.parent)
+
+
+async def download_parts(
+    path: Path, file: WeightFile, gateway: Source, peers: Peers | None
+) -> None:
+    """Download `file` to `path` part by part, from other hosts and the gateway.
+
+    Raises GatewayAway, KeyRefused, FileNotFoundError, DamagedFile.
+    """
+    hosts = await peers.of(file.name) if peers else []
+    try:
+        with Partial.opened(path, file) as partial:
+            missing = await anyio.to_thread.run_sync(partial.missing)
+            plan = Plan.of(file.name, missing, peers.own if peers else "", hosts)
+            await _Parts(file, partial, plan, gateway, peers).run()
+            partial.finish()
+    except (FileNotFoundError, DamagedFile):
+        discard(path)
+        raise
+
+
+class _Parts:
+    """The requests for the parts of one file."""
+
+    def __init__(
+        self, file: WeightFile, partial: Partial, plan: Plan, gateway: Source, peers: Peers | None
+    ) -> None:
+        self._file, self._partial, self._plan = file, partial, plan
+        self._gateway, self._peers = gateway, peers
+        self._seconds = 0.0
+        self._parts = 0
+        self._failures = 0
+        """Of the gateway, since it last sent something."""
+
+    async def run(self) -> None:
+        """Get all parts of the plan."""
+        active: dict[asyncio.Task[None], tuple[int, str]] = {}
+        with ThreadPoolExecutor(AT_ONCE) as executor:
+            try:
+                while not self._plan.finished:
+                    while (ask := self._plan.next()) is not None:
+                        active[asyncio.create_task(self._get(executor, *ask))] = ask
+                    done, _ = await asyncio.wait(active, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        self._note(*active.pop(task), task.exception())
+            finally:
+                for task in active:
+                    task.cancel()
+                if active:
+                    await asyncio.wait(active)
+
+    async def _get(self, executor: ThreadPoolExecutor, part: int, url: str) -> None:
+        """Get one part, checked, from the host at `url` or the gateway."""
+        start, stop = self._partial.span(part)
+        source = self._gateway if url == GATEWAY or not self._peers else self._peers.source(url)
+        transfer = Transfer(source, self._file.name, self._file.bytes, start, stop)
+        digest, at, began = xxhash.xxh3_64(), start, time.monotonic()
+
+        def take(data: memoryview) -> None:
+            nonlocal at
+            digest.update(data)
+            self._partial.write(data, at)
+            at += len(data)
+
+        limit = None
+        if url != GATEWAY:
+            usual = self._seconds / self._parts if self._parts else 0.0
+            limit = max(LEAST_SECONDS + (stop - start) / LEAST_RATE, LATE * usual)
+        try:
+            async with asyncio.timeout(limit):
+                await transfer.run(executor, take)
+        except TimeoutError:
+            raise SourceAway(f"{source.shown} was too slow") from None
+        except SourceAway:
+            if url == GATEWAY:
+                self._failures += 1
+                await asyncio.sleep(pause(self._failures))
+            raise
+        if (found := digest.hexdigest()) != self._file.parts[part]:
+            raise WrongAnswer(
+                f"bytes {start} to {stop} of {self._file.name} have checksum {found} at "
+                f"{source.shown}, the manifest says {self._file.parts[part]}"
+            )
+        self._partial.mark(part)
+        self._seconds += time.monotonic() - began
+        self._parts += 1
+        if url == GATEWAY:
+            self._failures = 0
+
+    def _note(self, part: int, url: str, error: BaseException | None) -> None:
+        """Tell the plan how a request ended. Raises what ends the download."""
+        match error:
+            case None:
+                self._plan.done(part)
+            case NotYet():
+                self._plan.failed(part, Outcome.NOT_YET)
+            case NotThere() if url == GATEWAY:
+                raise FileNotFoundError(str(error))
+            case NotThere():
+                self._plan.failed(part, Outcome.NOT_THERE)
+            case Unauthorized() if url == GATEWAY:
+                raise refused(self._gateway)
+            case SourceAway() | WrongAnswer() | Unauthorized():
+                rounds = self._plan.failed(part, Outcome.FAULTY)
+                if url != GATEWAY and self._peers is not None:
+                    self._peers.shun(url, error)
+                elif isinstance(error, WrongAnswer):
+                    raise DamagedFile(str(error))
+                if rounds >= ROUNDS:
+                    raise GatewayAway(str(error))
+            case _:
+                raise error
+
+
+def refused(gateway: Source) -> KeyRefused:
+    """What to say where the gateway does not accept the key."""
+    return KeyRefused(
+        f"the gateway {redacted(gateway.url)} wants an API key, or another one: set "
+        "HEADRACE_API_KEY on this host"
+    )
+
+
+def pause(failures: int) -> float:
+    """Seconds until the next try."""
+    return random.uniform(0, min(10.0, 0.2 * 2**failures))

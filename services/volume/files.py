@@ -1,0 +1,111 @@
+"""Whole files on the data volume: their checksums, and writing them so that they are whole."""
+
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio.to_thread
+import xxhash
+
+from services.contracts.weights import WeightFile, part_bytes
+
+CHUNK = 1 << 22
+"""Bytes that are read at a time; divides the size of a part."""
+
+
+class DamagedFile(ValueError):
+    """A file's size or checksum is not what its manifest says."""
+
+
+def checksum(path: Path, stop: threading.Event | None = None) -> str:
+    """xxh3 (64 bit, hex) of a file, read in 4 MiB pieces; of a part of it once `stop` is set."""
+    digest = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        while (chunk := file.read(CHUNK)) and not (stop and stop.is_set()):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def weight_file(path: Path, name: str) -> WeightFile:
+    """What a manifest says of the file at `path` that will be called `name`. Reads it once."""
+    size = path.stat().st_size
+    length = part_bytes(size)
+    whole, parts = xxhash.xxh3_64(), []
+    with path.open("rb") as file:
+        for start in range(0, size, length):
+            part = xxhash.xxh3_64()
+            for _ in range(start, min(start + length, size), CHUNK):
+                chunk = file.read(CHUNK)
+                whole.update(chunk)
+                part.update(chunk)
+            parts.append(part.hexdigest())
+    return WeightFile(name, size, whole.hexdigest(), parts)
+
+
+def check_file(
+    path: Path,
+    size: int | None,
+    xxh3: str | None,
+    name: str = "",
+    stop: threading.Event | None = None,
+) -> None:
+    """Raise DamagedFile unless `path`, called `name` where it has not got it yet, has this size
+    and checksum (None: not checked). Once `stop` is set the outcome means nothing."""
+    name = name or path.name
+    if size is not None and (found := path.stat().st_size) != size:
+        raise DamagedFile(f"{name} has {found} bytes, its manifest says {size}")
+    if xxh3 is not None and (digest := checksum(path, stop)) != xxh3:
+        raise DamagedFile(f"{name} has checksum {digest}, its manifest says {xxh3}")
+
+
+async def checked(path: Path, size: int | None, xxh3: str | None, name: str = "") -> None:
+    """`check_file` in a thread, which ends soon after whoever waits for it is cancelled."""
+    stop = threading.Event()
+    try:
+        await anyio.to_thread.run_sync(
+            check_file, path, size, xxh3, name, stop, abandon_on_cancel=True
+        )
+    finally:
+        stop.set()
+
+
+def opened_by_umask(path: Path) -> None:
+    """Give a file the mode of a new one of this process. mkstemp and safetensors make files for
+    their own user alone, which is right in the data folder, and wrong for an exported model."""
+    # The call `umask` can only read it by setting it.
+    found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.M)
+    path.chmod(0o666 & ~(int(found[1], 8) if found else 0o077))
+
+
+@contextmanager
+def written_beside(path: Path) -> Iterator[Path]:
+    """A temporary path in the same folder that becomes `path` if the block succeeds.
+
+    The file and its folder are fsynced, so after the rename the whole file exists, even after a
+    power cut.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(descriptor)
+    beside = Path(temporary)
+    try:
+        yield beside
+        fsync(beside)
+        opened_by_umask(beside)
+        beside.rename(path)
+        fsync(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def fsync(path: Path) -> None:
+    """Make a file's content, or a folder's entries, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
