@@ -13,11 +13,11 @@ from typing import Any
 from services.contracts.config.optimizer import AdamW
 from services.estimate.shape import ModelShape, shape_of
 from services.estimate.training import (
+    FLOAT32,
     RUNTIME,
     Memory,
     Pass,
     added,
-    bytes_unsharded,
     in_a_pass,
     parallel_on,
     resident,
@@ -72,7 +72,8 @@ def of_a_rank(model: ModelShape, how: Pass) -> Memory:
 def least_ranks(model: ModelShape, memory: int, checkpointing: bool) -> tuple[int, Memory] | None:
     """The fewest GPUs of so much `memory` that hold the training with a fifth to spare, as the
     learner would divide it by itself, and what each then has; None: more than COUNTS."""
-    needed = bytes_unsharded(model.parameters, 0, AdamW())
+    # Weights, gradients, DDP's buckets, and two moments.
+    needed = 5 * FLOAT32 * model.parameters
     for ranks in COUNTS:
         parallel = parallel_on("auto", needed, memory, ranks)
         found = of_a_rank(model, Pass(ranks, parallel, True, TOKENS, checkpointing))

@@ -17,7 +17,6 @@ from learner.model.compiling import make_trainable
 from learner.model.logprobs import PackedRow, TokenLogprobs
 from learner.model.parallel import shard
 from learner.model.row_layout import PackedLayout, packed_layout
-from services.contracts.config.training import Training
 from services.estimate.training import FLOAT32
 
 
@@ -58,7 +57,7 @@ def tracked_peak(config: dict[str, Any], ranks: int, tokens: int) -> int:
         made = AutoConfig.for_model(config["model_type"], **fields)
         model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
         model.set_attn_implementation("traced")
-        make_trainable(model, Training(activation_checkpointing=True))
+        make_trainable(model, checkpointing=True, compiled=False)
         policy = TokenLogprobs(model)
         shard(policy, model, torch.bfloat16, Ranks(0, ranks, torch.device("cpu")))
         row = row_of(tokens, layout)

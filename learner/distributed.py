@@ -6,7 +6,7 @@ Bytes and sums only. Nothing is ever pickled: a message is msgpack or JSON made 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -43,8 +43,22 @@ GIVEN_UP = "another rank of the learner cannot go on; its log says why"
 
 
 @dataclass(frozen=True)
+class Context:
+    """The ranks that share each row of tokens with this one (`training.context_parallel`)."""
+
+    rank: int
+    """This one's place among them."""
+    size: int
+    group: dist.ProcessGroup | None
+
+
+@dataclass(frozen=True)
 class Ranks:
-    """This process among its peers. With `size` 1 every call returns what it was given."""
+    """This process among its peers. With `size` 1 every call returns what it was given.
+
+    Ranks that share rows (`context`) train the same samples: what is summed over samples counts
+    once for all of them.
+    """
 
     rank: int
     size: int
@@ -55,11 +69,49 @@ class Ranks:
     """Ranks on this host."""
     background: dist.ProcessGroup | None = None
     """Gloo, for messages between threads that write while the others train."""
+    context: Context | None = None
+    """None: each rank has rows of its own."""
+    contexts: dict[int, Context] = field(default_factory=dict, compare=False)
+    """Those of earlier runs, by their size."""
 
     @property
     def first(self) -> bool:
         """True on rank 0, the only one that reads the stream, publishes and commits."""
         return self.rank == 0
+
+    @property
+    def parts(self) -> int:
+        """Ranks, or groups of ranks that share rows: so many train samples of their own."""
+        return self.size // self.context.size if self.context else self.size
+
+    @property
+    def part(self) -> int:
+        """Which of them this rank is, or is in."""
+        return self.rank // self.context.size if self.context else self.rank
+
+    @property
+    def counts(self) -> bool:
+        """Whether its sums over samples count: those of one rank of several that share rows."""
+        return self.context is None or self.context.rank == 0
+
+    def sharing_rows(self, size: int) -> "Ranks":
+        """The same ranks, so many of which share rows. All ranks call it together. Raises
+        RunCannotGoOn where they do not divide so."""
+        if self.size % size:
+            raise RunCannotGoOn(
+                f"training.context_parallel {size} does not divide the learner's {self.size} "
+                "ranks: choose a divisor"
+            )
+        if size > 1 and size not in self.contexts:
+            kind = "nccl" if self.device.type == "cuda" else "gloo"
+            groups = [
+                dist.new_group(list(range(first, first + size)), backend=kind)
+                for first in range(0, self.size, size)
+            ]
+            accept_no_more()
+            own = groups[self.rank // size]
+            self.contexts[size] = Context(self.rank % size, size, own)
+        return replace(self, context=self.contexts.get(size))
 
     def broadcast(self, message: bytes | None) -> bytes:
         """Rank 0's `message` on every rank (the others pass None). Raises PeerFailed where rank 0
@@ -104,12 +156,12 @@ class Ranks:
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Element-wise sums over ranks, in float64."""
-        return self._reduce(values, dist.ReduceOp.SUM)
+        return self._reduce(values if self.counts else [0.0] * len(values), dist.ReduceOp.SUM)
 
     def sum_named(self, values: Mapping[str, float]) -> dict[str, float]:
         """Sums by name over ranks, which need not have the same names."""
         found: dict[str, float] = {}
-        for message in self.gather(msgspec.msgpack.encode(values)):
+        for message in self.gather(msgspec.msgpack.encode(values if self.counts else {})):
             for name, value in msgspec.msgpack.decode(message, type=dict[str, float]).items():
                 found[name] = found.get(name, 0.0) + value
         return found

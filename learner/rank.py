@@ -18,7 +18,6 @@ import threading
 import time
 from types import FrameType
 
-import torch
 import transformers
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -27,6 +26,7 @@ from structlog.contextvars import bound_contextvars
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import USER_ERRORS, Ranks, start_ranks, stop_ranks
 from learner.errors import RunCannotGoOn
+from learner.model.pass_plan import gpu_of
 from learner.rl import train_rl
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, STARTS, LearnerSettings
 from learner.sft import train_sft
@@ -142,9 +142,7 @@ def described_device(ranks: Ranks) -> bytes:
     """The GPU of this rank as JSON; nothing on a CPU."""
     if ranks.device.type != "cuda":
         return b""
-    found = torch.cuda.get_device_properties(ranks.device)
-    gpu = GPUDevice(uuid=f"GPU-{found.uuid}", name=found.name, memory=found.total_memory)
-    return gpu.model_dump_json().encode()
+    return gpu_of(ranks.device).model_dump_json().encode()
 
 
 def decoded(message: bytes) -> list[GPUDevice]:

@@ -55,6 +55,7 @@ def train_rl(
 
     Raises, with a user-readable reason: UnusableModel, UnusableCheckpoint, DamagedFile, Fenced.
     """
+    ranks = ranks.sharing_rows(config.training.context_parallel)
     record = take_over(ranks, store)
     max_steps = record.max_steps
     if max_steps is None:
@@ -157,7 +158,7 @@ def fetch(
     counted: list[TrajectoryGroup] = []
     everything: list[Sample] = []
     # All at once, so that no rank waits for one that cannot read its share.
-    mine = [shares[ranks.rank] for shares in command.minibatches]
+    mine = [shares[ranks.part] for shares in command.minibatches]
     parts = ranks.together(lambda: [read_groups(store, shares) for shares in mine])
     for shares, part in zip(mine, parts, strict=True):
         minibatches.append([])

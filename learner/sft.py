@@ -23,15 +23,17 @@ from learner.batch.dealing import deal
 from learner.batch.sft_rows import Example, UnusableRow, divided, example
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
+from learner.model.compiling import compiles, make_trainable
 from learner.model.families import device_of, unwrapped
-from learner.model.folders import UnusableModel, scratch_numbers
-from learner.model.loading import LoadedModel, load_model, model_numbers, unfit
+from learner.model.folders import UnusableModel
+from learner.model.loading import LoadedModel, load_model, unfit
 from learner.model.logprobs import TokenLogprobs
 from learner.model.mfu import sequence_cost
-from learner.model.microbatches import backward_rows, forward_rows
+from learner.model.microbatches import backward_rows, check_sharing, forward_rows
 from learner.model.moe_balance import RouterTally, balance
 from learner.model.moe_routing import policy_routing
-from learner.model.parallel import agreed_parallel, gathered, replicate, shard
+from learner.model.parallel import gathered, replicate, shard
+from learner.model.pass_plan import agreed_plan, known_model
 from learner.model.scratch import make_model
 from learner.optim.optimizers import Optimizers, check_optimizer
 from learner.optim.schedules import lr_share
@@ -47,7 +49,8 @@ from services.contracts.config.model import ScratchModel
 from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import RunRecord
 from services.datasets import DatasetReader
-from services.estimate.training import bytes_unsharded
+from services.estimate.given import Model, known_workers
+from services.estimate.shape import scratch_shape
 from services.runtime.logs import get_logger
 from services.volume import Volume
 
@@ -69,17 +72,26 @@ def train_sft(
 
     Raises, with a user-readable reason: UnusableModel, UnusableRow, DamagedFile, Fenced.
     """
+    ranks = ranks.sharing_rows(config.training.context_parallel)
     if ranks.first:
         store.acquire()
-    needed = partial(bytes_needed, config, store, volume)
-    sharded = agreed_parallel(config.training.parallel, needed, ranks) == "fsdp"
+    plan = agreed_plan(
+        config,
+        ranks,
+        lambda: described(config, store, volume),
+        lambda: known_workers(store.workers()),
+    )
+    sharded = plan.sharded
     loaded = ranks.together(lambda: starting_model(config, ranks, sharded, store, volume))
     training, validation = ranks.together(lambda: examples(config, loaded, store, volume))
     ranks.together(lambda: check_optimizer(config.optimizer, "optimizer", ranks, sharded))
     routing = ranks.together(lambda: policy_routing(loaded.model, config.router, "router"))
-    policy: nn.Module = TokenLogprobs(
-        loaded.model.eval(), None if sharded else loaded.autocast, routing
+    ranks.together(lambda: check_sharing(loaded.model, ranks))
+    compiled, reason = ranks.together(
+        lambda: compiles(config.training.compile, loaded.model, ranks.device)
     )
+    make_trainable(loaded.model, plan.checkpointing, compiled)
+    policy: nn.Module = TokenLogprobs(loaded.model, None if sharded else loaded.autocast, routing)
     if sharded:
         shard(policy, loaded.model, loaded.autocast, ranks)
         if why := gathered(policy, partial(unfit, loaded.model)):
@@ -94,7 +106,8 @@ def train_sft(
     reporter = Reporter(steps, store, file, ranks) if ranks.first else None
 
     if reporter:
-        reporter.begin(str(loaded.attention))
+        attention = str(loaded.attention)
+        reporter.begin({"attention": attention, "activations": plan.activations, "compile": reason})
     step = 0
     while True:
         ending = what_next(ranks, step == steps, store, stop)
@@ -136,13 +149,11 @@ def train_sft(
     return ending
 
 
-def bytes_needed(config: SFTConfig, store: RunStore, volume: Volume) -> int:
-    """What each rank would hold between two passes if nothing were sharded."""
+def described(config: SFTConfig, store: RunStore, volume: Volume) -> Model | None:
+    """What the estimate needs of the model that training starts from."""
     if isinstance(config.model, ScratchModel):
-        numbers = scratch_numbers(config.model)
-    else:
-        numbers = model_numbers(store.model_path(config.model.path, volume), config.model)
-    return bytes_unsharded(numbers, 0, config.optimizer)
+        return Model(scratch_shape(config.model), half=True)
+    return known_model(store.model_path(config.model.path, volume), config.model)
 
 
 def starting_model(
@@ -203,7 +214,7 @@ def dealt(rows: list[Example], cost: SequenceCost, ranks: Ranks) -> list[Example
     """This rank's part of `rows`."""
     in_loss = [int(row.loss_mask.sum()) for row in rows]
     lengths = [GroupLengths(len(r.tokens) - n, (n,)) for r, n in zip(rows, in_loss, strict=True)]
-    return [rows[i] for i in deal(lengths, ranks.size, cost)[ranks.rank]]
+    return [rows[i] for i in deal(lengths, ranks.parts, cost)[ranks.part]]
 
 
 def backward(
@@ -273,11 +284,13 @@ class Reporter:
         self.began = self.reported = time.monotonic()
         self.tokens = self.rows = 0
 
-    def begin(self, attention: str) -> None:
-        """Start the file of metrics again, and let the run run. `attention`: how it is computed."""
+    def begin(self, computation: dict[str, str]) -> None:
+        """Start the file of metrics again, and let the run run. `computation`: how it computes, and
+        why, by part."""
         with self.ranks.announcing():
             self._write(lambda: self.file.begin(0))
-            self.store.computes("attention", attention)
+            for part, words in computation.items():
+                self.store.computes(part, words)
             self.store.set_state("running")
 
     def report(self, step: int, metrics: dict[str, float], rows: int, tokens: int) -> None:

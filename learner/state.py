@@ -62,3 +62,5 @@ class TrainingState:
     copies: Copies = field(default_factory=Copies)
     offloads: tuple[Offload, ...] = ()
     """The state of the optimizers, where it is on the host between updates."""
+    computation: dict[str, str] = field(default_factory=dict)
+    """How passes are made, and why, by part: for people."""

@@ -148,7 +148,9 @@ class Coordinator:
         no_end = endless(loaded, self._config.sampling)
         for warning in [*self._config.warnings(), *([no_end] if no_end else [])]:
             self._store.warn(warning)
-        self._store.computes("attention", str(self._state.loaded.attention))
+        computation = {"attention": str(loaded.attention), **self._state.computation}
+        for part, words in computation.items():
+            self._store.computes(part, words)
         self._filtered = self._store.call(self._store.trajectories.filtered)
         self._store.set_state("running")
         _, self._waits = admission_wait({}, self._store.workers())
@@ -240,7 +242,7 @@ class Coordinator:
         self._plan = plan
         self._schedule.trained(sum(plan.bytes))
         self._time.lap("waiting")
-        shares = self._planner.shares(plan, self._ranks.size)
+        shares = self._planner.shares(plan, self._ranks.parts)
         return Command("train", progress.step + 1, shares)
 
     def _interrupted(self) -> Callable[[], bool]:

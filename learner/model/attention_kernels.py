@@ -220,14 +220,7 @@ def _varlen_forward(
         call.places.take(query).contiguous(),
         call.key_places.take(key).contiguous(),
         call.key_places.take(value).contiguous(),
-        call.bounds,
-        call.key_bounds,
-        # With one query a sequence and grouped heads the kernel would swap the two, and the
-        # log-sum-exp would have another shape.
-        max(call.longest, 2),
-        call.longest_keys,
-        0.0,
-        call.causal and call.window is None,
+        *_bounds(call),
         False,
         scale=scaling,
         **_window(call),
@@ -254,18 +247,23 @@ def _varlen_backward(
         call.key_places.take(value).contiguous(),
         call.places.take(out).contiguous(),
         call.places.take(lse).transpose(0, 1).contiguous(),
-        call.bounds,
-        call.key_bounds,
-        max(call.longest, 2),
-        call.longest_keys,
-        0.0,
-        call.causal and call.window is None,
+        *_bounds(call),
         state,
         torch.empty(0, device=query.device),
         scale=scaling,
         **_window(call),
     )
     return of_query, of_key, of_value
+
+
+def _bounds(call: VarlenCall) -> tuple[torch.Tensor, torch.Tensor, int, int, float, bool]:
+    """Where sequences end, the longest ones, no dropout, and whether the mask is causal: the same
+    forward and backward."""
+    # With one query a sequence and grouped heads the kernel would swap the two, and the log-sum-exp
+    # would have another shape.
+    longest = max(call.longest, 2)
+    causal = call.causal and call.window is None
+    return call.bounds, call.key_bounds, longest, call.longest_keys, 0.0, causal
 
 
 def _window(call: VarlenCall) -> dict[str, int]:

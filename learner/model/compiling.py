@@ -6,36 +6,87 @@ Blocks are compiled one by one, so that all of a kind share their graphs, for an
 Attention stays as it is: it reads the layout of a row, and each layout would be another graph.
 """
 
+from functools import cache
+
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
+from learner.model.folders import UnusableModel
 from learner.model.packed_attention import NAME, packed_attention
 from learner.model.parallel import blocks
-from services.contracts.config.training import Training
+from services.contracts.config.training import Automatic
+from services.contracts.experts import expert_count
+
+WHY, SET = "training.compile compiles", "training.compile is set"
+
+
+def compiles(
+    configured: Automatic, model: PreTrainedModel, device: torch.device
+) -> tuple[bool, str]:
+    """Whether the blocks of `model` are compiled for `device`, and why, for people. Raises
+    UnusableModel where the config asks for it and it cannot be."""
+    if configured is False:
+        return False, f"off: {SET}"
+    if configured == "auto" and (why := _not_worth(model, device)):
+        return False, f"off: {why}"
+    if why := _cannot_compile(device):
+        if configured == "auto":
+            return False, f"off: {why}"
+        raise UnusableModel(f"training.compile: {why}; install gcc, or leave training.compile out")
+    # What fails later on, in a block, runs as it is.
+    torch._dynamo.config.suppress_errors = configured == "auto"
+    return True, "on: the learner computes on CUDA" if configured == "auto" else f"on: {SET}"
+
+
+def _not_worth(model: PreTrainedModel, device: torch.device) -> str | None:
+    """Why blocks of `model` are better not compiled."""
+    if device.type == "cpu":
+        return "on a CPU it takes half a minute at each start, and gains a few percent"
+    if expert_count(model.config.get_text_config()):
+        return "routers of experts are read within the blocks, which cuts them into small graphs"
+    try:
+        blocks(model, WHY)
+    except UnusableModel as error:
+        return str(error)
+    return None
+
+
+@cache
+def _cannot_compile(device: torch.device) -> str | None:
+    """Why nothing can be compiled for `device` on this machine, by trying it; None: it can."""
+    x = torch.ones(8, device=device, requires_grad=True)
+    try:
+        torch.compile(lambda x: (x.sin() * x).sum())(x).backward()
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = lines[0] if lines else type(error).__name__
+        return f"this machine cannot compile ({said[:200]})"
+    return None
 
 
 def compile_blocks(model: PreTrainedModel) -> None:
     """Compile the blocks of `model` when they are first used, which takes half a minute and a C
     compiler. Raises UnusableModel where it does not say what its blocks are."""
-    found = blocks(model, "training.compile compiles")
+    found = blocks(model, WHY)
     # For all models: it changes nothing where nothing is compiled.
     AttentionInterface.register(NAME, torch.compiler.disable(packed_attention))
     for block in found:
         block.compile(dynamic=True)
 
 
-def make_trainable(model: PreTrainedModel, training: Training) -> None:
-    """Have `model` make its passes as the config says. No dropout and no noise in routers, whatever
-    its own config says: the sampler has none, and ratios would be random."""
+def make_trainable(model: PreTrainedModel, checkpointing: bool, compiled: bool) -> None:
+    """Have `model` make its passes without dropout and without noise in routers, whatever its own
+    config says: the sampler has none, and ratios would be random. `checkpointing`: a block's
+    activations are computed again in the backward pass; `compiled`: blocks are compiled."""
     model.eval()
-    if training.activation_checkpointing:
+    if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         for module in model.modules():
             if getattr(module, "gradient_checkpointing", False):
                 # transformers recomputes in training mode alone, in which a block drops by itself.
                 module.training = True
                 vars(module).update({n: 0.0 for n, v in vars(module).items() if _drops(n, v)})
-    if training.compile:
+    if compiled:
         compile_blocks(model)
 
 

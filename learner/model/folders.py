@@ -1,6 +1,6 @@
 """From what `model.path` names to folders that are safe to load: found, checked, and measured."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,8 @@ class Source:
     """The folder of the weights: for an adapter that of its base."""
     adapter: dict[str, Any] | None
     """The adapter's config."""
+    tensors: Mapping[str, tuple[int, ...]]
+    """Shapes of the weights, by their names in files."""
 
 
 def find_source(path: str, trust_remote_code: bool, what: str = "model") -> Source:
@@ -57,7 +59,7 @@ def find_source(path: str, trust_remote_code: bool, what: str = "model") -> Sour
             weights = check_base(_from_hub(str(model.base), trust_remote_code, what))
     except UnusableFolder as error:
         raise UnusableModel(f"{what} {path}: {error}") from error
-    return Source(str(folder), str(weights.path), model.named.adapter)
+    return Source(str(folder), str(weights.path), model.named.adapter, weights.tensors)
 
 
 def _from_hub(name: str, trust_remote_code: bool, what: str) -> Path:

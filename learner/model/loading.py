@@ -120,13 +120,6 @@ def load_model(
     return loaded
 
 
-def model_numbers(path: str, config: PretrainedModel) -> int:
-    """How many numbers the model at `path` has, by its config. Raises UnusableModel."""
-    source = find_source(path, config.trust_remote_code)
-    with unusable(source.weights):
-        return numbers_of(AutoModelForCausalLM, source, trust_remote_code=config.trust_remote_code)
-
-
 def unfit(model: PreTrainedModel) -> str | None:
     """Why the learner cannot train `model`, by what it computes; None where it can."""
     return mixes_sequences(model) or other_logits(model)

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from learner.batch.prefixes import segments, token_places
+from learner.model.context import RowPart, row_part
 from learner.model.logit_scale import UnusableHead, logit_scale
 from learner.model.output_head import head_logprobs
 from learner.model.packed_attention import NAME
@@ -21,6 +22,7 @@ from learner.model.row_layout import PackedLayout, packed_layout
 from learner.model.topk_logprobs import topk_logprobs
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
+    from learner.distributed import Context
     from learner.model.moe_routing import Routing
 
 
@@ -47,6 +49,8 @@ class PackedRow:
     """[k, w] the ids that each was chosen from, and then −1; None: the whole vocabulary."""
     experts: torch.Tensor | None = None
     """[T, layers, experts per token] int16: where routers send each token (`routing`)."""
+    part: RowPart | None = None
+    """What this rank computes of it; None: all."""
 
 
 def packed_row(
@@ -56,10 +60,12 @@ def packed_row(
     sampling_mask: torch.Tensor | None = None,
     experts: list[torch.Tensor] | None = None,
     shared: Sequence[int] | None = None,
+    context: "Context | None" = None,
 ) -> PackedRow:
     """Pack `sequences` ([t] ids each). `loss_masks` ([t] bool each) mark the tokens to predict;
     `sampling_mask` is as in PackedRow; `experts` ([t, layers, experts per token] each) says where
-    routers send them; `shared`: how many first tokens each shares with the one before it.
+    routers send them; `shared`: how many first tokens each shares with the one before it;
+    `context`: the ranks that share the row.
 
     Raises ValueError where a mask includes a first token, which nothing precedes.
     """
@@ -78,16 +84,18 @@ def packed_row(
         """What each sequence does not share with the one before it, in the row's order."""
         return sent(torch.cat([part[n:] for part, n in zip(parts, shared, strict=True)]), device)
 
+    predictors = torch.cat(before)
     return PackedRow(
         tokens=own(sequences),
         positions=own([torch.arange(n) for n in lengths]),
         layout=packed_layout(forest.lengths, device, forest.parents),
-        predictors=sent(torch.cat(before), device),
+        predictors=sent(predictors, device),
         targets=sent(torch.cat(targets), device),
         ends=sent(torch.stack([place[-1] for place in places]), device),
         sequence_tokens=sum(lengths),
         sampling_mask=None if sampling_mask is None else sent(sampling_mask, device),
         experts=None if experts is None else own(experts),
+        part=row_part(context, sum(forest.lengths), predictors, device) if context else None,
     )
 
 
@@ -119,38 +127,50 @@ class TokenLogprobs(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies [k] float32, in nats, at `temperature` and over
         `row.sampling_mask`, with gradient."""
+        part = row.part
+        if part is None:
+            return self._at(row, row.predictors, row.targets, row.sampling_mask, temperature)
+        mask = None if row.sampling_mask is None else row.sampling_mask[part.chosen]
+        found = self._at(row, part.predictors, row.targets[part.chosen], mask, temperature)
+        logprobs, entropy = (part.joined(x, len(row.targets)) for x in found)
+        return logprobs, entropy
+
+    def _at(
+        self,
+        row: PackedRow,
+        places: torch.Tensor,
+        targets: torch.Tensor,
+        sampling_mask: torch.Tensor | None,
+        temperature: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of `targets` [m] behind `places` [m] of what this rank computes of the row."""
         if self.routing:
-            self.routing.begin(row.experts, row.predictors)
-        hidden = hidden_states(self.model, row, self.autocast)[row.predictors]
+            self.routing.begin(row.experts, places)
+        hidden = hidden_states(self.model, row, self.autocast)[places]
         if self.routing:
             self.routing.end()
         head = self.model.get_output_embeddings()
-        weight, bias, targets = head.weight, head.bias, row.targets
-        if row.sampling_mask is not None:
+        given = (hidden, head.weight, head.bias, targets)
+        if sampling_mask is not None:
             return topk_logprobs(
-                hidden,
-                weight,
-                bias,
-                targets,
-                row.sampling_mask,
-                temperature,
-                self.autocast,
-                scale=self.scale,
+                *given, sampling_mask, temperature, self.autocast, scale=self.scale
             )
-        return head_logprobs(
-            hidden, weight, bias, targets, temperature, self.autocast, scale=self.scale
-        )
+        return head_logprobs(*given, temperature, self.autocast, scale=self.scale)
 
 
 def hidden_states(
     model: PreTrainedModel, row: PackedRow, autocast: torch.dtype | None
 ) -> torch.Tensor:
-    """[T, d] what the head of `model` reads at each token of the row."""
+    """[T, d] what the head of `model` reads at each token of the row, or of this rank's part."""
     extra: dict[str, Any] = {}
     if model.config._attn_implementation == NAME:
         extra["packed"] = row.layout
-    kind = row.tokens.device.type
+    tokens, positions = row.tokens, row.positions
+    if row.part:
+        extra["part"] = row.part
+        tokens, positions = row.part.take(tokens), row.part.take(positions)
+    kind = tokens.device.type
     with nullcontext() if autocast is None else torch.autocast(kind, autocast):
         return model.base_model(
-            input_ids=row.tokens[None], position_ids=row.positions[None], use_cache=False, **extra
+            input_ids=tokens[None], position_ids=positions[None], use_cache=False, **extra
         ).last_hidden_state[0]

@@ -8,14 +8,15 @@ what causal attention, a window or an output head at some tokens only, or for so
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from learner.batch.cost import TOKENS, SequenceCost
 from services.contracts.experts import expert_count
 from services.estimate.devices import peak_flops
+from services.estimate.shape import ModelShape, shape_of
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
     from learner.distributed import Ranks
@@ -85,33 +86,43 @@ def work(
 def shape(model: PreTrainedModel) -> tuple[int, int] | None:
     """(weights, L·H·Q) of a model, of experts the part that a token uses; None where the config
     does not say how many it uses, or has no attention heads."""
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_attention_heads", None)
-    experts, used = expert_count(config), getattr(config, "num_experts_per_tok", None)
-    if not isinstance(heads, int) or (experts and not isinstance(used, int)):
-        return None
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    if experts and used is not None:
-        shared = [p.numel() for name, p in model.named_parameters() if ".experts." in name]
-        weights -= sum(shared) * (experts - used) // experts
-    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
-    if head is None or embedding is not head.weight:
-        weights -= embedding.numel()
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return weights, config.num_hidden_layers * heads * size
+    found = _sizes(model)
+    return None if found is None else (_weights(model, found), found.layers * found.query)
 
 
 def sequence_cost(model: PreTrainedModel) -> SequenceCost:
     """What the model's sequences cost, to balance work by; each token the same where the config
     does not say."""
-    sizes, head = shape(model), model.get_output_embeddings()
-    if sizes is None:
+    found, head = _sizes(model), model.get_output_embeddings()
+    if found is None:
         return TOKENS
-    weights, attention = sizes
-    config = model.config.get_text_config()
     of_head = 0 if head is None else head.weight.numel()
-    window = getattr(config, "sliding_window", None) or 0
-    kinds = getattr(config, "layer_types", None) or []
-    share = kinds.count("sliding_attention") if window else 0
-    windowed = attention * share // max(len(kinds), 1)
-    return SequenceCost(weights - of_head, of_head, attention - windowed, windowed, window)
+    windowed = found.windowed * found.query
+    return SequenceCost(
+        _weights(model, found) - of_head,
+        of_head,
+        found.layers * found.query - windowed,
+        windowed,
+        found.window,
+    )
+
+
+def _sizes(model: PreTrainedModel) -> ModelShape | None:
+    text = model.config.get_text_config()
+    if expert_count(text) and not isinstance(getattr(text, "num_experts_per_tok", None), int):
+        return None
+    weights = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    return shape_of(widths(text), weights)
+
+
+def _weights(model: PreTrainedModel, found: ModelShape) -> int:
+    """Those that a token is multiplied with. An embedding is only where it is the output head: a
+    critic's is not."""
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
+    own = head is None or embedding is not head.weight
+    return found.parameters - found.idle - (embedding.numel() if own else 0)
+
+
+def widths(text: PreTrainedConfig) -> dict[str, Any]:
+    """The config of a model by the usual names of widths: architectures have their own."""
+    return text.to_dict() | {name: getattr(text, name, None) for name in text.attribute_map}

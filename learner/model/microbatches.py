@@ -11,11 +11,12 @@ from typing import TypeVar
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from transformers import PreTrainedModel
 
 from learner.batch.packing import micro_batches_needed
 from learner.batch.samples import OWN, Sample
 from learner.batch.sft_rows import Example
-from learner.distributed import Ranks
+from learner.distributed import Context, Ranks
 from learner.model.families import (
     Family,
     cost_of,
@@ -25,7 +26,9 @@ from learner.model.families import (
     sharing_of,
     sizes_of,
 )
+from learner.model.folders import UnusableModel
 from learner.model.logprobs import PackedRow, packed_row
+from learner.model.packed_attention import why_not_shared
 from learner.model.parallel import is_sharded
 from learner.model.topk_logprobs import padded
 from learner.optim.optimizers import Optimizers
@@ -51,14 +54,15 @@ def backward_rows(
     DDP's all-reduce needs the backward pass.
     """
     device = device_of(model)
-    budget = micro_batch_tokens(budget, device)
+    budget = micro_batch_tokens(budget, device) * row_ranks(ranks)
     families = _families(model, samples, budget)
     passes = int(ranks.max([max(micro_batches_needed(sizes_of(families), budget), 1)])[0])
     for taken, chosen in enumerate(cut(families, budget, passes), 1):
         if optimizers and taken == passes:
             optimizers.last_pass()
         with synchronised(model, taken == passes):
-            yield [i for one in chosen for i in one.members], row_of(chosen, samples, device)
+            row = row_of(chosen, samples, device, ranks.context)
+            yield [i for one in chosen for i in one.members], row
 
 
 def forward_rows(
@@ -67,19 +71,30 @@ def forward_rows(
     """Micro-batches of `samples` and their rows, for forward passes of `model`: without any there
     is none. Where `model` is sharded, every rank makes as many, some of them without samples."""
     device = device_of(model)
-    budget = micro_batch_tokens(budget, device)
+    budget = micro_batch_tokens(budget, device) * row_ranks(ranks)
     families = _families(model, samples, budget)
     passes = None
     if is_sharded(model):
         passes = int(ranks.max([micro_batches_needed(sizes_of(families), budget)])[0])
     for chosen in cut(families, budget, passes):
-        row = row_of(chosen, samples, device)
+        row = row_of(chosen, samples, device, ranks.context)
         yield [samples[i] for one in chosen for i in one.members], row
 
 
 def micro_batch_tokens(budget: int, device: torch.device) -> int:
     """The configured limit, or less where less is faster."""
     return min(budget, CPU_TOKENS) if device.type == "cpu" else budget
+
+
+def row_ranks(ranks: Ranks) -> int:
+    """Ranks that share a row, each of which has so many tokens of it."""
+    return ranks.context.size if ranks.context else 1
+
+
+def check_sharing(model: PreTrainedModel, ranks: Ranks) -> None:
+    """Raise UnusableModel where ranks are to share rows of `model`, and cannot."""
+    if ranks.context and (why := why_not_shared(model, ranks.context.size)):
+        raise UnusableModel(f"training.context_parallel {ranks.context.size}: {why}")
 
 
 def synchronised(model: nn.Module, last: bool) -> AbstractContextManager[None]:
@@ -101,12 +116,20 @@ def _families(model: nn.Module, samples: Sequence[S], budget: int) -> list[Famil
     )
 
 
-def row_of(families: Sequence[Family], samples: Sequence[S], device: torch.device) -> PackedRow:
-    """The row of these families of `samples`; without any, one that predicts a token for nothing,
-    since every rank makes the same passes."""
+def row_of(
+    families: Sequence[Family],
+    samples: Sequence[S],
+    device: torch.device,
+    context: Context | None = None,
+) -> PackedRow:
+    """The row of these families of `samples`, which the ranks of `context` share; without any, one
+    that predicts a token for nothing, since every rank makes the same passes."""
     if not families:
         return packed_row(
-            [torch.zeros(2, dtype=torch.int64)], [torch.tensor([False, True])], device
+            [torch.zeros(2, dtype=torch.int64)],
+            [torch.tensor([False, True])],
+            device,
+            context=context,
         )
     chosen = [samples[i] for family in families for i in family.members]
     sampling_mask = [s.sampling_mask for s in chosen if s.sampling_mask is not None]
@@ -117,6 +140,7 @@ def row_of(families: Sequence[Family], samples: Sequence[S], device: torch.devic
         padded(sampling_mask) if sampling_mask else None,
         _experts(chosen),
         [n for family in families for n in family.shared],
+        context,
     )
 
 

@@ -5,6 +5,7 @@ tensor never exists. Entropy comes from the same pass. Must agree with `log_soft
 temperature)` of the model's own logits to rounding, and never asks the device for a value.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -98,11 +99,7 @@ class _HeadLogprobs(torch.autograd.Function):
         given, of_entropy = grads
         grad = torch.zeros_like(normaliser) if given is None else given * scale.multiplier
         by_entropy = None if of_entropy is None else of_entropy * scale.multiplier
-        grad_hidden = torch.zeros_like(hidden, dtype=wide)
-        # A frozen head (LoRA) costs neither the product nor the memory.
-        trained, biased = ctx.needs_input_grad[1:3]
-        grad_weight = torch.zeros_like(weight, dtype=wide) if trained else None
-        grad_bias = torch.zeros_like(bias, dtype=wide) if biased else None
+        sums = HeadGradients(hidden, weight, bias, wide, ctx.needs_input_grad)
         for r in range(0, hidden.shape[0], rows):
             part, target = hidden[r : r + rows].to(kind), targets[r : r + rows]
             for v in range(0, weight.shape[0], vocabulary):
@@ -125,18 +122,42 @@ class _HeadLogprobs(torch.autograd.Function):
                     slope += spread
                 if bend is not None:
                     slope *= bend
-                if grad_bias is not None:
-                    grad_bias[v : v + vocabulary] += slope.sum(0)
+                if sums.bias is not None:
+                    sums.bias[v : v + vocabulary] += slope.sum(0)
                 slope = slope.to(kind)
-                grad_hidden[r : r + rows] += slope @ weight[v : v + vocabulary].to(kind)
-                if grad_weight is not None:
-                    grad_weight[v : v + vocabulary] += slope.T @ part
-        return (
-            grad_hidden.to(hidden.dtype),
-            None if grad_weight is None else grad_weight.to(weight.dtype),
-            None if grad_bias is None else grad_bias.to(bias.dtype),
-            *(None,) * 5,
-        )
+                sums.hidden[r : r + rows] += slope @ weight[v : v + vocabulary].to(kind)
+                if sums.weight is not None:
+                    sums.weight[v : v + vocabulary] += slope.T @ part
+        return (*sums.returned(), *(None,) * 5)
+
+
+class HeadGradients:
+    """Sums of the gradients of hidden states, and of the head's weight and bias where these are
+    trained: a frozen head (LoRA) costs neither the product nor the memory."""
+
+    def __init__(
+        self,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        wide: torch.dtype,
+        needed: Sequence[bool],
+    ) -> None:
+        """0 each, of type `wide`. `needed`: `ctx.needs_input_grad` of a function whose first three
+        inputs these are."""
+        self._given = (hidden, weight, bias)
+        self.hidden = torch.zeros_like(hidden, dtype=wide)
+        self.weight = torch.zeros_like(weight, dtype=wide) if needed[1] else None
+        trains_bias = bias is not None and needed[2]
+        self.bias = weight.new_zeros(weight.shape[0], dtype=wide) if trains_bias else None
+
+    def returned(self) -> list[torch.Tensor | None]:
+        """All three in the types of what they are gradients of; None: not trained."""
+        sums = (self.hidden, self.weight, self.bias)
+        return [
+            None if total is None or one is None else total.to(one.dtype)
+            for total, one in zip(sums, self._given, strict=True)
+        ]
 
 
 def _logits(

@@ -15,9 +15,13 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from learner.model.attention_kernels import attend
+from learner.model.context import RowPart, attend_together
 from learner.model.row_layout import PackedLayout, packed_layout
+from services.contracts.experts import expert_count
 
 NAME = "headrace_packed"
+GROWING = ("dynamic", "longrope")
+"""Rotary embeddings whose frequencies depend on the longest position of a pass."""
 KNOWN_LAYERS = frozenset({"full_attention", "sliding_attention"})
 
 
@@ -31,13 +35,14 @@ def packed_attention(
     dropout: float = 0.0,
     packed: PackedLayout | None = None,
     sliding_window: int | None = None,
+    part: RowPart | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention inside each sequence of `packed`.
 
-    query [1, h, T, d], key and value [1, g, T, d] with g dividing h. Returns [1, T, h, d].
-    Without `packed`, rows are separate sequences [b, h, t, d] (generation, tests), with as many
-    keys or more.
+    query [1, h, T, d], key and value [1, g, T, d] with g dividing h. Returns [1, T, h, d]. `part`:
+    this rank has a stretch of the T tokens of `packed` alone. Without `packed`, rows are separate
+    sequences [b, h, t, d] (generation, tests), with as many keys or more.
     """
     if attention_mask is not None or dropout:
         raise ValueError("packed attention takes neither a mask nor dropout")
@@ -48,6 +53,8 @@ def packed_attention(
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     varlen = takes_varlen(query.device, query.dtype)
     calls = packed.varlen(sliding_window) if varlen else packed.blocks(sliding_window)
+    if part is not None:
+        return attend_together(q, k, v, calls, scaling, part)[None], None
     return attend(q, k, v, calls, scaling)[None], None
 
 
@@ -146,4 +153,22 @@ def _own_mask(model: PreTrainedModel) -> str | None:
         return f"{name} attends in chunks"
     if not getattr(model, "_supports_attention_backend", False):
         return f"{name} bypasses transformers' attention interface"
+    return None
+
+
+def why_not_shared(model: PreTrainedModel, ranks: int) -> str | None:
+    """Why so many ranks cannot share rows of `model`; None: they can."""
+    config, name = model.config.get_text_config(), type(model).__name__
+    if (own := _own_mask(model)) is not None:
+        return own
+    heads = config.num_attention_heads
+    if heads % ranks:
+        return f"{name} has {heads} attention heads, which {ranks} ranks cannot share evenly"
+    if expert_count(config):
+        return f"{name} routes tokens to experts, which is not shared between ranks"
+    scaling = getattr(config, "rope_parameters", None) or {}
+    by_layer = [one for one in scaling.values() if isinstance(one, dict)]
+    kinds = {one.get("rope_type") for one in (scaling, *by_layer)}
+    if found := [kind for kind in GROWING if kind in kinds]:
+        return f"{name}'s rotary embeddings ({found[0]}) depend on the longest position of a pass"
     return None

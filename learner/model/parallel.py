@@ -7,7 +7,7 @@ with or without gradient, is one of all ranks: who leaves one out lets the other
 """
 
 from collections.abc import Callable
-from typing import Literal, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -23,22 +23,8 @@ from transformers import PreTrainedModel
 from learner.distributed import Ranks
 from learner.model.folders import UnusableModel
 from learner.model.slicing import mesh_of, weights_of
-from services.contracts.config.training import Parallel
-from services.estimate.training import parallel_on
 
 T = TypeVar("T")
-
-
-def agreed_parallel(
-    parallel: Parallel, needed: Callable[[], float], ranks: Ranks
-) -> Literal["ddp", "fsdp"]:
-    """What `training.parallel` means here, the same on every rank. `needed` says how many bytes
-    each rank would hold between two passes without sharding. Raises what it raises."""
-    if ranks.size == 1 or parallel != "auto" or ranks.device.type != "cuda":
-        return parallel_on(parallel, 0.0, None, ranks.size)
-    there = torch.cuda.get_device_properties(ranks.device).total_memory
-    (share,) = ranks.max([ranks.together(needed) / there])
-    return parallel_on(parallel, share, 1.0, ranks.size)
 
 
 def replicate(passes: nn.Module, ranks: Ranks) -> nn.Module:

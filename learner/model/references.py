@@ -104,7 +104,12 @@ class Copies:
 
 
 def load_copies(
-    config: RLConfig, ranks: Ranks, base: str, start: str, policy: TokenLogprobs
+    config: RLConfig,
+    ranks: Ranks,
+    base: str,
+    start: str,
+    policy: TokenLogprobs,
+    compiled: bool = False,
 ) -> Copies:
     """The copies before a checkpoint's weights: a reference is the model at `base`, a lagged copy
     the policy at `start`. Beside adapters the reference is `policy` without them. Raises
@@ -120,7 +125,7 @@ def load_copies(
         never = follows is None
         frozen = load_model(path, config.model, where, never, ranks if sharded else None)
         frozen.model.eval().requires_grad_(False)
-        if config.training.compile:
+        if compiled:
             compile_blocks(frozen.model)
         # An earlier policy replays the same experts; another model routes by itself.
         replays = name == "lagged" and config.algorithm.router.replay

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from learner.model.logit_scale import PLAIN, LogitScale
+from learner.model.output_head import HeadGradients
 
 ELEMENTS = 1 << 24
 """A chunk of output embeddings is at most so many numbers: 64 MiB of float32."""
@@ -79,11 +80,7 @@ class _TopKLogprobs(torch.autograd.Function):
         hidden, weight, bias, targets, sampling_mask, entropy = ctx.saved_tensors
         scale, kind, wide, rows = ctx.options
         of_logprobs, of_entropy = grads
-        grad_hidden = torch.zeros_like(hidden, dtype=wide)
-        # A frozen head (LoRA) costs neither the product nor the memory.
-        trained, biased = ctx.needs_input_grad[1:3]
-        grad_weight = torch.zeros_like(weight, dtype=wide) if trained else None
-        grad_bias = torch.zeros_like(bias, dtype=wide) if biased else None
+        sums = HeadGradients(hidden, weight, bias, wide, ctx.needs_input_grad)
         for r in range(0, hidden.shape[0], rows):
             part = slice(r, r + rows)
             logits, chosen = _logits(hidden, weight, bias, sampling_mask, part, scale, kind, wide)
@@ -102,19 +99,14 @@ class _TopKLogprobs(torch.autograd.Function):
             if (bend := scale.bend(logits)) is not None:
                 slope *= bend.masked_fill(sampling_mask[part] < 0, 0)
             ids = sampling_mask[part].clamp(min=0).flatten().long()
-            if grad_bias is not None:
-                grad_bias.index_add_(0, ids, slope.flatten())
+            if sums.bias is not None:
+                sums.bias.index_add_(0, ids, slope.flatten())
             slope = slope.to(kind)
-            grad_hidden[part] = torch.bmm(slope[:, None], chosen).squeeze(1)
-            if grad_weight is not None:
+            sums.hidden[part] = torch.bmm(slope[:, None], chosen).squeeze(1)
+            if sums.weight is not None:
                 outer = slope[:, :, None] * hidden[part, None].to(kind)
-                grad_weight.index_add_(0, ids, outer.flatten(0, 1).to(wide))
-        return (
-            grad_hidden.to(hidden.dtype),
-            None if grad_weight is None else grad_weight.to(weight.dtype),
-            None if grad_bias is None else grad_bias.to(bias.dtype),
-            *(None,) * 5,
-        )
+                sums.weight.index_add_(0, ids, outer.flatten(0, 1).to(wide))
+        return (*sums.returned(), *(None,) * 5)
 
 
 def _logits(

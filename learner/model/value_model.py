@@ -39,13 +39,25 @@ class TokenValues(nn.Module):
 
     def forward(self, row: PackedRow, places: torch.Tensor) -> torch.Tensor:
         """[p], with gradient, at the tokens `places` [p] of the row: float32 or wider."""
-        hidden = hidden_states(self.model, row, self.autocast)[places]
+        inside, part = None, row.part
+        if part is not None:
+            inside, places = part.here(places)
+        hidden = hidden_states(self.model, row, self.autocast)
+        if part is not None and not part.size:
+            # Something to read, and to leave out.
+            hidden = nn.functional.pad(hidden, (0, 0, 0, 1))
+        hidden = hidden[places]
         head = self.model.score
         # A sharded head computes in the type of the passes.
         wide = torch.promote_types(hidden.dtype, torch.float32)
         bias = None if head.bias is None else head.bias.to(wide)
         # Not a view: FSDP has a hook on it.
-        return nn.functional.linear(hidden.to(wide), head.weight.to(wide), bias).squeeze(-1).clone()
+        found = (
+            nn.functional.linear(hidden.to(wide), head.weight.to(wide), bias).squeeze(-1).clone()
+        )
+        if part is None or inside is None:
+            return found
+        return part.summed(found * inside)
 
 
 @dataclass

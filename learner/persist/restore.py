@@ -7,20 +7,17 @@ from pathlib import Path
 import torch
 
 from learner.distributed import Ranks
-from learner.model.compiling import make_trainable
+from learner.model.compiling import compiles, make_trainable
 from learner.model.folders import UnusableModel
-from learner.model.loading import load_critic, model_numbers, unfit, with_dtype
+from learner.model.loading import load_critic, unfit, with_dtype
 from learner.model.logprobs import TokenLogprobs
 from learner.model.lora import load_policy
+from learner.model.microbatches import check_sharing
 from learner.model.moe_routing import policy_routing
 from learner.model.offload import Offload, offloads, place, present
 from learner.model.packing_check import mixes_sequences
-from learner.model.parallel import (
-    agreed_parallel,
-    gathered,
-    is_sharded,
-    shard,
-)
+from learner.model.parallel import gathered, is_sharded, shard
+from learner.model.pass_plan import PassPlan, agreed_plan, known_model
 from learner.model.references import load_copies
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
@@ -36,11 +33,9 @@ from learner.slices import Part
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
-from services.contracts.config.copies import LaggedProximal
 from services.contracts.config.critic import Critic as CriticConfig
-from services.contracts.config.terms import NoKL
 from services.contracts.records import RunRecord
-from services.estimate.training import bytes_unsharded
+from services.estimate.given import known_workers
 from services.runtime.logs import get_logger
 from services.volume import Volume
 
@@ -54,12 +49,19 @@ def prepare(
     ranks prepare together. Raises UnusableModel, UnusableCheckpoint, UnusableDevice, DamagedFile,
     RunCannotGoOn."""
     start = ranks.together(lambda: find_start(record, config, ranks, store, volume))
-    needed = partial(bytes_needed, start)
-    sharded = agreed_parallel(config.training.parallel, needed, ranks) == "fsdp"
+    critic = config.algorithm.critic
+    another = critic_path(critic, start, store, volume) if critic and critic.path else None
+    model = with_dtype(config.model, start.own)
+    plan = agreed_plan(
+        config.model_copy(update={"model": model}),
+        ranks,
+        partial(known_model, start.base, model, another),
+        lambda: known_workers(store.workers()),
+    )
     if ranks.size > 1:
-        log.info("ranks share the training", parallel="fsdp" if sharded else "ddp")
-    state = ranks.together(lambda: assemble(start, ranks, sharded, store, volume))
-    if sharded:
+        log.info("ranks share the training", parallel=plan.parallel)
+    state = ranks.together(lambda: assemble(start, ranks, plan, store, volume))
+    if plan.sharded:
         check_sharded(state)
     return state
 
@@ -109,39 +111,28 @@ def find_start(
     return Start(config, base, volume.path(f"runs/{record.id}/model"), progress, folder)
 
 
-def bytes_needed(start: Start) -> int:
-    """What each rank would hold between two passes if nothing were sharded. Raises
-    UnusableModel."""
-    config = start.config
-    every = model_numbers(start.base, config.model)
-    trained = 0 if config.model.lora else every
-    offloaded = "optimizer" in config.training.offload
-    needed = bytes_unsharded(trained, every - trained, config.optimizer, offloaded)
-    algorithm, placement, offload = config.algorithm, config.placement, config.training.offload
-    if algorithm.critic and placement.critic == "same" and "critic" not in offload:
-        needed += bytes_unsharded(every, 0, algorithm.critic.optimizer, "optimizer" in offload)
-    copies = {
-        "lagged": isinstance(algorithm.proximal, LaggedProximal),
-        "reference": not isinstance(algorithm.kl, NoKL) and config.model.lora is None,
-    }
-    for name, loaded in copies.items():
-        if loaded and getattr(placement, name) == "same" and name not in offload:
-            needed += bytes_unsharded(0, every, config.optimizer)
-    return needed
+def critic_path(critic: CriticConfig, start: Start, store: RunStore, volume: Volume) -> str:
+    """Where a new critic starts from."""
+    if critic.path is None:
+        return start.progress.base_model
+    return store.model_path(critic.path, volume, "algorithm.critic.path")
 
 
 def assemble(
-    start: Start, ranks: Ranks, sharded: bool, store: RunStore, volume: Volume
+    start: Start, ranks: Ranks, plan: PassPlan, store: RunStore, volume: Volume
 ) -> TrainingState:
     """All that trains and is trained. Raises as `prepare` does."""
     config, progress, folder = start.config, start.progress, start.folder
+    sharded, training = plan.sharded, config.training
     model, sharing = with_dtype(config.model, start.own), ranks if sharded else None
-    seed = config.training.seed
+    seed = training.seed
     loaded = load_policy(model, start.base, start.own, folder, seed, ranks.device, sharing)
     # The reference and the lagged copy compute in the type of the policy.
     dtype = str(loaded.publish_dtype).removeprefix("torch.")
     config = config.model_copy(update={"model": model.model_copy(update={"dtype": dtype})})
-    make_trainable(loaded.model, config.training)
+    check_sharing(loaded.model, ranks)
+    compiled, why = compiles(training.compile, loaded.model, ranks.device)
+    make_trainable(loaded.model, plan.checkpointing, compiled)
     check_optimizer(config.optimizer, "optimizer", ranks, sharded)
     routing = policy_routing(loaded.model, config.algorithm.router)
     policy = TokenLogprobs(loaded.model, None if sharded else loaded.autocast, routing)
@@ -149,15 +140,14 @@ def assemble(
         shard(policy, loaded.model, loaded.autocast, ranks)
     optimizers = Optimizers(loaded.model, config.optimizer)
     beginning = str(folder) if folder else progress.base_model
-    copies = load_copies(config, ranks, progress.base_model, beginning, policy)
+    copies = load_copies(config, ranks, progress.base_model, beginning, policy, compiled)
     state = TrainingState(loaded, policy, optimizers, progress, None, copies)
-    if config.algorithm.critic is not None:
-        path = config.algorithm.critic.path
-        if path:
-            base = store.model_path(path, volume, "algorithm.critic.path")
-        else:
-            base = progress.base_model
-        state.critic = prepare_critic(config, config.algorithm.critic, ranks, state, base, folder)
+    state.computation = {"activations": plan.activations, "compile": why}
+    if critic := config.algorithm.critic:
+        path = str(folder / CRITIC) if folder else critic_path(critic, start, store, volume)
+        state.critic = prepare_critic(config, critic, ranks, state, path, plan, compiled)
+        if folder:
+            load_optimizer(folder, state.critic.optimizers, CRITIC_OPTIMIZER)
     if folder is not None:
         for name, copy in copies.moving.items():
             with copy.present(changed=True):
@@ -175,25 +165,23 @@ def prepare_critic(
     critic: CriticConfig,
     ranks: Ranks,
     state: TrainingState,
-    base: str,
-    folder: Path | None,
+    path: str,
+    plan: PassPlan,
+    compiled: bool,
 ) -> Critic:
-    """The critic beside the policy of `state`: from the checkpoint `folder`, else from the model at
-    `base`."""
+    """The critic beside the policy of `state`, from the model at `path`."""
     where = place("placement.critic", config.placement.critic, ranks)
-    path = str(folder / CRITIC) if folder else base
     # On a device of its own it is whole.
-    sharded = is_sharded(state.policy) and where == ranks.device
+    sharded = plan.sharded and where == ranks.device
     sharing = ranks if sharded else None
     model = load_critic(path, config.model, state.loaded.model, where, sharing)
-    make_trainable(model, config.training)
+    check_sharing(model, ranks)
+    make_trainable(model, plan.checkpointing, compiled)
     check_optimizer(critic.optimizer, "algorithm.critic.optimizer", ranks, sharded)
     values = TokenValues(model, None if sharded else state.loaded.autocast)
     if sharded:
         shard(values, model, state.loaded.autocast, ranks)
     optimizers = Optimizers(model, critic.optimizer)
-    if folder:
-        load_optimizer(folder, optimizers, CRITIC_OPTIMIZER)
     moments = Moments(*state.progress.critic_moments)
     prepared = Critic(model, values, optimizers, critic, moments)
     whole = offloads("critic", config.training, ranks)

@@ -81,7 +81,8 @@ class RunRecord(RunSummary):
     )
     computation: dict[str, str] = Field(
         default_factory=dict,
-        description="How its learner computes, and why, by part: `attention`, `shared_prompts`.",
+        description="How its learner computes, and why, by part: `attention`, "
+        "`shared_prompts`, `activations`, `compile`.",
     )
 
 

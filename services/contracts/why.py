@@ -123,7 +123,8 @@ class Why(BaseModel):
     evaluation: OpenEvaluation | None = Field(description="The open evaluation, if there is one.")
     learner: LearnerHold | None = Field(description="The pool's learner; null: none is alive.")
     computation: dict[str, str] = Field(
-        description="How the learner computes, and why, by part: `attention`, `shared_prompts`."
+        description="How the learner computes, and why, by part: `attention`, "
+        "`shared_prompts`, `activations`, `compile`."
     )
     workers: list[WorkerRecord] = Field(description="The pool's workers by their last heartbeats.")
     heard: dict[str, float] = Field(

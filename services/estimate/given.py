@@ -1,10 +1,12 @@
 """What an estimate is made from: a config, its model, and the GPUs of a pool."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.devices import GPUDevice
+from services.contracts.records import WorkerRecord
 from services.estimate.shape import ModelShape
 
 PROMPT = 256
@@ -29,6 +31,19 @@ class Model:
     """Whether its own type is a half one."""
     critic: ModelShape | None = None
     """Of a critic that starts from another model."""
+
+
+def known_workers(records: Sequence[WorkerRecord]) -> list[Worker]:
+    """Those that have said what they compute on."""
+    return [Worker(tuple(one.devices)) for one in records if one.devices or one.gpus == 0]
+
+
+def of_half(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json names a half type for the weights."""
+    text = config.get("text_config")
+    sections = [config, text if isinstance(text, Mapping) else {}]
+    names = [one.get(key) for one in sections for key in ("dtype", "torch_dtype")]
+    return any(name in ("bfloat16", "float16") for name in names)
 
 
 def smallest(gpus: Sequence[GPUDevice]) -> GPUDevice:

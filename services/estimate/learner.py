@@ -17,6 +17,8 @@ from services.estimate.shape import ModelShape
 from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass
 
 MOST_RANKS = 1024
+TIGHT = 0.9
+"""Estimates are within a tenth."""
 
 
 def learner_need(
@@ -43,27 +45,43 @@ def learner_need(
 def pass_of(
     config: Config, model: Model, learner: LearnerDevices | None, budget: int | None
 ) -> Pass:
-    """How a rank of `learner` makes its passes."""
+    """How a rank of `learner` makes its passes, where `auto` is left to decide, too. `budget`:
+    bytes that it may take of its GPU; None: not known."""
     on_cpu = learner is not None and not learner.gpus
     ranks = learner.ranks if learner else 1
     dtype = config.model.dtype
     half = dtype == "bfloat16" or (dtype == "auto" and model.half and not on_cpu)
+    # Each has its part of a row that several share.
+    sharing = config.training.context_parallel
     tokens, longest = config.training.tokens_per_microbatch, 0
-    checkpointing = False
     if isinstance(config, RLConfig):
         algorithm = config.algorithm
-        longest = config.sampling.max_tokens + PROMPT
+        longest = _longest(config)
         samples = algorithm.prompts_per_step * algorithm.samples_per_prompt
-        tokens = min(tokens, max(samples // ranks, 1) * longest)
-        checkpointing = config.training.activation_checkpointing
+        tokens = min(tokens, -(-max(samples * sharing // ranks, 1) * longest // sharing))
     # A sequence that is longer than a micro-batch has one of its own.
-    tokens = max(tokens, min(longest, model.shape.positions or longest))
-    plain = Pass(ranks, "ddp", half, tokens, checkpointing)
+    tokens = max(tokens, -(-min(longest, model.shape.positions or longest) // sharing))
+    plain = Pass(ranks, "ddp", half, tokens)
     memory = None if on_cpu else budget
-    held = _resident(config, model, plain)
-    needed = held.total + (FLOAT32 * trained_weights(config, model.shape) if ranks > 1 else 0)
+    # DDP's buckets are there between two passes, too.
+    needed = _resident(config, model, plain).total + FLOAT32 * trained_weights(config, model.shape)
     parallel = training.parallel_on(config.training.parallel, needed, memory, ranks)
-    return replace(plain, parallel=parallel)
+    how = replace(plain, parallel=parallel)
+    return replace(how, checkpointing=_checkpoints(config, model, how, memory))
+
+
+def _longest(config: RLConfig) -> int:
+    """Tokens of the longest sequence, as far as the config says."""
+    return config.sampling.max_tokens + PROMPT
+
+
+def _checkpoints(config: Config, model: Model, how: Pass, memory: int | None) -> bool:
+    """Whether activations are computed again: as configured, or where they do not fit into
+    `memory` with all else, by an estimate that may be off by a tenth."""
+    configured = config.training.activation_checkpointing
+    if configured != "auto":
+        return configured
+    return memory is not None and rank_memory(config, model, how).total > TIGHT * memory
 
 
 def rank_memory(config: Config, model: Model, how: Pass) -> Memory:
@@ -158,7 +176,7 @@ def learner_advice(
         return learner_need(changed, model, more, budget).needed
 
     ranks, least = learner.ranks, needed(learner.ranks)
-    for keys in _changes(config):
+    for keys in _changes(config, ranks):
         before, changed = changed, _with(changed, keys)
         if (now := needed(ranks)) >= least:
             changed = before
@@ -180,12 +198,18 @@ def learner_advice(
     yield f"a rank then needs {gigabytes(least)} of {gigabytes(budget)}"
 
 
-def _changes(config: Config) -> Iterator[dict[str, object]]:
-    """What may be changed of `training`, the cheapest first."""
+def _changes(config: Config, ranks: int) -> Iterator[dict[str, object]]:
+    """What may be changed of `training` on so many ranks, the cheapest first."""
     if config.training.parallel == "ddp":
         yield {"parallel": "auto"}
-    if isinstance(config, RLConfig):
-        yield {"activation_checkpointing": True}
+    if config.training.activation_checkpointing is False:
+        yield {"activation_checkpointing": "auto"}
+    section = config.training
+    if isinstance(config, RLConfig) and _longest(config) > section.tokens_per_microbatch:
+        # A longer sequence has a pass of its own, however few tokens a micro-batch may have.
+        for size in (2, 4, 8, 16):
+            if section.context_parallel < size <= ranks and ranks % size == 0:
+                yield {"context_parallel": size}
     for tokens in (8192, 4096, 2048):
         if tokens < config.training.tokens_per_microbatch:
             yield {"tokens_per_microbatch": tokens}

@@ -11,18 +11,19 @@ from services.estimate.answer import Estimate, StepTime
 from services.estimate.devices import bandwidth, peak_flops
 from services.estimate.given import PROMPT, Config, Model, Worker, gigabytes, smallest
 from services.estimate.learner import (
+    TIGHT,
     copied,
     learner_advice,
     learner_budget,
     learner_need,
+    pass_of,
     trained_weights,
 )
 from services.estimate.rollout import rollout_advice, rollout_need, server_of
-from services.estimate.training import BFLOAT16, FLOAT32
+from services.estimate.training import BFLOAT16, FLOAT32, Pass
 
 CERTAIN = 1.1
 """Estimates are within a tenth: a run that needs so much more than there is cannot fit."""
-TIGHT = 0.9
 UTILISATION = 0.4
 """Share of a GPU's peak that training is taken to use."""
 PUBLISHED = 3
@@ -44,6 +45,7 @@ def estimate_run(
         notes.append("the learner computes on CPUs: whether its host has the memory is not checked")
     on_gpu = [worker for worker in workers if worker.gpus]
     budget = learner_budget(config, learner, on_gpu)
+    how = pass_of(config, model, learner, budget)
     need = learner_need(config, model, learner, budget)
     rollout = None
     if isinstance(config, RLConfig):
@@ -68,7 +70,7 @@ def estimate_run(
     return Estimate(
         learner=need,
         rollout=rollout,
-        step=step_time(config, model, learner, on_gpu, notes),
+        step=step_time(config, model, learner, on_gpu, how, notes),
         disk=disk(config, model),
         fits=False if False in fits else None if None in fits else True,
         advice=advice,
@@ -88,9 +90,11 @@ def step_time(
     model: Model,
     learner: LearnerDevices | None,
     workers: Sequence[Worker],
+    how: Pass,
     notes: list[str],
 ) -> StepTime:
-    """Of a step of completions of `max_tokens`. Adds to `notes` what was assumed."""
+    """Of a step of completions of `max_tokens`, trained as `how` says. Adds to `notes` what was
+    assumed."""
     if not isinstance(config, RLConfig):
         return StepTime(training=None, sampling=None)
     algorithm = config.algorithm
@@ -98,8 +102,7 @@ def step_time(
     groups = algorithm.prompts_per_step
     trained = groups * algorithm.samples_per_prompt * length
     flops = training.pass_flops(model.shape, trained, length)
-    again = 1 if config.training.activation_checkpointing else 0
-    passes = (3 + again) * algorithm.epochs_per_batch + len(copied(config))
+    passes = (3 + how.checkpointing) * algorithm.epochs_per_batch + len(copied(config))
     passes += isinstance(algorithm.proximal, RecomputeProximal)
     passes += not isinstance(algorithm.kl, NoKL) and config.model.lora is not None
     if algorithm.critic:

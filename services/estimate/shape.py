@@ -4,10 +4,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from services.contracts.config.model import ScratchModel
 from services.contracts.experts import expert_count
+
+if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
+    from services.contracts.config.model import ScratchModel
 
 BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 SPECIAL_TOKENS = 4
@@ -42,6 +44,9 @@ class ModelShape:
     """Whether queries and keys have norms of their own."""
     positions: int | None = None
     """The longest sequence; None: the config does not say."""
+    windowed: int = 0
+    """Of `layers`, those that attend to the last `window` tokens alone."""
+    window: int = 0
 
     @property
     def matrices(self) -> int:
@@ -85,6 +90,13 @@ def shape_of(
                 blocks[place[1]] = blocks.get(place[1], 0) + prod(shape)
         block = max(blocks.values(), default=block)
         norms = any(".q_norm." in name for name in tensors)
+    idle = layers * (experts - used) * one_expert if experts else 0
+    if experts and tensors:
+        every = sum(prod(shape) for name, shape in tensors.items() if ".experts." in name)
+        idle = every * (experts - used) // experts
+    window = text.get("sliding_window") or 0 if text.get("use_sliding_window", True) else 0
+    # Without a list of kinds all layers have the window (Mistral).
+    kinds = text.get("layer_types") or ["sliding_attention"] * layers
     positions = text.get("max_position_embeddings")
     return ModelShape(
         parameters=parameters,
@@ -98,13 +110,15 @@ def shape_of(
         intermediate=inside * max(used, 1),
         vocabulary=vocabulary,
         experts_used=used,
-        idle=layers * (experts - used) * one_expert if experts else 0,
+        idle=idle,
         query_norm=norms,
         positions=positions if isinstance(positions, int) else None,
+        windowed=list(kinds).count("sliding_attention") if window else 0,
+        window=window,
     )
 
 
-def scratch_shape(config: ScratchModel) -> ModelShape:
+def scratch_shape(config: "ScratchModel") -> ModelShape:
     """Of a model that a run makes."""
     found = shape_of(
         {

@@ -155,18 +155,6 @@ def _of_reduction(shape: ModelShape, how: Pass) -> int:
     return shape.block * ((BFLOAT16 if how.half else FLOAT32) + FLOAT32)
 
 
-def bytes_unsharded(
-    trained: int, frozen: int, optimizer: Optimizer, offloaded: bool = False
-) -> int:
-    """Bytes that a rank of DDP holds between two passes of a model with so many weights that are
-    trained, and so many that are not: weights, gradients, buckets, and the optimizer's state unless
-    it is `offloaded`."""
-    # Muon has one moment for nearly all of them.
-    state = {AdamW8bit: 2, MuonAdamW: FLOAT32}.get(type(optimizer), 2 * FLOAT32)
-    state = 0 if offloaded else state
-    return trained * (3 * FLOAT32 + state) + frozen * FLOAT32
-
-
 def parallel_on(parallel: str, needed: float, memory: float | None, ranks: int) -> Parallel:
     """What `training.parallel` means. `needed`: bytes that a rank would hold between two passes
     without sharding; `memory`: of its GPU, None on a CPU."""

@@ -7,12 +7,11 @@ from pydantic import BaseModel, Field
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import ScratchModel
 from services.estimate.answer import Estimate, GPUNeed
-from services.estimate.given import Model, Worker, gigabytes
+from services.estimate.given import Model, gigabytes, known_workers, of_half
 from services.estimate.run import CERTAIN, estimate_run
 from services.estimate.shape import scratch_shape, shape_of
 from services.gateway.dependencies import Dependencies
 from services.gateway.model_check import Models, Problems
-from services.models import ModelFolder
 
 
 class DryRun(BaseModel):
@@ -39,8 +38,7 @@ async def estimated(
         return None
     learner = await deps.store.pools.devices(pool)
     workers = await deps.store.workers.list(pool)
-    known = [Worker(tuple(one.devices)) for one in workers if one.devices or one.gpus == 0]
-    return estimate_run(config, model, learner, known)
+    return estimate_run(config, model, learner, known_workers(workers))
 
 
 def described(config: RLConfig | SFTConfig, models: Models) -> Model | None:
@@ -55,14 +53,7 @@ def described(config: RLConfig | SFTConfig, models: Models) -> Model | None:
     critic = None
     if models.critic is not None:
         critic = shape_of(models.critic.config, models.critic.tensors)
-    return Model(shape, _half(models.policy), critic)
-
-
-def _half(folder: ModelFolder) -> bool:
-    text = folder.config.get("text_config")
-    sections = [folder.config, text if isinstance(text, dict) else {}]
-    names = [one.get(key) for one in sections for key in ("dtype", "torch_dtype")]
-    return any(name in ("bfloat16", "float16") for name in names)
+    return Model(shape, of_half(models.policy.config), critic)
 
 
 def refusals(estimate: Estimate | None) -> Problems:

@@ -51,6 +51,8 @@ _NAMES = {
     "training.activation_checkpointing": "enable_activation_checkpointing "
     "enable_gradient_checkpointing gradient_checkpointing",
     "training.checkpoint_every": "save_freq save_interval save_steps",
+    "training.context_parallel": "context_parallel_degree context_parallel_size cp cp_size "
+    "sequence_parallel_size ulysses_sequence_parallel_size",
     "training.compile": "torch_compile use_torch_compile",
     "training.epochs": "num_episodes num_epochs num_train_epochs total_epochs",
     "training.keep_checkpoints": "max_ckpt_num save_total_limit",

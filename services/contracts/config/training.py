@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from services.contracts.config.base import Section
 
 Parallel = Literal["auto", "ddp", "fsdp"]
+Automatic = Literal["auto"] | bool
 Offloaded = Literal["optimizer", "reference", "lagged", "critic"]
 
 
@@ -23,7 +24,32 @@ class Schedule(Section):
     """wsd: share of the steps that the decay takes."""
 
 
-class Training(Section):
+class Passes(Section):
+    """How a rank makes its forward and backward passes."""
+
+    tokens_per_microbatch: int = Field(16_384, ge=16)
+    """Tokens in one forward and backward pass of one rank, prompts included, at most. A longer
+    sequence has a pass of its own."""
+    activation_checkpointing: Automatic = "auto"
+    """Compute the activations of each block again in the backward pass, instead of keeping them:
+    less memory, about a third slower, the same gradients. `auto`: where those of the largest
+    micro-batch would not fit into the GPU with all else, by the estimate that
+    `headrace submit --dry-run` shows; not on a CPU."""
+    parallel: Parallel = "auto"
+    """How several ranks share the training. `ddp`: each holds all weights, gradients and optimizer
+    state. `fsdp`: each holds a slice of them, and gathers a block when it computes it. `auto`: ddp
+    where all of it fits into half of a GPU, and on a CPU; else fsdp."""
+    context_parallel: int = Field(1, ge=1)
+    """Ranks that share each micro-batch, for sequences too long for one: each computes a stretch of
+    the tokens, and for attention a share of the heads. It has to divide the ranks and the model's
+    attention heads. A micro-batch then has `tokens_per_microbatch` for each of these ranks."""
+    compile: Automatic = "auto"
+    """torch.compile the blocks of all models, except attention. Needs a C compiler, and a minute
+    or two at each start. `auto`: on CUDA, for models without experts, where something small can be
+    compiled at the start. `headrace why` says what a run does."""
+
+
+class Training(Passes):
     """Length, micro-batches and checkpoints."""
 
     max_steps: int | None = Field(None, ge=1)
@@ -31,22 +57,11 @@ class Training(Section):
     added later are sampled too, but do not make the run longer."""
     epochs: float | None = Field(None, gt=0)
     """Passes over the dataset, instead of max_steps. Default: 1."""
-    tokens_per_microbatch: int = Field(16_384, ge=16)
-    """Tokens in one forward and backward pass of one rank, prompts included, at most."""
-    activation_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third slower."""
-    parallel: Parallel = "auto"
-    """How several ranks share the training. `ddp`: each holds all weights, gradients and optimizer
-    state. `fsdp`: each holds a slice of them, and gathers a block when it computes it. `auto`: ddp
-    where all of it fits into half of a GPU, and on a CPU; else fsdp."""
     offload: list[Offloaded] = []
     """What is in host memory, and on the GPU only while it is used. `optimizer`: the state of all
     optimizers, copied there and back for each update. `reference`, `lagged` (the copy of proximal
     lagged): their weights, copied there once a step. `critic`: its weights, copied there twice a
     step and back once, and its optimizer's state, once each way."""
-    compile: bool = False
-    """torch.compile the blocks of all models, except attention. Needs a C compiler, and a minute
-    or two at each start."""
     checkpoint_every: int = Field(10, ge=1)
     """Steps between checkpoints. After a crash the steps since the last one are trained again, on
     the same groups."""
@@ -62,19 +77,13 @@ class Training(Section):
         return self
 
 
-class SFTTraining(Section):
+class SFTTraining(Passes):
     """Length and batch of a supervised run."""
 
     max_steps: int = Field(500, ge=1)
     """Optimizer steps."""
     rows_per_step: int = Field(128, ge=1)
     """Rows per optimizer step."""
-    tokens_per_microbatch: int = Field(16_384, ge=16)
-    """Tokens in one forward and backward pass of one rank, at most."""
-    parallel: Parallel = "auto"
-    """How several ranks share the training. `ddp`: each holds all weights, gradients and optimizer
-    state. `fsdp`: each holds a slice of them, and gathers a block when it computes it. `auto`: ddp
-    where all of it fits into half of a GPU, and on a CPU; else fsdp."""
     validation_share: float = Field(0.02, ge=0, lt=1)
     """Share of the rows that are held out, to measure the loss on."""
     validate_every: int = Field(100, ge=1)

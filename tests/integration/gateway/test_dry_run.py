@@ -78,7 +78,7 @@ def test_a_dry_run_says_what_is_needed_and_queues_nothing(
     api: httpx.Client, sums: None, llama: Path, pool: str
 ) -> None:
     before = api.get("/v1/runs?limit=1000").json()
-    answer = dry(api, llama, pool)
+    answer = dry(api, llama, pool, activation_checkpointing=False)
     estimate = answer["estimate"]
 
     assert answer["config"]["optimizer"]["max_grad_norm"] == 1.0
@@ -86,7 +86,7 @@ def test_a_dry_run_says_what_is_needed_and_queues_nothing(
     assert estimate["learner"]["count"] == 2
     # 16 bytes of each of 8.03 billion weights on two ranks are 64 GB; activations come on top.
     assert estimate["fits"] is False
-    assert "set training.activation_checkpointing to true" in estimate["advice"]
+    assert 'set training.activation_checkpointing to "auto"' in estimate["advice"]
     assert answer["refusals"][0].startswith("training: a rank of the learner needs ")
     assert estimate["rollout"]["fits"]
     assert api.get("/v1/runs?limit=1000").json() == before
@@ -95,7 +95,8 @@ def test_a_dry_run_says_what_is_needed_and_queues_nothing(
 def test_a_run_that_cannot_fit_is_refused_with_the_way_out(
     submit: Any, llama: Path, pool: str
 ) -> None:
-    response = submit({"model": {"path": str(llama)}}, pool=pool)
+    given = {"model": {"path": str(llama)}, "training": {"activation_checkpointing": False}}
+    response = submit(given, pool=pool)
 
     assert response.status_code == 422
     reason = problems(response)["training"]
@@ -121,6 +122,7 @@ def test_the_command_prints_what_is_needed_and_says_by_its_exit_code_whether_it_
 ) -> None:
     command = [sys.executable, "-m", "services.cli", "submit", "grpo", "--dry-run"]
     command += ["--set", f"model.path={llama}", "--set", "data.dataset=sums", "--pool", pool]
+    command += ["--set", "training.activation_checkpointing=false"]
     environment = os.environ | {
         "HEADRACE_GATEWAY_URL": gateway.url,
         "HEADRACE_DATA": str(gateway.data),
@@ -132,5 +134,5 @@ def test_the_command_prints_what_is_needed_and_says_by_its_exit_code_whether_it_
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["weights", "16.1", "GB"] in lines
     assert ["to", "make", "it", "fit"] in lines
-    assert "set training.activation_checkpointing to true" in done.stdout
+    assert 'set training.activation_checkpointing to "auto"' in done.stdout
     assert done.stdout.rstrip().endswith("it would be refused")

@@ -2,7 +2,7 @@
 all that a checkpoint holds, for the same batch whatever the number of ranks.
 
 `sharded_ranks.py OUTPUT CHECK…`: rank 0 writes what the checks (functions here) find to OUTPUT as
-safetensors, by their names.
+safetensors, by their names. Of CHECK/N, N ranks share each row.
 """
 
 import sys
@@ -10,13 +10,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import save_file
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from learner.batch.samples import Sample
 from learner.distributed import Ranks, start_ranks, stop_ranks
+from learner.model import families
 from learner.model.compiling import make_trainable
 from learner.model.loading import (
     LoadedModel,
@@ -30,9 +32,11 @@ from learner.model.loading import (
 )
 from learner.model.logprobs import TokenLogprobs, packed_row
 from learner.model.lora import BaseLogprobs, adapter_tensors, add_adapters, save_adapter_config
+from learner.model.microbatches import check_sharing
 from learner.model.moe_routing import Routing
 from learner.model.offload import Offload
-from learner.model.parallel import gathered, shard
+from learner.model.packed_attention import use_packed_attention
+from learner.model.parallel import gathered, replicate, shard
 from learner.model.references import Copies, Following, PolicyCopy
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective
@@ -48,10 +52,10 @@ from services.contracts.config.lora import LoRA
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from services.contracts.config.terms import ReferenceKL
-from services.contracts.config.training import Training
 from services.contracts.weights import ADAPTER_WEIGHTS
 from tests.unit.learner.experts import tiny_mixture
 from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model
+from tests.unit.learner.test_shared_prompts import exact
 
 GROUPS, BUDGET = 5, 60
 Found = dict[str, torch.Tensor]
@@ -78,8 +82,8 @@ def share_of(ranks: Ranks) -> list[Sample]:
     for sample in samples:
         sample.reference_logprobs = sample.sampler_logprobs - 0.1
     generator = torch.Generator().manual_seed(0)
-    dealt = torch.randint(ranks.size, (len(samples),), generator=generator).tolist()
-    return [s for s, rank in zip(samples, dealt, strict=True) if rank == ranks.rank]
+    dealt = torch.randint(ranks.parts, (len(samples),), generator=generator).tolist()
+    return [s for s, part in zip(samples, dealt, strict=True) if part == ranks.part]
 
 
 def objective(**algorithm: Any) -> Objective:
@@ -114,8 +118,39 @@ def of_tied_policy(ranks: Ranks) -> Found:
 
 def of_policy_that_recomputes(ranks: Ranks) -> Found:
     model = tiny_model().model.double()
-    make_trainable(model, Training(activation_checkpointing=True))
+    make_trainable(model, checkpointing=True, compiled=False)
     return gradients(passes(TokenLogprobs(model), ranks), ranks)
+
+
+def of_long_rows(ranks: Ranks) -> Found:
+    """Grouped heads, windows, prompts that are computed once, activations computed again; every
+    rank has all weights."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=22,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        layer_types=["full_attention", "sliding_attention"],
+        sliding_window=5,
+    )
+    # A norm that rounds would tell whether a prompt is computed once or twice.
+    model = exact(Qwen3ForCausalLM(config))
+    use_packed_attention(model)
+    make_trainable(model, checkpointing=True, compiled=False)
+    check_sharing(model, ranks)
+    mine = share_of(ranks)
+    for sample in mine:
+        # All prompts are one: what is behind it differs.
+        prompt = int(sample.loss_mask.int().argmax()) or 2
+        sample.tokens[:prompt] = torch.arange(4, 4 + prompt)
+    policy = replicate(TokenLogprobs(model), ranks)
+    with patch.multiple(families, CPU_MERGE=0, CPU_LEAST=1):
+        accumulate_gradients(policy, mine, objective(), BUDGET, ranks)
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
 def of_bfloat16(ranks: Ranks) -> Found:
@@ -319,7 +354,9 @@ def main() -> None:
     everything: Found = {}
     output, *names = sys.argv[1:]
     for name in names:
-        everything |= {f"{name} {n}": t.clone() for n, t in globals()[name](ranks).items()}
+        check, _, sharing = name.partition("/")
+        found = globals()[check](ranks.sharing_rows(int(sharing or 1)))
+        everything |= {f"{name} {n}": t.clone() for n, t in found.items()}
     if ranks.first:
         save_file(everything, Path(output))
     assert ranks.broadcast(b"the end" if ranks.first else None) == b"the end"

@@ -13,7 +13,7 @@ from services.contracts.records import RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place
-from tests.integration.learner.test_runs import SFT, add_sums, ended, rl, submit
+from tests.integration.learner.test_runs import SFT, add_sums, ended, rl, steps, submit
 from tests.integration.learner.torch_worker import eventually, serving
 
 STOPPING = "tests.integration.learner.stopping_learner"
@@ -79,6 +79,47 @@ async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
     said = place.log.read_text()
     assert said.count("another learner has taken this run over") == 2
     assert "Traceback" not in said
+    for rank in ranks:
+        rank.terminate()
+    assert [rank.wait(timeout=40) for rank in ranks] == [0, 0]
+
+
+@pytest.mark.multirank
+@pytest.mark.timeout(240)
+async def test_a_run_whose_ranks_share_rows_trains_what_was_sampled(
+    place: Place, store: Store
+) -> None:
+    """With a critic and a reference, from a supervised run that was trained so, too; and one that
+    so many ranks cannot share."""
+    await add_sums(store, place.data)
+    section = {"max_steps": 10, "rows_per_step": 8, "context_parallel": 2}
+    await submit(store, "first", SFT | {"training": section})
+    config = rl(
+        algorithm={
+            "prompts_per_step": 4,
+            "samples_per_prompt": 4,
+            "advantage": {"type": "gae"},
+            "critic": {},
+            "kl": {"type": "k3"},
+        },
+        training={"max_steps": 3, "tokens_per_microbatch": 64, "context_parallel": 2},
+    )
+    await submit(store, "second", config)
+    await submit(store, "third", SFT | {"training": section | {"context_parallel": 3}})
+    ranks = place.ranks(2)
+    async with serving(store, Volume(place.data), "second", parse_config(config)):
+        records = [await ended(store, run) for run in ("first", "second", "third")]
+    assert [record.state for record in records[:2]] == [RunState.SUCCEEDED] * 2, records
+    assert records[2].reason == (
+        "training.context_parallel 3 does not divide the learner's 2 ranks: choose a divisor"
+    )
+    assert records[1].computation["activations"].startswith("kept: the learner computes on a cpu")
+    assert records[1].computation["compile"].startswith("off: on a CPU")
+    rows = steps(place, "second")
+    assert len(rows) == 3
+    assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in rows)
+    found = await store.ledger.audit("second")
+    assert (found.trained, found.in_flight, found.problems) == (3 * 4, 0, [])
     for rank in ranks:
         rank.terminate()
     assert [rank.wait(timeout=40) for rank in ranks] == [0, 0]

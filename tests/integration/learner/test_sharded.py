@@ -28,6 +28,8 @@ EVERY = (
 )
 SOME = ("of_policy", "of_policy_in_float32", "with_everything", "with_muon", "as_loaded")
 """On 4 ranks, some of which hold no row of the smallest weights."""
+LONG = ("of_long_rows", "of_policy_in_float32", "of_adapters", "with_everything")
+"""With rows that ranks share."""
 EXACT, SINGLE, HALF = 1e-12, 1e-6, 0.03
 """Of the largest entry of a check: in float64, in float32, in bfloat16."""
 
@@ -50,19 +52,41 @@ def tolerance(check: str) -> float:
 @pytest.mark.timeout(240)
 def test_sharded_models_on_2_and_4_ranks_train_as_one_process_does(tmp_path: Path) -> None:
     alone = computed(tmp_path, 1, EVERY)
-    scales: dict[str, float] = {}
-    for name, tensor in alone.items():
-        check = name.partition(" ")[0]
-        scales[check] = max(scales.get(check, 0.0), float(tensor.abs().max()))
     for ranks, checks in ((2, EVERY), (4, SOME)):
-        found = computed(tmp_path, ranks, checks)
-        assert found.keys() == {name for name in alone if name.partition(" ")[0] in checks}
-        for name, tensor in found.items():
-            check, expected = name.partition(" ")[0], alone[name]
-            bound = tolerance(check) * scales[check]
-            apart = float((tensor.double() - expected.double()).abs().max())
-            assert apart <= bound, (name, ranks, apart, bound)
-            assert tensor.dtype == expected.dtype
+        compare(computed(tmp_path, ranks, checks), alone, checks)
+
+
+@pytest.mark.multirank
+@pytest.mark.timeout(240)
+def test_ranks_that_share_rows_train_as_one_process_does(tmp_path: Path) -> None:
+    """Two of two, two of four and four of four: a model of four heads has then fewer key heads than
+    ranks, and short rows have fewer tokens."""
+    alone = computed(tmp_path, 1, LONG)
+    for ranks, checks in (
+        (2, tuple(f"{name}/2" for name in LONG)),
+        (4, ("of_long_rows/2", "with_everything/2", "of_long_rows/4")),
+    ):
+        compare(computed(tmp_path, ranks, checks), alone, checks)
+
+
+def compare(
+    found: dict[str, torch.Tensor], alone: dict[str, torch.Tensor], checks: tuple[str, ...]
+) -> None:
+    """Assert that several ranks have found by `checks` what one has found `alone`."""
+    for which in checks:
+        check = which.partition("/")[0]
+        expected = {n: t for n, t in alone.items() if n.partition(" ")[0] == check}
+        named = {
+            f"{check} {name.partition(' ')[2]}": tensor
+            for name, tensor in found.items()
+            if name.partition(" ")[0] == which
+        }
+        assert named.keys() == expected.keys()
+        bound = tolerance(check) * max(float(tensor.abs().max()) for tensor in expected.values())
+        for name, tensor in named.items():
+            apart = float((tensor.double() - expected[name].double()).abs().max())
+            assert apart <= bound, (which, name, apart, bound)
+            assert tensor.dtype == expected[name].dtype
 
 
 @pytest.mark.multirank

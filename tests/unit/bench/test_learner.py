@@ -105,8 +105,14 @@ def test_shared_prompts_compute_the_same_as_separate_ones() -> None:
 
 USED = (
     *("batch", "batch.cost", "batch.packing", "batch.prefixes", "errors", "model"),
-    *("model.attention_kernels", "model.families", "model.logit_scale", "model.logprobs"),
-    *("model.mfu", "model.moe_experts", "model.output_head", "model.packed_attention"),
+    *("model.attention_kernels", "model.context", "model.families", "model.logit_scale"),
+    *(
+        "model.logprobs",
+        "model.mfu",
+        "model.moe_experts",
+        "model.output_head",
+        "model.packed_attention",
+    ),
     *("model.row_calls", "model.row_layout", "model.topk_logprobs"),
 )
 
@@ -133,6 +139,7 @@ def test_torch_and_transformers_are_all_it_needs() -> None:
             "services.contracts.experts",
             "services.estimate",
             "services.estimate.devices",
+            "services.estimate.shape",
             "services.runtime",
             "services.runtime.quiet",
         ),

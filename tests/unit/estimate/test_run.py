@@ -48,6 +48,7 @@ def estimate(
 
 
 THRIFTY = {"training": {"activation_checkpointing": True}}
+WASTEFUL = {"training": {"activation_checkpointing": False}}
 
 
 def test_eight_billion_on_eight_gpus_of_80_gb_leaves_a_fifth() -> None:
@@ -72,13 +73,50 @@ def test_eight_billion_on_eight_gpus_of_80_gb_leaves_a_fifth() -> None:
 
 
 def test_what_does_not_fit_names_the_change_that_makes_it_fit() -> None:
-    found = estimate({}, learner(8, 80 * GB), worker(80 * GB))
+    found = estimate(WASTEFUL, learner(8, 80 * GB), worker(80 * GB))
     assert found.fits is False
     assert cannot_fit(found)
     first, last = found.advice
-    assert first == "set training.activation_checkpointing to true"
+    assert first == 'set training.activation_checkpointing to "auto"'
     assert last.startswith("a rank then needs ")
-    assert estimate(THRIFTY, learner(8, 80 * GB), worker(80 * GB)).fits
+    assert estimate({}, learner(8, 80 * GB), worker(80 * GB)).fits
+
+
+def test_activations_are_computed_again_only_where_they_would_not_fit() -> None:
+    small, large = learner(8, 80 * GB), learner(8, 400 * GB)
+    by_itself, forced = estimate({}, small), estimate(THRIFTY, small)
+    assert by_itself.learner == forced.learner
+    assert by_itself.step.training == forced.step.training
+    assert by_itself.learner.how.endswith("activations computed again")
+    kept, never = estimate({}, large), estimate(WASTEFUL, large)
+    assert kept.learner == never.learner
+    assert kept.step.training is not None
+    assert by_itself.step.training is not None
+    # Four passes in place of three.
+    assert by_itself.step.training == pytest.approx(4 / 3 * kept.step.training)
+    # Where they nearly fill the GPU, an estimate that is a tenth too low would not fit.
+    sharded = {"training": {"parallel": "fsdp"}}
+    needed = estimate({"training": {"parallel": "fsdp"} | WASTEFUL["training"]}, large).learner
+    for memory, again in ((needed.needed * 1.05, True), (needed.needed * 1.2, False)):
+        found = estimate(sharded, learner(8, int(memory))).learner
+        assert found.how.endswith("computed again") == again
+
+
+def test_long_answers_train_at_8b_the_longest_where_ranks_share_them() -> None:
+    model = QWEN3_8B | {"max_position_embeddings": 131_072}
+    long = {"sampling": {"max_tokens": 65_536 - 256}}
+    found = estimate(long, learner(8, 80 * GB), model=model).learner
+    assert found.fits
+    assert found.how.startswith("fsdp on 8 ranks, bfloat16, 65,536 tokens a pass, activations")
+    long = {"sampling": {"max_tokens": 131_072 - 256}}
+    alone = estimate(long, learner(8, 80 * GB), model=model)
+    assert alone.learner.fits is False
+    (sharing,) = [said for said in alone.advice if "context_parallel" in said]
+    size = int(sharing.rpartition(" ")[2])
+    changed = long | {"training": {"context_parallel": size}}
+    shared = estimate(changed, learner(8, 80 * GB), model=model)
+    assert shared.learner.fits
+    assert f"{131_072 // size:,} tokens a pass" in shared.learner.how
 
 
 def test_too_few_gpus_are_told_how_many_would_do() -> None:

@@ -2,10 +2,14 @@
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
-from learner.model.compiling import compile_blocks
+from learner.model import compiling
+from learner.model.compiling import compile_blocks, compiles
 from learner.model.folders import UnusableModel
 from learner.model.logprobs import TokenLogprobs, packed_row
+from services.contracts.config.training import Automatic
+from tests.unit.learner.experts import tiny_mixture
 from tests.unit.learner.policies import tiny_model
 
 ROWS = [[5, 5], [9, 3, 7], [12, 2, 2, 6]]
@@ -48,6 +52,44 @@ def test_compiled_blocks_compute_their_activations_again_where_they_are_to() -> 
     compile_blocks(compiled)
     for found, expected in zip(passes(compiled.train()), passes(plain), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_compiled_by_itself_and_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device decides by its kind alone: nothing computes on it here."""
+    cuda, cpu = torch.device("cuda", 0), torch.device("cpu")
+    dense, without = tiny_model().model, tiny_model().model
+    without._no_split_modules = []
+    broken = "this machine cannot compile (no C compiler)"
+    monkeypatch.setattr(compiling, "_cannot_compile", lambda device: None)
+    assert compiles("auto", dense, cuda) == (True, "on: the learner computes on CUDA")
+    assert compiles(True, dense, cpu) == (True, "on: training.compile is set")
+    cases: tuple[tuple[Automatic, PreTrainedModel, torch.device, str], ...] = (
+        ("auto", dense, cpu, "on a CPU it takes half a minute"),
+        ("auto", tiny_mixture(), cuda, "routers of experts"),
+        ("auto", without, cuda, "does not say what its blocks are"),
+        (False, dense, cuda, "training.compile is set"),
+    )
+    for configured, model, device, why in cases:
+        compiled, said = compiles(configured, model, device)
+        assert not compiled
+        assert said.startswith("off: ")
+        assert why in said
+    monkeypatch.setattr(compiling, "_cannot_compile", lambda device: broken)
+    assert compiles("auto", dense, cuda) == (False, f"off: {broken}")
+    with pytest.raises(UnusableModel, match=r"no C compiler.*leave training.compile out"):
+        compiles(True, dense, cuda)
+
+
+def test_a_machine_without_a_compiler_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.config as inductor
+    from torch._inductor.utils import fresh_cache
+
+    monkeypatch.setattr(inductor.cpp, "cxx", ("/nonexistent/g++",))
+    with fresh_cache():
+        why = compiling._cannot_compile.__wrapped__(torch.device("cpu"))
+    torch._dynamo.reset()
+    assert why is not None
+    assert "cannot compile" in why
 
 
 def test_a_model_without_blocks_to_compile_is_refused() -> None:

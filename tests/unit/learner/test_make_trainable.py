@@ -14,11 +14,9 @@ from transformers import (
 )
 
 from learner.model.compiling import make_trainable
-from services.contracts.config.training import Training
 from tests.unit.learner.policies import tiny_model
 
 TOKENS = torch.tensor([[1, 5, 9, 7, 3, 2, 8, 4]])
-PLAIN, AGAIN = Training(), Training(activation_checkpointing=True)
 
 
 def gpt2() -> PreTrainedModel:
@@ -59,14 +57,12 @@ def mixtral() -> PreTrainedModel:
     )
 
 
-@pytest.mark.parametrize("training", [PLAIN, AGAIN], ids=["once", "activations twice"])
+@pytest.mark.parametrize("twice", [False, True], ids=["once", "activations twice"])
 @pytest.mark.parametrize("make", [gpt2, opt, mixtral])
-def test_no_pass_is_random_whatever_the_models_config_says(
-    make: object, training: Training
-) -> None:
+def test_no_pass_is_random_whatever_the_models_config_says(make: object, twice: bool) -> None:
     model: PreTrainedModel = make()  # type: ignore[operator]
     said = model.eval()(TOKENS).logits
-    make_trainable(model, training)
+    make_trainable(model, twice, compiled=False)
 
     for _ in range(3):
         torch.testing.assert_close(model(TOKENS, use_cache=False).logits, said)
@@ -74,10 +70,10 @@ def test_no_pass_is_random_whatever_the_models_config_says(
 
 def test_activations_are_made_twice_where_that_saves_memory() -> None:
     gradients, passes = [], []
-    for training in (PLAIN, AGAIN):
+    for twice in (False, True):
         model = tiny_model().model
         made: list[int] = []
-        make_trainable(model, training)
+        make_trainable(model, twice, compiled=False)
         for layer in model.model.layers:
             layer.mlp.register_forward_pre_hook(lambda *_, made=made: made.append(1))
         model(TOKENS).logits.square().sum().backward()

@@ -8,6 +8,8 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
+    MistralConfig,
+    MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
 )
@@ -161,6 +163,11 @@ def test_a_sequence_costs_what_its_tokens_are_multiplied_with() -> None:
     config = Gemma3TextConfig(**SMALL, head_dim=2, sliding_window=5, layer_types=kinds)
     found = sequence_cost(Gemma3ForCausalLM(config))
     assert (found.head, found.attention, found.windowed, found.window) == (80, 8, 16, 5)
+    # Mistral lists no kinds: all layers have the window.
+    found = sequence_cost(MistralForCausalLM(MistralConfig(**SMALL, sliding_window=5)))
+    assert (found.attention, found.windowed, found.window) == (0, 24, 5)
+    found = sequence_cost(MistralForCausalLM(MistralConfig(**SMALL, sliding_window=None)))
+    assert (found.attention, found.windowed, found.window) == (24, 0, 0)
 
 
 def test_a_model_whose_config_says_nothing_costs_by_its_tokens() -> None:

@@ -1,0 +1,115 @@
+"""How the ranks make their passes: what the estimate of a submission says, for the GPUs at hand.
+
+All ranks must do the same, since passes of a sharded model are passes of all of them: the rank
+with least memory decides.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from transformers import AutoConfig
+
+from learner.distributed import Ranks
+from learner.model.folders import find_source, unusable
+from learner.model.mfu import widths
+from services.contracts.config import RLConfig, SFTConfig
+from services.contracts.config.model import PretrainedModel
+from services.contracts.devices import GPUDevice, LearnerDevices
+from services.estimate.given import Model, Worker, gigabytes, of_half
+from services.estimate.learner import learner_budget, pass_of, rank_memory
+from services.estimate.shape import ModelShape, shape_of
+from services.estimate.training import parallel_on
+
+Config = RLConfig | SFTConfig
+CHECKPOINTING = "training.activation_checkpointing"
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """How every rank makes its passes."""
+
+    parallel: str
+    """`ddp` or `fsdp`."""
+    checkpointing: bool
+    """Whether activations are computed again in the backward pass."""
+    reason: str
+    """For people: why they are, or are not."""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each rank holds a slice of every weight."""
+        return self.parallel == "fsdp"
+
+    @property
+    def activations(self) -> str:
+        """What happens with them, and why."""
+        kept = "computed again in the backward pass" if self.checkpointing else "kept"
+        return f"{kept}: {self.reason}"
+
+
+def agreed_plan(
+    config: Config,
+    ranks: Ranks,
+    model: Callable[[], Model | None],
+    workers: Callable[[], Sequence[Worker]],
+) -> PassPlan:
+    """The plan, the same on every rank. On CUDA: by `model`, None where its config names no widths,
+    and by the `workers` that sample on the same GPUs. Raises what these raise."""
+    parallel = config.training.parallel
+    forced = config.training.activation_checkpointing
+    if ranks.device.type != "cuda":
+        shared = parallel_on(parallel, 0.0, None, ranks.size)
+        return PassPlan(shared, forced is True, _without_gpu(forced, ranks.device))
+    gpu = gpu_of(ranks.device)
+    devices = LearnerDevices(ranks=ranks.size, gpus=[gpu])
+    described, sampling = ranks.together(lambda: (model(), workers()))
+    mine = learner_budget(config, devices, sampling) or gpu.memory
+    budget = -int(ranks.max([float(-mine)])[0])
+    return plan_for(config, described, devices, budget)
+
+
+def plan_for(config: Config, model: Model | None, devices: LearnerDevices, budget: int) -> PassPlan:
+    """The plan for ranks that may take `budget` bytes each of a GPU."""
+    forced = config.training.activation_checkpointing
+    if model is None:
+        shared = parallel_on(config.training.parallel, 0.0, None, devices.ranks)
+        return PassPlan(shared, forced is True, "the model's config names no widths to go by")
+    how = pass_of(config, model, devices, budget)
+    if forced != "auto":
+        return PassPlan(how.parallel, how.checkpointing, f"{CHECKPOINTING} is set")
+    kept = rank_memory(config, model, replace(how, checkpointing=False)).total
+    room = f"{gigabytes(kept)} of {gigabytes(budget)}"
+    why = f"else a rank would need {room}" if how.checkpointing else f"a rank needs {room}"
+    return PassPlan(how.parallel, how.checkpointing, why)
+
+
+def _without_gpu(forced: bool | str, device: torch.device) -> str:
+    if forced == "auto":
+        return f"the learner computes on a {device.type}, whose memory is not planned"
+    return f"{CHECKPOINTING} is set"
+
+
+def gpu_of(device: torch.device) -> GPUDevice:
+    """The GPU that a rank computes on."""
+    found = torch.cuda.get_device_properties(device)
+    return GPUDevice(uuid=f"GPU-{found.uuid}", name=found.name, memory=found.total_memory)
+
+
+def known_model(path: str, config: PretrainedModel, critic: str | None = None) -> Model | None:
+    """What the estimate needs of the model at `path`, and of a critic that starts from another
+    one. Raises UnusableModel."""
+    shape, half = _shape(path, config, "model")
+    if shape is None:
+        return None
+    other = _shape(critic, config, "the critic's model")[0] if critic else None
+    return Model(shape, half, other)
+
+
+def _shape(path: str, config: PretrainedModel, what: str) -> tuple[ModelShape | None, bool]:
+    source = find_source(path, config.trust_remote_code, what)
+    with unusable(source.weights, what):
+        read = AutoConfig.from_pretrained(
+            source.weights, trust_remote_code=config.trust_remote_code
+        )
+    return shape_of(widths(read.get_text_config()), source.tensors), of_half(read.to_dict())
