@@ -31,6 +31,10 @@ WITHOUT_CGROUP = Numbers(processes=16, files=64)
 """They bound what no limit counts: so many times the memory of one process, and the buffers."""
 
 
+SIGNALS = 1024
+"""Timers and queued signals of all processes of a program together."""
+
+
 class Limits(NamedTuple):
     """What a program, with all its processes, may use."""
 
@@ -59,6 +63,8 @@ def limit_process(memory: int, file: int, seconds: int, numbers: Numbers) -> Non
         (resource.RLIMIT_NPROC, numbers.processes, numbers.processes),
         (resource.RLIMIT_NOFILE, numbers.files, numbers.files),
         (resource.RLIMIT_CORE, 0, 0),
+        # Timers and queued signals, for which the kernel has memory that is counted for nobody.
+        (resource.RLIMIT_SIGPENDING, SIGNALS, SIGNALS),
         # A signal that programs can ignore, and a second later one that they cannot.
         (resource.RLIMIT_CPU, seconds, seconds + 1),
     ):

@@ -15,8 +15,11 @@ _SOCK_STREAM, _SOCK_TYPES = 1, 0xF
 _NEW_NAMESPACES = 0x7E020000
 _MAP_SHARED, _MAP_ANONYMOUS, _MAP_LOCKED, _MAP_POPULATE = 0x01, 0x20, 0x2000, 0x8000
 _MAP_HUGETLB = 0x40000
-# Below this are the commands of POSIX, above it those of Linux: leases, sizes of pipes, seals.
-_F_LINUX, _F_DUPFD_CLOEXEC, _F_GETPIPE_SZ = 1024, 1030, 1032
+# F_DUPFD to F_GETLK, F_SETOWN to F_GETSIG, F_SETOWN_EX, F_GETOWN_EX, F_OFD_GETLK, F_DUPFD_CLOEXEC,
+# F_GETPIPE_SZ. Not leases, sizes of pipes and seals.
+_FCNTLS = (0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 15, 16, 36, 1030, 1032)
+_RECORD_LOCKS = (6, 7, 37, 38)
+"""F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW."""
 # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: what Python asks of any file.
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 # PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_NAME, PR_GET_NAME, PR_SET_VMA (names of mappings).
@@ -41,9 +44,12 @@ _FILES = (
     "utimensat", "utimes", "write", "writev",
 )  # fmt: skip
 _WAITING = (
-    "epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_pwait2", "epoll_wait",
     "eventfd", "eventfd2", "pipe", "pipe2", "poll", "ppoll", "pselect6", "select", "signalfd",
     "signalfd4", "timerfd_create", "timerfd_gettime", "timerfd_settime",
+)  # fmt: skip
+# The kernel keeps millions of watches of files that were closed. Without them asyncio polls.
+_WATCHES = (
+    "epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_pwait2", "epoll_wait",
 )  # fmt: skip
 _PROCESSES = (
     "arch_prctl", "capget", "exit", "exit_group", "fork", "futex", "futex_requeue", "futex_wait",
@@ -89,11 +95,6 @@ def unequal(argument: int, value: int) -> _Compare:
     return _Compare(argument, 1, value, 0)
 
 
-def below(argument: int, value: int) -> _Compare:
-    """Whether that argument of a call is less than `value`."""
-    return _Compare(argument, 2, value, 0)
-
-
 def masked(argument: int, mask: int, value: int) -> _Compare:
     """Whether the bits `mask` of that argument are those of `value`."""
     return _Compare(argument, 7, mask, value)
@@ -129,6 +130,11 @@ class Filter:
         """Have these calls fail with EPERM if all comparisons hold."""
         for call in calls:
             self._add(call, self._ERRNO | errno.EPERM, *when)
+
+    def pretend(self, *calls: str, when: tuple[_Compare, ...] = ()) -> None:
+        """Have these calls do nothing and return 0 if all comparisons hold."""
+        for call in calls:
+            self._add(call, self._ERRNO, *when)
 
     def _add(self, call: str, action: int, *compared: _Compare) -> None:
         number = self._library.seccomp_syscall_resolve_name(call.encode())
@@ -175,12 +181,15 @@ def for_programs(*, counted: bool, isolated: bool) -> Filter | None:
         mask = refused | _MAP_SHARED | _MAP_ANONYMOUS
         found.allow("mmap", when=(masked(3, mask, kinds),))
     if counted:
-        found.allow("listen")
+        found.allow("listen", *_WATCHES)
         shared = _MAP_SHARED | _MAP_ANONYMOUS
         found.allow("mmap", when=(masked(3, refused | shared, shared),))
-    found.allow("fcntl", when=(below(1, _F_LINUX),))
+    # The kernel has memory for any number of record locks, and counts it for nobody. sqlite needs
+    # that locking works; it is alone with its files. `flock` locks: a descriptor has one lock.
+    for command in _RECORD_LOCKS:
+        found.pretend("fcntl", when=(equal(1, command),))
     for call, argument, values in (
-        ("fcntl", 1, (_F_DUPFD_CLOEXEC, _F_GETPIPE_SZ)),
+        ("fcntl", 1, _FCNTLS),
         ("ioctl", 1, _IOCTLS),
         ("prctl", 0, _PRCTLS),
         ("setsockopt", 2, _SOCKET_OPTIONS),

@@ -16,6 +16,7 @@ import json
 import os
 import resource
 import select
+import selectors
 import signal
 import socket
 import sys
@@ -62,6 +63,9 @@ class Zygote:
 
     def __init__(self, control: socket.socket, *, isolated: bool, counted: bool) -> None:
         self.filter = for_programs(counted=counted, isolated=isolated)
+        if self.filter is not None and not counted:
+            # Chosen when `socket` was imported; the filter has no epoll.
+            selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc, assignment]
         self._control = control
         self._isolated = isolated
         self._counted = counted

@@ -131,6 +131,25 @@ def test_buffers_of_sockets_keep_their_size(filtered: Sandbox, option: int) -> N
     assert b"OSError: [Errno 38]" in run(filtered, source).errors
 
 
+def test_record_locks_hold_nothing_and_so_take_no_memory(filtered: Sandbox) -> None:
+    source = """
+import fcntl, os, struct
+file = open("file", "w+b")
+for start in range(0, 2000, 2):
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, start)
+fcntl.flock(file, fcntl.LOCK_EX)
+if os.fork() == 0:
+    wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind = struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, wanted))[0]
+    try:
+        fcntl.flock(open("file"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os._exit(kind)
+print(os.wait()[1] >> 8 == fcntl.F_UNLCK)
+"""
+    assert run(filtered, source).output == b"True\n"
+
+
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="calls of another architecture")
 def test_calls_by_another_convention_end_the_program(filtered: Sandbox) -> None:
     """x32's `getpid`: numbers above 0x40000000 are not those that the filter compares."""
