@@ -14,6 +14,7 @@ from services.gateway.app import create_app
 from services.gateway.settings import GatewaySettings
 from services.http import server_config
 from services.recovery.compare import require_complete
+from services.recovery.key_copies import revoke_again
 from services.runtime import logs
 from services.runtime.api_key import BadKeyFile, first_key
 from services.runtime.process import die_with_parent, keep_files_private
@@ -79,6 +80,8 @@ async def _look_at_redis(settings: GatewaySettings) -> None:
         if flaw := await store.lua_flaw():
             logs.get_logger(__name__).warning("Redis should be updated", reason=flaw)
         await require_complete(store, settings.data)
+        for sentence in await revoke_again(store, settings.data):
+            logs.get_logger(__name__).warning("Redis has lost a write", reason=sentence)
     finally:
         await store.close()
 

@@ -9,6 +9,7 @@ import anyio.to_thread
 
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
 from services.recovery.copies import Commit, kept_datasets, kept_runs, newest_commit
+from services.recovery.key_copies import KeyCopy, lost_keys
 from services.store import LostWrites, Store
 
 SHOWN = 5
@@ -28,9 +29,11 @@ class Losses:
     """Runs as Redis has them, and their newest commit."""
     datasets: list[DatasetRecord] = field(default_factory=list)
     """Datasets without a record, or with fewer rows there."""
+    keys: list[KeyCopy] = field(default_factory=list)
+    """API keys that are not accepted."""
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.behind or self.datasets)
+        return bool(self.runs or self.behind or self.datasets or self.keys)
 
     def sentences(self) -> list[str]:
         """Both facts of each loss."""
@@ -41,6 +44,10 @@ class Losses:
                 f"dataset {one.name} ({one.id}) has {one.rows} rows in files, and no record of "
                 "them in Redis"
                 for one in self.datasets
+            ),
+            *(
+                f"API key {one.record.name} ({one.record.id}) has a copy, and no record in Redis"
+                for one in self.keys
             ),
         ]
 
@@ -77,6 +84,7 @@ async def compare(store: Store, data: Path) -> Losses:
     there = await store.datasets.list()
     rows = {record.id: math.inf if record.damage else record.rows for record in there}
     found.datasets.extend(one for one in datasets if rows.get(one.id, 0) < one.rows)
+    found.keys.extend(await lost_keys(store, data))
     return found
 
 

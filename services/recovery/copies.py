@@ -26,6 +26,7 @@ LATE = 4
 """Lines at the end of the ledger's copy of which one is the newest commit."""
 
 R = TypeVar("R", bound=BaseModel)
+K = TypeVar("K")
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -40,7 +41,7 @@ class Commit(msgspec.Struct, frozen=True):
     """(entry id, fields) of the ledger's rows."""
 
 
-async def keep_copy(keep: Callable[[Path, R], None], data: Path, record: R | None) -> None:
+async def keep_copy(keep: Callable[[Path, K], None], data: Path, record: K | None) -> None:
     """Write a copy with `keep`. A disk that takes none is no reason to refuse what Redis has: a
     loss of that record would not be noticed."""
     if record is None:

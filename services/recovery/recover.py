@@ -26,11 +26,10 @@ from services.recovery.copies import (
     kept_datasets,
     kept_runs,
 )
+from services.recovery.key_copies import align_keys, revoke_again
 from services.store import Gone, Store
 from services.store.pools import LOCK_SECONDS
 from services.volume import DamagedFile, check_file
-
-KEYS = "API keys that were made last may be gone, too: `headrace keys list`"
 
 
 class CannotRecover(RuntimeError):
@@ -45,10 +44,13 @@ async def recover(store: Store, data: Path, losses: Losses) -> list[str]:
     for dataset in losses.datasets:
         await store.datasets.put(dataset)
         done.append(f"dataset {dataset.name} is there again, with {dataset.rows} rows")
+    for key in losses.keys:
+        await store.api_keys.add(key.digest, key.record)
+        done.append(f"API key {key.record.name} ({key.record.id}) is accepted again")
     runs = sorted(losses.runs, key=lambda one: one.created)
     done += [await _resubmit(store, data, run) for run in runs]
     done += [await _catch_up(store, data, run, late(run, newest)) for run, newest in losses.behind]
-    return [*done, KEYS]
+    return done + await revoke_again(store, data)
 
 
 async def note_loss(store: Store, what: str) -> None:
@@ -71,6 +73,7 @@ async def align(store: Store, data: Path) -> None:
     for one in list(kept_datasets(data)):
         if one.id not in datasets or datasets[one.id].rows < one.rows:
             forget_dataset(data, one.id)
+    await align_keys(store, data)
 
 
 async def _require_no_learner(store: Store, losses: Losses) -> None:

@@ -1,9 +1,11 @@
 """API keys besides the installation's first: their names, and hashes of them, never the keys."""
 
+from collections.abc import Sequence
+
 from services.contracts.records import ApiKeyRecord
 from services.store.keys import API_KEYS
 from services.store.scripts import Noun
-from services.store.unreadable import read_json
+from services.store.unreadable import as_text, read_json
 
 
 class ApiKeys(Noun):
@@ -24,9 +26,12 @@ class ApiKeys(Noun):
         read = (read_json(ApiKeyRecord, "an API key", text) for text in found)
         return sorted((one for one in read if one), key=lambda one: (one.created, one.id))
 
-    async def revoke(self, id: str) -> bool:
-        """Accept a key no more. False where there is none of this id."""
+    async def digests(self) -> dict[str, ApiKeyRecord | None]:
+        """All keys by their digests; None for a record that cannot be read."""
         found = await self._redis.hgetall(API_KEYS)
-        read = {d: read_json(ApiKeyRecord, "an API key", text) for d, text in found.items()}
-        digests = [digest for digest, record in read.items() if record and record.id == id]
-        return bool(digests and await self._redis.hdel(API_KEYS, *digests))
+        return {as_text(d): read_json(ApiKeyRecord, "an API key", r) for d, r in found.items()}
+
+    async def remove(self, digests: Sequence[str]) -> None:
+        """Accept these keys no more."""
+        if digests:
+            await self._redis.hdel(API_KEYS, *digests)

@@ -19,13 +19,14 @@ import redis
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
-from services.contracts.records import RunRecord
+from services.contracts.records import ApiKeyRecord, RunRecord
 from services.contracts.task import TaskPosition
 from services.launch import append_only
 from services.launch.options import LaunchError
 from services.launch.redis import Listening, find_server, servers_here, write_config
 from services.recovery.compare import compare, lost_commit, require_complete
 from services.recovery.copies import LEDGER, Commit, commits, keep_dataset, keep_run
+from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked, revoke_again
 from services.recovery.recover import align, recover, still_open
 from services.runtime.process import die_with
 from services.settings import Settings
@@ -192,6 +193,46 @@ async def test_a_redis_that_begins_empty_gets_runs_and_datasets_back_from_their_
             assert (found.trained, found.lost, found.duplicated) == (4, 0, 0)
             assert await scene.store.datasets.find("d") is not None
             await require_complete(scene.store, data)
+
+
+def key_copy(id: str) -> KeyCopy:
+    return KeyCopy(digest=f"hash of {id}", record=ApiKeyRecord(id=id, name="alice", created=1.0))
+
+
+async def test_a_lost_key_is_noticed_and_a_revoked_one_never_comes_back(tmp_path: Path) -> None:
+    data, kept, revoked = tmp_path / "data", key_copy("kept"), key_copy("revoked")
+    with server(tmp_path / "redis") as one:
+        async with one.scene() as scene:
+            store = scene.store
+            for copy in (kept, revoked):
+                await store.api_keys.add(copy.digest, copy.record)
+                keep_key(data, copy)
+            mark_revoked(data, [revoked.digest])
+            await require_complete(store, data)
+            assert await store.api_keys.list() == [kept.record, revoked.record]
+            assert await revoke_again(store, data) == ["API key alice (revoked) is revoked again"]
+            assert await store.api_keys.list() == [kept.record]
+            await scene.raw.flushall()
+            with pytest.raises(LostWrites, match=r"API key alice \(kept\) has a copy"):
+                await require_complete(store, data)
+
+            done = await recover(store, data, await compare(store, data))
+
+            assert done == ["API key alice (kept) is accepted again"]
+            assert await store.api_keys.digests() == {kept.digest: kept.record}
+
+
+async def test_after_a_restore_the_copies_of_keys_are_those_of_the_backup(tmp_path: Path) -> None:
+    data, newer, restored = tmp_path / "data", key_copy("newer"), key_copy("restored")
+    with server(tmp_path / "redis") as one:
+        async with one.scene() as scene:
+            keep_key(data, newer)
+            await scene.store.api_keys.add(restored.digest, restored.record)
+            await align(scene.store, data)
+            await require_complete(scene.store, data)
+            await scene.raw.flushall()
+            lost = await compare(scene.store, data)
+            assert lost.keys == [restored]
 
 
 async def test_a_damaged_checkpoint_is_not_recovered_from(tmp_path: Path) -> None:

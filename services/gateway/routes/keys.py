@@ -17,6 +17,8 @@ from services.gateway.authentication import (
 )
 from services.gateway.dependencies import Deps
 from services.http import Problem, host_of, responses
+from services.recovery.copies import keep_copy
+from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked
 from services.runtime.api_key import bearer, digest, new_key
 from services.runtime.logs import get_logger
 
@@ -67,6 +69,7 @@ async def make(deps: Deps, wanted: NewKey) -> MadeKey:
     key = new_key()
     record = ApiKeyRecord(id=secrets.token_hex(4), name=wanted.name, created=time.time())
     await deps.store.api_keys.add(digest(key), record)
+    await keep_copy(keep_key, deps.volume.root, KeyCopy(digest=digest(key), record=record))
     log.info("API key made", id=record.id, name=record.name)
     return MadeKey(**record.model_dump(), key=key)
 
@@ -85,12 +88,16 @@ async def list_all(deps: Deps) -> KeyList:
 )
 async def revoke(deps: Deps, id: Annotated[str, Path(description="Its id.")]) -> None:
     """Requests with it are refused from now on."""
-    if not await deps.store.api_keys.revoke(id):
+    accepted = await deps.store.api_keys.digests()
+    digests = [digest for digest, record in accepted.items() if record and record.id == id]
+    if not digests:
         raise Problem(
             HTTPStatus.NOT_FOUND,
             f"there is no API key {id!r}; GET /v1/keys lists their ids. The first key is not "
             "revoked but replaced: write another into its file and restart the gateway",
         )
+    await keep_copy(mark_revoked, deps.volume.root, digests)
+    await deps.store.api_keys.remove(digests)
     log.info("API key revoked", id=id)
 
 

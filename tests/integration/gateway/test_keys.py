@@ -91,8 +91,13 @@ def test_a_key_is_made_used_and_revoked(guarded: GatewayProcess, client: httpx.C
     assert [(k["id"], k["name"]) for k in listed.json()["keys"]] == [(made["id"], "the rack")]
     assert made["key"] not in listed.text
     assert made["key"] not in guarded.said
+    copy = guarded.data / "keys" / f"{made['id']}.json"
+    assert made["key"] not in copy.read_text()
+    assert json.loads(copy.read_text())["record"]["name"] == "the rack"
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
 
     assert client.delete(f"/v1/keys/{made['id']}").status_code == 204
+    assert json.loads(copy.read_text())["revoked"] is True
     refused = httpx.get(f"{guarded.url}/v1/runs", headers=mine)
     assert refused.status_code == 401
     assert "revoked" in refused.json()["detail"]
