@@ -16,6 +16,10 @@ from services.settings import EXIT_SETTINGS, Settings, redacted
 if TYPE_CHECKING:
     from services.contracts.events import Event
 
+CONNECT = 10.0
+ANSWER, WORK = 60.0, 600.0
+"""Seconds that the gateway may take to answer a GET, and anything else: a large upload is converted
+before it is answered."""
 PATIENCE = 60.0
 """Seconds to keep trying for a gateway that went away while its events were followed."""
 QUIET = 45.0
@@ -40,15 +44,12 @@ class Gateway:
             given = f"http://{given}"
         self.url = redacted(given)
         """As it may be shown."""
-        # A large upload is converted before it is answered: reading may take minutes.
-        timeout = httpx.Timeout(10, read=600, write=600)
         # A proxy from the environment has no business between a machine and itself.
         with self._reachable():
             parsed = httpx.URL(given)
             local = parsed.host in ("127.0.0.1", "localhost", "::1")
             self._client = httpx.Client(
                 base_url=given,
-                timeout=timeout,
                 trust_env=not local,
                 # Reading the certificates takes 80 ms, and plain http has none.
                 verify=parsed.scheme == "https",
@@ -118,7 +119,7 @@ class Gateway:
         headers = {"Last-Event-ID": after} if after else {}
         try:
             with self._client.stream(
-                "GET", path, headers=headers, timeout=httpx.Timeout(10, read=QUIET)
+                "GET", path, headers=headers, timeout=httpx.Timeout(CONNECT, read=QUIET)
             ) as response:
                 if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
                     response.read()
@@ -132,8 +133,10 @@ class Gateway:
 
     def _request(self, method: str, path: str, **request: Any) -> Any:
         self._still_there()
-        with self._reachable():
-            response = self._client.request(method, path, **request)
+        read = ANSWER if method == "GET" else WORK
+        timeout = httpx.Timeout(CONNECT, read=read, write=WORK)
+        with self._reachable(read):
+            response = self._client.request(method, path, timeout=timeout, **request)
         if response.is_error:
             raise _refusal(response)
         if response.status_code == httpx.codes.NO_CONTENT:
@@ -144,9 +147,14 @@ class Gateway:
             raise CliError(f"{self.url} does not answer like a Headrace gateway") from None
 
     @contextmanager
-    def _reachable(self) -> Iterator[None]:
+    def _reachable(self, read: float = ANSWER) -> Iterator[None]:
         try:
             yield
+        except httpx.ReadTimeout:
+            raise Away(
+                f"the gateway at {self.url} has not answered for {read:g} s: it hangs, or has too "
+                "much to do; see its log, or try again"
+            ) from None
         except (httpx.ConnectError, httpx.ConnectTimeout):
             raise Away(
                 f"no gateway at {self.url}: start one with `headrace up`, or name another with "

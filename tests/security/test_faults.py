@@ -10,10 +10,20 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.integration.gateway.servers import GatewayProcess, RedisServer
+from learner.persist.checkpoint_reader import verify
+from services.cli import client
+from services.contracts.events import Event
+from services.contracts.records import RunState
+from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
 from tests.integration.launch.conditions import eventually
+from tests.integration.learner import torch_worker
+from tests.integration.learner.conftest import placed, stored
+from tests.integration.learner.test_runs import SFT, add_sums, ended, submit
+from tests.security.failing_disk import FAILS
 
 pytestmark = pytest.mark.timeout(120)
+
+LONGER = SFT | {"training": SFT["training"] | {"max_steps": 60}}
 
 
 @pytest.fixture
@@ -55,3 +65,75 @@ def test_an_upload_that_was_cut_off_leaves_nothing_and_may_be_repeated(
             assert os.listdir(data / "datasets")
     finally:
         gateway.stop()
+
+
+async def test_a_gateway_that_hangs_is_named_stops_no_run_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER", 0.5)
+    monkeypatch.setattr(client, "QUIET", 0.5)
+    with placed(tmp_path) as place:
+        gateway = GatewayProcess(place.data, place.redis_url)
+        api = client.Gateway(gateway.url, key=gateway.key)
+        async with stored(place) as store:
+            await add_sums(store, place.data)
+            await submit(store, "first", LONGER)
+            place.learner()
+            followed = api.events("first")
+            assert isinstance(next(followed), Event)
+            gateway.freeze()
+            with pytest.raises(client.Away, match=r"has not answered for 0\.5 s: it hangs"):
+                api.get("/v1/runs")
+            remark = next(one for one in followed if isinstance(one, str))
+            assert remark == f"lost the gateway at {gateway.url}; trying again"
+            assert (await ended(store, "first")).state is RunState.SUCCEEDED
+        monkeypatch.undo()
+        gateway.thaw()
+        # The follower goes on after the last event it has seen, to the end of the run.
+        seen = [one.data.get("state") for one in followed if isinstance(one, Event)]
+        assert seen[-1] == "succeeded"
+        assert gateway.stop() == 0
+
+
+def test_a_disk_that_fails_is_said_by_the_gateway_which_goes_on(
+    redis_url: str, tmp_path: Path
+) -> None:
+    fails = tmp_path / "fails"
+    module = ("tests.security.failing_disk", "services.gateway")
+    gateway = GatewayProcess(tmp_path / "data", redis_url, module=module, **{FAILS: str(fails)})
+    rows = b'{"prompt": "1+1", "answer": "2"}\n'
+    with httpx.Client(base_url=gateway.url, headers=gateway.headers) as api:
+        fails.touch()
+        refused = upload(api, "sums", rows)
+        assert refused.status_code == 507
+        assert refused.json()["detail"] == "the data volume cannot be used: Input/output error"
+        assert api.get("/v1/datasets").json()["datasets"] == []
+        fails.unlink()
+        assert upload(api, "sums", rows).status_code == 201
+    assert gateway.stop() == 0
+
+
+async def test_a_disk_that_fails_pauses_the_run_which_goes_on_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = tmp_path / "fails"
+    fails.touch()
+    monkeypatch.setenv(FAILS, str(fails))
+    with placed(tmp_path) as place:
+        async with stored(place) as store:
+            await add_sums(store, place.data)
+            await submit(store, "first", SFT)
+            place.learner("tests.security.failing_disk", "learner.rank")
+
+            async def paused() -> str:
+                record = await store.runs.get("first")
+                return record.reason if record and record.state is RunState.PAUSED else ""
+
+            reason = await torch_worker.eventually(paused)
+            assert reason.startswith("cannot write runs/first/")
+            assert "Input/output error; see the kernel's log, and repair the disk" in reason
+            fails.unlink()
+            record = await ended(store, "first")
+        assert record.state is RunState.SUCCEEDED, record.reason
+        assert record.checkpoint is not None
+        assert verify(place.data / record.checkpoint).step == record.committed_step

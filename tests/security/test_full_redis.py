@@ -2,7 +2,6 @@
 when there is memory again."""
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,9 +10,11 @@ import pytest
 from redis.asyncio import Redis
 
 from services.contracts.records import RunState, WorkerRecord
+from services.launch import Stack, UpOptions
+from services.runtime.api_key import authorization
 from services.store import RedisFull, Store
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
-from tests.integration.learner.conftest import Place
+from tests.integration.installation.conftest import SCRIPTED
 from tests.integration.learner.test_runs import SFT, add_sums, ended, submit
 from tests.integration.learner.torch_worker import eventually
 from tests.integration.store.scene import RUN, Scene
@@ -89,14 +90,16 @@ async def test_what_keeps_and_ends_a_run_works_in_a_full_redis_and_the_rest_says
     assert three.task == 2
 
 
-async def test_the_run_pauses_with_the_reason_and_goes_on_when_there_is_memory(
+async def test_the_run_pauses_with_the_reason_and_goes_on_and_headrace_up_restarts_nothing(
     store: Store, raw: Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "data").mkdir()
-    place = Place(redis_url, tmp_path / "data")
-    learner = place.learner()
+    """On a Redis of the operator's: that of `headrace up` has no limit."""
+    options = UpOptions(
+        data=tmp_path, port=0, reward_port=0, redis_url=redis_url, environment=SCRIPTED, grace=5
+    )
+    stack = await asyncio.to_thread(Stack(options).__enter__)
     try:
-        await add_sums(store, place.data)
+        await add_sums(store, tmp_path)
         steps = SFT["training"] | {"max_steps": 80}
         await submit(store, "first", SFT | {"training": steps})
 
@@ -107,20 +110,20 @@ async def test_the_run_pauses_with_the_reason_and_goes_on_when_there_is_memory(
         await eventually(lambda: state(RunState.RUNNING))
         await limit(raw, 1)
         await eventually(lambda: state(RunState.PAUSED))
-        record = await store.runs.get("first")
-        assert record is not None
-        assert "Redis has no memory left: raise its limit" in record.reason
-        await asyncio.sleep(2)
-        assert learner.poll() is None
+        headers = authorization(stack.api_key)
+        async with httpx.AsyncClient(base_url=stack.gateway_url, headers=headers) as api:
+            (run,) = (await api.get("/v1/runs")).json()["runs"]
+        assert "Redis has no memory left: raise its limit" in run["reason"]
+        stack.check()
         await limit(raw, 0)
         record = await ended(store, "first")
         assert (record.state, record.step, record.reason) == (RunState.SUCCEEDED, 80, "")
-        assert "crash" not in place.log.read_text()
-        learner.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(learner.wait, 30) == 0
+        assert "crash" not in stack.log("learner").read_text()
+        assert stack.processes.keys() == {"gateway", "reward", "rollout-0", "learner"}
+        assert [stack.status(part).restarts for part in stack.processes] == [0] * 4
+        stack.check()
     finally:
-        for process in place.started:
-            process.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(stack.__exit__, None, None, None)
 
 
 async def test_the_gateway_refuses_what_grows_with_507_and_deletes_runs_to_make_room(

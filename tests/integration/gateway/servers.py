@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,16 @@ class RedisServer:
 class GatewayProcess:
     """`python -m services.gateway` on any free port."""
 
-    def __init__(self, data: Path, redis_url: str, **settings: str) -> None:
-        """`settings`: more of the environment, e.g. HEADRACE_API_KEY."""
+    def __init__(
+        self,
+        data: Path,
+        redis_url: str,
+        *,
+        module: Sequence[str] = ("services.gateway",),
+        **settings: str,
+    ) -> None:
+        """`settings`: more of the environment, e.g. HEADRACE_API_KEY. `module`: what `python -m`
+        runs."""
         self.data = data
         (port,) = free_ports("127.0.0.1", 1)
         self.url = f"http://127.0.0.1:{port}"
@@ -82,7 +90,7 @@ class GatewayProcess:
         data.parent.mkdir(parents=True, exist_ok=True)
         self._said = data.with_suffix(".log").open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "services.gateway", "--port", str(port)],
+            [sys.executable, "-m", *module, "--port", str(port)],
             env=environment,
             stdout=self._said,
             stderr=subprocess.STDOUT,
@@ -112,8 +120,17 @@ class GatewayProcess:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def freeze(self) -> None:
+        """Have it do nothing while its connections stay."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         """End it and wait for its end. Returns its exit code."""
+        self.thaw()
         self._process.send_signal(with_signal)
         code = self._process.wait(20)
         self._said.close()
