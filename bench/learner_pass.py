@@ -111,8 +111,8 @@ computed, and the log-probabilities of their answers' tokens, behind each other.
 
 
 def headrace(model: PreTrainedModel, autocast: torch.dtype | None, shared: bool = True) -> Passes:
-    """As the learner does it: packed rows, in which answers share their prompt where that pays,
-    attention within them, the output head in chunks."""
+    """The learner's own pass: packed rows, attention within each sequence, the output head in
+    chunks. With `shared`, a prompt is computed once for its answers if that saves time."""
     use_packed_attention(model)
     use_pass_type_experts(model)
     policy = TokenLogprobs(model, autocast)

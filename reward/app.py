@@ -33,7 +33,16 @@ from services.contracts.scores import (
     ScoreStatus,
     UseProblem,
 )
-from services.http import BodyLimit, InFlight, KeyRequired, Limit, Problem, install, responses
+from services.http import (
+    BodyLimit,
+    InFlight,
+    KeyRequired,
+    Limit,
+    Problem,
+    has_key,
+    install,
+    responses,
+)
 from services.http.problems import described
 
 WAY_OUT = (
@@ -89,7 +98,8 @@ class Health(BaseModel):
     )
     unavailable: dict[str, str] = Field(
         default_factory=dict,
-        description="With `ready`: verifiers that cannot be used on this machine, and why.",
+        description="With `ready`, for requests with the key: verifiers that cannot be used on "
+        "this machine, and why.",
     )
 
 
@@ -193,14 +203,16 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         response_model=Health,
         responses={503: {"description": "Not now; `status` says why", "model": Health}},
     )
-    async def readyz() -> JSONResponse:
+    async def readyz(request: HTTPRequest) -> JSONResponse:
         """Whether to send requests here: not before a worker is up and the reward models are
         loaded, and not while draining."""
         if service.draining:
             return JSONResponse({"status": "draining"}, 503)
         if not (service.pool.ready and service.calls.ready):
             return JSONResponse({"status": "starting"}, 503)
-        health = Health(status="ready", unavailable=_unavailable(service.registry))
+        # Reasons name files and packages of this machine.
+        unavailable = _unavailable(service.registry) if has_key(request) else {}
+        health = Health(status="ready", unavailable=unavailable)
         return JSONResponse(health.model_dump(exclude_defaults=True))
 
     @app.get(

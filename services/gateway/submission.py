@@ -28,6 +28,7 @@ from services.gateway.model_check import (
 )
 from services.gateway.resuming import changed_by_resume, resumable
 from services.http import Problem
+from services.http.problems import MAX_LISTED
 
 
 class RunSubmission(BaseModel):
@@ -88,7 +89,7 @@ async def accept(deps: Dependencies, submission: RunSubmission) -> Accepted:
         config = parse_config(raw)
     except ConfigError as error:
         problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
-        raise refusal(problems) from None
+        raise refusal(problems, error.more) from None
     problems += check_trust(deps, config)
     if isinstance(config, RLConfig) and model is not None:
         problems += check_context(model, config) + check_targets(model, config)
@@ -124,9 +125,12 @@ async def accept(deps: Dependencies, submission: RunSubmission) -> Accepted:
     return Accepted(record, estimate)
 
 
-def refusal(problems: Problems) -> Problem:
-    """The answer to a submission with these problems."""
-    count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+def refusal(problems: Problems, more: int = 0) -> Problem:
+    """The answer to a submission with these problems, and `more` that are not explained."""
+    found = len(problems) + more
+    count = "a problem" if found == 1 else f"{found:,} problems"
+    if found > MAX_LISTED:
+        count += f", of which {MAX_LISTED} are listed"
     return Problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         f"the run was not queued: its config has {count}",

@@ -9,7 +9,7 @@ from services.http.bodies import StrictBodies
 from services.http.browsers import BrowserHeaders, foreign, host_of, host_problem
 from services.http.connections import server_config, trust
 from services.http.etag import unless_unchanged
-from services.http.keys import KeyRequired
+from services.http.keys import KeyRequired, has_key
 from services.http.limits import BodyLimit, InFlight, Limit, discard
 from services.http.problems import (
     MEDIA_TYPE,
@@ -42,6 +42,7 @@ __all__ = [
     "byte_range",
     "discard",
     "foreign",
+    "has_key",
     "host_of",
     "host_problem",
     "install",

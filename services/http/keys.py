@@ -3,6 +3,7 @@
 import hmac
 from http import HTTPStatus
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.http.connections import trust
@@ -12,6 +13,12 @@ from services.runtime.api_key import bearer, digest
 
 OPEN = frozenset({"/healthz", "/readyz"})
 """Answered without a key: whether the service is alive, and whether it takes requests."""
+
+
+def has_key(request: Request) -> bool:
+    """Whether a request has shown the key. Also true where the service asks for none, because only
+    its own user can connect to it."""
+    return bool(getattr(request.state, "has_key", True))
 
 
 class KeyRequired:
@@ -24,11 +31,14 @@ class KeyRequired:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; anything but HTTP passes through."""
-        if scope["type"] != "http" or scope["path"] in OPEN:
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if self._shown(scope):
+        shown = self._shown(scope)
+        scope.setdefault("state", {})["has_key"] = shown
+        if shown:
             trust(scope)
+        if shown or scope["path"] in OPEN:
             await self.app(scope, receive, send)
             return
         await discard(scope, receive)

@@ -35,11 +35,16 @@ _ADAPTER: TypeAdapter[RLConfig | SFTConfig] = TypeAdapter(RunConfig)
 
 
 class ConfigError(ValueError):
-    """A run config that cannot be used. `problems` has (key path, sentence) pairs."""
+    """A run config that cannot be used. `problems` has (key path, sentence) pairs; `more` further
+    ones are not explained."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[Problem], more: int = 0) -> None:
         self.problems = problems
-        super().__init__("; ".join(f"{path}: {text}" if path else text for path, text in problems))
+        self.more = more
+        sentences = [f"{path}: {text}" if path else text for path, text in problems]
+        super().__init__(
+            "; ".join([*sentences, *([f"and {more:,} more problems"] if more else [])])
+        )
 
 
 def parse_config(raw: Any) -> RLConfig | SFTConfig:
@@ -53,9 +58,7 @@ def parse_config(raw: Any) -> RLConfig | SFTConfig:
     except ValidationError as error:
         details = error.errors(include_url=False)
         problems = [p for detail in details[:MOST] for p in _problems(detail)]
-        if more := max(0, len(details) - MOST):
-            problems.append(("the config", f"has {more:,} more problems"))
-        raise ConfigError(problems) from None
+        raise ConfigError(problems, max(0, len(details) - MOST)) from None
 
 
 def _problems(detail: ErrorDetails) -> list[Problem]:

@@ -21,13 +21,11 @@ Device = Annotated[str, AfterValidator(_known)]
 
 
 class Placement(Section):
-    """Devices of the models besides the policy. `same`: the policy's device. `cuda:N`: that device,
-    which also computes them; of several ranks on a host the first uses that one, the second the
-    next."""
+    """The device of each."""
 
     reference: Device = "same"
-    """The KL's reference."""
+    """Device of the reference model, which the KL term compares the policy with."""
     lagged: Device = "same"
-    """The copy of proximal `lagged`."""
+    """Device of the lagged copy of the policy (`algorithm.proximal` of type `lagged`)."""
     critic: Device = "same"
-    """The critic and its optimizer's state."""
+    """Device of the critic and of its optimizer's state."""

@@ -52,7 +52,9 @@ class RLConfig(Section):
     training: Training = Training()
     """Length, micro-batches and checkpoints."""
     placement: Placement = Placement()
-    """Devices of reference and critic."""
+    """Devices of the models besides the policy. `same` is the policy's device. `cuda:N` is another
+    one: the first rank of a host puts the model on GPU N and computes it there, the second on GPU
+    N + 1, and so on."""
     evaluation: Evaluation | None = None
     """Held-out evaluation."""
 

@@ -135,11 +135,14 @@ async def test_a_bad_verifier_disables_itself_and_the_others_go_on(
     async with service.client() as client:
         (right,) = await score(client, math(0, "5"))
         ready = (await client.get("/readyz")).json()
+        without = {"Authorization": "Bearer another"}
+        seen_by_others = (await client.get("/readyz", headers=without)).json()
         listed = (await client.get("/v1/verifiers")).json()["verifiers"]
         uses = [{"verifier": "cold"}, {"verifier": "mine"}]
         checked = (await client.post("/v1/verifiers/check", json={"uses": uses})).json()
 
     assert right["status"] == "correct"
+    assert seen_by_others == {"status": "ready"}
     assert set(ready["unavailable"]) == {"no.such:Verifier", "cold"}
     assert ready["unavailable"]["no.such:Verifier"].startswith("HEADRACE_VERIFIERS (--verifiers)")
     assert "no_such_package" in ready["unavailable"]["cold"]
