@@ -21,7 +21,9 @@ pytestmark = pytest.mark.timeout(240)
 async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
     place: Place, store: Store
 ) -> None:
-    learner = await supervised(place, store)
+    """On other numbers of ranks: three share the samples of a recorded batch of four groups, so
+    that groups are split."""
+    learners = [await supervised(place, store)]
     raw = rl(training=rl()["training"] | {"max_steps": 8, "checkpoint_every": 8})
     await submit(store, "second", raw)
     worker = TorchWorker(
@@ -37,20 +39,23 @@ async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
         started = len(await store.runs.lineages("second")) == lineages
         return record is not None and started and record.step >= step
 
-    for deaths in (1, 2):
+    for deaths, ranks in ((1, 3), (2, 2)):
         await eventually(partial(reached, deaths + 1, deaths))
-        learner.send_signal(signal.SIGKILL)
-        learner.wait()
-        learner = place.learner()
+        learners[-1].send_signal(signal.SIGKILL)
+        for learner in learners:
+            await asyncio.to_thread(learner.wait, 60)
+        learners = place.ranks(ranks)
     record = await ended(store, "second")
     working.cancel()
+    assert place.log.read_text().count("replaying a recorded batch") >= 2
     assert (record.state, record.step, record.reason) == (RunState.SUCCEEDED, 8, "")
     assert [began for _, began in await store.runs.lineages("second")] == [0, 0, 0]
     found = await store.ledger.audit("second")
     assert (found.trained, found.in_flight, found.problems) == (8 * 4, 0, [])
     assert found.max_staleness_seen <= 1
-    learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    for learner in learners:
+        learner.terminate()
+    assert [learner.wait(timeout=30) for learner in learners] == [0, 0]
 
 
 async def test_a_successor_reports_the_evaluation_and_the_waiting_learner_notices_it(
