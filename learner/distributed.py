@@ -154,9 +154,11 @@ class Ranks:
             message = make()
         return self.broadcast(message)
 
-    def sum(self, values: Sequence[float]) -> list[float]:
-        """Element-wise sums over ranks, in float64."""
-        return self._reduce(values if self.counts else [0.0] * len(values), dist.ReduceOp.SUM)
+    def sum(self, values: Sequence[float], own: bool = False) -> list[float]:
+        """Element-wise sums over ranks, in float64. `own`: ranks that share rows have values of
+        their own, and each counts."""
+        counted = values if own or self.counts else [0.0] * len(values)
+        return self._reduce(counted, dist.ReduceOp.SUM)
 
     def sum_named(self, values: Mapping[str, float]) -> dict[str, float]:
         """Sums by name over ranks, which need not have the same names."""

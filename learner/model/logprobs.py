@@ -145,7 +145,10 @@ class TokenLogprobs(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of `targets` [m] behind `places` [m] of what this rank computes of the row."""
         if self.routing:
-            self.routing.begin(row.experts, places)
+            experts = row.experts
+            if row.part and experts is not None:
+                experts = row.part.take(experts)
+            self.routing.begin(experts, places)
         hidden = hidden_states(self.model, row, self.autocast)[places]
         if self.routing:
             self.routing.end()

@@ -81,8 +81,10 @@ def balance(
         found = recorded(routing)
         # The same way on every rank: the passes of a sharded model are passes of all of them.
         (unknown,) = ranks.max([found is None])
-        counts = computed_counts(policy, routing, rows) if unknown or found is None else found
-        counts = torch.tensor(ranks.sum(counts.tolist()), dtype=torch.float64)
+        computes = bool(unknown) or found is None
+        counts = computed_counts(policy, routing, rows) if computes else found
+        # Recorded ones are of whole samples; a pass has those of this rank's part of the rows.
+        counts = torch.tensor(ranks.sum(counts.tolist(), own=computes), dtype=torch.float64)
     return Balance(routing, tokens, counts)
 
 
@@ -159,7 +161,8 @@ class RouterTally:
     def metrics(self, ranks: Ranks) -> dict[str, float]:
         """By the names of docs/metrics.md; none where nothing trained."""
         parts = [self.sums, self.probabilities, self.taken.flatten()]
-        total = torch.tensor(ranks.sum(torch.cat(parts).tolist()), dtype=torch.float64)
+        every = ranks.sum(torch.cat(parts).tolist(), own=True)
+        total = torch.tensor(every, dtype=torch.float64)
         sums, probabilities, taken = total.split([len(part) for part in parts])
         tokens, z, replayed, same = sums.tolist()
         if not tokens:

@@ -17,7 +17,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from learner.model.attention_kernels import attend
 from learner.model.context import RowPart, attend_together
 from learner.model.row_layout import PackedLayout, packed_layout
-from services.contracts.experts import expert_count
 
 NAME = "headrace_packed"
 GROWING = ("dynamic", "longrope")
@@ -164,8 +163,6 @@ def why_not_shared(model: PreTrainedModel, ranks: int) -> str | None:
     heads = config.num_attention_heads
     if heads % ranks:
         return f"{name} has {heads} attention heads, which {ranks} ranks cannot share evenly"
-    if expert_count(config):
-        return f"{name} routes tokens to experts, which is not shared between ranks"
     scaling = getattr(config, "rope_parameters", None) or {}
     by_layer = [one for one in scaling.values() if isinstance(one, dict)]
     kinds = {one.get("rope_type") for one in (scaling, *by_layer)}

@@ -53,7 +53,7 @@ from services.contracts.config.model import PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from services.contracts.config.terms import ReferenceKL
 from services.contracts.weights import ADAPTER_WEIGHTS
-from tests.unit.learner.experts import tiny_mixture
+from tests.unit.learner.experts import recorded, tiny_mixture
 from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model
 from tests.unit.learner.test_shared_prompts import exact
 
@@ -93,7 +93,11 @@ def objective(**algorithm: Any) -> Objective:
 
 def gradients(policy: TokenLogprobs, ranks: Ranks) -> Found:
     """Of one minibatch, by the names of the model."""
-    accumulate_gradients(policy, share_of(ranks), objective(), BUDGET, ranks)
+    return gradients_of(policy, share_of(ranks), ranks)
+
+
+def gradients_of(policy: TokenLogprobs, mine: list[Sample], ranks: Ranks) -> Found:
+    accumulate_gradients(policy, mine, objective(), BUDGET, ranks)
     named = policy.model.named_parameters()
     return {name: whole(p.grad) for name, p in named if p.grad is not None}
 
@@ -175,6 +179,15 @@ def of_adapters(ranks: Ranks) -> Found:
     with torch.no_grad():
         BaseLogprobs(inner)(packed_row([sample.tokens], [sample.loss_mask]))
     return gradients(policy, ranks)
+
+
+def of_replayed_experts(ranks: Ranks) -> Found:
+    """With the routers' loss, which counts what was recorded."""
+    mixture = tiny_mixture()
+    routing = Routing(mixture, aux_weight=0.5, z_weight=0.05)
+    policy = passes(TokenLogprobs(mixture, routing=routing), ranks)
+    mine = [recorded(sample, len(sample.tokens)) for sample in share_of(ranks)]
+    return gradients_of(policy, mine, ranks)
 
 
 def of_mixture(ranks: Ranks) -> Found:
