@@ -81,10 +81,10 @@ def balance(
         found = recorded(routing)
         # The same way on every rank: the passes of a sharded model are passes of all of them.
         (unknown,) = ranks.max([found is None])
-        computes = bool(unknown) or found is None
-        counts = computed_counts(policy, routing, rows) if computes else found
         # Recorded ones are of whole samples; a pass has those of this rank's part of the rows.
-        counts = torch.tensor(ranks.sum(counts.tolist(), own=computes), dtype=torch.float64)
+        own = bool(unknown) or found is None
+        counts = computed_counts(policy, routing, rows) if unknown or found is None else found
+        counts = torch.tensor(ranks.sum(counts.tolist(), own), dtype=torch.float64)
     return Balance(routing, tokens, counts)
 
 

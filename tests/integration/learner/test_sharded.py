@@ -28,8 +28,10 @@ EVERY = (
 )
 SOME = ("of_policy", "of_policy_in_float32", "with_everything", "with_muon", "as_loaded")
 """On 4 ranks, some of which hold no row of the smallest weights."""
-LONG = ("of_long_rows", "of_policy_in_float32", "of_adapters", "of_mixture", "of_replayed_experts")
-LONG += ("with_everything",)
+LONG = (
+    *("of_long_rows", "of_policy_in_float32", "of_adapters"),
+    *("of_mixture", "of_replayed_experts", "with_everything"),
+)
 """With rows that ranks share."""
 EXACT, SINGLE, HALF = 1e-12, 1e-6, 0.03
 """Of the largest entry of a check: in float64, in float32, in bfloat16."""
