@@ -61,14 +61,14 @@ WAY_OUT = (
 def other_hosts(settings: RolloutSettings, store: Store) -> Peers:
     """The hosts that pass files on to this one, by the heartbeats of the pool's workers."""
 
-    async def having(name: str) -> Sequence[str]:
+    async def listed() -> Sequence[tuple[str, Sequence[str]]]:
         try:
             workers = await store.workers.list(settings.pool)
         except (RedisError, OSError):
             return ()
-        return [one.peer_url for one in workers if one.peer_url and name in one.files]
+        return [(one.peer_url, one.files) for one in workers if one.peer_url]
 
-    return Peers(settings.peer_url or "", having, key_for_peers(key_for(settings)))
+    return Peers(settings.peer_url or "", listed, key_for_peers(key_for(settings)))
 
 
 class Files:

@@ -8,7 +8,7 @@ one part.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,15 +37,18 @@ log = get_logger(__name__)
 
 TRIES = 6
 """Of a source that sends nothing, before it counts as away."""
-LEAST_SECONDS, LEAST_RATE = 3.0, 1 << 20
-"""A host that needs longer for a part than this, and than the rate (bytes/s) allows, is left alone
-for the file; LATE times the usual time of the download's other parts is allowed in any case."""
-LATE = 8.0
+LEAST_SECONDS, LATE = 3.0, 8.0
+"""A host is left alone that needs longer for a part than this, and than LATE times the mean of the
+parts that have come."""
+LEAST_RATE = 1 << 20
+"""In bytes/s: before any part has come, it may be as slow as this."""
 SHUNNED_SECONDS = 600.0
 """How long a host that sent wrong bytes, or did not answer, is asked for nothing."""
 ANNOUNCED_SECONDS = 0.05
 """Before other hosts are looked up: hosts learn of a new version at the same moment, and each
-announces that it fetches the file."""
+announces which files it fetches."""
+LISTED_SECONDS = 1.0
+"""How long the list of hosts holds: for all files of a version."""
 
 
 class GatewayAway(ConnectionError):
@@ -62,16 +65,22 @@ class Peers:
 
     own: str
     """The address at which this host does; empty: it does not."""
-    having: Callable[[str], Awaitable[Sequence[str]]]
-    """Addresses of hosts that have a file or are fetching it, this one's perhaps among them."""
+    listed: Callable[[], Awaitable[Sequence[tuple[str, Collection[str]]]]]
+    """(address, names of the files that it has or is fetching) of hosts, this one perhaps among
+    them."""
     key: str | None
     """What they ask for."""
+    _list: Sequence[tuple[str, Collection[str]]] = ()
+    _list_ends: float = 0.0
     _shunned: dict[str, float] = field(default_factory=dict)
 
     async def of(self, name: str) -> list[str]:
         """Hosts to get `name` from, this host included."""
-        await asyncio.sleep(ANNOUNCED_SECONDS)
-        found, now = set(await self.having(name)), time.monotonic()
+        if time.monotonic() > self._list_ends:
+            await asyncio.sleep(ANNOUNCED_SECONDS)
+            self._list = await self.listed()
+            self._list_ends = time.monotonic() + LISTED_SECONDS
+        found, now = {url for url, names in self._list if name in names}, time.monotonic()
         return sorted(url for url in found if self._shunned.get(url, 0.0) < now)
 
     def source(self, url: str) -> Source:
@@ -162,6 +171,8 @@ class _Parts:
         self._gateway, self._peers = gateway, peers
         self._seconds = 0.0
         self._parts = 0
+        self._deadlines: dict[int, tuple[asyncio.Timeout, float]] = {}
+        """Of requests to other hosts, with the time at which they began."""
         self._failures = 0
         """Of the gateway, since it last sent something."""
 
@@ -195,12 +206,11 @@ class _Parts:
             self._partial.write(data, at)
             at += len(data)
 
-        limit = None
-        if url != GATEWAY:
-            usual = self._seconds / self._parts if self._parts else 0.0
-            limit = max(LEAST_SECONDS + (stop - start) / LEAST_RATE, LATE * usual)
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(None) as deadline:
+                if url != GATEWAY:
+                    self._deadlines[part] = deadline, asyncio.get_running_loop().time()
+                    self._set_deadlines()
                 await transfer.run(executor, take)
         except TimeoutError:
             raise SourceAway(f"{source.shown} was too slow") from None
@@ -209,6 +219,8 @@ class _Parts:
                 self._failures += 1
                 await asyncio.sleep(pause(self._failures))
             raise
+        finally:
+            self._deadlines.pop(part, None)
         if (found := digest.hexdigest()) != self._file.parts[part]:
             raise WrongAnswer(
                 f"bytes {start} to {stop} of {self._file.name} have checksum {found} at "
@@ -217,8 +229,17 @@ class _Parts:
         self._partial.mark(part)
         self._seconds += time.monotonic() - began
         self._parts += 1
+        self._set_deadlines()
         if url == GATEWAY:
             self._failures = 0
+
+    def _set_deadlines(self) -> None:
+        limit = LEAST_SECONDS + self._partial.length / LEAST_RATE
+        if self._parts:
+            limit = max(LEAST_SECONDS, LATE * self._seconds / self._parts)
+        for deadline, began in self._deadlines.values():
+            if not deadline.expired():
+                deadline.reschedule(began + limit)
 
     def _note(self, part: int, url: str, error: BaseException | None) -> None:
         """Tell the plan how a request ended. Raises what ends the download."""

@@ -18,16 +18,22 @@ import httpx
 import msgspec
 import pytest
 import xxhash
+from pydantic import SecretStr
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+from bench.control_plane import durable_redis
+from rollout import peers
 from rollout.aio import end
 from rollout.peers import Files, serve
+from rollout.settings import RolloutSettings
+from services.contracts.records import WorkerRecord
 from services.contracts.weights import SMALLEST_PART, WeightFile
 from services.http import Bandwidth
 from services.launch.options import free_ports
 from services.runtime.api_key import authorization, key_for_peers
 from services.runtime.process import die_with
+from services.store import Store
 from services.volume import DamagedFile, GatewayAway, Peers, Volume, download, weight_file
 from services.volume.partial import parts_path
 
@@ -85,10 +91,10 @@ def file(gateway: Host) -> WeightFile:
 
 
 def volume(root: Path, gateway: str, own: str = "", *hosts: str) -> Volume:
-    async def having(name: str) -> list[str]:
-        return [*hosts, own] if own else list(hosts)
+    async def listed() -> list[tuple[str, list[str]]]:
+        return [(host, [NAME]) for host in (*hosts, own) if host]
 
-    return Volume(root, gateway, KEY, Peers(own, having, PEER_KEY))
+    return Volume(root, gateway, KEY, Peers(own, listed, PEER_KEY))
 
 
 def test_a_files_parts_are_described(file: WeightFile) -> None:
@@ -410,6 +416,53 @@ async def test_files_are_given_to_those_with_the_hosts_key_alone(
         assert (await api.get("/v1/files/runs/r/weights/none")).status_code == 404
         assert (await api.post(at)).status_code == 404
         assert (await api.get("/healthz")).status_code == 204
+
+
+async def test_of_the_workers_of_a_host_one_serves_and_another_takes_over(
+    gateway: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "TAKE_OVER_SECONDS", 0.05)
+    (port,) = free_ports("127.0.0.1", 1)
+    settings = RolloutSettings(
+        peer_url=f"http://127.0.0.1:{port}", api_key=SecretStr(KEY), data=gateway.root
+    )
+    workers = [asyncio.create_task(peers.keep_serving(settings)) for _ in range(2)]
+    async with httpx.AsyncClient(
+        base_url=str(settings.peer_url), headers=authorization(PEER_KEY)
+    ) as api:
+        for worker in workers:
+            async with asyncio.timeout(10):
+                while True:
+                    with suppress(httpx.TransportError):
+                        assert (await api.get(f"/v1/files/{NAME}")).content == CONTENT
+                        break
+                    await asyncio.sleep(0.02)
+            await end([worker])
+    elsewhere = settings.model_copy(update={"peer_url": "http://192.0.2.1:8004"})
+    await asyncio.wait_for(peers.keep_serving(elsewhere), 5)
+
+
+async def test_heartbeats_say_which_hosts_have_a_file(tmp_path: Path) -> None:
+    with durable_redis(tmp_path) as url:
+        store = Store.from_url(url)
+        try:
+            for name, address, files in (
+                ("one", "http://10.0.0.1:8004", [NAME]),
+                ("two", "http://10.0.0.2:8004", []),
+                ("three", None, [NAME]),
+            ):
+                record = WorkerRecord(
+                    id=name, pool="default", host=name, pid=1, state="idle",
+                    peer_url=address, files=files,
+                )  # fmt: skip
+                await store.workers.heartbeat(record)
+            found = peers.other_hosts(RolloutSettings(peer_url="http://10.0.0.2:8004"), store)
+            assert (found.own, await found.of(NAME)) == (
+                "http://10.0.0.2:8004",
+                ["http://10.0.0.1:8004"],
+            )
+        finally:
+            await store.close()
 
 
 def test_peers_runs_alone_and_stops_when_told_to(gateway: Host, tmp_path: Path) -> None:
