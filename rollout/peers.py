@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import signal
 import socket
 import sys
@@ -43,13 +44,13 @@ from services.runtime.api_key import key_for, key_for_peers
 from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line
 from services.store import Store
-from services.volume import Peers, partial_path, parts_path
+from services.volume import ANY_OF, FETCHING, Peers, partial_path, parts_path
 
 log = logs.get_logger(__name__)
 
 PREFIX = "/v1/files/"
-PATIENCE_SECONDS, LOOK_SECONDS = 1.0, 0.02
-"""How long a request for bytes that are not there yet waits for them, and how often it looks."""
+PATIENCE_SECONDS, LOOK_SECONDS = 1.0, 0.01
+"""How long a request for parts that are not there yet waits for one, and how often it looks."""
 TAKE_OVER_SECONDS = 5.0
 """Between two tries to listen, while another worker of this host does."""
 WAY_OUT = (
@@ -95,23 +96,25 @@ class Files:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                return OpenFile(open_served(self._root, name), self._bandwidth)
+                file = open_served(self._root, name)
+                wanted = spans(Headers(scope=scope), os.fstat(file.fileno()).st_size)
+                return OpenFile(file, self._bandwidth, wanted[0] if wanted else None)
             except Problem as missing:
                 if missing.status != HTTPStatus.NOT_FOUND:
                     raise
-                found = self._part(self._root / name, Headers(scope=scope).get("range", ""))
+                found = self._part(self._root / name, Headers(scope=scope))
                 if isinstance(found, OpenFile):
                     return found
                 if time.monotonic() > deadline:
                     if found is None:
                         raise
-                    fetching = {"X-Headrace-Fetching": "1", "Retry-After": "1"}
-                    return Response(status_code=503, headers=fetching)
+                    headers = {FETCHING: "1", "Retry-After": "1"}
+                    return Response(status_code=503, headers=headers)
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _part(self, path: Path, ranged: str) -> OpenFile | bool | None:
-        """An unfinished file, if the bytes that are asked for are there and right; False if they
-        are not yet, None if it is not being downloaded."""
+    def _part(self, path: Path, headers: Headers) -> OpenFile | bool | None:
+        """An unfinished file, if bytes that are asked for are there and right; False if they are
+        not yet, None if it is not being downloaded."""
         top, *names = path.relative_to(self._root).parts
         try:
             parts = parts_path(path).read_bytes()
@@ -120,14 +123,26 @@ class Files:
         except OSError:
             return None
         size = os.fstat(file.fileno()).st_size
-        wanted = byte_range(ranged, size)
-        if wanted is not None and wanted[0] < wanted[1]:
-            length = part_bytes(size)
-            first, behind = wanted[0] // length, (wanted[1] - 1) // length + 1
+        length = part_bytes(size)
+        for start, stop in spans(headers, size):
+            first, behind = start // length, (stop - 1) // length + 1
             if parts[first:behind] == b"\1" * (behind - first):
-                return OpenFile(file, self._bandwidth)
+                return OpenFile(file, self._bandwidth, (start, stop))
         file.close()
         return False
+
+
+def spans(headers: Headers, size: int) -> list[tuple[int, int]]:
+    """Ranges of a file of `size` bytes any of which answers a request; none: its Range header does
+    not name one."""
+    wanted = byte_range(headers.get("range", ""), size)
+    if wanted is None or wanted[0] >= wanted[1]:
+        return []
+    length, any_of = part_bytes(size), headers.get(ANY_OF, "")
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", any_of):
+        return [wanted]
+    starts = [int(part) * length for part in any_of.split(",")]
+    return [(start, min(start + length, size)) for start in starts if start < size]
 
 
 async def keep_serving(settings: RolloutSettings) -> None:

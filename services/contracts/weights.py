@@ -23,7 +23,7 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 
 
 SMALLEST_PART = 4 << 20
-MOST_PARTS = 256
+MOST_PARTS = 512
 """Of one file: each costs its manifest 19 bytes."""
 
 

@@ -115,13 +115,16 @@ class SocketSender:
 
 class OpenFile(FileResponse):
     """An open file: whatever its name leads to by now, these bytes are sent. Answers a request for
-    one range, and to several at once with the whole file."""
+    one range, and to several at once with the whole file; with `span`, always with this range."""
 
-    def __init__(self, file: BufferedReader, bandwidth: Bandwidth) -> None:
+    def __init__(
+        self, file: BufferedReader, bandwidth: Bandwidth, span: tuple[int, int] | None = None
+    ) -> None:
         stat = os.fstat(file.fileno())
         path = f"/proc/self/fd/{file.fileno()}"
         super().__init__(path, media_type=OCTETS, stat_result=stat)
         self._file, self._bandwidth, self._size = file, bandwidth, stat.st_size
+        self._span = span
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with closing(self._file):
@@ -139,6 +142,7 @@ class OpenFile(FileResponse):
         validator = headers.get("if-range")
         current = validator in (None, self.headers["etag"], self.headers["last-modified"])
         wanted = byte_range(headers.get("range", ""), self._size) if current else None
+        wanted = self._span or wanted
         if wanted is not None:
             start, stop = wanted
             if start >= stop:

@@ -30,9 +30,11 @@ from services.volume.files import (
     written_beside,
 )
 from services.volume.partial import partial_path, parts_path
-from services.volume.transfer import Source
+from services.volume.transfer import ANY_OF, FETCHING, Source
 
 __all__ = [
+    "ANY_OF",
+    "FETCHING",
     "DamagedFile",
     "GatewayAway",
     "KeyRefused",

@@ -22,7 +22,7 @@ from services.runtime.api_key import authorization
 from services.runtime.logs import get_logger
 from services.volume.files import DamagedFile, checked, fsync, opened_by_umask
 from services.volume.partial import Partial, discard, partial_path, parts_path
-from services.volume.sources import AT_ONCE, GATEWAY, ROUNDS, Outcome, Plan
+from services.volume.sources import AT_ONCE, GATEWAY, ROUNDS, Ask, Outcome, Plan
 from services.volume.transfer import (
     NotThere,
     NotYet,
@@ -153,7 +153,7 @@ async def download_parts(
     try:
         with Partial.opened(path, file) as partial:
             missing = await anyio.to_thread.run_sync(partial.missing)
-            plan = Plan.of(file.name, missing, peers.own if peers else "", hosts)
+            plan = Plan(file.name, missing, peers.own if peers else "", hosts)
             await _Parts(file, partial, plan, gateway, peers).run()
             partial.finish()
     except (FileNotFoundError, DamagedFile):
@@ -171,67 +171,71 @@ class _Parts:
         self._gateway, self._peers = gateway, peers
         self._seconds = 0.0
         self._parts = 0
-        self._deadlines: dict[int, tuple[asyncio.Timeout, float]] = {}
+        self._deadlines: dict[Ask, tuple[asyncio.Timeout, float]] = {}
         """Of requests to other hosts, with the time at which they began."""
         self._failures = 0
         """Of the gateway, since it last sent something."""
 
     async def run(self) -> None:
         """Get all parts of the plan."""
-        active: dict[asyncio.Task[None], tuple[int, str]] = {}
+        active: dict[asyncio.Task[int], Ask] = {}
         with ThreadPoolExecutor(AT_ONCE) as executor:
             try:
                 while not self._plan.finished:
                     while (ask := self._plan.next()) is not None:
-                        active[asyncio.create_task(self._get(executor, *ask))] = ask
+                        active[asyncio.create_task(self._get(executor, ask))] = ask
                     done, _ = await asyncio.wait(active, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
-                        self._note(*active.pop(task), task.exception())
+                        self._note(active.pop(task), task)
             finally:
                 for task in active:
                     task.cancel()
                 if active:
                     await asyncio.wait(active)
 
-    async def _get(self, executor: ThreadPoolExecutor, part: int, url: str) -> None:
-        """Get one part, checked, from the host at `url` or the gateway."""
-        start, stop = self._partial.span(part)
-        source = self._gateway if url == GATEWAY or not self._peers else self._peers.source(url)
-        transfer = Transfer(source, self._file.name, self._file.bytes, start, stop)
-        digest, at, began = xxhash.xxh3_64(), start, time.monotonic()
+    async def _get(self, executor: ThreadPoolExecutor, ask: Ask) -> int:
+        """Get one of the parts that are asked for, checked. Returns which."""
+        of_peer = self._peers is not None and ask.source != GATEWAY
+        source = self._peers.source(ask.source) if self._peers and of_peer else self._gateway
+        spans = {part: self._partial.span(part) for part in ask.parts}
+        start, stop = spans[ask.parts[0]]
+        transfer = Transfer(source, self._file.name, self._file.bytes, start, stop, spans)
+        digest, received, began = xxhash.xxh3_64(), 0, time.monotonic()
 
         def take(data: memoryview) -> None:
-            nonlocal at
+            nonlocal received
             digest.update(data)
-            self._partial.write(data, at)
-            at += len(data)
+            self._partial.write(data, transfer.start + received)
+            received += len(data)
 
         try:
             async with asyncio.timeout(None) as deadline:
-                if url != GATEWAY:
-                    self._deadlines[part] = deadline, asyncio.get_running_loop().time()
+                if of_peer:
+                    self._deadlines[ask] = deadline, asyncio.get_running_loop().time()
                     self._set_deadlines()
                 await transfer.run(executor, take)
         except TimeoutError:
             raise SourceAway(f"{source.shown} was too slow") from None
         except SourceAway:
-            if url == GATEWAY:
+            if not of_peer:
                 self._failures += 1
                 await asyncio.sleep(pause(self._failures))
             raise
         finally:
-            self._deadlines.pop(part, None)
+            self._deadlines.pop(ask, None)
+        part = transfer.start // self._partial.length
         if (found := digest.hexdigest()) != self._file.parts[part]:
             raise WrongAnswer(
-                f"bytes {start} to {stop} of {self._file.name} have checksum {found} at "
-                f"{source.shown}, the manifest says {self._file.parts[part]}"
+                f"part {part} of {self._file.name}, from byte {transfer.start}, has checksum "
+                f"{found} at {source.shown}, the manifest says {self._file.parts[part]}"
             )
         self._partial.mark(part)
         self._seconds += time.monotonic() - began
         self._parts += 1
         self._set_deadlines()
-        if url == GATEWAY:
+        if not of_peer:
             self._failures = 0
+        return part
 
     def _set_deadlines(self) -> None:
         limit = LEAST_SECONDS + self._partial.length / LEAST_RATE
@@ -241,23 +245,23 @@ class _Parts:
             if not deadline.expired():
                 deadline.reschedule(began + limit)
 
-    def _note(self, part: int, url: str, error: BaseException | None) -> None:
+    def _note(self, ask: Ask, ended: asyncio.Task[int]) -> None:
         """Tell the plan how a request ended. Raises what ends the download."""
-        match error:
+        match error := ended.exception():
             case None:
-                self._plan.done(part)
+                self._plan.done(ask, ended.result())
             case NotYet():
-                self._plan.failed(part, Outcome.NOT_YET)
-            case NotThere() if url == GATEWAY:
+                self._plan.failed(ask, Outcome.NOT_YET)
+            case NotThere() if ask.source == GATEWAY:
                 raise FileNotFoundError(str(error))
             case NotThere():
-                self._plan.failed(part, Outcome.NOT_THERE)
-            case Unauthorized() if url == GATEWAY:
+                self._plan.failed(ask, Outcome.NOT_THERE)
+            case Unauthorized() if ask.source == GATEWAY:
                 raise refused(self._gateway)
             case SourceAway() | WrongAnswer() | Unauthorized():
-                rounds = self._plan.failed(part, Outcome.FAULTY)
-                if url != GATEWAY and self._peers is not None:
-                    self._peers.shun(url, error)
+                rounds = self._plan.failed(ask, Outcome.FAULTY)
+                if ask.source != GATEWAY and self._peers is not None:
+                    self._peers.shun(ask.source, error)
                 elif isinstance(error, WrongAnswer):
                     raise DamagedFile(str(error))
                 if rounds >= ROUNDS:

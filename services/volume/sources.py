@@ -9,9 +9,9 @@ the next source of a part is the host one further up, and then the gateway.
 Pure: no network, no clock.
 """
 
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 import xxhash
@@ -20,20 +20,31 @@ GATEWAY = ""
 """Stands for the gateway in place of a host's address."""
 CHILDREN = 2
 """Hosts that fetch a part from the same host."""
-AT_ONCE, PER_SOURCE = 16, 2
+AT_ONCE, PER_SOURCE = 32, 2
 """Requests in flight in all, and to one source. Two, so that a link is busy between answers."""
-MOST_WAITS = 3
-"""Answers of "not yet" of one source for one part, after which the next source is asked."""
+MOST_WAITS = 5
+"""Answers of "not yet" of one source while no part came from anywhere, after which other sources
+are asked: hosts with different lists may wait for each other."""
 ROUNDS = 6
 """How often all sources of a part are asked before the file counts as unobtainable."""
 
 
 class Outcome(Enum):
-    """How a request for a part ended without the part."""
+    """How a request ended without a part."""
 
-    NOT_YET = "the source is fetching it itself"
+    NOT_YET = "the source is fetching them itself"
     NOT_THERE = "the source has no such file"
     FAULTY = "the source does not answer, or answers wrongly"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request for one of `parts`, whichever `source` has. Of the gateway there is one part."""
+
+    source: str
+    parts: tuple[int, ...]
+    slot: int
+    """Which of the requests to this source it is. Each is for other parts."""
 
 
 def sources_of(name: str, part: int, own: str, hosts: Sequence[str]) -> list[str]:
@@ -64,67 +75,85 @@ class _Wanted:
     sources: list[str]
     at: int = 0
     """Which of `sources` is asked next."""
-    waits: int = 0
     rounds: int = 0
 
 
-@dataclass
 class Plan:
-    """Which part to ask for next, and whom."""
+    """Whom to ask next, and for which parts."""
 
-    wanted: deque[_Wanted]
-    _active: dict[int, _Wanted] = field(default_factory=dict)
-    _left_alone: set[str] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, name: str, parts: Sequence[int], own: str, hosts: Sequence[str]) -> "Plan":
-        """For the missing `parts` of a file. Those come first that others get from here."""
-        wanted = [_Wanted(part, sources_of(name, part, own, hosts)) for part in parts]
-        wanted.sort(key=lambda one: (one.sources.index(GATEWAY), one.part))
-        return cls(deque(wanted))
+    def __init__(self, name: str, parts: Sequence[int], own: str, hosts: Sequence[str]) -> None:
+        """For the missing `parts` of a file."""
+        self._wanted: dict[int, _Wanted] = {}
+        self._of: dict[str, set[int]] = defaultdict(set)
+        """Parts by the source that is asked for them next."""
+        self._left_alone: set[str] = set()
+        self._waits: Counter[str] = Counter()
+        """Answers of "not yet" by source since a part came."""
+        for part in parts:
+            self._wanted[part] = one = _Wanted(part, sources_of(name, part, own, hosts))
+            self._of[one.sources[0]].add(part)
+        others = [host for host in hosts if host != own]
+        # Of several hosts each has one request to the gateway, so that the first parts come soon.
+        slots = [(GATEWAY, slot) for slot in range(1 if others else PER_SOURCE)]
+        slots += [(host, slot) for slot in range(PER_SOURCE) for host in others]
+        self._idle = deque(slots)
+        """(source, slot) without a request in flight; the one that was asked longest ago first."""
+        self._active = 0
 
     @property
     def finished(self) -> bool:
         """Whether every part is there."""
-        return not self.wanted and not self._active
+        return not self._wanted
 
-    def next(self) -> tuple[int, str] | None:
-        """(part, source) to ask for now; None: ask for nothing until an answer comes."""
-        if len(self._active) >= AT_ONCE:
+    def next(self) -> Ask | None:
+        """A request to make now; None: make none until an answer comes."""
+        if self._active >= AT_ONCE:
             return None
-        for one in self.wanted:
-            self._skip(one)
-            source = one.sources[one.at]
-            if sum(source == a.sources[a.at] for a in self._active.values()) < PER_SOURCE:
-                self.wanted.remove(one)
-                self._active[one.part] = one
-                return one.part, source
+        for _ in range(len(self._idle)):
+            source, slot = self._idle.popleft()
+            parts = sorted(part for part in self._of[source] if part % PER_SOURCE == slot)
+            if source == GATEWAY:
+                parts = sorted(self._of[source])[:1]
+                self._of[source].difference_update(parts)
+            if parts:
+                self._active += 1
+                return Ask(source, tuple(parts), slot)
+            self._idle.append((source, slot))
         return None
 
-    def done(self, part: int) -> None:
-        """A part is there, and right."""
-        del self._active[part]
+    def done(self, ask: Ask, part: int) -> None:
+        """A part came, and is right."""
+        self._end(ask)
+        self._waits.clear()
+        one = self._wanted.pop(part, None)
+        if one is not None:
+            self._of[one.sources[one.at]].discard(part)
 
-    def failed(self, part: int, outcome: Outcome) -> int:
-        """A request ended without its part. Returns how often all sources of the part failed."""
-        one = self._active.pop(part)
-        source = one.sources[one.at]
-        one.waits += outcome is Outcome.NOT_YET
-        if outcome is Outcome.NOT_YET and one.waits < MOST_WAITS:
-            self.wanted.append(one)
-            return one.rounds
-        if source != GATEWAY and outcome is not Outcome.NOT_YET:
-            self._left_alone.add(source)
-        self._advance(one)
-        self.wanted.appendleft(one)
+    def failed(self, ask: Ask, outcome: Outcome) -> int:
+        """A request ended without a part. Returns how often all sources of a part have failed."""
+        self._end(ask)
+        if outcome is Outcome.NOT_YET:
+            self._waits[ask.source] += 1
+            if self._waits[ask.source] < MOST_WAITS:
+                return 0
+            self._waits[ask.source] = 0
+        elif ask.source != GATEWAY:
+            self._left_alone.add(ask.source)
+        moving = ask.parts if ask.source == GATEWAY else tuple(self._of[ask.source])
+        return max((self._advance(self._wanted[part]) for part in moving), default=0)
+
+    def _end(self, ask: Ask) -> None:
+        self._active -= 1
+        self._idle.append((ask.source, ask.slot))
+
+    def _advance(self, one: _Wanted) -> int:
+        """Go on to the next source that is not left alone; the gateway never is."""
+        self._of[one.sources[one.at]].discard(one.part)
+        while True:
+            one.at += 1
+            if one.at == len(one.sources):
+                one.at, one.rounds = 0, one.rounds + 1
+            if one.sources[one.at] not in self._left_alone:
+                break
+        self._of[one.sources[one.at]].add(one.part)
         return one.rounds
-
-    def _advance(self, one: _Wanted) -> None:
-        one.waits, one.at = 0, one.at + 1
-        if one.at == len(one.sources):
-            one.at, one.rounds = 0, one.rounds + 1
-
-    def _skip(self, one: _Wanted) -> None:
-        """Go on to a source that is not left alone; the gateway never is."""
-        while one.sources[one.at] in self._left_alone:
-            self._advance(one)

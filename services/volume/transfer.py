@@ -10,7 +10,7 @@ import http.client
 import re
 import socket
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,6 +19,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 from services.contracts.redis_address import redacted
 
+ANY_OF = "X-Headrace-Any-Of"
+"""Numbers of parts with commas between them, any of which will do, in a request to another host."""
+FETCHING = "X-Headrace-Fetching"
+"""In an answer: the host is downloading the file, and has none of these parts yet."""
 BUFFER = 1 << 20
 CONNECT_SECONDS, SILENT_SECONDS = 5.0, 60.0
 """Until a connection stands, and without a single byte afterwards."""
@@ -61,13 +65,15 @@ class Source:
 @dataclass
 class Transfer:
     """Bytes of the file `name`, which has `size` of them, from `start` to before `stop` (None: its
-    end)."""
+    end). A source that reads ANY_OF may send another one of `parts` (by number) instead; then
+    `start` and `stop` say which, from the first call of `take` on."""
 
     source: Source
     name: str
     size: int | None = None
     start: int = 0
     stop: int | None = None
+    parts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     _length: int | None = None
     """Bytes that the answer has; None where the source does not say."""
     _socket: socket.socket | None = None
@@ -140,6 +146,8 @@ class Transfer:
         if self.start or self.stop is not None:
             last = "" if self.stop is None else self.stop - 1
             headers["Range"] = f"bytes={self.start}-{last}"
+        if len(self.parts) > 1:
+            headers[ANY_OF] = ",".join(map(str, self.parts))
         return headers
 
     def _check(self, response: http.client.HTTPResponse) -> None:
@@ -150,7 +158,7 @@ class Transfer:
                 raise NotThere(f"{name} does not exist at {shown}")
             case HTTPStatus.UNAUTHORIZED:
                 raise Unauthorized(f"{shown} wants a key, or another one")
-            case HTTPStatus.SERVICE_UNAVAILABLE if response.headers["X-Headrace-Fetching"]:
+            case HTTPStatus.SERVICE_UNAVAILABLE if response.headers[FETCHING]:
                 raise NotYet(f"{shown} is fetching {name} itself")
             case status if status >= 500:
                 raise SourceAway(f"{shown} answers {status} {response.reason} for {name}")
@@ -167,8 +175,10 @@ class Transfer:
             first, last, total = map(int, found.groups()) if found else (-1, -1, None)
             length = last + 1 - first
             stop = total if self.stop is None else self.stop
-            if (first, last + 1) != (self.start, stop) or response.length != length:
+            asked = {(self.start, stop), *self.parts.values()}
+            if (first, last + 1) not in asked or response.length != length:
                 raise WrongAnswer(f"{shown} sends other bytes of {name} than those asked for")
+            self.start, self.stop = first, last + 1
         if None not in (self.size, total) and total != self.size:
             raise WrongAnswer(f"{name} has {total} bytes at {shown}, its manifest says {self.size}")
         self._length = length

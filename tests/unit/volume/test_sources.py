@@ -7,6 +7,7 @@ from services.volume.sources import (
     GATEWAY,
     MOST_WAITS,
     PER_SOURCE,
+    Ask,
     Outcome,
     Plan,
     sources_of,
@@ -45,51 +46,84 @@ def test_a_host_that_serves_nobody_fetches_from_the_others() -> None:
     assert sources_of(NAME, 0, "", []) == [GATEWAY]
 
 
-def drained(plan: Plan) -> list[tuple[int, str]]:
+def asks(plan: Plan) -> list[Ask]:
     """What a plan asks for at once."""
-    asks = []
+    found = []
     while (ask := plan.next()) is not None:
-        asks.append(ask)
-    return asks
+        found.append(ask)
+    return found
 
 
-def test_few_requests_go_to_one_source_and_those_parts_first_that_others_wait_for() -> None:
-    assert len(drained(Plan.of(NAME, range(9), "", []))) == PER_SOURCE
-    own = HOSTS[0]
-    roots = [part for part in range(40) if sources_of(NAME, part, own, HOSTS)[0] == GATEWAY]
-    asks = drained(Plan.of(NAME, range(40), own, HOSTS))
-    assert [part for part, source in asks if source == GATEWAY] == roots[:PER_SOURCE]
-    assert max(Counter(source for _, source in asks).values()) == PER_SOURCE
+def test_requests_in_flight_are_for_different_parts_and_few_go_to_one_source() -> None:
+    alone = asks(Plan(NAME, range(9), "", []))
+    assert [(ask.source, ask.parts) for ask in alone] == [(GATEWAY, (0,)), (GATEWAY, (1,))]
+    found = asks(Plan(NAME, range(40), HOSTS[0], HOSTS))
+    assert max(Counter(ask.source for ask in found).values()) == PER_SOURCE
+    parts = Counter(part for ask in found for part in ask.parts)
+    assert set(parts.values()) == {1}
+    # The gateway is asked for one part at a time, every other host for what it may have by now.
+    roots = {part for part in range(40) if sources_of(NAME, part, HOSTS[0], HOSTS)[0] == GATEWAY}
+    assert set(parts) == set(range(40)) - roots | {min(roots)}
+
+
+def test_hosts_that_help_each_other_all_get_the_file_and_the_gateway_sends_it_once() -> None:
+    plans = {own: Plan(NAME, range(40), own, HOSTS) for own in HOSTS}
+    have: dict[str, set[int]] = {own: set() for own in HOSTS}
+    sent: Counter[str] = Counter()
+    for _ in range(40):
+        for own, plan in plans.items():
+            for ask in asks(plan):
+                there = [p for p in ask.parts if ask.source == GATEWAY or p in have[ask.source]]
+                if there:
+                    sent[ask.source] += 1
+                    have[own].add(there[0])
+                    plan.done(ask, there[0])
+                else:
+                    assert plan.failed(ask, Outcome.NOT_YET) == 0
+    assert all(plan.finished for plan in plans.values())
+    assert sent[GATEWAY] == 40
+    assert sent.total() == 40 * len(HOSTS)
 
 
 def test_a_faulty_source_is_not_asked_again_for_any_part() -> None:
-    plan = Plan.of(NAME, range(12), "", HOSTS[:1])
-    for part, source in drained(plan):
-        assert source == HOSTS[0]
-        plan.failed(part, Outcome.FAULTY)
+    plan = Plan(NAME, range(12), "", HOSTS[:1])
+    first = plan.next()
+    assert first is not None
+    assert (first.source, first.parts) == (HOSTS[0], (0, 2, 4, 6, 8, 10))
+    plan.failed(first, Outcome.FAULTY)
     asked = []
     while not plan.finished:
-        for part, source in drained(plan):
-            asked.append(source)
-            plan.done(part)
+        for ask in asks(plan):
+            asked.append(ask.source)
+            plan.done(ask, ask.parts[0])
     assert asked == [GATEWAY] * 12
 
 
-def test_a_source_that_has_a_part_not_yet_is_asked_again_a_few_times() -> None:
-    plan = Plan.of(NAME, [0], "", HOSTS[:1])
+def test_a_source_that_has_nothing_while_nothing_comes_is_asked_a_few_times() -> None:
+    plan = Plan(NAME, [0], "", HOSTS[:1])
     asked = []
-    while (ask := plan.next()) is not None and ask[1] != GATEWAY:
-        asked.append(ask[1])
-        plan.failed(ask[0], Outcome.NOT_YET)
+    while (ask := plan.next()) is not None and ask.source != GATEWAY:
+        asked.append(ask.source)
+        plan.failed(ask, Outcome.NOT_YET)
     assert asked == [HOSTS[0]] * MOST_WAITS
 
 
 def test_a_part_that_no_source_gives_counts_its_rounds() -> None:
-    plan = Plan.of(NAME, [0], "", HOSTS[:2])
+    plan = Plan(NAME, [0], "", HOSTS[:2])
     rounds = []
-    for _ in range(4):
+    for _ in range(5):
         ask = plan.next()
         assert ask is not None
-        rounds.append(plan.failed(ask[0], Outcome.FAULTY))
-    # Both hosts and the gateway; from then on the gateway alone.
-    assert rounds == [0, 0, 1, 2] or rounds == [0, 0, 0, 1]
+        rounds.append((ask.source == GATEWAY, plan.failed(ask, Outcome.FAULTY)))
+    # Each host once, then the gateway alone: a round ends where the list of sources does.
+    assert [gateway for gateway, _ in rounds].count(False) == 2
+    assert rounds[-1][1] - rounds[-2][1] == 1
+
+
+def test_a_part_that_comes_from_two_sources_is_counted_once() -> None:
+    plan = Plan(NAME, range(2), "", HOSTS[:1])
+    first, second = asks(plan)
+    plan.failed(first, Outcome.FAULTY)
+    plan.done(second, 1)
+    plan.done(Ask(GATEWAY, (1,), 0), 1)
+    assert not plan.finished
