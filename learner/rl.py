@@ -67,7 +67,7 @@ def train_rl(
     if ranks.first:
         coordinator = Coordinator(config, max_steps, ranks, store, volume, state, stop)
     else:
-        coordinator = Follower(ranks, store, volume, state, stop)
+        coordinator = Follower(config, ranks, store, volume, state, stop)
     try:
         coordinator.begin()
         while True:

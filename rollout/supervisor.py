@@ -1,6 +1,8 @@
 """From run to run: serves the model of the pool's active run, works on it, goes on to the next.
 
-A run that cannot work fails by the rule of `work.failure_limit`.
+A run that cannot work fails by the rule of `work.failure_limit`. A worker whose vLLM serves other
+weights than it loads restarts it; if the new one has never served the right ones, the worker is
+drained: it holds nothing, and waits for another run or an operator.
 """
 
 import asyncio
@@ -20,12 +22,13 @@ from rollout.peers import keep_serving, other_hosts
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
+from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.expert_routing import bytes_per_token
 from rollout.vllm.logs import brief
 from rollout.vllm.model_files import eos_token_ids, fetch_model, load_tokenizer, vocabulary
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.serving import Serving
-from rollout.vllm.weight_follower import Follower
+from rollout.vllm.weight_follower import Follower, WrongWeights
 from rollout.work.capacity import Sequences
 from rollout.work.dataset_rows import Rows
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
@@ -52,6 +55,7 @@ HEARTBEAT_SECONDS = 1.0
 HOST_LOAD_EVERY = 10
 """Heartbeats between two looks at the host's load."""
 IDLE_SECONDS = 0.5
+BROKEN = ("unhealthy", "drained")
 
 
 class Supervisor:
@@ -67,6 +71,8 @@ class Supervisor:
         self._run_events: RunEvents | None = None
         self._limit = FailureLimit(settings.vllm_start_tries)
         self._redis_away = False
+        self._drained: str | None = None
+        """The run that this worker cannot serve."""
         name = settings.worker or f"{socket.gethostname()}-{os.urandom(3).hex()}"
         self.record = WorkerRecord(
             id=name,
@@ -129,6 +135,10 @@ class Supervisor:
             await _wait(stop, IDLE_SECONDS * random.uniform(0.8, 1.2))
             return
         run, manifest = active
+        if run.id == self._drained:
+            self.record.state = "drained"
+            await _wait(stop, IDLE_SECONDS)
+            return
         if self.record.run != run.id:
             self.record.error = ""
         self.record.run = run.id
@@ -144,6 +154,13 @@ class Supervisor:
         try:
             await self._work(run, manifest, run_events, stop)
             self._limit.failures = 0
+        except WrongWeights as error:
+            await self._serving.stop()
+            self.record.restarts += 1
+            if error.ever_right:
+                await self._failed(run, run_events, str(error))
+            else:
+                await self._drain(run, run_events, str(error))
         except VLLMFailed as error:
             await self._serving.stop()
             self.record.restarts += 1
@@ -199,16 +216,32 @@ class Supervisor:
         finally:
             loading.cancel()
         wake = asyncio.Event()
-        mode = config.rollout.update_mode
-        worker = self.record.id
+
+        async def distrust(problem: str) -> None:
+            if self._worker is not None:
+                await self._worker.release_groups()
+            again = f"worker {self.record.id} loads its weights once more: {problem}"
+            await run_events.once(problem, again)
+
+        masks = config.sampling.cuts and installed_device() != "cpu"
+        limit = config.rollout.canary_limit
         follower = Follower(
-            run.id, worker, self._store, self._volume, policy, mode, wake.set, self._heartbeat
+            run.id,
+            self.record.id,
+            self._store,
+            self._volume,
+            policy,
+            config.rollout.update_mode,
+            CanaryCheck(policy, config.rollout.vllm.dtype, masks, limit),
+            wake.set,
+            self._heartbeat,
+            distrust,
         )
         longest, capacity = await policy.context_length(), await policy.capacity()
         explicit = config.rollout.vllm.max_num_seqs
         context = RunContext(
             run=run.id,
-            worker=worker,
+            worker=self.record.id,
             config=config,
             policy=policy,
             follower=follower,
@@ -259,12 +292,23 @@ class Supervisor:
         await run_events.once("failure", again)
         await asyncio.sleep(random.uniform(0.5, 1.0) * min(30.0, 2.0**self._limit.failures))
 
+    async def _drain(self, run: RunRecord, run_events: RunEvents, reason: str) -> None:
+        """Work no more on this run: no restart helps."""
+        self._drained = run.id
+        self.record.state, self.record.error = "drained", reason
+        log.error("drained", reason=reason)
+        await run_events.once(
+            "drained",
+            f"worker {self.record.id} is drained, since {reason}. If vLLM computes this model less "
+            "exactly than is usual, raise rollout.canary_limit; else start the worker again",
+        )
+
     async def _host_at_fault(self, run: RunRecord) -> bool:
         """Whether another worker is healthy on this run and, unless vLLM failed, any has finished a
         group: where no worker can succeed, a living one proves nothing."""
         others = await self._store.workers.list(self._settings.pool)
         if not any(
-            other.id != self.record.id and other.run == run.id and other.state != "unhealthy"
+            other.id != self.record.id and other.run == run.id and other.state not in BROKEN
             for other in others
         ):
             return False

@@ -105,6 +105,8 @@ class RunWorker:
         record.admission_wait_seconds = round(status.admission_wait, 3)
         record.update_seconds = self.follower.timings.update_seconds
         record.pause_seconds = self.follower.timings.pause_seconds
+        record.canary_gap = self.follower.canary.gap
+        record.canary_seconds = self.follower.canary.seconds
         record.error = self.follower.error or status.error
 
     async def work(self, stop: asyncio.Event) -> None:
@@ -136,6 +138,10 @@ class RunWorker:
                     await self._evaluator.release_all()
         for task in done:
             task.result()
+
+    async def release_groups(self) -> None:
+        """Stop all groups, and release them: their tokens may be of other weights than they say."""
+        await self._leases.release_all()
 
     async def _release(self, leasing: asyncio.Task[None]) -> None:
         """At a stop: release the groups in vLLM at once; those that are being scored get some
@@ -198,6 +204,10 @@ class RunWorker:
             ttl=self._ttl,
             reserve_bytes=self._reserve,
         )
+        if self.follower.error:
+            # Found meanwhile: what is sampled now would be of other weights.
+            await self._leases.release([lease.attempt for lease in granted.leases])
+            return "weights"
         for lease in granted.leases:
             self._tasks.begin(lease, live)
         return granted.refusal

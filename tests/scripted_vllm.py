@@ -3,7 +3,8 @@
 Start it as the worker would start vLLM: HEADRACE_VLLM_COMMAND="python -m tests.scripted_vllm".
 Tokens are random (or from a script), one log-probability for all of them; what is real is
 everything around: version spans per token, pause, resume, weight files that are read and checked,
-the token counter, the context limit. Serves within a second.
+the token counter, the context limit. Prompts are scored as the canary in the loaded file says.
+Serves within a second.
 
 HEADRACE_SCRIPTED_VLLM holds its script as JSON, the fields of `Script`.
 """
@@ -27,6 +28,7 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from rollout.vllm_plugin.weight_file import (
@@ -47,6 +49,7 @@ from rollout.vllm_plugin.wire import (
     logprobs,
 )
 from rollout.vllm_plugin.wire import Request as GenerateRequest
+from services.contracts.canary import CANARY, Canary, sequences, unpacked
 
 STEP_SECONDS = 0.01
 
@@ -70,6 +73,12 @@ class Script:
     """Run at once, as far as the server says, unless `--max-num-seqs` names another number."""
     cache_tokens: int | None = None
     """What its cache holds, as far as it says."""
+    ignored_updates: list[int] = field(default_factory=list)
+    """Updates, counted from 0, after which it serves the weights of before."""
+    keeps_prefixes: bool = False
+    """Scores a prompt as it did first, whatever was loaded since."""
+    score_error: float = 0.0
+    """Nats by which its scores of prompts are wrong."""
     requests: str = ""
     """A file to which prompt and seed of each request are appended, one JSON object a line."""
 
@@ -91,6 +100,11 @@ class State:
     unfinished: int = 0
     """Samples that were begun and have not ended."""
     loaded: Tensors | None = None
+    canary: Canary | None = None
+    """Of the weights that are served."""
+    updates: int = 0
+    prefixes: dict[tuple[int, ...], bytes] = field(default_factory=dict)
+    """Prompts that were scored, and how."""
     updating: bool = False
     admitting: bool = True
     """Whether requests that come are begun."""
@@ -193,6 +207,28 @@ def candidates(script: Script, params: dict[str, Any], token: int) -> list[tuple
     ]
 
 
+def scores(state: State, params: dict[str, Any], prompt: list[int]) -> bytes:
+    """Log-probabilities of the prompt but its first token."""
+    if state.canary is None:
+        return b""
+    canary, start, found = state.canary, 0, b""
+    for tokens in sequences(canary.vocabulary, canary.longest):
+        values = unpacked(canary.logprobs)[start : (start := start + len(tokens) - 1)]
+        values = values + state.script.score_error
+        if tokens == prompt:
+            found = logprobs(values)
+    if found and not params["skip_reading_prefix_cache"]:
+        return state.prefixes.setdefault(tuple(prompt), found)
+    return found
+
+
+def canary_in(file: Path) -> Canary | None:
+    """The canary in a weight file's metadata."""
+    with safe_open(file, framework="numpy") as weights:
+        text = (weights.metadata() or {}).get(CANARY)
+    return None if text is None else msgspec.json.decode(text, type=Canary)
+
+
 def decoded(state: State, tokens: list[int]) -> str:
     """The text of `tokens`, special ones included."""
     if state.tokenizer is None:
@@ -265,6 +301,9 @@ def build(state: State) -> FastAPI:
         if room < 1:
             return error(400, f"the prompt exceeds the context of {state.context} tokens")
         await until(lambda: state.admitting)
+        if params.get("prompt_logprobs") is not None:
+            scored = Answer([], scores(state, params, body.token_ids))
+            return Response(msgspec.msgpack.encode(scored))
         id, asked = body.id, Asked()
         state.salts.append((body.cache_salt, state.version))
         if state.script.requests:
@@ -336,6 +375,9 @@ def build(state: State) -> FastAPI:
             state.updating = False
             return error(500, f"{WEIGHTS_KEPT}: {broken}")
         state.loaded = tensors
+        if state.updates not in state.script.ignored_updates:
+            state.canary = canary_in(Path(info["path"]))
+        state.updates += 1
         return {}
 
     @app.post("/finish_weight_update")
@@ -345,6 +387,8 @@ def build(state: State) -> FastAPI:
         state.updating = False
         body = await request.body()
         state.version = (json.loads(body) if body else {}).get("weight_version") or state.version
+        if not state.script.keeps_prefixes:
+            state.prefixes.clear()
         return {}
 
     @app.get("/weight_info")

@@ -18,6 +18,7 @@ from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.evaluations import Evaluations
 from learner.coordinate.planner import Planner
 from learner.distributed import Ranks
+from learner.model.canary import CanaryPass
 from learner.model.families import sharing_in_words, sharing_of
 from learner.model.loading import endless
 from learner.model.lora import base_on_host
@@ -35,6 +36,7 @@ from learner.report.step_metrics import (
     StepTime,
     admission_wait,
     bottleneck,
+    canary_metrics,
     peak_memory,
     staleness_metrics,
     time_metrics,
@@ -101,6 +103,7 @@ class Coordinator:
         rows = (self._file, self._samples)
         self._writer = CheckpointWriter(volume.root, keep, disk, store, rows, ranks)
         self._sharded = is_sharded(state.loaded.model)
+        self._canary = CanaryPass(state.loaded, state.policy, config.rollout.vllm.max_model_len)
         self._newest: HostWeights | None = None
         """Of a sharded model, the version that was published last."""
         self._captured: Captured | None = None
@@ -320,7 +323,8 @@ class Coordinator:
 
     def _copied(self) -> HostWeights:
         """The version, on the host. Of a sharded model all ranks give their slices."""
-        weights = host_weights(self._state.loaded, self._state.progress.version, time.time())
+        now, version = time.time(), self._state.progress.version
+        weights = host_weights(self._state.loaded, version, now, canary=self._canary())
         # For another try, of which the other ranks need not know.
         self._newest = weights if self._sharded else None
         return weights
@@ -368,6 +372,7 @@ class Coordinator:
             **metrics,
             **outcome_metrics(sums, self._config.algorithm.samples_per_prompt),
             **self._selection(sums),
+            **canary_metrics(workers),
             **staleness_metrics(self._planner.staleness),
             **time_metrics(spent, samples, tokens, int(sums["prompt_tokens"])),
             **self._utilisation(sums, metrics),

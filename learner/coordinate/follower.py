@@ -10,6 +10,7 @@ from typing import Any
 
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
+from learner.model.canary import CanaryPass
 from learner.model.lora import base_on_host
 from learner.model.parallel import is_sharded
 from learner.persist.checkpoint import capture, part_of
@@ -19,6 +20,7 @@ from learner.persist.publisher import host_weights
 from learner.state import TrainingState
 from learner.store.commands import Command
 from learner.store.run_store import RunStore
+from services.contracts.config import RLConfig
 from services.runtime.logs import get_logger
 from services.volume import Volume
 
@@ -30,6 +32,7 @@ class Follower:
 
     def __init__(
         self,
+        config: RLConfig,
         ranks: Ranks,
         store: RunStore,
         volume: Volume,
@@ -38,6 +41,7 @@ class Follower:
     ) -> None:
         self._ranks, self._state = ranks, state
         self._sharded = is_sharded(state.loaded.model)
+        self._canary = CanaryPass(state.loaded, state.policy, config.rollout.vllm.max_model_len)
         self._disk = Disk(volume.root, Unheard(store), stop)
         self._writer = PartWriter(volume.root, self._disk, ranks)
 
@@ -50,6 +54,7 @@ class Follower:
     def publish(self) -> None:
         """The version that the batch has made."""
         if self._sharded:
+            self._canary()
             host_weights(self._state.loaded, self._state.progress.version, 0.0, part=None)
 
     def checkpoint(self) -> None:

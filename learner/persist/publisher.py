@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import torch
 from safetensors.torch import save_file
 
@@ -18,6 +19,7 @@ from learner.model.lora import trained_on_host
 from learner.persist.background import Background
 from learner.persist.disk_retry import Disk
 from learner.slices import WHOLE, Part
+from services.contracts.canary import CANARY, Canary
 from services.contracts.weights import WeightFile, WeightManifest
 from services.volume import DamagedFile, check_file, weight_file, written_beside
 
@@ -35,15 +37,20 @@ class HostWeights:
     created: float
     """Unix seconds when the optimizer step ended."""
     kind: Literal["full", "adapter"] = "full"
+    canary: Canary | None = None
 
 
 def host_weights(
-    loaded: LoadedModel, version: int, created: float, part: Part | None = WHOLE
+    loaded: LoadedModel,
+    version: int,
+    created: float,
+    part: Part | None = WHOLE,
+    canary: Canary | None = None,
 ) -> HostWeights:
     """Copy what training changes to the host in the type that is published. Of a sharded model
     every rank gives its slices; one with `part` None copies nothing."""
     tensors = trained_on_host(loaded, loaded.publish_dtype, part)
-    return HostWeights(version, tensors, created, "adapter" if loaded.lora else "full")
+    return HostWeights(version, tensors, created, "adapter" if loaded.lora else "full", canary)
 
 
 class Publisher(Background[HostWeights]):
@@ -95,7 +102,7 @@ class Publisher(Background[HostWeights]):
     def _write(self, weights: HostWeights, name: str) -> WeightManifest:
         path = self._root / name
         with written_beside(path) as beside:
-            save_file(weights.tensors, beside, metadata={"format": "pt"})
+            save_file(weights.tensors, beside, metadata=_metadata(weights))
             file = weight_file(beside, name)
         return WeightManifest(
             run=self._run,
@@ -106,6 +113,7 @@ class Publisher(Background[HostWeights]):
             tensors=len(weights.tensors),
             model=f"runs/{self._run}/model",
             created=weights.created,
+            canary=weights.canary,
         )
 
     def _delete_old(self, newest: str) -> None:
@@ -119,6 +127,14 @@ class Publisher(Background[HostWeights]):
         for path in old:
             if path.name not in needed:
                 path.unlink(missing_ok=True)
+
+
+def _metadata(weights: HostWeights) -> dict[str, str]:
+    """For programs that read the file without its manifest."""
+    found = {"format": "pt"}
+    if weights.canary is not None:
+        found[CANARY] = msgspec.json.encode(weights.canary).decode()
+    return found
 
 
 def weights_name(run: str, version: int, lineage: str) -> str:

@@ -79,6 +79,12 @@ def admission_wait(
     return (sum(waits) / len(waits) if waits else 0.0), now
 
 
+def canary_metrics(workers: Sequence[WorkerRecord]) -> dict[str, float]:
+    """How far the workers' vLLMs are from the learner on fixed sequences: the worst one."""
+    gaps = [worker.canary_gap for worker in workers if worker.canary_gap is not None]
+    return {"mismatch/canary": max(gaps)} if gaps else {}
+
+
 # A side that waits for less than this share of the step is not held up by the other.
 IDLE_SHARE = 0.05
 

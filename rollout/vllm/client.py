@@ -24,6 +24,7 @@ import msgspec
 
 from rollout.aio import end
 from rollout.http_transport import PerRequestTransport
+from rollout.vllm import canary
 from rollout.vllm.options import SERVED_NAME
 from rollout.vllm.progress import Counters, read_counters
 from rollout.vllm.response import Sample, parse_answer, request_body
@@ -31,6 +32,7 @@ from rollout.vllm.resume import ABORTED, DEADLINE, joined, rest_of
 from rollout.vllm_plugin.lora_slot import AdapterSlot
 from rollout.vllm_plugin.weight_file import WEIGHTS_KEPT
 from rollout.vllm_plugin.wire import CAPACITY, GENERATE, Capacity
+from services.contracts.canary import Floats
 
 ABORT_AGAIN_SECONDS = 1.0
 
@@ -100,6 +102,14 @@ class PolicyClient:
         """Whether the server is paused, or about to be: no progress is expected."""
         # Whether nobody knows which weights are loaded: then only a complete load resumes.
         self._unclear = False
+        self.proven = asyncio.Event()
+        """Cleared by a load, before anything is sampled under it, until somebody has found that
+        vLLM serves the version."""
+
+    @property
+    def live(self) -> str:
+        """The tag of the version that was loaded last."""
+        return self._live
 
     async def close(self) -> None:
         """Close the connections. Requests in flight fail, and a load ends where it is: the server
@@ -170,6 +180,21 @@ class PolicyClient:
         if response.is_error:
             raise VLLMUnavailable(f"vLLM failed a request: {_message(response)}")
         return parse_answer(response.content, sampling)
+
+    async def score(self, tokens: list[int], masks: bool, through_cache: bool) -> Floats:
+        """vLLM's log-probabilities of `tokens` but the first, under the live version. `masks`: the
+        server returns sampling masks; `through_cache`: with keys and values that vLLM has kept of
+        an earlier call, if there are any.
+
+        Raises VLLMUnavailable, and Unscored for what is no answer to it.
+        """
+        sampling = canary.sampling(masks, through_cache)
+        id = secrets.token_hex(8)
+        body = request_body(tokens, 1, sampling, canary.SALT, SERVED_NAME, id, priority=-1)
+        response = await self._send("POST", GENERATE, content=body)
+        if response.is_error:
+            raise canary.Unscored(f"vLLM does not score a prompt: {_message(response)}")
+        return canary.parse_scores(response.content, tokens)
 
     async def _abort_at(self, expired: asyncio.Event, id: str) -> None:
         """Once `expired` is set, abort the request in vLLM until it has answered."""
@@ -261,6 +286,7 @@ class PolicyClient:
             raise LoadRefused(f"loading {update.tag}: {error}") from error
         self._unclear = False
         self._live = update.tag
+        self.proven.clear()
         await self._control("/resume")
         return time.monotonic() - started
 

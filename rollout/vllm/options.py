@@ -91,6 +91,8 @@ def command_line(
         "max-num-seqs": options.max_num_seqs,  # None: vLLM chooses
         "tensor-parallel-size": options.tensor_parallel_size,
         "logprobs-mode": "processed_logprobs",
+        # The canary is scored before requests that wait (`PolicyClient.score`).
+        "scheduling-policy": "priority",
         "disable-uvicorn-access-log": True,
         "middleware": ONLY_ROUTES_IN_USE,
         "weight-transfer-config": {"backend": TRANSFER_ENGINE},

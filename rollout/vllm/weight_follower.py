@@ -1,9 +1,13 @@
-"""Keeps one vLLM server on the newest published version of one run.
+"""Keeps one vLLM server on the newest published version of one run, and proves that it serves it.
 
 It fetches and verifies a version before it pauses the server, so a slow disk or network costs no
 generation. If a version cannot be loaded, the old weights stay, and the worker is unhealthy (it
 leases nothing) until a later try succeeds. An evaluation, which needs answers of one version, takes
 `hold`: no update happens meanwhile.
+
+After each load vLLM scores the version's canary. Until that is right the worker takes no lease and
+hands in no group with tokens of the version. If it is wrong, what the worker holds is sampled
+again, and the whole weights are loaded once more; if it stays wrong, the server is given up.
 
 The learner deletes files of old versions, except those in heartbeats: a heartbeat names a file
 before the worker fetches it.
@@ -19,6 +23,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
+from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import (
     LoadRefused,
     PolicyClient,
@@ -37,6 +42,8 @@ from services.volume import DamagedFile, KeyRefused, Volume
 
 log = get_logger(__name__)
 
+LOADS = 2
+"""Of one version, before a server that serves other weights is given up."""
 UNCLEAR_LIMIT = 3
 """Loads of unclear outcome in a row, after which the server is restarted."""
 LONGEST_BACKOFF = 10.0
@@ -46,6 +53,15 @@ ABANDONED_SECONDS = 3600.0
 CANNOT_LOAD = (LoadRefused, DamagedFile, FileNotFoundError, SchemaMismatch, KeyRefused)
 """The version is wrong, or this host may not have it: the worker is unhealthy until it can load the
 newest one."""
+
+
+class WrongWeights(VLLMFailed):
+    """vLLM serves other weights than it has loaded, also after it has loaded them once more."""
+
+    def __init__(self, problem: str, ever_right: bool) -> None:
+        """`ever_right`: whether this server has served a version rightly."""
+        super().__init__(problem)
+        self.ever_right = ever_right
 
 
 @dataclass
@@ -68,17 +84,23 @@ class Follower:
         volume: Volume,
         policy: PolicyClient,
         mode: UpdateMode,
+        canary: CanaryCheck,
         changed: Callable[[], None],
         heartbeat: Callable[[], Awaitable[None]],
+        distrust: Callable[[str], Awaitable[None]],
     ) -> None:
         """`mode`: see `PolicyClient.load`. `changed` is called when `live` or `healthy` may have
-        changed; `heartbeat` sends one with `files`."""
+        changed; `heartbeat` sends one with `files`; `distrust` reports in which way vLLM serves
+        other weights, and releases all that it has sampled."""
         self._run = run
         self._worker = worker
         self._store = store
         self._volume = volume
         self._policy = policy
         self._mode: UpdateMode = mode
+        self.canary = canary
+        self._distrust = distrust
+        self._ever_right = False
         self._changed = changed
         self._heartbeat = heartbeat
         self._hold = asyncio.Lock()
@@ -95,8 +117,14 @@ class Follower:
 
     @property
     def healthy(self) -> bool:
-        """Whether a version is live and the last try did not fail."""
-        return self.live is not None and not self.error
+        """Whether a version is live, vLLM was found to serve it, and the last try did not fail."""
+        return self.live is not None and not self.error and self._policy.proven.is_set()
+
+    async def until_proven(self, tags: list[str]) -> None:
+        """Return at once, or, if the version that was loaded last is in `tags`, when vLLM was found
+        to serve it. Cancelled if it serves another one (`distrust`)."""
+        if self._policy.live in tags:
+            await self._policy.proven.wait()
 
     @property
     def updating(self) -> bool:
@@ -170,7 +198,7 @@ class Follower:
         )
         await self._note_forks(manifest)
         async with self._hold:
-            paused = await self._load(update)
+            paused = await self._load_rightly(update, manifest)
         self.live = self._loaded = manifest
         self.timings = Timings(max(0.0, time.time() - manifest.created), paused)
         await self._forget_copies(path)
@@ -179,6 +207,7 @@ class Follower:
             version=manifest.tag,
             seconds=round(self.timings.update_seconds or 0.0, 3),
             paused=round(paused, 3),
+            canary_gap=self.canary.gap,
         )
 
     async def _fetch(self, manifest: WeightManifest) -> Path | None:
@@ -214,6 +243,23 @@ class Follower:
                 copy = path.suffix != ".lock" and path.name not in needed
                 if copy and path.stat().st_mtime < before:
                     path.unlink()
+
+    async def _load_rightly(self, update: WeightUpdate, manifest: WeightManifest) -> float:
+        """Load until vLLM serves the version. Returns seconds paused. Raises WrongWeights, and what
+        `_load` raises."""
+        problem = ""
+        for _ in range(LOADS):
+            paused = await self._load(update)
+            problem = await self.canary.problem(manifest)
+            if not problem:
+                self._ever_right = True
+                self._policy.proven.set()
+                return paused
+            self.live, self.error = None, problem
+            self._changed()
+            log.error("vLLM serves other weights", problem=problem)
+            await self._distrust(problem)
+        raise WrongWeights(problem, self._ever_right)
 
     async def _load(self, update: WeightUpdate) -> float:
         for _ in range(UNCLEAR_LIMIT):

@@ -180,6 +180,7 @@ class GroupTasks:
                 f"the loss ignores samples without a reward; their share is reward/missing: "
                 f"{broken.detail}",
             )
+        await self._context.follower.until_proven(group.header.tags)
         lineage, version = parse_version_tag(oldest)
         trained_lengths = group.trained_lengths(algorithm.shaping.mask_truncated)
         await self._leases.complete(lease.attempt, version, lineage, encode(group), trained_lengths)

@@ -184,7 +184,7 @@ class WorkerRecord(BaseModel):
     pid: int = Field(description="Its process id there.")
     state: str = Field(
         description="`starting`, `idle`, `generating`, `waiting_admission`, `updating`, "
-        "`evaluating`, `unhealthy`, `stopping`; `silent` after 5 s without a heartbeat."
+        "`evaluating`, `unhealthy`, `drained`, `stopping`; `silent` after 5 s without a heartbeat."
     )
     episodes: list[str] = Field(
         default_factory=list, description="Episode types in addition to the built-in ones, by name."
@@ -223,6 +223,12 @@ class WorkerRecord(BaseModel):
     pause_seconds: float | None = Field(
         None, description="How long the last weight update paused generation."
     )
+    canary_gap: float | None = Field(
+        None,
+        description="By how many nats its vLLM's log-probabilities of the last version's fixed "
+        "sequences differ from the learner's, on average.",
+    )
+    canary_seconds: float | None = Field(None, description="How long its vLLM took to score them.")
     restarts: int = Field(0, description="Restarts of it by `headrace up`, and of its vLLM by it.")
     host_load: HostLoad | None = Field(
         None, description="How busy its host is; null where its vLLM computes on a GPU."

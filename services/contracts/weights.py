@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from services.contracts.canary import Canary
 from services.contracts.schema import require_schema
 
 SCHEMA = 2
@@ -64,6 +65,8 @@ class WeightManifest(msgspec.Struct, frozen=True):
     """Folder of config and tokenizer on the data volume; with weights only for an adapter."""
     created: float = 0.0
     """Unix seconds when the optimizer step that made it ended."""
+    canary: Canary | None = None
+    """None: the model takes no sequence that is long enough."""
     schema: int = SCHEMA
 
     @property

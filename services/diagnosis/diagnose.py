@@ -18,7 +18,7 @@ step."""
 REMARKS = 8
 GIB = 1 << 30
 
-UNABLE = ("starting", "unhealthy", "stopping")
+UNABLE = ("starting", "unhealthy", "drained", "stopping")
 """States of a worker that samples nothing."""
 
 Verdict = tuple[Cause, str]
@@ -250,7 +250,7 @@ def _unable(now: Situation) -> Verdict | None:
         return "no_worker", _nobody(now)
     if any(worker.state not in UNABLE for worker in now.alive):
         return None
-    if all(worker.state == "unhealthy" for worker in now.alive):
+    if all(worker.state in ("unhealthy", "drained") for worker in now.alive):
         return "vllm", f"no worker is healthy. {now.alive[0].id}: {now.alive[0].error}"
     return _not_ready(now)
 

@@ -11,12 +11,14 @@ import pytest_asyncio
 import torch
 from safetensors.torch import load_file, save_file
 
+from learner.model.canary import CanaryPass
 from learner.model.loading import LoadedModel
 from learner.model.logprobs import TokenLogprobs, packed_row
 from learner.model.lora import add_adapters
 from learner.model.scratch import make_model
 from learner.persist.export_model import export_description
 from learner.persist.publisher import host_weights
+from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import LoadRefused, PolicyClient, WeightUpdate
 from rollout.vllm.response import Sample, sampling_params
 from rollout.vllm.server import VLLMServer
@@ -24,6 +26,7 @@ from services.contracts.config.lora import LoRA
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
+from services.contracts.weights import WeightManifest
 from services.runtime.gpus import installed_device
 from tests.served import is_paused, live_version
 
@@ -49,11 +52,21 @@ class Served:
             WeightUpdate(str(path), f"a:{version}", len(load_file(path)), "adapter")
         )
 
-    def logprobs(self, version: str, sample: Sample, temperature: float) -> torch.Tensor:
-        """What the learner makes of the sample's tokens with that version's adapters."""
+    def take(self, version: str) -> None:
+        """Give the learner that version's adapters."""
         for name, tensor in load_file(self.versions[version]).items():
             own = name.removeprefix("base_model.model.").replace(".weight", ".default.weight")
             self.loaded.model.get_parameter(own).data.copy_(tensor)
+
+    def published(self, version: str) -> WeightManifest:
+        """What the learner says of that version."""
+        self.take(version)
+        canary = CanaryPass(self.loaded, TokenLogprobs(self.loaded.model), CONTEXT)()
+        return WeightManifest("r", int(version), "a", "adapter", [], 0, "m", canary=canary)
+
+    def logprobs(self, version: str, sample: Sample, temperature: float) -> torch.Tensor:
+        """What the learner makes of the sample's tokens with that version's adapters."""
+        self.take(version)
         tokens = torch.tensor(PROMPT + sample.token_ids.tolist())
         row = packed_row([tokens], [torch.arange(len(tokens)) >= len(PROMPT)])
         with torch.no_grad():
@@ -160,3 +173,25 @@ async def test_what_is_no_adapter_of_the_run_leaves_the_old_one_serving(
     assert await live_version(served.policy.socket) == "a:1"
     assert not await is_paused(served.policy.socket)
     await sampled_by(served, "1")
+
+
+async def test_an_adapter_of_zeros_or_of_another_version_is_found(
+    served: Served, tmp_path: Path
+) -> None:
+    check = CanaryCheck(served.policy, "auto", masks=False)
+    for version in ("1", "2"):
+        await served.load(version)
+        assert await check.problem(served.published(version)) == ""
+        assert check.gap is not None
+        assert check.gap < 1e-4
+
+    adapter = load_file(served.versions["2"])
+    zeros, path = {name: torch.zeros_like(t) for name, t in adapter.items()}, tmp_path / "zeros"
+    save_file(zeros, path)
+    await served.policy.load(WeightUpdate(str(path), "a:2", len(zeros), "adapter"))
+    problem = await check.problem(served.published("2"))
+    assert problem.endswith("they are those of the model without its adapter")
+
+    await served.load("1")
+    problem = await check.problem(served.published("2"))
+    assert problem.endswith("they are those of version a:1")

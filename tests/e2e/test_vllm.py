@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import LoadRefused, PolicyClient, RequestRefused, UpdateMode
 from rollout.vllm.model_files import load_tokenizer, vocabulary
 from rollout.vllm.response import (
@@ -22,10 +23,12 @@ from rollout.vllm.response import (
 )
 from rollout.vllm.server import VLLMFailed, VLLMServer
 from rollout.vllm_plugin.wire import GENERATE
+from services.contracts.canary import Canary, packed, sequences
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
+from services.contracts.weights import WeightManifest
 from services.runtime.gpus import installed_device
-from tests.e2e.conftest import CONTEXT, TinyModel, snapshot
+from tests.e2e.conftest import CONTEXT, VOCABULARY, TinyModel, snapshot
 from tests.served import is_paused, live_version
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
@@ -301,6 +304,52 @@ def not_safetensors(good: Path, path: Path) -> None:
         (not_safetensors, "cannot read"),
     ],
 )
+def published(model: TinyModel, weights: Path, version: int) -> WeightManifest:
+    """What the learner says of `weights`."""
+    longest = CONTEXT - 1
+    found = [
+        reference_logprobs(model, weights, tokens[:1], tokens[1:], 1.0)
+        for tokens in sequences(VOCABULARY, longest)
+    ]
+    canary = Canary("float32", VOCABULARY, longest, packed(np.concatenate(found)))
+    return WeightManifest("r", version, "aaaaaa", "full", [], model.tensors, "m", canary=canary)
+
+
+async def test_every_way_of_serving_other_weights_is_found(
+    policy: PolicyClient, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    check = CanaryCheck(policy, "auto", masks=False)
+    first = published(tiny_model, tiny_model.full_a, 1)
+    second = published(tiny_model, tiny_model.full_b, 2)
+    assert await check.problem(first) == ""
+    assert check.gap is not None
+    assert check.gap < 1e-4
+
+    # The load was skipped, or the file is an old version's.
+    await policy.load(snapshot(tiny_model, tiny_model.full_a, second.tag))
+    assert (await check.problem(second)).endswith("they are those of version aaaaaa:1")
+
+    tensors = load_file(tiny_model.full_b)
+    one, other = (f"model.layers.{i}.self_attn.o_proj.weight" for i in (0, 1))
+    tensors[one], tensors[other] = tensors[other], tensors[one]
+    save_file(tensors, tmp_path / "swapped.safetensors")
+    await policy.load(snapshot(tiny_model, tmp_path / "swapped.safetensors", second.tag))
+    assert "nats on average; up to 0.005 is usual" in await check.problem(second)
+
+    await policy.load(snapshot(tiny_model, tiny_model.full_b, second.tag))
+    assert await check.problem(second) == ""
+
+    # Without a version the plugin does not learn that weights have changed, and keeps the cache.
+    info = {"path": str(tiny_model.full_a), "kind": "full", "tensors": tiny_model.tensors}
+    await policy._control("/pause?mode=keep&clear_cache=false")
+    await policy._control("/start_weight_update")
+    await policy._control("/update_weights", {"update_info": info})
+    await policy._control("/finish_weight_update")
+    await policy._control("/resume")
+    third = published(tiny_model, tiny_model.full_a, 3)
+    assert (await check.problem(third)).endswith("a prefix cache of other weights is in use")
+
+
 async def test_a_broken_snapshot_leaves_the_old_weights_serving(
     policy: PolicyClient, tiny_model: TinyModel, tmp_path: Path, broken, says: str
 ) -> None:

@@ -83,6 +83,10 @@ class Rollout(Section):
     episode: Episode = SingleTurn()
     """How a completion is made. `episode: calculator` is short for `episode: {type: calculator}`,
     any other name for `{type: own, name: NAME}`."""
+    canary_limit: float | None = Field(None, gt=0)
+    """After each weight update vLLM scores some fixed sequences. It serves the wrong weights if its
+    log-probabilities differ from the learner's by more nats than this, on average. Default: 0.005
+    where both compute in float32; else eight times what is usual in this run, and at most 0.3."""
     vllm: VLLM = VLLM()
     """Options of the vLLM server."""
     stream_bytes: int = Field(1 << 30, ge=1 << 20)

@@ -13,7 +13,7 @@ RESERVED = frozenset(
         "model", "served-model-name", "host", "port", "uds", "enable-scale-out", "load-format",
         "weight-transfer-config", "logprobs-mode", "disable-log-stats", "api-server-count",
         "max-model-len", "max-num-seqs", "dtype", "tensor-parallel-size", "gpu-memory-utilization",
-        "max-logprobs", "return-sampling-mask", "logits-processors",
+        "max-logprobs", "return-sampling-mask", "scheduling-policy", "logits-processors",
         "api-key", "tokens-only", "ssl-keyfile", "ssl-certfile", "root-path", "config",
         "middleware",
         "enable-lora", "lora-modules", "lora-target-modules", "max-lora-rank", "max-loras",
@@ -30,7 +30,7 @@ HARMLESS = frozenset(
         "long-prefill-token-threshold", "mamba-block-size", "mamba-cache-dtype",
         "mamba-ssm-cache-dtype", "max-cudagraph-capture-size", "max-num-batched-tokens",
         "moe-backend", "num-gpu-blocks-override", "optimization-level", "performance-mode",
-        "prefix-caching-hash-algo", "scheduling-policy", "seed", "stream-interval",
+        "prefix-caching-hash-algo", "seed", "stream-interval",
     }
 )  # fmt: skip
 """Options of vLLM (0.32) that any run may set: they neither run code nor read files."""

@@ -31,6 +31,8 @@ WORKER_GAUGES = {
     "admission_wait_seconds": "Time with a free slot and no admission in its present run",
     "update_seconds": "From the end of the optimizer step until its version was live",
     "pause_seconds": "How long the last weight update paused generation",
+    "canary_gap": "Mean difference in nats to the learner on fixed sequences",
+    "canary_seconds": "How long the last score of these sequences took",
     "restarts": "How often it, or its vLLM, was started again",
     "version": "Live policy version",
     "heartbeat": "Unix time of the last heartbeat",

@@ -109,7 +109,7 @@ function showWorkers(workers) {
       const row = element("tr");
       row.append(
         element("td", w.id),
-        element("td", w.state, { class: ["unhealthy", "silent"].includes(w.state) ? "failed" : "" }),
+        element("td", w.state, { class: ["unhealthy", "drained", "silent"].includes(w.state) ? "failed" : "" }),
         element("td", w.run ?? ""),
         element("td", w.version ?? "", { class: "n" }),
         element("td", w.groups_in_flight, { class: "n" }),

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from learner.batch.samples import Sample
 from learner.distributed import Ranks, start_ranks, stop_ranks
 from learner.model import families
+from learner.model.canary import CanaryPass
 from learner.model.compiling import make_trainable
 from learner.model.loading import (
     LoadedModel,
@@ -46,6 +47,7 @@ from learner.persist.checkpoint import capture
 from learner.slices import local, whole
 from learner.state import Progress, TrainingState
 from learner.step import accumulate_gradients, train_batch
+from services.contracts.canary import unpacked
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.lora import LoRA
@@ -188,6 +190,19 @@ def of_replayed_experts(ranks: Ranks) -> Found:
     policy = passes(TokenLogprobs(mixture, routing=routing), ranks)
     mine = [recorded(sample, len(sample.tokens)) for sample in share_of(ranks)]
     return gradients_of(policy, mine, ranks)
+
+
+def canary(ranks: Ranks) -> Found:
+    """Of a policy with adapters."""
+    loaded = tiny_model()
+    add_adapters(loaded, LoRA(rank=2), 0)
+    generator = torch.Generator().manual_seed(1)
+    for tensor in adapter_tensors(loaded.model).values():
+        tensor.copy_(0.1 * torch.randn(tensor.shape, generator=generator))
+    made = CanaryPass(loaded, passes(TokenLogprobs(loaded.model), ranks), None)()
+    assert made is not None
+    values = unpacked(made.logprobs), unpacked(made.without_adapter)
+    return {str(i): torch.tensor(value) for i, value in enumerate(values)}
 
 
 def of_mixture(ranks: Ranks) -> Found:

@@ -8,15 +8,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec import structs
 from safetensors.numpy import save_file
 
 from rollout.aio import end
+from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.server import VLLMFailed, VLLMServer
-from rollout.vllm.weight_follower import Follower
+from rollout.vllm.weight_follower import Follower, WrongWeights
+from services.contracts.canary import CANARY, Canary, packed, sequences
 from services.contracts.weights import WeightFile, WeightManifest
 from services.launch import Stack, UpOptions
 from services.store import Store
@@ -26,6 +29,11 @@ from tests.integration.store.scene import RUN, record
 from tests.served import live_version
 
 LINEAGE = "aaa"
+
+
+def canary_of(version: int) -> Canary:
+    values = [-1.0 - version / 10] * sum(len(tokens) - 1 for tokens in sequences(20, 15))
+    return Canary("float32", 20, 15, packed(values))
 
 
 @dataclass
@@ -41,18 +49,21 @@ class Learner:
         return f"runs/{RUN}/weights/v{version:06d}-{self.lineage}.safetensors"
 
     async def publish(
-        self, version: int, file: bool = True, announce: bool = True
+        self, version: int, file: bool = True, announce: bool = True, holds: int | None = None
     ) -> WeightManifest:
         """A version; without `file`, one that is gone already; without `announce`, one that no
-        worker hears of."""
+        worker hears of. Its file is that of the version `holds`."""
         path = self.root / self.name(version)
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"weight": np.full((2, 4), version, np.float32)}, path)
+        weights = {"weight": np.full((2, 4), version, np.float32)}
+        canary = canary_of(version if holds is None else holds)
+        save_file(weights, path, {CANARY: msgspec.json.encode(canary).decode()})
         listed = WeightFile(self.name(version), path.stat().st_size, checksum(path))
         if not file:
             path.unlink()
         model = f"runs/{RUN}/model"
         manifest = WeightManifest(RUN, version, self.lineage, "full", [listed], 1, model)
+        manifest = structs.replace(manifest, canary=canary_of(version))
         if announce:
             await self.store.weights.publish(self.fencing_token, manifest, keep=64)
         return manifest
@@ -67,6 +78,8 @@ class Scene:
     changed: asyncio.Event
     told: list[list[str]]
     """The files that each heartbeat of the follower's asking named."""
+    distrusted: list[str]
+    """What was found wrong."""
     following: list[asyncio.Task[None]] = field(default_factory=list)
 
     def follow(self) -> None:
@@ -88,10 +101,15 @@ class Scene:
 
 @asynccontextmanager
 async def following(
-    stack: Stack, data: Path, volume: Volume, folder: Path, monkeypatch: pytest.MonkeyPatch
+    stack: Stack,
+    data: Path,
+    volume: Volume,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    **script: object,
 ) -> AsyncIterator[Scene]:
     """A learner that publishes to `data`, and a follower that reads `volume`."""
-    server = make_server(folder, monkeypatch)
+    server = make_server(folder, monkeypatch, **script)
     store = Store.from_url(stack.redis_url)
     await store.runs.submit(record())
     learner = Learner(store, data, await store.runs.acquire(RUN, LINEAGE))
@@ -101,9 +119,18 @@ async def following(
     async def heartbeat() -> None:
         told.append(follower.files)
 
+    distrusted: list[str] = []
+
+    async def distrust(problem: str) -> None:
+        assert not follower.healthy
+        distrusted.append(problem)
+
     changed = asyncio.Event()
-    follower = Follower(RUN, "me", store, volume, policy, "keep", changed.set, heartbeat)
-    scene = Scene(learner, follower, server, policy, changed, told)
+    canary = CanaryCheck(policy, "auto", masks=False)
+    follower = Follower(
+        RUN, "me", store, volume, policy, "keep", canary, changed.set, heartbeat, distrust
+    )
+    scene = Scene(learner, follower, server, policy, changed, told, distrusted)
     yield scene
     await end(scene.following)
     await policy.close()
@@ -221,3 +248,60 @@ async def test_a_version_of_a_newer_schema_is_refused_and_the_old_weights_stay(
 
     assert "weight manifest has schema 3, this process reads 2" in scene.follower.error
     assert await live_version(scene.policy.socket) == "aaa:0"
+
+
+async def test_a_load_that_was_skipped_is_found_and_made_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    with Stack(UpOptions(data=data, parts=frozenset({"redis"}))) as stack:
+        scripted = following(stack, data, Volume(data), tmp_path, monkeypatch, ignored_updates=[1])
+        async with scripted as scene:
+            scene.follow()
+            await scene.learner.publish(0)
+            await scene.until_live(0)
+            assert scene.follower.canary.gap == 0.0
+
+            await scene.learner.publish(1)
+            await scene.until_live(1)
+
+            assert scene.distrusted == [
+                "vLLM does not serve version aaa:1: its log-probabilities of fixed sequences: they "
+                "are those of version aaa:0"
+            ]
+            await scene.until(lambda: scene.follower.healthy)
+
+            # An old version under a new name stays wrong, however often it is loaded.
+            await scene.learner.publish(2, holds=0)
+            async with asyncio.timeout(20):
+                with pytest.raises(WrongWeights, match="those of version aaa:0") as found:
+                    await scene.following[0]
+            assert found.value.ever_right
+            assert len(scene.distrusted) == 3
+            assert not scene.follower.healthy
+
+
+async def test_a_prefix_cache_that_outlives_an_update_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    with Stack(UpOptions(data=data, parts=frozenset({"redis"}))) as stack:
+        scripted = following(stack, data, Volume(data), tmp_path, monkeypatch, keeps_prefixes=True)
+        async with scripted as scene:
+            scene.follow()
+            await scene.learner.publish(0)
+            await scene.until_live(0)
+            waiting = asyncio.create_task(scene.follower.until_proven(["aaa:1"]))
+
+            await scene.learner.publish(1)
+            async with asyncio.timeout(20):
+                with pytest.raises(WrongWeights, match="a prefix cache of other weights is in use"):
+                    await scene.following[0]
+
+            # It asked before the version came, so that it waits for nothing.
+            assert waiting.done()
+            again = asyncio.create_task(scene.follower.until_proven(["aaa:0", "aaa:1"]))
+            await asyncio.sleep(0)
+            assert not again.done(), "no group with such tokens is handed in"
+            await scene.follower.until_proven(["aaa:0"])
+            await end([again])

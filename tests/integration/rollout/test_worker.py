@@ -170,3 +170,26 @@ async def test_a_completed_group_contains_only_the_best_of_completions(tmp_path:
         assert group.header.rewards == [1.0, 0.0]
         assert group.header.sampled_reward == 0.25
         assert [span[:3] for span in group.spans.tolist()] == [[0, 0, 1], [1, 0, 4]]
+
+
+async def test_a_worker_whose_vllm_never_serves_the_right_weights_is_drained(
+    tmp_path: Path,
+) -> None:
+    script = {"score_error": 1.0}
+    async with working(tmp_path, [SHORT], script) as one:
+        events = await one.events(lambda found: len(told(found, "warning")) == 2)
+        (worker,) = await one.store.workers.list("default")
+        while worker.state != "drained":
+            # The next heartbeat says so.
+            await asyncio.sleep(0.1)
+            (worker,) = await one.store.workers.list("default")
+
+    first, second = (said["message"] for said in told(events, "warning"))
+    assert first.startswith(
+        f"worker {worker.id} loads its weights once more: vLLM does not serve version aaa:0: its "
+        "log-probabilities of fixed sequences: they differ by "
+    )
+    assert second.startswith(f"worker {worker.id} is drained, since vLLM does not serve version")
+    assert "raise rollout.canary_limit" in second
+    assert (worker.state, worker.version, worker.groups_in_flight) == ("drained", None, 0)
+    assert worker.error in second

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from safetensors.torch import save_file
 
+from learner.model.canary import CanaryPass
 from learner.model.loading import weight_tensors
+from learner.model.logprobs import TokenLogprobs
 from learner.model.scratch import make_model
 from learner.persist.export_model import export_description
-from services.contracts.config import parse_config
+from services.contracts.canary import CANARY
+from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.model import ScratchModel
 from services.contracts.dataset import Row
 from services.contracts.events import Event
@@ -109,23 +113,34 @@ async def _submit(store: Store, data: Path, prompts: list[str], sections: dict[s
     }
     for name, section in sections.items():
         raw[name] = raw.get(name, {}) | section
-    config = parse_config(raw).model_dump(mode="json")
+    parsed = parse_config(raw)
+    assert isinstance(parsed, RLConfig)
+    config, context = parsed.model_dump(mode="json"), parsed.rollout.vllm.max_model_len
     await store.runs.submit(record(config=config))
     await store.runs.take("default")
     fencing_token = await store.runs.acquire(RUN, LINEAGE)
-    await store.weights.publish(fencing_token, _weights(data), keep=64)
+    await store.weights.publish(fencing_token, _weights(data, context), keep=64)
     await store.runs.set_state(RUN, "running", "", fencing_token=fencing_token)
 
 
-def _weights(data: Path) -> WeightManifest:
+def _weights(data: Path, context: int | None) -> WeightManifest:
     loaded = make_model(MODEL, 0)
     export_description(loaded, data / f"runs/{RUN}/model")
     name = f"runs/{RUN}/weights/v000000-{LINEAGE}.safetensors"
     path = data / name
     path.parent.mkdir(parents=True)
     tensors = {key: tensor.contiguous() for key, tensor in weight_tensors(loaded.model).items()}
-    save_file(tensors, path)
+    canary = CanaryPass(loaded, TokenLogprobs(loaded.model), context)()
+    save_file(tensors, path, {CANARY: msgspec.json.encode(canary).decode()})
     file = WeightFile(name, path.stat().st_size, checksum(path))
     return WeightManifest(
-        RUN, 0, LINEAGE, "full", [file], len(tensors), f"runs/{RUN}/model", created=time.time()
+        run=RUN,
+        version=0,
+        lineage=LINEAGE,
+        kind="full",
+        files=[file],
+        tensors=len(tensors),
+        model=f"runs/{RUN}/model",
+        created=time.time(),
+        canary=canary,
     )

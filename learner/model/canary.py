@@ -1,0 +1,61 @@
+"""The policy's log-probabilities of the canary's sequences, by the same forward pass that trains.
+
+One pass of 168 tokens for each version. A pass of a sharded model is one of all ranks.
+"""
+
+import torch
+from torch import nn
+
+from learner.model.families import device_of, unwrapped
+from learner.model.loading import LoadedModel
+from learner.model.logprobs import TokenLogprobs, packed_row
+from learner.model.lora import BaseLogprobs
+from services.contracts.canary import SHORTEST, Canary, packed, sequences
+
+
+class CanaryPass:
+    """Makes the canary of each version of one run."""
+
+    def __init__(self, loaded: LoadedModel, policy: nn.Module, context: int | None) -> None:
+        """`policy`: as in TrainingState; `context`: tokens of prompt and completion that vLLM
+        takes; None: as many as the model."""
+        self._loaded, self._policy = loaded, policy
+        limits = [n for n in (context, loaded.max_length) if n is not None]
+        # vLLM must have room for a token that it samples.
+        self._longest = min(limits, default=1 << 20) - 1
+        self._without_adapter = b""
+
+    def __call__(self) -> Canary | None:
+        """The canary of the policy as it is. None where the model takes too few tokens. Of a
+        sharded policy every rank has to ask for it."""
+        vocabulary = vocabulary_of(self._loaded)
+        tokens = sequences(vocabulary, self._longest)
+        if min(map(len, tokens), default=0) < SHORTEST:
+            return None
+        policy = unwrapped(self._policy)
+        assert isinstance(policy, TokenLogprobs)
+        if self._loaded.lora and not self._without_adapter:
+            # The frozen weights never change.
+            self._without_adapter = packed(scored(BaseLogprobs(policy), tokens))
+        return Canary(
+            dtype=str(self._loaded.publish_dtype).removeprefix("torch."),
+            vocabulary=vocabulary,
+            longest=self._longest,
+            logprobs=packed(scored(policy, tokens)),
+            without_adapter=self._without_adapter,
+        )
+
+
+def vocabulary_of(loaded: LoadedModel) -> int:
+    """Token ids that both the tokenizer and the model know."""
+    return min(len(loaded.tokenizer), loaded.model.config.get_text_config().vocab_size)
+
+
+@torch.no_grad()
+def scored(policy: TokenLogprobs | BaseLogprobs, tokens: list[list[int]]) -> list[float]:
+    """Log-probabilities of each token of each sequence but its first."""
+    masks = [torch.arange(len(one)) > 0 for one in tokens]
+    row = packed_row([torch.tensor(one) for one in tokens], masks, device_of(policy))
+    logprobs, _ = policy(row)
+    found: list[float] = logprobs.cpu().tolist()
+    return found

@@ -1,0 +1,87 @@
+"""Has a server score the canary of each version that it loads, and judges what it finds.
+
+The request waits for a free place in vLLM like any other, before those that wait already: with all
+places taken by long answers that may be seconds.
+"""
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rollout.vllm.canary import Known, expected, judge, limit_for, prompts
+from rollout.vllm.client import PolicyClient
+from services.contracts.canary import Floats, unpacked
+from services.contracts.weights import WeightManifest
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+REMEMBERED = 8
+"""Versions that the one to be judged is compared with."""
+GAPS = 32
+"""Versions by which a usual difference is known."""
+
+
+@dataclass
+class CanaryCheck:
+    """Of one server on one run."""
+
+    policy: PolicyClient
+    dtype: str
+    """`rollout.vllm.dtype`."""
+    masks: bool
+    """Whether the server returns sampling masks."""
+    limit: float | None = None
+    """`rollout.canary_limit`."""
+    gap: float | None = None
+    """Of the last version that was scored: mean absolute difference to the learner, in nats."""
+    seconds: float | None = None
+    """How long that took."""
+    _known: deque[Known] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS))
+
+    async def problem(self, manifest: WeightManifest) -> str:
+        """Why the server does not serve this version, which it has loaded; '' if it does. Raises
+        VLLMUnavailable."""
+        canary = manifest.canary
+        if canary is None:
+            return ""
+        began = time.monotonic()
+        others = [one for one in self._known if one.name != f"version {manifest.tag}"]
+        if canary.without_adapter:
+            others.append(Known("the model without its adapter", unpacked(canary.without_adapter)))
+        limit = limit_for(canary, self.dtype, self.limit, self._gaps)
+
+        async def judged(through_cache: bool) -> tuple[Known, str]:
+            found = await self._scores(prompts(canary), through_cache)
+            name = f"version {manifest.tag}"
+            version = Known(name, expected(canary), found, manifest.lineage)
+            verdict = judge(version, limit, others)
+            if through_cache:
+                self.gap = verdict.gap
+            return version, verdict.problem
+
+        try:
+            version, problem = await judged(through_cache=True)
+            if problem and not (await judged(through_cache=False))[1]:
+                problem = "a prefix cache of other weights is in use"
+            elif problem:
+                problem = f"its log-probabilities of fixed sequences: {problem}"
+        except ValueError as error:
+            # Unscored, or a damaged canary.
+            problem = str(error)
+        self.seconds = time.monotonic() - began
+        if problem:
+            return f"vLLM does not serve version {manifest.tag}: {problem}"
+        self._known.append(version)
+        self._gaps.append(self.gap or 0.0)
+        return ""
+
+    async def _scores(self, tokens: list[list[int]], through_cache: bool) -> Floats:
+        # One after the other would take as many steps of vLLM.
+        scores = [self.policy.score(one, self.masks, through_cache) for one in tokens]
+        found = await asyncio.gather(*scores)
+        return np.concatenate(found)

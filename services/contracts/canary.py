@@ -1,0 +1,55 @@
+"""The canary of a version: what the learner's log-probabilities of a few fixed sequences are under
+it. vLLM's must be the same, or it serves other weights.
+
+The sequences are random tokens, the same in every process: only how large the vocabulary is and how
+long a sequence may be decide them. So a manifest carries numbers alone (less than a kilobyte).
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+LENGTHS = (136, 32)
+"""Tokens of each sequence. The first is longer than a block of any of vLLM's prefix caches but
+those of hybrid models (16 to 128 tokens), and 128 is a whole number of them."""
+SHORTEST = 4
+"""Where not even so many tokens fit, there is no canary."""
+SEED = 15
+CANARY = "canary"
+"""In the metadata of a weight file: the version's canary as JSON."""
+
+Floats = npt.NDArray[np.float32]
+
+
+class Canary(msgspec.Struct, frozen=True):
+    """Log-probabilities in nats at temperature 1, of each token of each sequence but its first."""
+
+    dtype: str
+    """The type of the learner's passes, like `bfloat16`."""
+    vocabulary: int
+    longest: int
+    """Tokens that a sequence may have."""
+    logprobs: bytes
+    """float32, little-endian, one sequence after the other."""
+    without_adapter: bytes = b""
+    """Of a LoRA run: the same of the frozen weights alone."""
+
+
+def sequences(vocabulary: int, longest: int) -> list[list[int]]:
+    """The token ids; nothing where there is no room for any."""
+    if longest < SHORTEST:
+        return []
+    random = np.random.Generator(np.random.PCG64(SEED))
+    return [random.integers(vocabulary, size=min(n, longest)).tolist() for n in LENGTHS]
+
+
+def packed(logprobs: Sequence[float] | Floats) -> bytes:
+    """As in a Canary."""
+    return np.asarray(logprobs, dtype="<f4").tobytes()
+
+
+def unpacked(logprobs: bytes) -> Floats:
+    """The inverse. Raises ValueError for bytes that are no whole number of values."""
+    return np.frombuffer(logprobs, dtype="<f4")
