@@ -11,162 +11,27 @@ that model, against the same model bare in batches of similar length. Both ends 
 import argparse
 import asyncio
 import json
-import multiprocessing
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import httpx
 
 from bench.results import begun, table
+from bench.reward_bare import bare_code, bare_math, bare_model, rate
+from bench.reward_items import POISON, PROGRAM, TESTS, Item, conversations, math_items
 
 PARTS = ("math", "code")
-POISON = {
-    "verifier": "math",
-    "completion": "\\boxed{9^{9^{9}}}",
-    "answer": "5",
-    "params": {"timeout": 1.0},
-}
 CONNECTIONS = {1: 64, 64: 8}
 """Requests in flight, by items a request: enough to keep the workers busy."""
 KEY = "bench"
 CORRECT, SCORED = b'"status":"correct"', b'"status":"scored"'
-PROGRAM = """
-def has_close_elements(numbers: list[float], threshold: float) -> bool:
-    ordered = sorted(numbers)
-    return any(b - a < threshold for a, b in zip(ordered, ordered[1:]))
-"""
-TESTS = [
-    "assert has_close_elements([1.0, 2.0, 3.9, 4.0, 5.0, 2.2], 0.3) == True",
-    "assert has_close_elements([1.0, 2.0, 3.9, 4.0, 5.0, 2.2], 0.05) == False",
-    "assert has_close_elements([1.0, 2.0, 5.9, 4.0, 5.0], 0.95) == True",
-]
-
-Item = dict[str, Any]
-
-
-def math_items(kind: str, count: int, seed: int = 0) -> list[Item]:
-    """`count` items, half of them right, 8 answers to a reference. `numbers`: as GSM8K has them, in
-    the forms that models write. `expressions`: fractions, roots, polynomials, sets, intervals."""
-    chosen = random.Random(seed)
-    made: list[Item] = []
-    while len(made) < count:
-        a, b = chosen.randrange(2, 500), chosen.randrange(2, 50)
-        reference, wrong = chosen.choice(
-            [(f"{a:,}", f"{a + b:,}")]
-            if kind == "numbers"
-            else [
-                (f"\\frac{{{a}}}{{{b}}}", f"\\frac{{{a + 1}}}{{{b}}}"),
-                (f"{a}\\sqrt{{{b}}}", f"{a}\\sqrt{{{b + 1}}}"),
-                (f"x^2+{a}x+{b}", f"x^2+{a}x-{b}"),
-                (f"\\{{{a}, -{b}\\}}", f"\\{{{a}, {b}\\}}"),
-                (f"({a}, {b}]", f"[{a}, {b}]"),
-            ]
-        )
-        for sample in range(8):
-            form = chosen.choice(["So it is $\\boxed{{{}}}$.", "The answer is ${}$."])
-            said = form.format(wrong if sample % 2 else reference)
-            made.append({"verifier": "math", "completion": said, "answer": reference})
-    return made[:count]
-
-
-def bare_math(items: Sequence[Item], workers: int) -> dict[str, float]:
-    """The library in a process pool."""
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        pool.map(_verify, items[: 16 * workers], 16)
-        began = time.perf_counter()
-        results = pool.map(_verify, items, 64)
-        return rate(len(items), time.perf_counter() - began, sum(results))
-
-
-def _verify(item: Item) -> bool:
-    import logging
-
-    from math_verify import parse, verify
-
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    gold = parse(f"${item['answer']}$", parsing_timeout=None)
-    found = parse(item["completion"], parsing_timeout=None)
-    return bool(verify(gold, found, timeout_seconds=None))
-
-
-def bare_code(items: Sequence[Item], workers: int) -> dict[str, float]:
-    """Fresh interpreters with no isolation and no limit but a timeout."""
-
-    def passes(item: Item) -> bool:
-        text = "\n".join([item["completion"], *item["answer"]])
-        command = [sys.executable, "-I", "-c", text]
-        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
-
-    began = time.perf_counter()
-    with ThreadPoolExecutor(workers) as pool:
-        passed = sum(pool.map(passes, items))
-    return rate(len(items), time.perf_counter() - began, passed)
-
-
-def conversations(count: int) -> list[Item]:
-    """`count` questions with an answer each, 40 to 400 characters together."""
-    chosen = random.Random(0)
-
-    def words(longest: int) -> str:
-        return "".join(
-            chosen.choices("abcdefghijklmnopqrstuvwxyz     ", k=chosen.randrange(20, longest))
-        )
-
-    return [
-        {
-            "verifier": "model",
-            "prompt": [{"role": "user", "content": words(100)}],
-            "completion": words(300),
-        }
-        for _ in range(count)
-    ]
-
-
-def bare_model(folder: Path, items: Sequence[Item]) -> dict[str, float]:
-    """Template, tokens and forward passes of up to 4,096 tokens, rows sorted by length."""
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    model.config.pad_token_id = tokenizer.pad_token_id
-    chats = [
-        [*item["prompt"], {"role": "assistant", "content": item["completion"]}] for item in items
-    ]
-    scored, began = 0, time.perf_counter()
-    texts = tokenizer.apply_chat_template(chats, tokenize=False)
-    rows = sorted(tokenizer(texts, add_special_tokens=False)["input_ids"], key=len)
-    while rows:
-        # The longest of so many rows decides.
-        size = next((n for n in range(len(rows), 0, -1) if n * len(rows[n - 1]) <= 4096), 1)
-        padded = tokenizer.pad({"input_ids": rows[:size]}, return_tensors="pt")
-        rows = rows[size:]
-        with torch.inference_mode():
-            scored += len(model(**padded).logits.tolist())
-    return rate(len(items), time.perf_counter() - began, scored)
-
-
-def rate(
-    items: int, seconds: float, right: int, times: Sequence[float] = (0.0,)
-) -> dict[str, float]:
-    """The figures of one way. `right`: as expected; `times`: seconds of each request."""
-    return {
-        "items": items,
-        "right": right,
-        "per_second": items / seconds,
-        "p50": median(times),
-        "p99": sorted(times)[int(0.99 * len(times))],
-    }
 
 
 def encoded(items: Sequence[Item], size: int) -> list[bytes]:

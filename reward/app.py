@@ -21,7 +21,8 @@ from reward.remote_pool import Call, Calls
 from reward.validation import checked_items, checked_uses
 from reward.verifiers.base import Verdict
 from reward.verifiers.registry import Registry
-from reward.workers.pool import Pool, PoolClosedError, QueueFullError, Request
+from reward.workers.pool import Pool, PoolClosedError, QueueFullError
+from reward.workers.requests import Request
 from services.contracts.scores import (
     CheckRequest,
     CheckResponse,

@@ -10,8 +10,8 @@ from typing import Any
 from reward.remote_pool import Call
 from reward.verifiers.base import Item, Step, Verifier
 from reward.verifiers.registry import AnyVerifier, Registry, UnusableError, usable
-from reward.workers.pool import Request, check_for, request_for
 from reward.workers.protocol import pack_item
+from reward.workers.requests import Request, check_for, request_for
 from services.contracts.scores import ScoreItem, Use, UseProblem
 from services.http import Problem, ProblemItem, summary
 

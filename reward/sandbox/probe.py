@@ -5,8 +5,9 @@ import os
 import socket
 import tempfile
 
-from reward.sandbox.host import Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.host import Sandbox, SandboxOptions, Task
 from reward.sandbox.limits import Limits
+from reward.sandbox.running import SandboxError
 
 _WAY_OUT = (
     "It takes Linux 5.14 or later where this user may create user namespaces; docs/sandbox.md has "

@@ -14,9 +14,10 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from reward.sandbox.host import Ending, Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.host import Sandbox, SandboxOptions, Task
 from reward.sandbox.limits import Limits
 from reward.sandbox.probe import probe
+from reward.sandbox.running import Ending, SandboxError
 from reward.verifiers.base import (
     BadReferenceError,
     Item,

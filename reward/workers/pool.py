@@ -10,17 +10,15 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import msgspec
 
 from reward.metrics import Metrics
 from reward.sandbox.host import SandboxOptions
-from reward.verifiers.base import Item, Step, Verdict, Verifier, VerifierParams
+from reward.verifiers.base import Step, Verdict
+from reward.workers.actions import Action, Cause, Done, Kill, Send, Start, Stop, Task
 from reward.workers.processes import Children
-from reward.workers.protocol import Answer, Job, pack_item
-from reward.workers.scheduler import Action, Cause, Done, Kill, Schedule, Send, Start, Stop, Task
+from reward.workers.protocol import Answer, Job
+from reward.workers.requests import Batch, Request, task_of
+from reward.workers.scheduler import Schedule
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -49,49 +47,6 @@ class PoolStartError(Exception):
 
 class PoolClosedError(Exception):
     """The service ends; these items have no verdict, and none is to be made up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One item to be scored, or whose reference is to be checked alone, packed for its worker."""
-
-    verifier: str
-    item: msgspec.Raw
-    timeout: float
-    on_timeout: float | None
-    slow: bool
-    step: Step = Step.SCORE
-
-
-def check_for(item: Item, seconds: float) -> Request:
-    """The check of `item`'s reference, in so many seconds; its verdict is an `error` where it
-    cannot be used. Raises ValueError as `request_for` does."""
-    return Request(item.verifier, pack_item(item), seconds, None, False, Step.REFERENCE)
-
-
-def request_for(item: Item, params: VerifierParams, verifier: Verifier[Any]) -> Request:
-    """`item` as the pool takes it. Raises ValueError if it cannot be sent (see `pack_item`)."""
-    deadline = verifier.deadline(params)
-    return Request(item.verifier, pack_item(item), deadline, params.on_timeout, verifier.slow)
-
-
-def _task(ticket: int, request: Request) -> Task:
-    return Task(ticket, request.timeout, request.on_timeout, request.step, request.slow)
-
-
-class Batch:
-    """The items of one HTTP request; `done` resolves when each has its verdict."""
-
-    def __init__(self, items: Sequence[Request]) -> None:
-        self.items = items
-        self.verdicts: dict[int, Verdict] = {}
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def settle(self, index: int, verdict: Verdict) -> None:
-        """Store one verdict. Nobody may wait for it any more: the request was cancelled."""
-        self.verdicts[index] = verdict
-        if len(self.verdicts) == len(self.items) and not self.done.done():
-            self.done.set_result(None)
 
 
 class Pool:
@@ -178,7 +133,7 @@ class Pool:
             ticket = self._next_ticket
             self._next_ticket += 1
             self._tickets[ticket] = (batch, index)
-            tasks.append(_task(ticket, item))
+            tasks.append(task_of(ticket, item))
         self._schedule.add(tasks)
         self._advance([])
         try:

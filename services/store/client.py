@@ -17,6 +17,7 @@ from services.store.events import Events
 from services.store.insight import Insight
 from services.store.keys import SCHEMA
 from services.store.ledger import Ledger
+from services.store.lost_writes import LostWrites
 from services.store.pools import Pools
 from services.store.prompts import Prompts
 from services.store.ranks import RankMeetings
@@ -51,6 +52,7 @@ class Store:
         self.evaluations = Evaluations(redis, scripts, self.datasets)
         self.ledger = Ledger(redis, scripts)
         self.runs = Runs(redis, scripts, self.datasets)
+        self.lost_writes = LostWrites(redis, scripts)
         self.pools = Pools(redis, scripts, self.runs)
         self.rank_meetings = RankMeetings(redis, scripts)
         self.prompts = Prompts(redis, scripts, self.runs.fail)

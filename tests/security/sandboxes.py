@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from reward.sandbox.host import Ending, Sandbox, Task
+from reward.sandbox.host import Sandbox, Task
 from reward.sandbox.limits import Limits
+from reward.sandbox.running import Ending
 from tests.integration.reward.conftest import alive
 
 MEMORY = 192 << 20

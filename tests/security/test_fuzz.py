@@ -10,7 +10,8 @@ import pytest
 
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 from tests.integration.learner.conftest import Place
-from tests.security.fuzz import Fuzzer, Target, prepared, uploaded
+from tests.security.fuzz import Fuzzer
+from tests.security.fuzz_target import Target, prepared, uploaded
 
 SECONDS = 12.0
 CASES = 3000

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from reward.sandbox.host import Sandbox, SandboxError, SandboxOptions
+from reward.sandbox.host import Sandbox, SandboxOptions
 from reward.sandbox.probe import probe
+from reward.sandbox.running import SandboxError
 from tests.security.sandboxes import run
 
 

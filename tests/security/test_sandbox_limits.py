@@ -16,9 +16,10 @@ import httpx
 import pytest
 
 from reward.sandbox import cgroup
-from reward.sandbox.host import ROOT, Sandbox, SandboxError, SandboxOptions, Task
+from reward.sandbox.host import ROOT, Sandbox, SandboxOptions, Task
 from reward.sandbox.limits import WITH_CGROUP, WITHOUT_CGROUP, Limits
 from reward.sandbox.probe import probe
+from reward.sandbox.running import SandboxError
 from tests.integration.reward.conftest import Service
 from tests.security.sandboxes import HIDE_LIBSECCOMP, MEMORY, Peak, below, run
 

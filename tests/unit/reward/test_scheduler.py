@@ -4,7 +4,8 @@ Times are seconds; every task may take 5 s, and is slow after 0.25 s.
 """
 
 from reward.verifiers.base import Step, Verdict, broken, correct
-from reward.workers.scheduler import Action, Cause, Done, Kill, Schedule, Send, Start, Stop, Task
+from reward.workers.actions import Action, Cause, Done, Kill, Send, Start, Stop, Task
+from reward.workers.scheduler import Schedule
 from services.contracts.scores import ScoreStatus
 
 

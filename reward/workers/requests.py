@@ -1,0 +1,56 @@
+"""Items on their way through the pool: packed for a worker, and those of one HTTP request."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from reward.verifiers.base import Item, Step, Verdict, Verifier, VerifierParams
+from reward.workers.actions import Task
+from reward.workers.protocol import pack_item
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One item to be scored, or whose reference is to be checked alone, packed for its worker."""
+
+    verifier: str
+    item: msgspec.Raw
+    timeout: float
+    on_timeout: float | None
+    slow: bool
+    step: Step = Step.SCORE
+
+
+def check_for(item: Item, seconds: float) -> Request:
+    """The check of `item`'s reference, in so many seconds; its verdict is an `error` where it
+    cannot be used. Raises ValueError as `request_for` does."""
+    return Request(item.verifier, pack_item(item), seconds, None, False, Step.REFERENCE)
+
+
+def request_for(item: Item, params: VerifierParams, verifier: Verifier[Any]) -> Request:
+    """`item` as the pool takes it. Raises ValueError if it cannot be sent (see `pack_item`)."""
+    deadline = verifier.deadline(params)
+    return Request(item.verifier, pack_item(item), deadline, params.on_timeout, verifier.slow)
+
+
+def task_of(ticket: int, request: Request) -> Task:
+    """`request` as the scheduler takes it."""
+    return Task(ticket, request.timeout, request.on_timeout, request.step, request.slow)
+
+
+class Batch:
+    """The items of one HTTP request; `done` resolves when each has its verdict."""
+
+    def __init__(self, items: Sequence[Request]) -> None:
+        self.items = items
+        self.verdicts: dict[int, Verdict] = {}
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, index: int, verdict: Verdict) -> None:
+        """Store one verdict. Nobody may wait for it any more: the request was cancelled."""
+        self.verdicts[index] = verdict
+        if len(self.verdicts) == len(self.items) and not self.done.done():
+            self.done.set_result(None)

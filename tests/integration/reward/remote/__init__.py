@@ -1,0 +1,1 @@
+"""Verifiers that ask others over HTTP: `judge`, `model` at a vLLM server, own ones by URL."""
