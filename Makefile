@@ -7,9 +7,9 @@ PROFILE ?=
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 CODE := $(wildcard services rollout reward learner recipes bench deploy tests)
-# Three files at a time on two cores, because tests mostly wait for processes to start and to end. The
+# Four files at a time on two cores, because tests mostly wait for processes to start and to end. The
 # longest files (whole installations) come first, so none runs alone at the end.
-TIERS := --durations 15 -n 3 --dist loadfile --no-loadscope-reorder tests/e2e tests/chaos tests/integration tests/security tests/unit
+TIERS := --durations 15 -n 4 --dist loadfile --no-loadscope-reorder tests/e2e tests/chaos tests/integration tests/security tests/unit
 
 .PHONY: help
 help: ## this list

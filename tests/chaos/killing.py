@@ -43,14 +43,14 @@ STAND_IN = {
 FINAL = ("succeeded", "failed", "cancelled")
 
 
-def options(data: Path, rollouts: int) -> UpOptions:
+def options(data: Path, rollouts: int, ranks: int = 2) -> UpOptions:
     """An installation in which parts may die as often as they are killed."""
     return UpOptions(
         data=data,
         port=0,
         reward_port=0,
         rollouts=rollouts,
-        ranks=2,
+        ranks=ranks,
         environment={} if REAL else STAND_IN,
         grace=10,
         start_tries=1000,

@@ -1,4 +1,5 @@
-"""A machine burns down in the middle of a run, and a backup was made a moment before."""
+"""A machine burns down in the middle of a run, and a backup was made a moment before. The other
+machine has another number of ranks."""
 
 import json
 import os
@@ -83,7 +84,7 @@ def test_a_run_goes_on_from_a_backup_on_another_machine(
     # No Redis runs for a folder that does not exist: one is started for as long as it takes.
     assert headrace("restore", str(file), "--data", str(elsewhere)) == made
     assert [path.name for path in elsewhere.glob(".re*")] == []
-    with Stack(options(elsewhere, rollouts=1)) as stack:
+    with Stack(options(elsewhere, rollouts=1, ranks=1)) as stack:
         there = Chaos(stack, Gateway(stack.gateway_url, stack.check, stack.api_key))
         there.done.append("the first machine")
         there.unharmed(run, STEPS)

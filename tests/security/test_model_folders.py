@@ -105,7 +105,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @pytest.fixture(scope="module")
 def api(gateway: GatewayProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=60) as client:
+    with gateway.client() as client:
         upload(client, "sums", b'{"question": "1+1", "answer": "2"}\n' * 40)
         yield client
 

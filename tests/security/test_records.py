@@ -54,7 +54,7 @@ def gateway(
 
 @pytest.fixture
 def api(gateway: GatewayProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=60) as client:
+    with gateway.client() as client:
         yield client
 
 

@@ -2,9 +2,6 @@
 
 import re
 import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -220,26 +217,6 @@ def _answers_503(api: httpx.Client) -> None:
         assert int(response.headers["retry-after"]) > 0
     assert api.get("/healthz").status_code == 200
     assert "headrace_redis_up 0.0" in api.get("/metrics").text
-
-
-def test_a_port_in_use_ends_the_start_with_one_sentence() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        ended = subprocess.run(
-            [sys.executable, "-m", "services.gateway", "--port", str(port)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines() == [
-        f"error: cannot listen on 127.0.0.1:{port} (Address already in use): stop what listens "
-        "there, or choose another port with --port"
-    ]
 
 
 def test_the_api_page_needs_no_other_host(api: httpx.Client) -> None:

@@ -4,7 +4,7 @@ eat memory cost their own deadline and nothing else, and deaths from outside cos
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,21 @@ async def score(client: httpx.AsyncClient, *items: dict[str, Any]) -> list[dict[
     return results
 
 
+@pytest.fixture(scope="module")
+def tough(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One service for all tests whose kills it survives."""
+    service = Service(tmp_path_factory.mktemp("tough"))
+    yield service
+    service.end()
+
+
 @pytest.fixture
-async def own(start: Callable[..., Service]) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
-    """A service that the test may do anything to, and a client of it."""
-    service = await start().ready()
-    async with service.client() as client:
-        yield service, client
+async def own(tough: Service) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
+    """A service whose processes the test may kill, all but itself, and a client of it."""
+    await tough.ready()
+    await until(lambda: len(tough.workers) == 2, "its workers are there again")
+    async with tough.client() as client:
+        yield tough, client
 
 
 def arrived(folder: Path) -> list[int]:
@@ -195,9 +204,9 @@ async def test_killing_the_workers_parent_costs_nothing(
 
 
 async def test_killing_the_service_leaves_no_process_behind(
-    own: tuple[Service, httpx.AsyncClient],
+    start: Callable[..., Service],
 ) -> None:
-    service, _ = own
+    service = await start().ready()
     family = [service.fork_server, *service.workers]
     assert len(family) == 3
 
@@ -246,6 +255,8 @@ async def test_items_of_a_client_that_left_are_not_scored(
         lines = httpx.get(f"{service.url}/metrics", headers=authorization(KEY)).text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
+    judged = 'headrace_reward_items_total{status="correct",verifier="gate"}'
+    before = metric(judged)
     async with service.client() as leaving:
         gates = [gate(folder, str(number), timeout=600) for number in range(30)]
         waiting = asyncio.create_task(score(leaving, *gates))
@@ -260,6 +271,6 @@ async def test_items_of_a_client_that_left_are_not_scored(
     assert 1 <= begun < 30
     (folder / "open").touch()
     await until(lambda: not metric("headrace_reward_pending_items"), "all is judged")
-    assert metric('headrace_reward_items_total{status="correct",verifier="gate"}') == begun
+    assert metric(judged) == before + begun
     (after,) = await score(client, math(0, "5"))
     assert after["status"] == "correct"

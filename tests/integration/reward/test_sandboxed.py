@@ -1,6 +1,6 @@
 """`code` where programs run in another reward service, which is asked over a Unix socket."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from services.runtime import probe
+from tests.integration.launch.conditions import eventually
 from tests.integration.reward.conftest import Service, until
 
 pytestmark = pytest.mark.usefixtures("isolation")
@@ -33,17 +34,31 @@ async def score(client: httpx.AsyncClient, one: dict[str, Any]) -> dict[str, Any
     return dict(result)
 
 
+@pytest.fixture(scope="module")
+def both(
+    isolation: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Service, Service, Path]]:
+    """The sandbox, the service that asks it, and the socket between them. The last test that uses
+    them kills the sandbox."""
+    folder = tmp_path_factory.mktemp("sandbox")
+    socket = folder / "s"
+    sandbox = Service(folder, "--socket", str(socket))
+    eventually(lambda: socket.exists() and answers(socket), 90, "the sandbox becomes ready")
+    asking = Service(tmp_path_factory.mktemp("asking"), "--sandbox-socket", str(socket))
+    yield sandbox, asking, socket
+    for service in (asking, sandbox):
+        service.end()
+
+
 @pytest.fixture
-async def pair(
-    start: Start, tmp_path: Path
-) -> AsyncIterator[tuple[Service, Service, httpx.AsyncClient]]:
-    """The sandbox, the service that asks it, and a client of that."""
-    socket = tmp_path / "s"
-    sandbox = start("--socket", str(socket))
-    await until(lambda: socket.exists() and answers(socket), "the sandbox becomes ready", 90)
-    asking = await start("--sandbox-socket", str(socket)).ready()
+async def asking(both: tuple[Service, Service, Path]) -> Service:
+    return await both[1].ready()
+
+
+@pytest.fixture
+async def client(asking: Service) -> AsyncIterator[httpx.AsyncClient]:
     async with asking.client() as client:
-        yield sandbox, asking, client
+        yield client
 
 
 def answers(socket: Path) -> bool:
@@ -54,9 +69,8 @@ def answers(socket: Path) -> bool:
 
 
 async def test_programs_run_in_the_other_service(
-    pair: tuple[Service, Service, httpx.AsyncClient],
+    asking: Service, client: httpx.AsyncClient
 ) -> None:
-    _, asking, client = pair
     right = await score(client, item("print(int(input()) ** 2)"))
     slow = await score(client, item("while True: pass", time_limit=0.2, timeout=5))
 
@@ -71,10 +85,7 @@ async def test_programs_run_in_the_other_service(
     assert all(not line["event"].startswith("a verifier is available") for line in asking.lines())
 
 
-async def test_references_are_checked_by_the_other_service(
-    pair: tuple[Service, Service, httpx.AsyncClient],
-) -> None:
-    _, _, client = pair
+async def test_references_are_checked_by_the_other_service(client: httpx.AsyncClient) -> None:
     use = {"verifier": "code", "rows": [{"answer": SQUARE}, {"answer": "print(1)"}]}
 
     response = await client.post("/v1/verifiers/check", json={"uses": [use]})
@@ -85,14 +96,14 @@ async def test_references_are_checked_by_the_other_service(
 
 
 async def test_a_sandbox_that_is_killed_and_comes_back_loses_no_item(
-    pair: tuple[Service, Service, httpx.AsyncClient], start: Start, tmp_path: Path
+    both: tuple[Service, Service, Path], client: httpx.AsyncClient, start: Start
 ) -> None:
-    sandbox, _, client = pair
+    sandbox, _, socket = both
     sandbox.process.kill()
     sandbox.process.wait()
 
     # On the socket's file, which the killed one left.
-    start("--socket", str(tmp_path / "s"))
+    start("--socket", str(socket))
     result = await score(client, item("print(int(input()) ** 2)"))
 
     assert (result["status"], result["reward"]) == ("correct", 1.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.rollout.working import working
+from tests.integration.rollout.working import Work
 
 # Tokens of the scratch model's alphabet, 0123456789+-*/=() and a blank, from 4 on.
 END = 2
@@ -26,7 +26,9 @@ SECTIONS: dict[str, Any] = {
 }
 
 
-async def test_the_server_stops_at_the_call_and_the_group_holds_the_result(tmp_path: Path) -> None:
+async def test_the_server_stops_at_the_call_and_the_group_holds_the_result(
+    working: Work, tmp_path: Path
+) -> None:
     async with working(tmp_path, ["1+1"], {"replies": REPLIES}, **SECTIONS) as one:
         group = await one.group(0)
 
@@ -40,7 +42,7 @@ async def test_the_server_stops_at_the_call_and_the_group_holds_the_result(tmp_p
     assert group.header.finish_reasons == ["stop", "stop"]
 
 
-async def test_a_group_holds_the_sampling_mask_of_each_token(tmp_path: Path) -> None:
+async def test_a_group_holds_the_sampling_mask_of_each_token(working: Work, tmp_path: Path) -> None:
     sections = SECTIONS | {"sampling": {"max_tokens": 16, "top_k": 3}}
     async with working(tmp_path, ["1+1"], {"replies": REPLIES}, **sections) as one:
         group = await one.group(0)

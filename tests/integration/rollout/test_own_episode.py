@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.rollout.working import working
+from tests.integration.rollout.working import Work
 
 MODULE = """
 import numpy as np
@@ -56,7 +56,9 @@ def episode(name: str) -> dict[str, object]:
     return {"episode": of_type, "groups_in_flight": 1}
 
 
-async def test_turns_of_an_own_episode_are_one_trajectory(tmp_path: Path, packages: Path) -> None:
+async def test_turns_of_an_own_episode_are_one_trajectory(
+    working: Work, tmp_path: Path, packages: Path
+) -> None:
     async with working(
         tmp_path, ["1+1"], SCRIPT, packages, rollout=episode("twice"), sampling={"max_tokens": 16}
     ) as one:
@@ -70,7 +72,7 @@ async def test_turns_of_an_own_episode_are_one_trajectory(tmp_path: Path, packag
 
 
 async def test_a_group_that_lacks_a_completion_is_not_handed_in(
-    tmp_path: Path, packages: Path
+    working: Work, tmp_path: Path, packages: Path
 ) -> None:
     rollout = episode("forgetful")
     async with working(tmp_path, ["1+1"], SCRIPT, packages, rollout=rollout) as one:

@@ -2,9 +2,12 @@
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
+import redis
 
 from learner.model.scratch import make_model
 from learner.persist.export_model import export_description
@@ -13,73 +16,86 @@ from services.contracts.config.model import CharacterTokenizer, ScratchModel
 from services.contracts.records import WorkerRecord
 from services.launch import Stack, UpOptions
 from services.runtime.api_key import authorization
+from services.store.keys import API_KEYS, SCHEMA
 from services.volume import DamagedFile, GatewayAway, KeyRefused, Volume
 from tests.integration.rollout.test_weight_follower import following
 
 NAME = "runs/r/model"
 
 
-async def test_the_model_folder_arrives_whole(tmp_path: Path) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The host with the data volume, for all these tests."""
+    data = tmp_path_factory.mktemp("there")
+    parts = frozenset({"redis", "gateway"})
+    with Stack(UpOptions(data=data, port=0, parts=parts)) as stack:
+        yield stack
+
+
+@pytest.fixture
+def stack(there: Stack) -> Iterator[Stack]:
+    """The host with the data volume, on which there is no run and no worker before a test."""
+    yield there
+    rmtree(there.data / "runs", ignore_errors=True)
+    with redis.Redis.from_url(there.redis_url) as client:
+        kept = {SCHEMA.encode(), API_KEYS.encode()}
+        client.delete(*{*client.keys("headrace:*")} - kept, "nothing")
+
+
+async def test_the_model_folder_arrives_whole(stack: Stack, tmp_path: Path) -> None:
+    here = tmp_path / "here"
     config = ScratchModel(source="scratch", tokenizer=CharacterTokenizer(alphabet="0123456789+="))
     loaded = make_model(config, 0)
-    export_description(loaded, there / NAME)
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
+    export_description(loaded, stack.data / NAME)
+    folder = await fetch_model(Volume(here, stack.gateway_url, stack.api_key), NAME)
 
-    with Stack(options) as stack:
-        folder = await fetch_model(Volume(here, stack.gateway_url, stack.api_key), NAME)
+    assert folder == here / NAME
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == {
+        p.name: p.read_bytes() for p in (stack.data / NAME).iterdir()
+    }
+    assert load_tokenizer(folder).eos_token_id == loaded.tokenizer.eos_token_id
 
-        assert folder == here / NAME
-        assert {p.name: p.read_bytes() for p in folder.iterdir()} == {
-            p.name: p.read_bytes() for p in (there / NAME).iterdir()
-        }
-        assert load_tokenizer(folder).eos_token_id == loaded.tokenizer.eos_token_id
-
-        (there / NAME / "config.json").write_text("{}")
-        with pytest.raises(DamagedFile, match=r"config\.json has 2 bytes"):
-            await fetch_model(Volume(tmp_path / "third", stack.gateway_url, stack.api_key), NAME)
+    (stack.data / NAME / "config.json").write_text("{}")
+    with pytest.raises(DamagedFile, match=r"config\.json has 2 bytes"):
+        await fetch_model(Volume(tmp_path / "third", stack.gateway_url, stack.api_key), NAME)
 
 
 async def test_copies_of_versions_that_were_replaced_are_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
-    with Stack(options) as stack:
-        volume = Volume(here, stack.gateway_url, stack.api_key)
-        async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
-            scene.follow()
-            for version in range(3):
-                await scene.learner.publish(version)
-                await scene.until_live(version)
-            copies = [path.name for path in here.rglob("*.safetensors")]
-            assert copies == ["v000002-aaa.safetensors"]
-    assert len(list(there.rglob("*.safetensors"))) == 3
+    here = tmp_path / "here"
+    volume = Volume(here, stack.gateway_url, stack.api_key)
+    async with following(stack, stack.data, volume, tmp_path, monkeypatch) as scene:
+        scene.follow()
+        for version in range(3):
+            await scene.learner.publish(version)
+            await scene.until_live(version)
+        copies = [path.name for path in here.rglob("*.safetensors")]
+        assert copies == ["v000002-aaa.safetensors"]
+    assert len(list(stack.data.rglob("*.safetensors"))) == 3
 
 
 async def test_a_copy_that_another_worker_of_the_host_loads_is_not_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
-    with Stack(options) as stack:
-        volume = Volume(here, stack.gateway_url, stack.api_key)
-        async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
-            scene.follow()
-            other = WorkerRecord(id="w", pool="other", host="h", pid=1, state="updating")
-            for version in range(3):
-                await scene.learner.publish(version)
-                await scene.until_live(version)
-                other.files = other.files or scene.follower.files
-                await scene.learner.store.workers.heartbeat(other)
-            copies = sorted(path.name for path in here.rglob("*.safetensors"))
-            assert copies == ["v000000-aaa.safetensors", "v000002-aaa.safetensors"]
+    here = tmp_path / "here"
+    volume = Volume(here, stack.gateway_url, stack.api_key)
+    async with following(stack, stack.data, volume, tmp_path, monkeypatch) as scene:
+        scene.follow()
+        other = WorkerRecord(id="w", pool="other", host="h", pid=1, state="updating")
+        for version in range(3):
+            await scene.learner.publish(version)
+            await scene.until_live(version)
+            other.files = other.files or scene.follower.files
+            await scene.learner.store.workers.heartbeat(other)
+        copies = sorted(path.name for path in here.rglob("*.safetensors"))
+        assert copies == ["v000000-aaa.safetensors", "v000002-aaa.safetensors"]
 
 
 async def test_abandoned_copies_are_deleted_after_an_hour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
+    here = tmp_path / "here"
     left = here / "runs/ended/weights"
     left.mkdir(parents=True)
     whole, half = left / "v000009-aaa.safetensors", left / ".v000009-bbb.safetensors.x7k2"
@@ -89,65 +105,62 @@ async def test_abandoned_copies_are_deleted_after_an_hour(
         path.touch()
         if path is not fresh:
             os.utime(path, (time.time() - 3700,) * 2)
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
-    with Stack(options) as stack:
-        volume = Volume(here, stack.gateway_url, stack.api_key)
-        async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
-            name = str(needed.relative_to(here))
-            other = WorkerRecord(
-                id="w", pool="other", host="h", pid=1, state="generating", files=[name]
-            )
-            await scene.learner.store.workers.heartbeat(other)
-            scene.follow()
-            await scene.learner.publish(0)
-            await scene.until(lambda: scene.follower.healthy)
+    volume = Volume(here, stack.gateway_url, stack.api_key)
+    async with following(stack, stack.data, volume, tmp_path, monkeypatch) as scene:
+        name = str(needed.relative_to(here))
+        other = WorkerRecord(
+            id="w", pool="other", host="h", pid=1, state="generating", files=[name]
+        )
+        await scene.learner.store.workers.heartbeat(other)
+        scene.follow()
+        await scene.learner.publish(0)
+        await scene.until(lambda: scene.follower.healthy)
     assert sorted(path.name for path in left.iterdir()) == [lock.name, fresh.name, needed.name]
 
 
 async def test_a_worker_waits_for_the_gateway_and_logs_no_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stack: Stack,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
-    with Stack(options) as stack:
-        # Nothing listens on port 1.
-        volume = Volume(here, "http://user:hunter2@127.0.0.1:1", stack.api_key)
-        async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
-            with pytest.raises(GatewayAway, match=r"the gateway http://.*127\.0\.0\.1:1") as away:
-                await volume.fetch(NAME)
-            scene.follow()
-            await scene.learner.publish(0)
-            said = ""
-            while "cannot follow weights" not in said:
-                await scene.changed.wait()
-                scene.changed.clear()
-                said += "".join(capsys.readouterr())
-            volume.gateway_url = stack.gateway_url
-            await scene.until_live(0)
+    here = tmp_path / "here"
+    # Nothing listens on port 1.
+    volume = Volume(here, "http://user:hunter2@127.0.0.1:1", stack.api_key)
+    async with following(stack, stack.data, volume, tmp_path, monkeypatch) as scene:
+        with pytest.raises(GatewayAway, match=r"the gateway http://.*127\.0\.0\.1:1") as away:
+            await volume.fetch(NAME)
+        scene.follow()
+        await scene.learner.publish(0)
+        said = ""
+        while "cannot follow weights" not in said:
+            await scene.changed.wait()
+            scene.changed.clear()
+            said += "".join(capsys.readouterr())
+        volume.gateway_url = stack.gateway_url
+        await scene.until_live(0)
     assert "hunter2" not in str(away.value) + said
 
 
-async def test_a_gateways_refusal_is_reported_without_its_password(tmp_path: Path) -> None:
-    options = UpOptions(data=tmp_path / "there", port=0, parts=frozenset({"redis", "gateway"}))
-    with Stack(options) as stack:
-        url = stack.gateway_url.replace("//", "//user:hunter2@")
-        with pytest.raises(KeyRefused, match="wants an API key") as refused:
-            await Volume(tmp_path / "here", url).fetch("runs/r/weights/v.safetensors")
+async def test_a_gateways_refusal_is_reported_without_its_password(
+    stack: Stack, tmp_path: Path
+) -> None:
+    url = stack.gateway_url.replace("//", "//user:hunter2@")
+    with pytest.raises(KeyRefused, match="wants an API key") as refused:
+        await Volume(tmp_path / "here", url).fetch("runs/r/weights/v.safetensors")
     assert "hunter2" not in str(refused.value)
 
 
 async def test_a_worker_with_a_wrong_key_is_unhealthy_until_it_has_the_right_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    options = UpOptions(data=there, port=0, parts=frozenset({"redis", "gateway"}))
-    with Stack(options) as stack:
-        volume = Volume(here, stack.gateway_url, "hr-another")
-        async with following(stack, there, volume, tmp_path, monkeypatch) as scene:
-            scene.follow()
-            await scene.learner.publish(0)
-            await scene.until(lambda: "wants an API key" in scene.follower.error)
-            assert not scene.follower.healthy
-            volume._headers = authorization(stack.api_key)
-            await scene.until_live(0)
-            assert scene.follower.healthy
+    here = tmp_path / "here"
+    volume = Volume(here, stack.gateway_url, "hr-another")
+    async with following(stack, stack.data, volume, tmp_path, monkeypatch) as scene:
+        scene.follow()
+        await scene.learner.publish(0)
+        await scene.until(lambda: "wants an API key" in scene.follower.error)
+        assert not scene.follower.healthy
+        volume._headers = authorization(stack.api_key)
+        await scene.until_live(0)
+        assert scene.follower.healthy

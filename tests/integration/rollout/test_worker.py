@@ -8,7 +8,7 @@ from typing import Any
 
 from services.contracts.events import Event
 from tests.integration.launch.conditions import eventually
-from tests.integration.rollout.working import working
+from tests.integration.rollout.working import Work
 from tests.integration.store.scene import RUN
 
 CONTEXT = 64
@@ -25,7 +25,7 @@ def failures(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if line["event"] == "task failed"]
 
 
-async def test_every_line_names_its_run_and_worker_and_group(tmp_path: Path) -> None:
+async def test_every_line_names_its_run_and_worker_and_group(working: Work, tmp_path: Path) -> None:
     # Both prompts, again and again: every second task fails.
     sampling = {"max_tokens": 2}
     async with working(tmp_path, [SHORT, LONG], {}, rollout=LONGEST, sampling=sampling) as one:
@@ -43,7 +43,9 @@ async def test_every_line_names_its_run_and_worker_and_group(tmp_path: Path) -> 
     assert all("the prompt has 65 tokens" in line["reason"] for line in failed)
 
 
-async def test_a_runs_events_show_its_worker_from_start_to_stop(tmp_path: Path) -> None:
+async def test_a_runs_events_show_its_worker_from_start_to_stop(
+    working: Work, tmp_path: Path
+) -> None:
     async with working(tmp_path, [SHORT], {}) as one:
         await one.group(1)
         (worker,) = await one.store.workers.list("default")
@@ -61,7 +63,9 @@ async def test_a_runs_events_show_its_worker_from_start_to_stop(tmp_path: Path) 
     assert (left["state"], left["detail"]) == ("left", "it was told to stop")
 
 
-async def test_the_first_failed_start_of_vllm_is_an_event_of_the_run(tmp_path: Path) -> None:
+async def test_the_first_failed_start_of_vllm_is_an_event_of_the_run(
+    working: Work, tmp_path: Path
+) -> None:
     script = {"fail_start": "no such device"}
     async with working(tmp_path, [SHORT], script) as one:
         events = await one.events(
@@ -81,6 +85,7 @@ async def test_the_first_failed_start_of_vllm_is_an_event_of_the_run(tmp_path: P
 
 
 async def test_a_worker_with_a_full_stream_reports_that_it_waits_for_the_learner(
+    working: Work,
     tmp_path: Path,
 ) -> None:
     # Ten batches of 50 are admitted, and of their groups, 4 kB each with 64 samples, 1 MiB.
@@ -93,15 +98,20 @@ async def test_a_worker_with_a_full_stream_reports_that_it_waits_for_the_learner
         run = await one.store.runs.get(RUN)
         assert run is not None
         while True:
-            (worker,) = await one.store.workers.list("default")
-            if worker.state == "waiting_admission" and worker.admission_wait_seconds > 0:
+            states = [
+                (worker.state, worker.admission_wait_seconds > 0)
+                for worker in await one.store.workers.list("default")
+            ]
+            if states == [("waiting_admission", True)]:
                 break
             await asyncio.sleep(0.05)
         flow = (await one.store.insight.situation(run)).flow
     assert 50 <= flow.waiting < 400
 
 
-async def test_a_finished_group_makes_room_while_a_long_one_is_sampled(tmp_path: Path) -> None:
+async def test_a_finished_group_makes_room_while_a_long_one_is_sampled(
+    working: Work, tmp_path: Path
+) -> None:
     # One sample of the first two groups takes 3 s, each other sample 0.1 s.
     script = {"tokens_per_second": 10, "replies": [[5] * 30] + [[5]] * 1000}
     sections = {"rollout": {"groups_in_flight": 2}, "sampling": {"max_tokens": 30}}
@@ -113,7 +123,9 @@ async def test_a_finished_group_makes_room_while_a_long_one_is_sampled(tmp_path:
     assert third.header.leased_at < third.header.generated_at < long.header.generated_at - 1
 
 
-async def test_groups_that_wait_for_one_long_answer_make_room_for_the_next(tmp_path: Path) -> None:
+async def test_groups_that_wait_for_one_long_answer_make_room_for_the_next(
+    working: Work, tmp_path: Path
+) -> None:
     # One sample of every group takes 9 s, the other 0.1 s: of 3 groups, which are what fills 4
     # sequences and a quarter more, 3 sequences are left.
     script = {"tokens_per_second": 10, "replies": [[5] * 90, [5]]}
@@ -128,20 +140,22 @@ async def test_groups_that_wait_for_one_long_answer_make_room_for_the_next(tmp_p
     assert fourth.header.leased_at < min(group.header.generated_at for group in first)
 
 
-async def test_a_worker_holds_as_many_groups_as_vllms_cache_has_tokens_for(tmp_path: Path) -> None:
+async def test_a_worker_holds_as_many_groups_as_vllms_cache_has_tokens_for(
+    working: Work, tmp_path: Path
+) -> None:
     # 3 completions of twice 30 tokens, their prompts included, and one that waits: 2 groups of 2.
     script = {"tokens_per_second": 10, "replies": [[5] * 30], "cache_tokens": 200}
     async with working(tmp_path, [SHORT], script, sampling={"max_tokens": 30}) as one:
         held = 0
         while not held:
-            (worker,) = await one.store.workers.list("default")
-            held = worker.groups_in_flight
+            workers = await one.store.workers.list("default")
+            held = sum(worker.groups_in_flight for worker in workers)
             await asyncio.sleep(0.05)
 
     assert held == 2
 
 
-async def test_a_completed_group_contains_its_expert_routing(tmp_path: Path) -> None:
+async def test_a_completed_group_contains_its_expert_routing(working: Work, tmp_path: Path) -> None:
     script = {"replies": [[5, 6, 7], [8]]}
     sections = {"algorithm": {"router": {"replay": True}}}
     async with working(tmp_path, [SHORT], script, **sections) as one:
@@ -157,7 +171,9 @@ async def test_a_completed_group_contains_its_expert_routing(tmp_path: Path) -> 
     assert group.experts[:, 0, 1].tolist() == [t + 1 for t in [*prompt, 5, 6]]
 
 
-async def test_a_completed_group_contains_only_the_best_of_completions(tmp_path: Path) -> None:
+async def test_a_completed_group_contains_only_the_best_of_completions(
+    working: Work, tmp_path: Path
+) -> None:
     # Of each prompt the answers 1 (token 5), which is right, 11, 111 and 1111.
     script = {"replies": [[5] * length for length in (1, 2, 3, 4)]}
     sections = {"algorithm": {"best_of": {"generation_size": 4}}}

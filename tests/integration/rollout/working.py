@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,13 @@ class Working:
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
+Work = Callable[..., AbstractAsyncContextManager[Working]]
+"""`working_with`, once there is a reward service."""
+
+
 @asynccontextmanager
-async def working(
+async def working_with(
+    scoring: dict[str, str],
     folder: Path,
     prompts: list[str],
     script: dict[str, Any],
@@ -78,15 +83,16 @@ async def working(
     **sections: Any,
 ) -> AsyncIterator[Working]:
     """A worker that has been given a run over `prompts`, with these sections of its config.
-    `packages`: a folder of more that are installed where it runs."""
+    `scoring`: the environment that names a reward service. `packages`: a folder of more that are
+    installed where it runs."""
     data = folder / "data"
-    environment = SCRIPTED | {"HEADRACE_SCRIPTED_VLLM": json.dumps({"vocabulary": 20} | script)}
+    script = {"vocabulary": 20} | script
+    environment = SCRIPTED | scoring | {"HEADRACE_SCRIPTED_VLLM": json.dumps(script)}
     if packages:
         environment["PYTHONPATH"] += f"{os.pathsep}{packages}"
     options = UpOptions(
         data=data,
-        parts=frozenset({"redis", "reward", "rollout"}),
-        reward_port=0,
+        parts=frozenset({"redis", "rollout"}),
         environment=environment,
         grace=5,
     )

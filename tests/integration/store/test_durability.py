@@ -1,7 +1,5 @@
 """A Redis that may lose acknowledged work, or that another version wrote, is refused by name."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,19 +44,3 @@ async def newer(store: Store, raw: Redis) -> None:
 async def test_state_of_another_version_is_refused(newer: None, store: Store) -> None:
     with pytest.raises(SchemaMismatch, match="the state in Redis has schema 2, this process reads"):
         await require_durable(store, Settings())
-
-
-@pytest.mark.parametrize("process", ["services.gateway", "rollout", "learner"])
-def test_no_process_starts_with_state_of_another_version(
-    newer: None, redis_url: str, process: str, tmp_path: Path
-) -> None:
-    flags = ["--redis-url", redis_url, "--data", str(tmp_path)]
-    flags += ["--port", "0"] if process == "services.gateway" else []
-
-    ended = subprocess.run(
-        [sys.executable, "-m", process, *flags], capture_output=True, text=True, timeout=60
-    )
-
-    assert ended.returncode == 2, ended.stderr
-    assert f"cannot use Redis at {redis_url}: the state in Redis has schema 2" in ended.stderr
-    assert "run the same version of Headrace everywhere" in ended.stderr
