@@ -17,8 +17,12 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 settings.register_profile("headrace", deadline=None)
 settings.load_profile("headrace")
 
-SHARED = ("tests/chaos/", "tests/integration/installation/", "tests/e2e/")
-"""Folders whose tests share one installation, or a real vLLM, which has half of the cores."""
+SHARED = (
+    *("tests/chaos/", "tests/integration/installation/", "tests/e2e/"),
+    "tests/integration/reward/remote/",
+)
+"""Folders whose tests share one installation or service, or a real vLLM, which has half of the
+cores."""
 
 
 @pytest.hookimpl(optionalhook=True)
