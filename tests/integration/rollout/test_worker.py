@@ -189,7 +189,7 @@ async def test_a_completed_group_contains_only_the_best_of_completions(
 
 
 async def test_a_worker_whose_vllm_never_serves_the_right_weights_is_drained(
-    tmp_path: Path,
+    working: Work, tmp_path: Path
 ) -> None:
     script = {"score_error": 1.0}
     async with working(tmp_path, [SHORT], script) as one:
