@@ -49,7 +49,7 @@ MODEL: dict[str, Any] = {
         "intermediate_size": 16,
         "max_length": CONTEXT,
     },
-    "training": {"max_steps": 2, "rows_per_step": 8, "validate_every": 100},
+    "training": {"max_steps": 2, "rows_per_step": 8},
 }
 
 

@@ -20,7 +20,7 @@ def model_config() -> dict[str, Any]:
     """Over the recipe demo_sft: a short run. The model must sample, not calculate."""
     return {
         "model": {"max_length": CONTEXT},
-        "training": {"max_steps": 20, "rows_per_step": 32, "validate_every": 100},
+        "training": {"max_steps": 20, "rows_per_step": 32},
     }
 
 

@@ -16,11 +16,10 @@ from learner.batch.samples import Sample, group_samples
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.follower import Follower
+from learner.coordinate.ranks import next_command, share_gradients, take_over
 from learner.cores import TrainingCores
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
-from learner.model.offload import present
-from learner.model.parallel import replicate
 from learner.model.value_model import Critic
 from learner.objective.compose import Objective
 from learner.objective.kl import adapted_beta
@@ -30,7 +29,7 @@ from learner.report.reward_metrics import outcome_sums
 from learner.report.sample_log import PER_STEP, Picked, pick
 from learner.state import Progress, TrainingState
 from learner.step import train_batch
-from learner.store.commands import Command, Share, decode, encode
+from learner.store.commands import Command, Share
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.config.algorithm import Algorithm
@@ -71,7 +70,7 @@ def train_rl(
     try:
         coordinator.begin()
         while True:
-            command = next_batch(coordinator, ranks, crash_limit)
+            command = next_command(coordinator, ranks, crash_limit)
             if command.kind != "train":
                 break
             batch = fetch(command, config, ranks, store, state.progress)
@@ -83,38 +82,6 @@ def train_rl(
         return coordinator.end(command, crash_limit)
     finally:
         coordinator.close()
-
-
-def take_over(ranks: Ranks, store: RunStore) -> RunRecord:
-    """Take the run over (rank 0). Returns, on every rank, its record as of then: no earlier learner
-    can change it any more."""
-    message = ranks.from_first(lambda: store.acquire().model_dump_json().encode())
-    return RunRecord.model_validate_json(message)
-
-
-def share_gradients(state: TrainingState, ranks: Ranks) -> None:
-    """Have the backward passes of several ranks sum the gradients of what is not sharded."""
-    state.policy = replicate(state.policy, ranks)
-    if critic := state.critic:
-        with present(critic.offloaded_weights, changed=False):
-            critic.values = replicate(critic.values, ranks)
-
-
-def next_batch(
-    coordinator: Coordinator | Follower, ranks: Ranks, crash_limit: CrashLimit
-) -> Command:
-    """Rank 0's next command, on every rank. A rank that waits for it is not at work: its death
-    says nothing about the run."""
-    crash_limit.idle()
-
-    def make() -> bytes:
-        assert isinstance(coordinator, Coordinator)
-        return encode(coordinator.next_command())
-
-    command = decode(ranks.from_first(make))
-    if command.kind == "train":
-        crash_limit.busy(command.step)
-    return command
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,29 @@ SCHEMA = 2
 
 
 @dataclass(frozen=True)
+class Supervised:
+    """Where a supervised run stands in its data, and in its validations."""
+
+    rows: list[int]
+    """Rows of each dataset when the run began; those that came later are not in its order."""
+    position: int = 0
+    """In the order of its rows."""
+    waiting: list[int] = field(default_factory=list)
+    """Positions before that whose rows are not packed yet."""
+    tokens: int = 0
+    """Trained so far."""
+    flops: float = 0.0
+    """Of the passes so far."""
+    smoothed: float = 0.0
+    """The loss's moving average, before it is divided by the weights so far."""
+    best_step: int | None = None
+    """The step with the lowest validation loss."""
+    best_loss: float | None = None
+    since_best: int = 0
+    """Validations since that one."""
+
+
+@dataclass(frozen=True)
 class Progress:
     """Where a run stands: what cannot be read off the weights and the optimizer."""
 
@@ -31,7 +54,14 @@ class Progress:
     """The config's beta from which it went there: a resumed run that sets another begins anew."""
     critic_moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """`value_loss.Moments` of the returns that a critic has learned."""
+    supervised: Supervised | None = None
+    """Of a supervised run."""
     schema: int = SCHEMA
+
+    @property
+    def kept_step(self) -> int | None:
+        """A step whose checkpoint is kept however old it is."""
+        return self.supervised.best_step if self.supervised else None
 
     @property
     def lineage(self) -> str:

@@ -70,6 +70,8 @@ def train_batch(
     routing = routing_of(policy)
     tally, norms, parts, rate = Tally(routing), [], len(minibatches), 0.0
     steps = None if critic_only else optimizers
+    for one in (optimizers, *([critic.optimizers] if critic else [])):
+        one.set_momentum(state.progress.step)
     for number, part in enumerate(minibatches * (1 if critic_only else algorithm.epochs_per_batch)):
         seen = Tally(routing) if number < parts or stops_early(algorithm) else None
         with torch.set_grad_enabled(not critic_only):

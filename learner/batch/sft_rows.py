@@ -1,19 +1,25 @@
 """From dataset rows to token sequences for supervised training. Pure but for the tokenizer.
 
-A row becomes prompt + answer + end of sequence, the prompt as rollout workers render it.
+What the policy is to learn is tokenised as it will be sampled: after its prompt, as rollout workers
+render that, and up to the token that ends it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from learner.batch.conversations import Conversation, conversation, write
 from learner.errors import RunCannotGoOn
-from services.contracts.config.data import PromptOptions, SFTData
+from services.contracts.config.data import SFTData
 from services.contracts.dataset import Row
-from services.contracts.rendering import Chat, chat_text, compose, plain_text, render
+from services.contracts.rendering import plain_text
+
+NO_BYTES = -1
+"""In place of the size of a token that spells nothing of the row's text."""
 
 
 class UnusableRow(RunCannotGoOn):
@@ -21,98 +27,242 @@ class UnusableRow(RunCannotGoOn):
 
 
 @dataclass(frozen=True)
+class TokenRow:
+    """A dataset row in tokens, however long."""
+
+    tokens: npt.NDArray[np.int64]
+    """[t]."""
+    spans: npt.NDArray[np.int32]
+    """[n, 2] first token, and the one after the last, of each stretch in the loss."""
+    sizes: npt.NDArray[np.int16]
+    """[t] UTF-8 bytes of the row's own text that each token spells; NO_BYTES for end of sequence,
+    special tokens and those of the chat template. 0 for a token that ends a character."""
+
+
+@dataclass(frozen=True)
 class Example:
-    """One row in tokens."""
+    """One row as the model reads it."""
 
     tokens: torch.Tensor
     """[t]."""
     loss_mask: torch.Tensor
     """[t] bool: tokens the loss counts; never the first."""
-    spells: torch.Tensor
-    """[t] bool: counted tokens that spell the row's text; end of sequence, special tokens and those
-    of the chat template do not. Bits per byte are over these."""
-    text_bytes: int
-    """UTF-8 bytes of the text that they spell."""
+    component: int = 0
+    """Which dataset of the mixture it is from."""
+    sizes: torch.Tensor | None = None
+    """[t] as of a TokenRow; None where nobody asks for bits per byte."""
     sampling_mask: torch.Tensor | None = None
     experts: torch.Tensor | None = None
     """None, both: as of a `Sample` from the whole vocabulary without recorded routing."""
 
 
-def example(row: Row, index: int, data: SFTData, tokenizer: Any, context: int | None) -> Example:
-    """Row `index` as an example. Raises UnusableRow: no answer, unknown characters, too long."""
-    if not isinstance(row.answer, str | int | float):
-        raise UnusableRow(
-            f"dataset row {index} has no answer to learn (it is {row.answer!r}): map a column to "
-            "`answer` when the dataset is uploaded"
-        )
-    asked = compose(row, data)
-    try:
-        prompt = render(asked, data, tokenizer)
-    except ValueError as error:
-        raise UnusableRow(f"dataset row {index}: {error}") from error
-    answer_text = str(row.answer)
-    answer = list(tokenizer(answer_text, add_special_tokens=False)["input_ids"])
-    answer.append(tokenizer.eos_token_id)
-    tokens = torch.tensor(prompt + answer)
-    if tokenizer.unk_token_id is not None and bool((tokens == tokenizer.unk_token_id).any()):
-        unknown = ", ".join(map(repr, lacking(plain_text(asked) + answer_text, tokenizer)))
-        raise UnusableRow(
-            f"dataset row {index} holds characters that the tokenizer does not know: {unknown}; "
-            "add them to model.tokenizer.alphabet"
-        )
-    if context is not None and len(tokens) > context:
-        raise UnusableRow(
-            f"dataset row {index} has {len(tokens)} tokens, the model takes {context}: raise "
-            "model.max_length or leave the row out"
-        )
-    loss_mask = torch.ones(len(tokens), dtype=torch.bool)
-    loss_mask[: len(prompt) if data.train_on == "answer" else 1] = False
-    sizes: list[int | None] = [None] * len(prompt)
-    if data.train_on == "all" and tokenizer.is_fast:
-        sizes = text_bytes(asked, data, tokenizer)
-    own = [size is not None for size in sizes] + [True] * (len(answer) - 1) + [False]
-    # The first token is never counted.
-    size = sum(size or 0 for size in sizes[1:]) + len(answer_text.encode())
-    return Example(tokens, loss_mask, torch.tensor(own) & loss_mask, size)
+def example(row: TokenRow, length: int | None = None, component: int = 0) -> Example:
+    """`row`, or its first `length` tokens, with the sizes of its tokens."""
+    tokens = torch.from_numpy(row.tokens[:length].astype(np.int64))
+    mask = torch.zeros(len(tokens), dtype=torch.bool)
+    for start, end in row.spans:
+        mask[max(int(start), 1) : int(end)] = True
+    sizes = torch.from_numpy(row.sizes[:length].astype(np.int16))
+    return Example(tokens, mask, component, sizes)
 
 
-def text_bytes(asked: str | Chat, options: PromptOptions, tokenizer: Any) -> list[int | None]:
-    """[t] UTF-8 bytes of the row's own text that each token of its rendered prompt spells; None for
-    special tokens and those that only the chat template adds, which spell none of it."""
-    if options.chat_template == "auto" and tokenizer.chat_template:
-        chat = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        whole = chat_text(chat, tokenizer)
-        parts, special = [str(turn["content"]).strip() for turn in chat], False
-    else:
-        whole = plain_text(asked)
-        parts, special = [whole], True
-    own, end = [False] * len(whole), 0
+class RowTokenizer:
+    """Turns rows into tokens for one run. Raises UnusableRow where no row can be."""
+
+    def __init__(self, tokenizer: Any, data: SFTData) -> None:
+        self._tokenizer, self._data = tokenizer, data
+        self._templated = data.chat_template == "auto" and bool(tokenizer.chat_template)
+        added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+        self._special = sorted(
+            {*tokenizer.all_special_tokens, *(one.content for one in added if one.special)}
+        )
+
+    def row(self, row: Row, index: int) -> TokenRow:
+        """Row `index` of its dataset. Raises UnusableRow, which names it: no answer, roles out of
+        order, unknown characters, a template that refuses it or cannot say where answers are."""
+        try:
+            found = conversation(row, self._data)
+            if isinstance(found, str):
+                made = self._text(found)
+            elif self._templated:
+                made = self._chat(found)
+            else:
+                made = self._answered(found)
+        except ValueError as error:
+            text = str(error)
+            verb = text.startswith(("has ", "is ", "holds "))
+            raise UnusableRow(f"dataset row {index}{' ' if verb else ': '}{text}") from error
+        if not len(made.spans):
+            raise UnusableRow(f"dataset row {index} has no token in the loss: remove it")
+        return made
+
+    def _chat(self, found: Conversation) -> TokenRow:
+        train_on, eos = self._data.train_on, self._tokenizer.eos_token_id
+        written = write(found, self._tokenizer, train_on, self._special)
+        own = _own(written.text, _texts(found))
+        cuts = [place for span in written.spans for place in span]
+        tokens, sizes, places = self._encoded(written.text, own, cuts)
+        spans = [(places[a], places[b]) for a, b in written.spans]
+        if not written.ended and eos is not None:
+            tokens, sizes = np.append(tokens, eos), np.append(sizes, np.int16(NO_BYTES))
+            if spans and written.spans[-1][1] == len(written.text):
+                spans[-1] = (spans[-1][0], len(tokens))
+        if train_on == "all":
+            spans = [(1, len(tokens))]
+        self._check_known(tokens, written.text)
+        return _token_row(tokens, spans, sizes)
+
+    def _answered(self, found: Conversation) -> TokenRow:
+        """Without a chat template, as rollout workers render: contents joined by blank lines."""
+        *asked, last = found.turns
+        several = any(turn["role"] == "assistant" for turn in asked)
+        if (
+            last["role"] != "assistant"
+            or found.tools
+            or (several and self._data.train_on == "assistant")
+        ):
+            raise ValueError(
+                "is a conversation of several turns, and the tokenizer has no chat template to "
+                "write it with: add chat_template.jinja to the model's folder, or upload rows of a "
+                "prompt and an answer"
+            )
+        prompt, answer = plain_text(asked), str(last["content"])
+        before, sizes, _ = self._encoded(prompt, np.ones(len(prompt), dtype=bool), [], True)
+        after, more, _ = self._encoded(answer, np.ones(len(answer), dtype=bool), [])
+        tokens = np.concatenate([before, after, [self._eos()]])
+        spans = [(1 if self._data.train_on == "all" else len(before), len(tokens))]
+        self._check_known(tokens, prompt + answer)
+        return _token_row(tokens, spans, np.concatenate([sizes, more, [NO_BYTES]]))
+
+    def _text(self, text: str) -> TokenRow:
+        tokens, sizes, _ = self._encoded(text, np.ones(len(text), dtype=bool), [], True)
+        bos, eos = self._tokenizer.bos_token_id, self._eos()
+        if bos is None:
+            raise ValueError(
+                "is plain text, and the tokenizer has no token to begin a text with: set bos_token "
+                "in the model's tokenizer_config.json, or upload prompts with answers"
+            )
+        if not len(tokens) or tokens[0] != bos:
+            tokens, sizes = np.insert(tokens, 0, bos), np.insert(sizes, 0, NO_BYTES)
+        if tokens[-1] != eos:
+            tokens, sizes = np.append(tokens, eos), np.append(sizes, NO_BYTES)
+        self._check_known(tokens, text)
+        return _token_row(tokens, [(1, len(tokens))], sizes)
+
+    def _eos(self) -> int:
+        if self._tokenizer.eos_token_id is None:
+            raise ValueError(
+                "is not ended by a chat template, and the tokenizer has no end of sequence: set "
+                "eos_token in the model's tokenizer_config.json"
+            )
+        return int(self._tokenizer.eos_token_id)
+
+    def _check_known(self, tokens: npt.NDArray[np.int64], text: str) -> None:
+        unknown = self._tokenizer.unk_token_id
+        if unknown is None or not (tokens == unknown).any():
+            return
+        raise ValueError(
+            "holds characters that the tokenizer does not know: "
+            f"{', '.join(map(repr, lacking(text, self._tokenizer)))}; add them to "
+            "model.tokenizer.alphabet"
+        )
+
+    def _encoded(
+        self, text: str, own: npt.NDArray[np.bool_], cuts: list[int], special: bool = False
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16], dict[int, int]]:
+        """Tokens and sizes of `text`, of which `own` characters are the row's; and which token each
+        character of `cuts` begins. Where a token would lie across a cut the text is tokenised in
+        pieces: sampling begins there."""
+        if not self._tokenizer.is_fast:
+            return self._piecewise(text, own, cuts, special)
+        found = self._tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+        tokens = np.array(found["input_ids"], dtype=np.int64)
+        offsets = np.array(found["offset_mapping"], dtype=np.int64).reshape(-1, 2)
+        starts, ends = _extents(offsets)
+        places = np.searchsorted(starts, cuts) if len(starts) else np.zeros(len(cuts), np.int64)
+        # A place behind all tokens is the end; else a token begins exactly there.
+        whole = (places == len(starts)) | (starts[np.minimum(places, len(starts) - 1)] == cuts)
+        if cuts and not whole.all():
+            return self._piecewise(text, own, cuts, special)
+        at = dict(zip(cuts, map(int, places), strict=True))
+        return tokens, _sizes(text, own, starts, ends), at
+
+    def _piecewise(
+        self, text: str, own: npt.NDArray[np.bool_], cuts: list[int], special: bool
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16], dict[int, int]]:
+        edges = sorted({0, *cuts, len(text)})
+        tokens: list[npt.NDArray[np.int64]] = []
+        sizes: list[npt.NDArray[np.int16]] = []
+        at = {0: 0}
+        for start, end in pairwise(edges):
+            piece, begins = text[start:end], special and start == 0
+            if self._tokenizer.is_fast:
+                some, spelled, _ = self._encoded(piece, own[start:end], [], begins)
+            else:
+                ids = self._tokenizer(piece, add_special_tokens=begins)["input_ids"]
+                some = np.array(ids, dtype=np.int64)
+                # Without offsets: nobody knows what a token spells.
+                spelled = np.full(len(some), NO_BYTES, dtype=np.int16)
+            tokens.append(some)
+            sizes.append(spelled)
+            at[end] = at[start] + len(some)
+        if not tokens:
+            return np.zeros(0, np.int64), np.zeros(0, np.int16), at
+        return np.concatenate(tokens), np.concatenate(sizes), at
+
+
+def _texts(found: Conversation) -> list[str]:
+    """What of a chat is the row's own text, in the order in which templates write it."""
+    keys = ("reasoning_content", "content")
+    texts = [turn.get(key) for turn in found.turns for key in keys]
+    return [text.strip() for text in texts if isinstance(text, str) and text.strip()]
+
+
+def _own(whole: str, parts: list[str]) -> npt.NDArray[np.bool_]:
+    """[characters] which of `whole` are those of `parts`, in their order. A template that changes a
+    part hides it: then its tokens count as the template's."""
+    own, end = np.zeros(len(whole), dtype=bool), 0
     for part in parts:
-        # A template that changes a message hides it: then its tokens count as the template's.
         if (start := whole.find(part, end)) >= 0:
             end = start + len(part)
-            own[start:end] = [True] * len(part)
-    encoded = tokenizer(whole, add_special_tokens=special, return_offsets_mapping=True)
-    sizes: list[int | None] = []
-    done = 0
-    for start, end in encoded["offset_mapping"]:
-        # Several tokens may share one character; its bytes count once.
-        new = "".join(whole[i] for i in range(max(start, done), end) if own[i])
-        sizes.append(len(new.encode()) if any(own[start:end]) else None)
-        done = max(done, end)
-    return sizes
+            own[start:end] = True
+    return own
 
 
-def divided(
-    examples: Sequence[tuple[Example, int]], share: float, seed: int
-) -> tuple[list[Example], list[Example]]:
-    """Training and validation examples, from (example, how often it counts). A `share` of the
-    examples, the last of a seeded permutation, is for validation: each once, none to train on."""
-    generator = np.random.Generator(np.random.PCG64(seed))
-    shuffled = [examples[i] for i in generator.permutation(len(examples))]
-    kept = len(shuffled) - min(round(share * len(shuffled)), len(shuffled) - 1)
-    training = [one for one, times in shuffled[:kept] for _ in range(times)]
-    return training, [one for one, _ in shuffled[kept:]]
+def _extents(
+    offsets: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """[t] first character of each token, and the one after its last. Blanks that a tokenizer leaves
+    out of its offsets belong to the token behind them; several tokens may share a character."""
+    ends = np.maximum.accumulate(offsets[:, 1]) if len(offsets) else offsets[:, 1]
+    before = np.concatenate([[0], ends[:-1]]) if len(offsets) else ends
+    shares = (offsets[:, 1] > offsets[:, 0]) & (offsets[:, 0] < before)
+    return np.where(shares, np.minimum(offsets[:, 0], before), before), ends
+
+
+def _sizes(
+    text: str,
+    own: npt.NDArray[np.bool_],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int16]:
+    """[t] bytes of own text of each token. A character of several tokens counts at its first."""
+    points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    width = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
+    size = np.concatenate([[0], np.cumsum(width * own)])
+    count = np.concatenate([[0], np.cumsum(own)])
+    before = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+    spelled = size[ends] - size[np.maximum(before, starts)]
+    none = count[ends] == count[starts]
+    return np.where(none, NO_BYTES, np.minimum(spelled, np.iinfo(np.int16).max)).astype(np.int16)
+
+
+def _token_row(
+    tokens: npt.NDArray[np.int64], spans: list[tuple[int, int]], sizes: npt.NDArray[np.int16]
+) -> TokenRow:
+    kept = [(max(a, 1), b) for a, b in spans if b > max(a, 1)]
+    found = np.array(kept, dtype=np.int32).reshape(-1, 2)
+    return TokenRow(tokens, found, sizes.astype(np.int16))
 
 
 def lacking(text: str, tokenizer: Any) -> list[str]:

@@ -1,21 +1,17 @@
-"""Rank 0's side of an RL run: it decides what happens next, publishes, makes checkpoints, reports.
-`Follower` is what the other ranks do meanwhile.
-
-Only copies are made on the training loop's time; two threads write to the disk. Neither may outlive
-the run, and an error on them ends it. A run ends when its newest state is committed, never before.
-"""
+"""Rank 0's side of an RL run: it decides what happens next, publishes, and reports. `FirstRank` is
+what it has in common with other runs; `Follower` is what the other ranks do meanwhile."""
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from learner.batch.lineage import Ancestry
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
-from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.evaluations import Evaluations
+from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.coordinate.planner import Planner
 from learner.distributed import Ranks
 from learner.model.canary import CanaryPass
@@ -23,12 +19,9 @@ from learner.model.families import sharing_in_words, sharing_of
 from learner.model.loading import endless
 from learner.model.lora import base_on_host
 from learner.model.mfu import sequence_cost, work
-from learner.model.parallel import is_sharded
-from learner.persist.checkpoint import Captured, capture, part_of
-from learner.persist.checkpoint_writer import CheckpointWriter
-from learner.persist.disk_retry import CannotWrite, Disk
+from learner.persist.disk_retry import CannotWrite
 from learner.persist.export_model import export_description
-from learner.persist.jsonl import MetricsFile, SamplesFile
+from learner.persist.jsonl import RowsFile, SamplesFile
 from learner.persist.publisher import HostWeights, Publisher, host_weights
 from learner.report.reward_metrics import outcome_metrics, selection_metrics
 from learner.report.sample_log import Picked, described
@@ -51,32 +44,12 @@ from services.volume import Volume
 
 log = get_logger(__name__)
 
-P = ParamSpec("P")
-
 EVALUATION_POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0
 """Waiting this long for groups is worth a warning that names the likely reason."""
 
 
-def _on_rank_0(
-    action: Callable[Concatenate["Coordinator", P], None],
-) -> Callable[Concatenate["Coordinator", P], None]:
-    """Work of rank 0 alone between two batches. The others hear of it where it ends the run; it is
-    left out once the run ends here because it cannot be written."""
-
-    def guarded(self: "Coordinator", /, *arguments: P.args, **options: P.kwargs) -> None:
-        if self._ending is not None:
-            return
-        with self._ranks.announcing():
-            try:
-                action(self, *arguments, **options)
-            except CannotWrite as error:
-                self._give_up(error)
-
-    return guarded
-
-
-class Coordinator:
+class Coordinator(FirstRank):
     """Coordinates one run from `state` on."""
 
     def __init__(
@@ -89,36 +62,25 @@ class Coordinator:
         state: TrainingState,
         stop: threading.Event,
     ) -> None:
-        self._config, self._max_steps, self._ranks = config, max_steps, ranks
-        self._store, self._state, self._stop = store, state, stop
-        self._folder = volume.path(f"runs/{store.run}")
-        self._disk = disk = Disk(volume.root, store, stop)
-        self._file = MetricsFile(volume.root, store.run, disk)
-        self._samples = SamplesFile(volume.root, store.run, disk)
-        lineage = state.progress.lineage
-        self._publisher = Publisher(
-            volume.root, store.run, lineage, disk, store.publish, store.needed_files
+        schedule = CheckpointSchedule(
+            config.training.checkpoint_every, max_steps, config.rollout.stream_bytes
         )
         keep = config.training.keep_checkpoints
-        rows = (self._file, self._samples)
-        self._writer = CheckpointWriter(volume.root, keep, disk, store, rows, ranks)
-        self._sharded = is_sharded(state.loaded.model)
+        super().__init__(ranks, store, volume, state, stop, schedule, keep)
+        self._config, self._max_steps = config, max_steps
+        lineage = state.progress.lineage
+        self._publisher = Publisher(
+            volume.root, store.run, lineage, self._disk, store.publish, store.needed_files
+        )
         self._canary = CanaryPass(state.loaded, state.policy, config.rollout.vllm.max_model_len)
         self._newest: HostWeights | None = None
         """Of a sharded model, the version that was published last."""
-        self._captured: Captured | None = None
-        """A checkpoint that waits for the rows of its step."""
-        self._schedule = CheckpointSchedule(
-            config.training.checkpoint_every, max_steps, config.rollout.stream_bytes
-        )
         ancestry = Ancestry(tuple(state.progress.lineages))
         cost, shares = sequence_cost(state.loaded.model), sharing_of(state.policy) is not None
         self._planner = Planner(config, store, ancestry, cost, shares)
         self._evaluations = Evaluations(config.evaluation, max_steps, store, self._file)
         critic = state.critic.model if state.critic else None
         self._work = work(state.loaded.model, config.algorithm, ranks, critic)
-        self._ending: Command | None = None
-        """Set where the run ends here although its newest state cannot be written."""
         self._time = StepTime()
         self._plan = Plan([], [], [], [])
         self._waits: dict[str, float] = {}
@@ -136,7 +98,7 @@ class Coordinator:
         base = base_on_host(loaded) if self._sharded and loaded.lora else None
         self._begin(base, self._copied())
 
-    @_on_rank_0
+    @on_rank_0
     def _begin(self, base: dict[str, torch.Tensor] | None, start: HostWeights) -> None:
         loaded, folder = self._state.loaded, self._folder / "model"
         name = f"runs/{self._store.run}/model"
@@ -173,13 +135,11 @@ class Coordinator:
         self._time.lap("publishing")
 
     def checkpoint(self) -> None:
-        """Copy the training state to the host where a checkpoint is due. `report` hands it to the
-        thread that writes it: a commit needs the rows of its step."""
-        if self._with_all_ranks(self._checkpoint_due):
-            self._captured = capture(self._state, part_of(self._state, self._ranks))
+        """As of any run."""
+        super().checkpoint()
         self._time.lap("checkpointing")
 
-    @_on_rank_0
+    @on_rank_0
     def report(
         self, metrics: dict[str, float], outcomes: dict[str, float], picked: list[Picked]
     ) -> None:
@@ -198,39 +158,22 @@ class Coordinator:
         self._evaluations.after_step(self._state.progress)
         tokenizer = self._state.loaded.tokenizer
         self._samples.add(*described(picked, step, self._config.algorithm, tokenizer))
-        if self._captured:
-            self._hand_over(self._captured)
-            self._captured = None
-
-    def end(self, command: Command, crash_limit: CrashLimit) -> str:
-        """Evaluate and commit what is still open. Returns the kind of command that the run ends
-        with: `command`'s, unless its last state could not be written, or it was to end before its
-        last evaluation was done."""
-        kind: str = command.kind
-
-        def uncovered() -> bool:
-            nonlocal kind
-            self._publisher.wait()
-            if kind == "finish":
-                kind = self._final_evaluation()
-            self._writer.wait()
-            return self._state.progress.step > self._writer.covers
-
-        if self._with_all_ranks(uncovered):
-            crash_limit.busy(self._state.progress.step)
-            self._finish(capture(self._state, part_of(self._state, self._ranks)))
-        return self._ending.kind if self._ending else kind
-
-    @_on_rank_0
-    def _finish(self, captured: Captured) -> None:
-        self._hand_over(captured)
-        self._writer.wait()
+        self._hand_over_captured()
 
     def close(self) -> None:
         """End the threads. They finish what they have begun, unless the disk takes nothing."""
         self._disk.abandon()
         self._publisher.close()
-        self._writer.close()
+        super().close()
+
+    def _before_end(self, kind: str) -> str:
+        """Evaluate the last version."""
+        self._publisher.wait()
+        return self._final_evaluation() if kind == "finish" else kind
+
+    def _more_rows(self, volume: Volume) -> Sequence[RowsFile]:
+        self._samples = SamplesFile(volume.root, self._store.run, self._disk)
+        return (self._samples,)
 
     # --- the next batch -------------------------------------------------------------------------
 
@@ -312,13 +255,6 @@ class Coordinator:
             version = self._state.progress.version
             self._store.warn(f"version {version} is published again: {damage}")
 
-    def _give_up(self, error: CannotWrite) -> Command:
-        """End here: the process or the run was told to end while nothing could be written. Steps
-        after the current checkpoint are trained again when the run goes on."""
-        log.error("the run ends before its newest state is written", reason=str(error))
-        self._ending = Command("cancel" if self._store.cancelled() else "yield")
-        return self._ending
-
     # --- after a batch --------------------------------------------------------------------------
 
     def _copied(self) -> HostWeights:
@@ -329,36 +265,9 @@ class Coordinator:
         self._newest = weights if self._sharded else None
         return weights
 
-    @_on_rank_0
+    @on_rank_0
     def _publish(self, weights: HostWeights) -> None:
         self._publisher.submit(weights)
-
-    def _with_all_ranks(self, decide: Callable[[], bool]) -> bool:
-        """What `decide` finds, which may take its time; of a sharded state the other ranks hear it,
-        and take part. False once the run ends here because it cannot be written."""
-
-        def decided() -> bytes:
-            try:
-                return b"1" if self._ending is None and decide() else b""
-            except CannotWrite as error:
-                self._give_up(error)
-                return b""
-
-        if self._sharded:
-            return bool(self._ranks.from_first(decided))
-        with self._ranks.announcing():
-            return bool(decided())
-
-    def _checkpoint_due(self) -> bool:
-        if not self._schedule.due(self._state.progress.step, self._writer.busy):
-            return False
-        # Waited for first: two copies of the training state may be more than memory holds.
-        self._writer.wait()
-        return True
-
-    def _hand_over(self, captured: Captured) -> None:
-        self._writer.submit(captured)
-        self._schedule.handed_over()
 
     def _row(self, metrics: dict[str, float], sums: dict[str, float]) -> dict[str, Any]:
         """The step's row of metrics."""

@@ -20,7 +20,7 @@ from learner.persist.publisher import host_weights
 from learner.state import TrainingState
 from learner.store.commands import Command
 from learner.store.run_store import RunStore
-from services.contracts.config import RLConfig
+from services.contracts.config import RLConfig, SFTConfig
 from services.runtime.logs import get_logger
 from services.volume import Volume
 
@@ -32,7 +32,7 @@ class Follower:
 
     def __init__(
         self,
-        config: RLConfig,
+        config: RLConfig | SFTConfig,
         ranks: Ranks,
         store: RunStore,
         volume: Volume,
@@ -41,19 +41,24 @@ class Follower:
     ) -> None:
         self._ranks, self._state = ranks, state
         self._sharded = is_sharded(state.loaded.model)
-        self._canary = CanaryPass(state.loaded, state.policy, config.rollout.vllm.max_model_len)
+        self._canary: CanaryPass | None = None
+        """None: no version is published."""
+        if isinstance(config, RLConfig):
+            longest = config.rollout.vllm.max_model_len
+            self._canary = CanaryPass(state.loaded, state.policy, longest)
         self._disk = Disk(volume.root, Unheard(store), stop)
         self._writer = PartWriter(volume.root, self._disk, ranks)
 
     def begin(self) -> None:
-        """The frozen base of adapters, and the version that training starts from."""
+        """The frozen base of adapters, and the version that training starts from, if it is
+        published."""
         if self._sharded and self._state.loaded.lora:
             base_on_host(self._state.loaded, part=None)
         self.publish()
 
     def publish(self) -> None:
         """The version that the batch has made."""
-        if self._sharded:
+        if self._sharded and self._canary:
             self._canary()
             host_weights(self._state.loaded, self._state.progress.version, 0.0, part=None)
 

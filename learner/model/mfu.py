@@ -48,14 +48,18 @@ class Work:
     ) -> dict[str, float]:
         """Of `seconds` in which sequences whose lengths add up to `tokens`, and their squares to
         `squares`, were trained `passes` times."""
+        flops = self.flops(tokens, squares, passes)
+        return {"train/mfu": flops / (max(seconds, 1e-9) * self.peak)}
+
+    def flops(self, tokens: float, squares: float, passes: float) -> float:
+        """Of the same."""
 
         def once(weights: int, attention: int) -> float:
             return 6 * weights * tokens + 12 * attention * squares
 
         flops = (passes + self.forward / 3) * once(self.weights, self.attention)
         flops -= passes * 2 * self.frozen * tokens
-        flops += self.critic_passes * once(*self.critic)
-        return {"train/mfu": flops / (max(seconds, 1e-9) * self.peak)}
+        return flops + self.critic_passes * once(*self.critic)
 
 
 def work(
@@ -81,6 +85,18 @@ def work(
     if of_critic is None:
         return None
     return replace(plain, critic=of_critic, critic_passes=algorithm.epochs_per_batch + 1 / 3)
+
+
+def supervised_work(model: PreTrainedModel, ranks: "Ranks") -> Work | None:
+    """Of a supervised run; its `peak` is 0 where that is not known. None where what a token takes
+    is not to be read off the model's config."""
+    if (sizes := shape(model)) is None:
+        return None
+    known = None
+    if ranks.device.type == "cuda":
+        known = peak_flops(torch.cuda.get_device_name(ranks.device))
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return Work(*sizes, 0, (known or 0.0) * ranks.size, max(sizes[0] - trained, 0))
 
 
 def shape(model: PreTrainedModel) -> tuple[int, int] | None:

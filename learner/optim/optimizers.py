@@ -6,6 +6,7 @@ quantised entry as `<parameter>/<entry>.<part>`.
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,14 +34,15 @@ class Optimizers:
 
     def __init__(self, model: PreTrainedModel, config: Config) -> None:
         self.names = {p: name for name, p in model.named_parameters() if p.requires_grad}
-        self.max_grad_norm = config.max_grad_norm
+        self._config, self.max_grad_norm = config, config.max_grad_norm
         self.in_backward = config.in_backward
         self._last, self._squares = False, 0.0
         matrices = _block_matrices(model, self.names) if isinstance(config, MuonAdamW) else []
         chosen = {id(p) for p in matrices}
         rest = [p for p in self.names if id(p) not in chosen]
         self.parts: list[torch.optim.Optimizer] = []
-        for some, make in ((matrices, _muon), (rest, _adamw)):
+        outer = _outer(model) if isinstance(config, MuonAdamW) else {}
+        for some, make in ((matrices, _muon), (rest, partial(_adamw, outer=outer))):
             shares = [[p] for p in some] if self.in_backward else [some] if some else []
             self.parts += [make(share, config) for share in shares]
         self._owner = {
@@ -60,6 +62,13 @@ class Optimizers:
                 else:
                     group["lr"] = peak * share
         return float(self.parts[0].param_groups[0]["lr"])
+
+    def set_momentum(self, batch: int) -> None:
+        """Set Muon's momentum to that of `batch` (from 0)."""
+        for part in self.parts:
+            if isinstance(part, torch.optim.Muon) and isinstance(self._config, MuonAdamW):
+                for group in part.param_groups:
+                    group["momentum"] = momentum_at(self._config, batch)
 
     def last_pass(self) -> None:
         """The next backward pass is the last one before `step`."""
@@ -162,23 +171,32 @@ def check_optimizer(config: Config, key: str, ranks: Ranks, sharded: bool) -> No
         )
 
 
+def momentum_at(config: MuonAdamW, batch: int) -> float:
+    """Muon's momentum in `batch` (from 0): it rises linearly (nanochat's get_muon_momentum)."""
+    if config.momentum_start is None:
+        return config.momentum
+    risen = min(batch / config.momentum_warmup_steps, 1.0)
+    return (1 - risen) * config.momentum_start + risen * config.momentum
+
+
 def _muon(parameters: list[nn.Parameter], config: Config) -> torch.optim.Optimizer:
     assert isinstance(config, MuonAdamW)
     kind = ShardedMuon if isinstance(parameters[0], DTensor) else torch.optim.Muon
-    return kind(
-        parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
+    rate = config.lr * config.initial_lr_fraction
+    return kind(parameters, lr=rate, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
-def _adamw(parameters: list[nn.Parameter], config: Config) -> torch.optim.Optimizer:
-    groups = _decay_groups(parameters, config.weight_decay)
-    lr = config.adamw_lr if isinstance(config, MuonAdamW) else config.lr
+def _adamw(
+    parameters: list[nn.Parameter], config: Config, outer: dict[int, str]
+) -> torch.optim.Optimizer:
+    """`outer`: which parameters are embedding and output head, by their ids."""
+    groups = _groups(parameters, config, outer)
     if isinstance(config, AdamW8bit):
         # Takes a second, and only those who use it should wait for it.
         from torchao.optim import AdamW8bit as Quantised
 
-        return Quantised(groups, lr=lr, betas=config.betas, eps=config.eps)
-    return torch.optim.AdamW(groups, lr=lr, betas=config.betas, eps=config.eps, fused=True)
+        return Quantised(groups, betas=config.betas, eps=config.eps)
+    return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, fused=True)
 
 
 def _step(part: torch.optim.Optimizer) -> None:
@@ -223,14 +241,48 @@ def _finite(norm: float) -> bool:
     return norm == norm and norm != float("inf")
 
 
-def _decay_groups(parameters: Iterable[nn.Parameter], decay: float) -> list[dict[str, object]]:
-    """Matrices decay, vectors (norms, biases) do not."""
-    everything = list(parameters)
-    groups: list[dict[str, object]] = [
-        {"params": [p for p in everything if p.ndim >= 2], "weight_decay": decay},
-        {"params": [p for p in everything if p.ndim < 2], "weight_decay": 0.0},
+def _groups(
+    parameters: Iterable[nn.Parameter], config: Config, outer: dict[int, str]
+) -> list[dict[str, object]]:
+    """AdamW's groups, each with a rate and a decay. Matrices decay, vectors (norms, biases) do
+    not."""
+    kinds: dict[str, list[nn.Parameter]] = {}
+    for one in parameters:
+        kind = outer.get(id(one), "matrix" if one.ndim >= 2 else "vector")
+        kinds.setdefault(kind, []).append(one)
+    usual, rates = config.lr, {}
+    decays = {"vector": 0.0}
+    if isinstance(config, MuonAdamW):
+        fraction = config.initial_lr_fraction
+        usual = config.adamw_lr * fraction
+        own = {
+            "embedding": (config.embedding_lr, config.embedding_weight_decay),
+            "head": (config.unembedding_lr, config.unembedding_weight_decay),
+            "vector": (config.scalar_lr, 0.0),
+        }
+        rates = {kind: rate * fraction for kind, (rate, _) in own.items() if rate is not None}
+        decays = {kind: decay for kind, (_, decay) in own.items() if decay is not None}
+    return [
+        {
+            "params": some,
+            "lr": rates.get(kind, usual),
+            "weight_decay": decays.get(kind, config.weight_decay),
+        }
+        for kind, some in kinds.items()
+        if some
     ]
-    return [group for group in groups if group["params"]]
+
+
+def _outer(model: PreTrainedModel) -> dict[int, str]:
+    """The embedding, and an output head of its own, by their ids."""
+    found: dict[int, str] = {}
+    for kind, module in (
+        ("head", model.get_output_embeddings()),
+        ("embedding", model.get_input_embeddings()),
+    ):
+        if module is not None:
+            found[id(module.weight)] = kind
+    return found
 
 
 def _block_matrices(

@@ -262,7 +262,7 @@ def _entry(path: Path) -> Entry:
 
 def retain(root: Path, keep: int, current: Progress) -> list[str]:
     """Delete all but the newest `keep` checkpoints on the path to `current`, the run's current one,
-    which always stays. Returns the deleted names.
+    which always stays, as does the one that it names as kept. Returns the deleted names.
 
     Checkpoints of a dead lineage beyond the fork were never committed, and are deleted; so are
     unfinished ones of learners that died. A lineage that `current` does not know is a successor's:
@@ -276,7 +276,8 @@ def retain(root: Path, keep: int, current: Progress) -> list[str]:
         for name, (step, lineage) in sorted(found.items(), key=lambda item: item[1][0])
         if step <= current.step and ancestry.passed(lineage, step)
     ]
-    gone = sorted(found.keys() - set(path[-keep:]) - {current.directory})
+    kept = {name for name in path if found[name][0] == current.kept_step}
+    gone = sorted(found.keys() - set(path[-keep:]) - {current.directory} - kept)
     for name in gone:
         # Renamed first: a reader sees a whole checkpoint or none.
         (root / name).rename(root / f".{name}.old")

@@ -14,7 +14,7 @@ from learner.errors import RunCannotGoOn
 from learner.optim.optimizers import Optimizers
 from learner.persist.checkpoint import COPY, MANIFEST, OPTIMIZER, RANDOM, STATE
 from learner.slices import WHOLE, Part, as_slice, row_range, rows_of
-from learner.state import SCHEMA, Progress
+from learner.state import SCHEMA, Progress, Supervised
 from services.contracts.schema import require_schema
 from services.volume import DamagedFile, check_file
 
@@ -44,6 +44,8 @@ def verify(folder: Path, part: Part = WHOLE) -> Progress:
     raw["lineages"] = [(str(name), int(began)) for name, began in raw["lineages"]]
     if "critic_moments" in raw:
         raw["critic_moments"] = tuple(raw["critic_moments"])
+    if raw.get("supervised") is not None:
+        raw["supervised"] = Supervised(**raw["supervised"])
     return Progress(**raw)
 
 

@@ -9,7 +9,7 @@ import torch
 from learner.distributed import Ranks
 from learner.model.compiling import compiles, make_trainable
 from learner.model.folders import UnusableModel
-from learner.model.loading import load_critic, unfit, with_dtype
+from learner.model.loading import LoadedModel, load_critic, unfit, with_dtype
 from learner.model.logprobs import TokenLogprobs
 from learner.model.lora import load_policy
 from learner.model.microbatches import check_sharing
@@ -19,6 +19,7 @@ from learner.model.packing_check import mixes_sequences
 from learner.model.parallel import gathered, is_sharded, shard
 from learner.model.pass_plan import PassPlan, agreed_plan, known_model
 from learner.model.references import load_copies
+from learner.model.scratch import make_model
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer
@@ -32,30 +33,31 @@ from learner.persist.checkpoint_reader import (
 from learner.slices import Part
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
-from services.contracts.config import RLConfig
+from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.model import PretrainedModel, ScratchModel
 from services.contracts.records import RunRecord
-from services.estimate.given import known_workers
+from services.estimate.given import Model, known_workers
+from services.estimate.shape import scratch_shape
 from services.runtime.logs import get_logger
 from services.volume import Volume
 
 log = get_logger(__name__)
 
+Config = RLConfig | SFTConfig
+
 
 def prepare(
-    record: RunRecord, config: RLConfig, ranks: Ranks, store: RunStore, volume: Volume
+    record: RunRecord, config: Config, ranks: Ranks, store: RunStore, volume: Volume
 ) -> TrainingState:
     """Model, optimizers and progress: from the run's current checkpoint, else from its model. All
     ranks prepare together. Raises UnusableModel, UnusableCheckpoint, UnusableDevice, DamagedFile,
     RunCannotGoOn."""
     start = ranks.together(lambda: find_start(record, config, ranks, store, volume))
-    critic = config.algorithm.critic
-    another = critic_path(critic, start, store, volume) if critic and critic.path else None
-    model = with_dtype(config.model, start.own)
     plan = agreed_plan(
-        config.model_copy(update={"model": model}),
+        with_known_dtype(start),
         ranks,
-        partial(known_model, start.base, model, another),
+        lambda: described(start, store, volume),
         lambda: known_workers(store.workers()),
     )
     if ranks.size > 1:
@@ -82,9 +84,9 @@ def check_sharded(state: TrainingState) -> None:
 class Start:
     """What a run goes on from."""
 
-    config: RLConfig
+    config: Config
     base: str
-    """The model that the config names."""
+    """The model that the config names; empty where the run makes one."""
     own: Path
     """The run's model folder, which may not exist yet."""
     progress: Progress
@@ -93,11 +95,13 @@ class Start:
 
 
 def find_start(
-    record: RunRecord, config: RLConfig, ranks: Ranks, store: RunStore, volume: Volume
+    record: RunRecord, config: Config, ranks: Ranks, store: RunStore, volume: Volume
 ) -> Start:
     """Where the run's model is, and how far the run is. Raises as `prepare` does."""
     torch.manual_seed(config.training.seed + ranks.rank)
-    base = store.model_path(config.model.path, volume)
+    base = ""
+    if isinstance(config.model, PretrainedModel):
+        base = store.model_path(config.model.path, volume)
     # All lineages, not those of the checkpoint: a start that died before its first one has left
     # groups behind, too.
     lineages = store.lineages()
@@ -109,6 +113,25 @@ def find_start(
         )
         log.info("resuming", run=record.id, step=progress.step, checkpoint=folder.name)
     return Start(config, base, volume.path(f"runs/{record.id}/model"), progress, folder)
+
+
+def with_known_dtype(start: Start) -> Config:
+    """The config with the type that the run has published before, where it has."""
+    model = start.config.model
+    if isinstance(model, ScratchModel):
+        return start.config
+    return start.config.model_copy(update={"model": with_dtype(model, start.own)})
+
+
+def described(start: Start, store: RunStore, volume: Volume) -> Model | None:
+    """What the estimate needs of the models that training starts from."""
+    config = with_known_dtype(start)
+    if isinstance(config.model, ScratchModel):
+        return Model(scratch_shape(config.model), half=True)
+    another = None
+    if isinstance(config, RLConfig) and (critic := config.algorithm.critic) and critic.path:
+        another = critic_path(critic, start, store, volume)
+    return known_model(start.base, config.model, another)
 
 
 def critic_path(critic: CriticConfig, start: Start, store: RunStore, volume: Volume) -> str:
@@ -123,33 +146,26 @@ def assemble(
 ) -> TrainingState:
     """All that trains and is trained. Raises as `prepare` does."""
     config, progress, folder = start.config, start.progress, start.folder
-    sharded, training = plan.sharded, config.training
-    model, sharing = with_dtype(config.model, start.own), ranks if sharded else None
-    seed = training.seed
-    loaded = load_policy(model, start.base, start.own, folder, seed, ranks.device, sharing)
-    # The reference and the lagged copy compute in the type of the policy.
-    dtype = str(loaded.publish_dtype).removeprefix("torch.")
-    config = config.model_copy(update={"model": model.model_copy(update={"dtype": dtype})})
+    sharded = plan.sharded
+    loaded = load_trained(start, ranks, sharded)
     check_sharing(loaded.model, ranks)
-    compiled, why = compiles(training.compile, loaded.model, ranks.device)
+    compiled, why = compiles(config.training.compile, loaded.model, ranks.device)
     make_trainable(loaded.model, plan.checkpointing, compiled)
     check_optimizer(config.optimizer, "optimizer", ranks, sharded)
-    routing = policy_routing(loaded.model, config.algorithm.router)
+    if isinstance(config, SFTConfig):
+        routing = policy_routing(loaded.model, config.router, "router")
+    else:
+        routing = policy_routing(loaded.model, config.algorithm.router)
     policy = TokenLogprobs(loaded.model, None if sharded else loaded.autocast, routing)
     if sharded:
         shard(policy, loaded.model, loaded.autocast, ranks)
     optimizers = Optimizers(loaded.model, config.optimizer)
-    beginning = str(folder) if folder else progress.base_model
-    copies = load_copies(config, ranks, progress.base_model, beginning, policy, compiled)
-    state = TrainingState(loaded, policy, optimizers, progress, None, copies)
+    state = TrainingState(loaded, policy, optimizers, progress)
     state.computation = {"activations": plan.activations, "compile": why}
-    if critic := config.algorithm.critic:
-        path = str(folder / CRITIC) if folder else critic_path(critic, start, store, volume)
-        state.critic = prepare_critic(config, critic, ranks, state, path, plan, compiled)
-        if folder:
-            load_optimizer(folder, state.critic.optimizers, CRITIC_OPTIMIZER)
+    if isinstance(config, RLConfig):
+        add_models(state, policy, config, start, ranks, plan, compiled, store, volume)
     if folder is not None:
-        for name, copy in copies.moving.items():
+        for name, copy in state.copies.moving.items():
             with copy.present(changed=True):
                 load_copy(folder, name, copy.parameters)
         load_optimizer(folder, optimizers)
@@ -158,6 +174,43 @@ def assemble(
     if offloads("optimizer", config.training, ranks):
         state.offloads = (Offload(lambda: optimizers.state().values()),)
     return state
+
+
+def load_trained(start: Start, ranks: Ranks, sharded: bool) -> LoadedModel:
+    """The model that is trained: from the run's checkpoint, else as its config says."""
+    config, model, folder = start.config, start.config.model, start.folder
+    sharing = ranks if sharded else None
+    if isinstance(model, ScratchModel):
+        if folder is None:
+            return make_model(model, config.training.seed, ranks.device)
+        model = PretrainedModel(path=str(folder), dtype=model.dtype)
+    known, seed = with_dtype(model, start.own), config.training.seed
+    return load_policy(known, start.base, start.own, folder, seed, ranks.device, sharing)
+
+
+def add_models(
+    state: TrainingState,
+    policy: TokenLogprobs,
+    config: RLConfig,
+    start: Start,
+    ranks: Ranks,
+    plan: PassPlan,
+    compiled: bool,
+    store: RunStore,
+    volume: Volume,
+) -> None:
+    """Give `state` the copies of the policy and the critic that the objective needs."""
+    base, folder = state.progress.base_model, start.folder
+    # The reference and the lagged copy compute in the type of the policy.
+    dtype = str(state.loaded.publish_dtype).removeprefix("torch.")
+    config = config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
+    beginning = str(folder) if folder else base
+    state.copies = load_copies(config, ranks, base, beginning, policy, compiled)
+    if critic := config.algorithm.critic:
+        path = str(folder / CRITIC) if folder else critic_path(critic, start, store, volume)
+        state.critic = prepare_critic(config, critic, ranks, state, path, plan, compiled)
+        if folder:
+            load_optimizer(folder, state.critic.optimizers, CRITIC_OPTIMIZER)
 
 
 def prepare_critic(

@@ -17,6 +17,7 @@ from services.contracts.events import EventKind
 from services.contracts.records import RunRecord, WorkerRecord
 from services.contracts.weights import WeightManifest
 from services.datasets import DatasetReader
+from services.models.path import checkpoint_of, run_named, step_named
 from services.runtime.logs import get_logger
 from services.store import Fenced
 from services.volume import Volume
@@ -176,15 +177,19 @@ class RunStore:
         return {name for worker in self.workers() for name in worker.files}
 
     def model_path(self, path: str, volume: Volume, key: str = "model.path") -> str:
-        """A folder or hub name for the value of `key`; `run:RUN` is that run's checkpoint."""
-        prefix, separator, run = path.partition(":")
-        if prefix != "run" or not separator:
+        """A folder or hub name for the value of `key`; `run:RUN` is that run's checkpoint, and
+        `run:RUN@STEP` that of a step."""
+        run = run_named(path)
+        if run is None:
             return path
         record = self._thread.call(lambda: self.runs.get(run))
-        if record is None or record.checkpoint is None:
-            why = "has no checkpoint" if record else "does not exist"
-            raise RunCannotGoOn(f"{key} {path}: run {run} {why}")
-        folder: Path = volume.path(record.checkpoint)
+        if record is None:
+            raise RunCannotGoOn(f"{key} {path}: run {run} does not exist")
+        try:
+            checkpoint = checkpoint_of(record, volume.root, step_named(path))
+        except ValueError as error:
+            raise RunCannotGoOn(f"{key} {path}: {error}") from error
+        folder: Path = volume.path(checkpoint)
         return str(folder)
 
     def dataset(self, name: str, volume: Volume) -> DatasetReader:

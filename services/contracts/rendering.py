@@ -48,12 +48,19 @@ def render(asked: str | Chat, options: PromptOptions, tokenizer: PromptTokenizer
     return list(tokenizer(plain_text(asked))["input_ids"])
 
 
-def chat_text(chat: Chat, tokenizer: PromptTokenizer) -> str:
-    """The chat as its template writes it, up to the beginning of an answer. Raises ValueError for a
-    chat that the template refuses, and for a template that exceeds the limits."""
+def chat_text(
+    chat: Chat,
+    tokenizer: PromptTokenizer,
+    tools: list[dict[str, Any]] | None = None,
+    answer_follows: bool = True,
+) -> str:
+    """The chat as its template writes it, and if an answer follows the beginning of that. Raises
+    ValueError for a chat that the template refuses, and for a template that exceeds the limits."""
     try:
         with limited():
-            text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+            text = tokenizer.apply_chat_template(
+                chat, tools=tools, add_generation_prompt=answer_follows, tokenize=False
+            )
     except Exception as error:  # a template is a program, and raises what it likes
         raise ValueError(f"the chat template refuses this prompt: {error}") from error
     if len(text) > CHARACTERS:
@@ -63,4 +70,6 @@ def chat_text(chat: Chat, tokenizer: PromptTokenizer) -> str:
 
 def plain_text(asked: str | Chat) -> str:
     """The prompt without a chat template: the messages' contents, joined by blank lines."""
-    return asked if isinstance(asked, str) else "\n\n".join(str(m["content"]) for m in asked)
+    if isinstance(asked, str):
+        return asked
+    return "\n\n".join(str(m["content"]) for m in asked if m.get("content") is not None)

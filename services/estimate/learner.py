@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from services.contracts.config import RLConfig
 from services.contracts.config.copies import FrozenReference, LaggedProximal, Reference
+from services.contracts.config.model import lora_of
 from services.contracts.config.terms import NoKL
 from services.contracts.config.training import Offloaded
 from services.contracts.devices import LearnerDevices
@@ -53,10 +54,9 @@ def pass_of(
     half = dtype == "bfloat16" or (dtype == "auto" and model.half and not on_cpu)
     # Each has its part of a row that several share.
     sharing = config.training.context_parallel
-    tokens, longest = config.training.tokens_per_microbatch, 0
+    tokens, longest = config.training.tokens_per_microbatch, _longest(config)
     if isinstance(config, RLConfig):
         algorithm = config.algorithm
-        longest = _longest(config)
         samples = algorithm.prompts_per_step * algorithm.samples_per_prompt
         tokens = min(tokens, -(-max(samples * sharing // ranks, 1) * longest // sharing))
     # A sequence that is longer than a micro-batch has one of its own.
@@ -70,8 +70,10 @@ def pass_of(
     return replace(how, checkpointing=_checkpoints(config, model, how, memory))
 
 
-def _longest(config: RLConfig) -> int:
+def _longest(config: Config) -> int:
     """Tokens of the longest sequence, as far as the config says."""
+    if not isinstance(config, RLConfig):
+        return config.data.max_seq_len or 0
     return config.sampling.max_tokens + PROMPT
 
 
@@ -96,14 +98,13 @@ def rank_memory(config: Config, model: Model, how: Pass) -> Memory:
 def _resident(config: Config, model: Model, how: Pass) -> Memory:
     """All that a rank holds between two passes."""
     trained = trained_weights(config, model.shape)
-    lora = isinstance(config, RLConfig) and config.model.lora is not None
-    frozen = BFLOAT16 if lora and how.half else FLOAT32
+    frozen = BFLOAT16 if lora_of(config.model) and how.half else FLOAT32
     own = training.resident(model.shape, config.optimizer, trained, how, frozen)
-    if not isinstance(config, RLConfig):
-        return own
     offload = config.training.offload
     if "optimizer" in offload:
         own = replace(own, optimizer=0)
+    if not isinstance(config, RLConfig):
+        return own
     copies = 0
     for name in copied(config):
         if name not in offload and getattr(config.placement, name) == "same":
@@ -138,7 +139,7 @@ def copied(config: RLConfig) -> list[Offloaded]:
 
 def trained_weights(config: Config, shape: ModelShape) -> int:
     """Weights that are trained."""
-    lora = config.model.lora if isinstance(config, RLConfig) else None
+    lora = lora_of(config.model)
     if lora is None:
         return shape.parameters
     d, q, kv, f = shape.hidden, shape.query, shape.key_value, shape.intermediate
@@ -205,7 +206,7 @@ def _changes(config: Config, ranks: int) -> Iterator[dict[str, object]]:
     if config.training.activation_checkpointing is False:
         yield {"activation_checkpointing": "auto"}
     section = config.training
-    if isinstance(config, RLConfig) and _longest(config) > section.tokens_per_microbatch:
+    if _longest(config) > section.tokens_per_microbatch:
         # A longer sequence has a pass of its own, however few tokens a micro-batch may have.
         for size in (2, 4, 8, 16):
             if section.context_parallel < size <= ranks and ranks % size == 0:
@@ -213,13 +214,16 @@ def _changes(config: Config, ranks: int) -> Iterator[dict[str, object]]:
     for tokens in (8192, 4096, 2048):
         if tokens < config.training.tokens_per_microbatch:
             yield {"tokens_per_microbatch": tokens}
+    offload: list[Offloaded] = list(config.training.offload)
+    others: list[Offloaded] = []
     if isinstance(config, RLConfig):
-        offload: list[Offloaded] = list(config.training.offload)
-        others: list[Offloaded] = ["critic"] if config.algorithm.critic else []
-        for name in (*copied(config), *others, "optimizer"):
-            if name not in offload:
-                offload = [*offload, name]
-                yield {"offload": offload}
+        others += copied(config)
+        if config.algorithm.critic:
+            others.append("critic")
+    for name in (*others, "optimizer"):
+        if name not in offload:
+            offload = [*offload, name]
+            yield {"offload": offload}
 
 
 def _with(config: Config, keys: dict[str, object]) -> Config:

@@ -133,7 +133,8 @@ def disk(config: Config, model: Model) -> int:
     trained = trained_weights(config, shape)
     checkpoint = FLOAT32 * trained + training.state_bytes(config.optimizer, shape, trained)
     if not isinstance(config, RLConfig):
-        return checkpoint
+        # One more than are kept while one is written, and the one of the lowest loss.
+        return (config.training.keep_checkpoints + 2) * checkpoint
     if critic := config.algorithm.critic:
         other = model.critic or shape
         checkpoint += FLOAT32 * other.parameters

@@ -41,14 +41,34 @@ async def check_datasets(
             if record is not None:
                 part = {**part, "dataset": record.id}
                 found[f"{section}.dataset"] = record
-        if isinstance(mix := part.get("mix"), list) and all(isinstance(n, str) for n in mix):
-            more = [
-                await _dataset(deps, raw, f"{section}.mix.{i}", name, problems)
-                for i, name in enumerate(mix)
-            ]
-            part = {**part, "mix": [record.id for record in more if record]}
+        if isinstance(mix := part.get("mix"), list):
+            part = {**part, "mix": await _mixed(deps, raw, f"{section}.mix", mix, problems)}
         raw = {**raw, section: part}
+    validation = raw.get("validation")
+    named = validation.get("datasets") if isinstance(validation, dict) else None
+    if isinstance(validation, dict) and isinstance(named, list):
+        keys = [(f"validation.datasets.{i}", name) for i, name in enumerate(named)]
+        records = [
+            await _dataset(deps, raw, key, name, problems) if isinstance(name, str) else None
+            for key, name in keys
+        ]
+        ids = [one.id if one else name for one, name in zip(records, named, strict=True)]
+        raw = {**raw, "validation": {**validation, "datasets": ids}}
     return raw, found
+
+
+async def _mixed(
+    deps: Dependencies, raw: dict[str, Any], key: str, mix: list[Any], problems: Problems
+) -> list[Any]:
+    """The datasets of a mixture, by id; what is none stays as it is."""
+    by_id: list[Any] = []
+    for i, one in enumerate(mix):
+        name = one.get("dataset") if isinstance(one, dict) else None
+        if isinstance(name, str):
+            record = await _dataset(deps, raw, f"{key}.{i}.dataset", name, problems)
+            one = {**one, "dataset": record.id} if record else one
+        by_id.append(one)
+    return by_id
 
 
 async def _dataset(
@@ -61,16 +81,26 @@ async def _dataset(
     if record.damage:
         problems.append((key, f"{record.damage}: delete it, and upload it again"))
         return None
-    supervised = raw.get("type") == "sft" and key.startswith("data.")
-    if supervised and DatasetReader(deps.volume, record).row(0).answer is None:
-        problems.append(
-            (
-                key,
-                f"the rows of {record.name} have no answers to imitate: upload it with a column "
-                "mapping that names the answer",
-            )
-        )
+    if raw.get("type") == "sft" and (problem := _unlearnable(deps, raw, record)):
+        problems.append((key, problem))
+        return None
     return record
+
+
+def _unlearnable(deps: Dependencies, raw: dict[str, Any], record: DatasetRecord) -> str | None:
+    """Why the first row of a dataset cannot be learned; None where it can, or where other checks
+    say more."""
+    data = raw.get("data")
+    train_on = data.get("train_on", "assistant") if isinstance(data, dict) else "assistant"
+    row = DatasetReader(deps.volume, record).row(0)
+    chat = row.prompt if isinstance(row.prompt, list) else []
+    answered = row.answer is not None or any(turn.get("role") == "assistant" for turn in chat)
+    if answered or train_on == "all":
+        return None
+    return (
+        f"the rows of {record.name} have no answers to imitate: upload it with a column mapping "
+        "that names the answer, or set data.train_on to all for plain text"
+    )
 
 
 def check_held_out(datasets: Datasets) -> list[str]:

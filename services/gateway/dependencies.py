@@ -135,6 +135,6 @@ def datasets_of(config: dict[str, Any]) -> Iterator[str]:
     """The datasets that a run's config names."""
     for part in ("data", "evaluation"):
         section = config.get(part) or {}
-        mix = section.get("mix")
-        names = [section.get("dataset"), *(mix if isinstance(mix, list) else [])]
-        yield from (name for name in names if name and isinstance(name, str))
+        mix = [one.get("dataset") for one in section.get("mix") or [] if isinstance(one, dict)]
+        yield from (name for name in (section.get("dataset"), *mix) if isinstance(name, str))
+    yield from (config.get("validation") or {}).get("datasets") or []

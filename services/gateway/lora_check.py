@@ -3,7 +3,7 @@
 The learner decides, which has the model; where its files are here, a user need not wait for that.
 """
 
-from services.contracts.config import RLConfig
+from services.contracts.config.lora import LoRA
 from services.gateway.model_check import Problems
 from services.models import ModelFolder
 
@@ -11,9 +11,8 @@ NO_LAYERS = ("embed", "lm_head", "wte", "wpe")
 """Parts of names whose matrices are those of embeddings, or of the head."""
 
 
-def check_targets(found: ModelFolder, config: RLConfig) -> Problems:
+def check_targets(found: ModelFolder, lora: LoRA | None) -> Problems:
     """A problem for each target that no layer's name ends with."""
-    lora = config.model.lora
     if lora is None or not lora.targets:
         return []
     layers = {

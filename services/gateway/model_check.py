@@ -14,7 +14,7 @@ from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.dependencies import Dependencies, find_run
 from services.http import Problem
 from services.models import ModelFolder
-from services.models.path import PREFIX, check_model, checkpoint_of, run_named
+from services.models.path import PREFIX, check_model, checkpoint_of, run_named, step_named
 
 Problems = list[tuple[str, str]]
 
@@ -65,15 +65,15 @@ async def _checked(
 async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
     """What `path` means, and its folder if it is here. Raises Problem or ValueError for none."""
     if (name := run_named(path)) is not None:
-        run = await find_run(deps, name)
-        folder = deps.volume.path(checkpoint_of(run))
+        run, step = await find_run(deps, name), step_named(path)
+        folder = deps.volume.path(checkpoint_of(run, deps.volume.root, step))
         if not run.state.final:
             # Its checkpoints are deleted while it goes on.
             raise ValueError(
                 f"run {run.name} ({run.id}) is {run.state}: its checkpoint is not its last one; "
                 "wait for its end, or cancel it"
             )
-        return PREFIX + run.id, folder
+        return PREFIX + run.id + (f"@{step}" if step is not None else ""), folder
     # os.path does not raise for names that no file or user can have.
     for folder in (Path(os.path.expanduser(path)), deps.volume.root / path):
         if os.path.isdir(folder):

@@ -18,13 +18,22 @@ KEPT_BY_RESUME = (
     ("algorithm", "critic", "path"),
     ("algorithm", "critic", "optimizer", "type"),
 )
+KEPT_BY_SUPERVISED = (
+    ("data",),
+    ("packing",),
+    ("training", "rows_per_step"),
+    ("validation", "datasets"),
+    ("validation", "share"),
+)
+"""The order of a supervised run, in which its checkpoint is a place."""
 """What a checkpoint holds, and what a task and a step mean: a run that goes on cannot change it."""
 
 
 def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Problems:
     """Keys of a whole config that differ from the resumed run's and must not."""
     problems: Problems = []
-    for path in KEPT_BY_RESUME:
+    supervised = KEPT_BY_SUPERVISED if config.get("type") == "sft" else ()
+    for path in (*KEPT_BY_RESUME, *supervised):
         new, old = _at(config, path), _at(previous, path)
         if new != old:
             problems.append(
@@ -62,11 +71,5 @@ async def resumable(deps: Dependencies, reference: str | None) -> RunRecord | No
         raise Problem(
             HTTPStatus.CONFLICT,
             f"run {run.name} ({run.id}) ended without a checkpoint: submit it anew",
-        )
-    if run.kind == "sft":
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"run {run.name} ({run.id}) is a supervised run, which has no open tasks to go on "
-            f"with: start from what it made, with model.path run:{run.id}",
         )
     return run

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from recipes import UnknownRecipe, find_recipe, merged
 from services.contracts.config import ConfigError, RLConfig, SFTConfig, parse_config
 from services.contracts.config.episodes import OwnEpisode, own_episodes, unknown_episode
+from services.contracts.config.model import lora_of
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.estimate.answer import Estimate
 from services.gateway.dataset_check import check_datasets, check_held_out, check_verifiers
@@ -92,8 +93,10 @@ async def accept(deps: Dependencies, submission: RunSubmission) -> Accepted:
         raise refusal(problems, error.more) from None
     problems += check_trust(deps, config)
     if isinstance(config, RLConfig) and model is not None:
-        problems += check_context(model, config) + check_targets(model, config)
+        problems += check_context(model, config)
         problems += check_experts(model, config)
+    if model is not None:
+        problems += check_targets(model, lora_of(config.model))
     if isinstance(config, RLConfig):
         await _check_episode(deps, config, problems)
     if previous is not None:
@@ -189,7 +192,8 @@ async def _check_gpus(deps: Dependencies, pool: str, config: RLConfig) -> list[s
 def _length(
     config: RLConfig | SFTConfig, dataset: DatasetRecord | None, problems: Problems
 ) -> int | None:
-    """Steps the run will have: ⌊epochs · N / B⌋ unless the config says."""
+    """Steps the run will have: ⌊epochs · N / B⌋ unless the config says. A supervised run knows when
+    it has its rows in tokens."""
     if isinstance(config, SFTConfig):
         return config.training.max_steps
     if config.training.max_steps is not None or dataset is None:

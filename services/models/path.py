@@ -1,5 +1,7 @@
-"""What `model.path` says: a folder, a hub name (org/name), or `run:RUN` for what that run made."""
+"""What `model.path` says: a folder, a hub name (org/name), `run:RUN` for what that run made, or
+`run:RUN@STEP` for its checkpoint of that step."""
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +13,18 @@ from services.models.folder import ModelFolder, check_folder
 PREFIX = "run:"
 
 
+STEP = re.compile(r"@(\d{1,12})$")
+
+
 def run_named(path: str) -> str | None:
-    """RUN of `run:RUN`, as it was written; None for a folder or a hub name."""
-    return path.removeprefix(PREFIX) if path.startswith(PREFIX) else None
+    """RUN of `run:RUN` or `run:RUN@STEP`, as it was written; None for a folder or a hub name."""
+    return STEP.sub("", path.removeprefix(PREFIX)) if path.startswith(PREFIX) else None
+
+
+def step_named(path: str) -> int | None:
+    """STEP of `run:RUN@STEP`."""
+    found = STEP.search(path) if path.startswith(PREFIX) else None
+    return int(found[1]) if found else None
 
 
 def starts_from(config: dict[str, Any]) -> set[str]:
@@ -26,11 +37,25 @@ def starts_from(config: dict[str, Any]) -> set[str]:
     return {run for run in named if run is not None}
 
 
-def checkpoint_of(run: RunRecord) -> str:
-    """The run's current checkpoint, relative to the data volume. Raises ValueError without one."""
+def checkpoint_of(run: RunRecord, root: Path, step: int | None = None) -> str:
+    """The run's current checkpoint, or that of `step`, relative to the data volume `root`. Raises
+    ValueError without one."""
     if run.checkpoint is None:
         raise ValueError(f"run {run.name} ({run.id}) is {run.state} and has no checkpoint")
-    return run.checkpoint
+    if step is None or step == run.committed_step:
+        return run.checkpoint
+    folder = Path(run.checkpoint).parent
+    # A crash may have left one of the same step that was written earlier.
+    found = sorted(
+        (root / folder).glob(f"step-{step:06d}-*"), key=lambda path: path.stat().st_mtime
+    )
+    if not found:
+        kept = sorted({int(path.name.split("-")[1]) for path in (root / folder).glob("step-*")})
+        raise ValueError(
+            f"run {run.name} ({run.id}) has no checkpoint of step {step}; it has those of "
+            f"{', '.join(map(str, kept)) or 'none'}: raise training.keep_checkpoints to keep more"
+        )
+    return str(folder / found[-1].name)
 
 
 class CheckedModel(NamedTuple):

@@ -59,7 +59,7 @@ LEARNERS: dict[str, tuple[Callable[[Path], object], str]] = {
 def run_of(path: Path, **model: Any) -> dict[str, Any]:
     """A supervised run of two steps that starts from the model at `path`."""
     data = {"dataset": "sums", "template": "{prompt}="}
-    training = {"max_steps": 2, "rows_per_step": 8, "validate_every": 2}
+    training = {"max_steps": 2, "rows_per_step": 8}
     section = {"source": "pretrained", "path": str(path), **model}
     return SFT | {"model": section, "data": data, "training": training}
 

@@ -8,7 +8,8 @@ way in. Docs and the OpenAPI description are made from these models.
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.errors import ConfigError, parse_config
 from services.contracts.config.model import Model, PretrainedModel, ScratchModel
-from services.contracts.config.run import RLConfig, RunConfig, SFTConfig
+from services.contracts.config.run import RLConfig, RunConfig
+from services.contracts.config.sft import SFTConfig
 
 __all__ = [
     "Algorithm",

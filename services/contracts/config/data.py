@@ -1,6 +1,6 @@
 """The rows of a run: prompts for the policy, answers for a supervised run."""
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -65,12 +65,51 @@ class Data(PromptOptions):
     `filtered_prompt`, and other prompts take their place."""
 
 
-class SFTData(PromptOptions):
-    """Rows to imitate: prompt and answer."""
+class Component(Section):
+    """A dataset, and how much of an epoch it makes up."""
 
     dataset: str = Field(min_length=1)
-    """Name or id of an uploaded dataset whose rows have answers."""
-    mix: list[Annotated[str, Field(min_length=1)]] = []
-    """More such datasets, to mix in. A dataset named twice counts twice in each epoch."""
-    train_on: Literal["answer", "all"] = "answer"
-    """Tokens in the loss: the answer with its end of sequence, or all."""
+    """Name or id of an uploaded dataset."""
+    repeats: float | None = Field(None, gt=0, le=1000)
+    """How often each of its rows comes in an epoch, e.g. 3, or 0.5 for every other row; default:
+    once."""
+    weight: float | None = Field(None, gt=0)
+    """Its share of an epoch, in proportion to the weights of the other datasets, instead of
+    `repeats`. An epoch then has as many rows as all datasets have together."""
+
+
+class SFTData(PromptOptions, Component):
+    """The rows to imitate: conversations, prompts with answers, or plain text."""
+
+    mix: list[Component] = []
+    """More datasets, mixed in."""
+    train_on: Literal["assistant", "last", "all"] = "assistant"
+    """Tokens in the loss: those of every assistant's turn with its end, of the last one alone, or
+    all. A prompt with an answer has one such turn. Plain text needs all."""
+    max_seq_len: int | None = Field(None, ge=8)
+    """Longest row, in tokens; default: the positions of the model."""
+    overlong: Literal["refuse", "skip", "crop"] = "refuse"
+    """What happens with a longer row: the run fails and names it; it is left out; or its end is cut
+    off."""
+
+    @property
+    def components(self) -> list[Component]:
+        """All datasets, in the order of the config."""
+        own = Component(dataset=self.dataset, repeats=self.repeats, weight=self.weight)
+        return [own, *self.mix]
+
+    @model_validator(mode="after")
+    def _amounts(self) -> Self:
+        weighted = [one.dataset for one in self.components if one.weight is not None]
+        repeated = [one.dataset for one in self.components if one.repeats is not None]
+        if weighted and repeated:
+            raise ValueError(
+                f"{weighted[0]} has a weight and {repeated[0]} has repeats: use one of the two for "
+                "all datasets"
+            )
+        if weighted and len(weighted) < len(self.components):
+            missing = next(one.dataset for one in self.components if one.weight is None)
+            raise ValueError(
+                f"{weighted[0]} has a weight and {missing} has none: give each dataset one"
+            )
+        return self

@@ -9,7 +9,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from services.contracts.config.other_names import OTHER_NAMES
-from services.contracts.config.run import RLConfig, RunConfig, SFTConfig
+from services.contracts.config.run import RLConfig, RunConfig
+from services.contracts.config.sft import SFTConfig
 from services.contracts.config.tags import (
     Models,
     fields_of,

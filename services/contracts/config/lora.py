@@ -9,6 +9,11 @@ BESIDE_EXPERTS = (
     "experts: leave model.lora out, or start from a dense model"
 )
 """Why a mixture of experts is refused."""
+MUON_BESIDE_ADAPTERS = (
+    "optimizer.type muon is made for whole matrices, and model.lora trains two thin factors of "
+    "each: use adamw, with about ten times its usual lr"
+)
+"""Why this optimizer is refused."""
 
 
 class LoRA(Section):

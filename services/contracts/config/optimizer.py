@@ -59,10 +59,29 @@ class MuonAdamW(_Options):
     """Peak learning rate of the matrices."""
     momentum: float = Field(0.95, ge=0, lt=1)
     """Muon's momentum."""
+    momentum_start: float | None = Field(None, ge=0, lt=1)
+    """Muon's momentum at the first step, from which it rises to `momentum` (nanochat: 0.85);
+    default: it is `momentum` from the first step."""
+    momentum_warmup_steps: int = Field(300, ge=1)
+    """Steps (batches) until it has risen."""
     adamw_lr: float = Field(3e-3, gt=0)
     """Peak learning rate of everything else."""
+    embedding_lr: float | None = Field(None, gt=0)
+    """Peak learning rate of the embedding; default: adamw_lr."""
+    unembedding_lr: float | None = Field(None, gt=0)
+    """Peak learning rate of the output head, if it is no copy of the embedding; default:
+    adamw_lr."""
+    scalar_lr: float | None = Field(None, gt=0)
+    """Peak learning rate of norms, biases and other vectors; default: adamw_lr."""
+    initial_lr_fraction: float = Field(1.0, gt=0, le=1)
+    """Factor on all of these rates (nanochat's init_lr_frac): supervised training of a pretrained
+    model begins at a fraction of the rates that it was pretrained with."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's betas."""
+    embedding_weight_decay: float | None = Field(None, ge=0)
+    """Of the embedding; default: weight_decay. Vectors never decay."""
+    unembedding_weight_decay: float | None = Field(None, ge=0)
+    """Of the output head; default: weight_decay."""
 
 
 Optimizer = Annotated[AdamW | AdamW8bit | MuonAdamW, Field(discriminator="type")]

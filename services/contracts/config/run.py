@@ -1,4 +1,4 @@
-"""The two kinds of run and the sections they are made of."""
+"""A run of reinforcement learning, and what kinds of run there are."""
 
 from typing import Annotated, Literal
 
@@ -7,14 +7,15 @@ from pydantic import Field, model_validator
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.copies import FrozenReference, LaggedProximal
-from services.contracts.config.data import Data, SFTData
+from services.contracts.config.data import Data
 from services.contracts.config.episodes import Calculator
-from services.contracts.config.model import Model, PretrainedModel
+from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
+from services.contracts.config.model import PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW, Optimizer
 from services.contracts.config.placement import Placement
 from services.contracts.config.rewards import Reward, named
 from services.contracts.config.rollout import Rollout, Sampling
-from services.contracts.config.router import Balance
+from services.contracts.config.sft import SFTConfig
 from services.contracts.config.terms import (
     GAE,
     GlobalWhiten,
@@ -24,7 +25,7 @@ from services.contracts.config.terms import (
     ReinforceLoss,
     TruncateCorrection,
 )
-from services.contracts.config.training import Evaluation, Schedule, SFTTraining, Training
+from services.contracts.config.training import Evaluation, Schedule, Training
 from services.contracts.config.vllm import RECORD_ROUTING, VLLM
 
 
@@ -87,8 +88,7 @@ class RLConfig(Section):
             return self
         refuse_if(
             isinstance(self.optimizer, MuonAdamW),
-            "optimizer.type muon is made for whole matrices, and model.lora trains two thin "
-            "factors of each: use adamw, with about ten times its usual lr",
+            MUON_BESIDE_ADAPTERS,
         )
         refuse_if(
             isinstance(self.algorithm.proximal, LaggedProximal),
@@ -252,37 +252,6 @@ class RLConfig(Section):
             self.optimizer.in_backward and stops,
             "optimizer.in_backward updates before algorithm.early_stop_ratio or early_stop_kl can "
             "skip the update: set one or the other",
-        )
-        return self
-
-
-class SFTConfig(Section):
-    """Supervised training of a model, from nothing or from an existing one."""
-
-    type: Literal["sft"]
-    model: Model
-    """The model to train."""
-    data: SFTData
-    """The rows to imitate."""
-    optimizer: Optimizer = MuonAdamW(type="muon")
-    """The optimizer."""
-    schedule: Schedule = Schedule(type="wsd")
-    """Learning rate schedule."""
-    router: Balance = Balance()
-    """Routers of a mixture-of-experts model."""
-    training: SFTTraining = SFTTraining()
-    """Length and batch."""
-
-    @model_validator(mode="after")
-    def _whole(self) -> "SFTConfig":
-        refuse_if(
-            self.optimizer.in_backward,
-            "optimizer.in_backward cannot add up the gradients of several micro-batches, which "
-            "a supervised run has: leave it out",
-        )
-        refuse_if(
-            isinstance(self.model, PretrainedModel) and self.model.lora is not None,
-            "model.lora is for runs of type rl: a supervised run trains all weights; leave it out",
         )
         return self
 

@@ -1,6 +1,6 @@
 """Length, micro-batches and checkpoints of a run, and its evaluation."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -77,19 +77,52 @@ class Training(Passes):
         return self
 
 
-class SFTTraining(Passes):
-    """Length and batch of a supervised run."""
+class SFTTraining(Training):
+    """Length, batch, micro-batches and checkpoints of a supervised run."""
 
-    max_steps: int = Field(500, ge=1)
-    """Optimizer steps."""
-    rows_per_step: int = Field(128, ge=1)
-    """Rows per optimizer step."""
-    validation_share: float = Field(0.02, ge=0, lt=1)
-    """Share of the rows that are held out, to measure the loss on."""
-    validate_every: int = Field(100, ge=1)
+    rows_per_step: int | None = Field(None, ge=1)
+    """Rows of each step, whatever their lengths. Default: 128, unless there is `packing`."""
+
+    @model_validator(mode="after")
+    def _only_the_policy(self) -> "SFTTraining":
+        other = [name for name in self.offload if name != "optimizer"]
+        if other:
+            raise ValueError(
+                f"offload {other[0]} is a model that a supervised run does not load: leave it out"
+            )
+        return self
+
+
+class Packing(Section):
+    """Fill rows of `data.max_seq_len` tokens with conversations that do not see each other, by best
+    fit: the longest one that still fits whole comes next. A step then has a number of tokens."""
+
+    tokens_per_step: int = Field(ge=8)
+    """Tokens of each step, padding included: a multiple of `data.max_seq_len`."""
+    when_none_fits: Literal["pad", "crop"] = "pad"
+    """What fills the rest of a row into which no waiting conversation fits. `pad`: nothing, which
+    costs no computation. `crop`: the beginning of the shortest one; its end is lost."""
+    buffer: int = Field(1000, ge=1, le=100_000)
+    """Conversations among which the one that fits best is chosen."""
+
+
+class Validation(Section):
+    """Loss and bits per byte of rows that are not trained, before the first step, every few steps
+    and at the end. The checkpoint with the lowest loss is kept."""
+
+    datasets: list[Annotated[str, Field(min_length=1)]] = []
+    """Names or ids of datasets of their own; default: a share of the rows to train on is kept
+    out."""
+    share: float = Field(0.02, ge=0, lt=1)
+    """Share of each dataset's rows that is kept out, unless there are `datasets`; 0: no
+    validation."""
+    every: int = Field(100, ge=1)
     """Steps between validations."""
-    seed: int = Field(0, ge=0)
-    """Seed of the initial weights and of the rows' order."""
+    rows: int | None = Field(None, ge=1)
+    """At most this many rows of each dataset, evenly spaced; default: all."""
+    patience: int | None = Field(None, ge=1)
+    """End the run after so many validations in a row without a new minimum of the loss; default:
+    never."""
 
 
 class Evaluation(Section):

@@ -5,7 +5,8 @@ from typing import Any
 
 from services.contracts.config.errors import ConfigError, parse_config
 from services.contracts.config.model import PretrainedModel
-from services.contracts.config.run import RLConfig, SFTConfig
+from services.contracts.config.run import RLConfig
+from services.contracts.config.sft import SFTConfig
 from services.contracts.config.vllm import HARMLESS, spelled
 
 WAY_OUT = (

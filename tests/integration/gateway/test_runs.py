@@ -165,18 +165,17 @@ def test_every_dataset_of_a_mixture_is_looked_for_and_cannot_be_deleted_meanwhil
     more = upload(api, "more", b'{"prompt": "1+1", "answer": "2"}').json()
     base = {"type": "sft", "model": {"source": "scratch"}}
 
+    mix = [{"dataset": "summs"}, {"dataset": "no-answers"}]
     refused = api.post(
-        "/v1/runs",
-        json={"config": base | {"data": {"dataset": "sums", "mix": ["summs", "no-answers"]}}},
+        "/v1/runs", json={"config": base | {"data": {"dataset": "sums", "mix": mix}}}
     )
-    queued = api.post(
-        "/v1/runs", json={"config": base | {"data": {"dataset": "sums", "mix": ["more", "more"]}}}
-    )
+    mix = [{"dataset": "more"}]
+    queued = api.post("/v1/runs", json={"config": base | {"data": {"dataset": "sums", "mix": mix}}})
 
     found = problems(refused)
-    assert found["data.mix.0"] == "there is no dataset 'summs'; did you mean 'sums'?"
-    assert "have no answers to imitate" in found["data.mix.1"]
-    assert queued.json()["config"]["data"]["mix"] == [more["id"]] * 2
+    assert found["data.mix.0.dataset"] == "there is no dataset 'summs'; did you mean 'sums'?"
+    assert "have no answers to imitate" in found["data.mix.1.dataset"]
+    assert queued.json()["config"]["data"]["mix"][0]["dataset"] == more["id"]
     assert api.delete("/v1/datasets/more").status_code == 409
     api.post(f"/v1/runs/{queued.json()['id']}/cancel")
     assert api.delete("/v1/datasets/more").status_code == 204

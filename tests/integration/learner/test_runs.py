@@ -40,7 +40,8 @@ SFT: dict[str, Any] = {
         "max_length": 32,
     },
     "data": {"dataset": "sums", "template": "{prompt}="},
-    "training": {"max_steps": 20, "rows_per_step": 32, "validate_every": 10},
+    "training": {"max_steps": 20, "rows_per_step": 32},
+    "validation": {"every": 10},
 }
 
 
@@ -211,7 +212,7 @@ def test_a_killed_learner_replays_its_recorded_batches_bit_for_bit(story: Story)
         for tag, xxh3 in story.versions.items()
         if not tag.startswith(old) and f"{old}:{tag.partition(':')[2]}" in story.before
     ]
-    assert common
+    assert common, (lineages, story.before, story.versions)
     assert all(ours == theirs for ours, theirs in common)
 
 

@@ -5,8 +5,8 @@ import threading
 
 import torch
 
+from learner.coordinate.ranks import take_over
 from learner.distributed import Ranks
-from learner.rl import take_over
 from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
 from services.settings import Settings

@@ -1,13 +1,13 @@
 """Run configs: what is filled in, what is refused, and what the refusal says."""
 
+import re
 from typing import Any
 
 import pytest
 
-from services.contracts.config import ConfigError, parse_config
+from services.contracts.config import ConfigError, RLConfig, SFTConfig, parse_config
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from services.contracts.config.other_names import OTHER_NAMES
-from services.contracts.config.run import RLConfig, SFTConfig
 from services.contracts.config.tags import key_paths
 from services.contracts.config.terms import NoKL, ReferenceKL
 
@@ -318,12 +318,39 @@ def test_a_correction_that_changes_weights_is_accepted(algorithm: dict[str, Any]
     assert rl(algorithm=algorithm).algorithm.correction.type == algorithm["correction"]["type"]
 
 
-def test_supervised_training_refuses_lora() -> None:
+def test_adapters_are_trained_without_muon_in_a_supervised_run_too() -> None:
     said = refusal(SFT | {"model": {"path": "m", "lora": {}}})
-    assert said == {
-        "": "model.lora is for runs of type rl: a supervised run trains all weights; leave it out"
-    }
+    assert "optimizer.type muon is made for whole matrices" in said[""]
+    parse_config(SFT | {"model": {"path": "m", "lora": {}}, "optimizer": {"type": "adamw"}})
     assert "model.lora" in refusal(SFT | {"model": {"source": "scratch", "lora": {}}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"data": {"dataset": "a", "weight": 1, "mix": [{"dataset": "b"}]}},
+            "a has a weight and b has none: give each dataset one",
+        ),
+        (
+            {"data": {"dataset": "a", "weight": 1, "mix": [{"dataset": "b", "repeats": 2}]}},
+            "a has a weight and b has repeats: use one of the two",
+        ),
+        (
+            {"data": {"dataset": "a", "max_seq_len": 64}, "packing": {"tokens_per_step": 100}},
+            "tokens_per_step 100 is no multiple of the 64 tokens of a row .* set it to 64 or 128",
+        ),
+        (
+            {"training": {"rows_per_step": 8}, "packing": {"tokens_per_step": 128}},
+            "both say how large a step is: leave one out",
+        ),
+        ({"training": {"offload": ["critic"]}}, "offload critic is a model that a supervised run"),
+    ],
+)
+def test_a_supervised_run_that_cannot_work_is_refused_with_the_way_out(
+    changes: dict[str, Any], said: str
+) -> None:
+    assert re.search(said, str(refusal(SFT | changes)))
 
 
 def test_supervised_training_and_rl_render_prompts_with_the_same_options() -> None:

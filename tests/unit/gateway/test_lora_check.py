@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from services.contracts.config import RLConfig, parse_config
+from services.contracts.config.lora import LoRA
 from services.gateway.lora_check import check_targets
 from services.models import ModelFolder
 from services.models.headers import Tensors
@@ -17,16 +17,8 @@ SHAPES = {
 }
 
 
-def config(*targets: str) -> RLConfig:
-    made = parse_config(
-        {
-            "model": {"path": "m", "lora": {"targets": list(targets)} if targets else {}},
-            "data": {"dataset": "d"},
-            "rewards": [{"verifier": "math"}],
-        }
-    )
-    assert isinstance(made, RLConfig)
-    return made
+def lora(*targets: str) -> LoRA:
+    return LoRA(targets=list(targets) or None)
 
 
 def model(folder: Path) -> ModelFolder:
@@ -35,13 +27,13 @@ def model(folder: Path) -> ModelFolder:
 
 def test_a_lora_target_that_names_no_layer_is_refused_with_the_layers(tmp_path: Path) -> None:
     folder = model(tmp_path / "model")
-    assert check_targets(folder, config("q_proj", "mlp.up_proj")) == []
-    assert check_targets(folder, config()) == []
-    assert check_targets(folder, config("q_proj", "q_porj", "lm_head")) == [
+    assert check_targets(folder, lora("q_proj", "mlp.up_proj")) == []
+    assert check_targets(folder, lora()) == []
+    assert check_targets(folder, lora("q_proj", "q_porj", "lm_head")) == [
         ("model.lora.targets", "'q_porj' is no linear layer of the model; it has q_proj, up_proj"),
         ("model.lora.targets", "'lm_head' is no linear layer of the model; it has q_proj, up_proj"),
     ]
 
 
 def test_lora_targets_of_an_unknown_model_are_not_checked(tmp_path: Path) -> None:
-    assert check_targets(ModelFolder(tmp_path), config("nothing")) == []
+    assert check_targets(ModelFolder(tmp_path), lora("nothing")) == []

@@ -49,7 +49,7 @@ EPISODE = {"type": "calculator", "start": "<<", "end": "=", "output_start": "", 
             "areal_ppo_code",
             {"algorithm": {"kl": {"reference": {"type": "ema", "rate": 0.01}}}},
         ),
-        ("midtrain", {"data": {"mix": ["d", "e"]}}),
+        ("midtrain", {"data": {"mix": [{"dataset": "d"}, {"dataset": "e", "repeats": 2}]}}),
     ],
 )
 def test_the_variants_that_a_recipe_speaks_of_are_valid(name: str, changes: dict[str, Any]) -> None:

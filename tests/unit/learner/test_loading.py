@@ -14,7 +14,6 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from learner.batch.sft_rows import UnusableRow, example
 from learner.model.folders import UnusableModel
 from learner.model.loading import (
     end_tokens,
@@ -30,11 +29,9 @@ from learner.model.scratch import make_model
 from learner.optim.optimizers import Optimizers
 from learner.persist.disk_retry import Disk
 from learner.persist.publisher import Publisher, host_weights
-from services.contracts.config.data import SFTData
 from services.contracts.config.model import CharacterTokenizer, PretrainedModel
 from services.contracts.config.optimizer import MuonAdamW
 from services.contracts.config.rollout import Sampling
-from services.contracts.dataset import Row
 from services.contracts.weights import WeightManifest
 from services.volume import checksum
 from tests.unit.learner.disks import Status
@@ -349,34 +346,3 @@ def test_an_update_with_an_infinite_gradient_is_skipped() -> None:
     model.lm_head.weight.grad = torch.full_like(model.lm_head.weight, float("inf"))
     assert optimizers.step() == float("inf")
     assert torch.equal(model.lm_head.weight, before)
-
-
-SUM = Row(prompt="10+2", answer="12")
-DATA = SFTData(dataset="d", template="{prompt}=")
-
-
-def test_an_example_is_the_prompt_the_answer_and_the_end() -> None:
-    found = example(SUM, 0, DATA, tiny_model().tokenizer, 64)
-    assert found.tokens.tolist() == [1, 5, 4, 14, 6, 18, 5, 6, 2]
-    assert found.loss_mask.tolist() == [False] * 6 + [True] * 3
-    assert found.text_bytes == 2
-
-
-def test_training_on_all_masks_only_the_first_token() -> None:
-    everything = DATA.model_copy(update={"train_on": "all"})
-    found = example(SUM, 0, everything, tiny_model().tokenizer, 64)
-    assert found.loss_mask.tolist() == [False] + [True] * 8
-    assert found.text_bytes == 7
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (Row(prompt="1", answer=None), "dataset row 5 has no answer"),
-        (Row(prompt="1x2", answer="y"), "row 5 holds characters .* 'x', 'y'; add them"),
-        (Row(prompt="1" * 80, answer="1"), "row 5 has 84 tokens, the model takes 64"),
-    ],
-)
-def test_a_row_that_cannot_be_learned_is_named(row: Row, message: str) -> None:
-    with pytest.raises(UnusableRow, match=message):
-        example(row, 5, DATA, tiny_model().tokenizer, 64)

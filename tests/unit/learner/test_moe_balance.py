@@ -167,7 +167,7 @@ def supervised(shares: Sequence[Sequence[Sample]], budget: int) -> dict[str, tor
         model = tiny_mixture()
         model.load_state_dict(MODEL.state_dict())
         policy = TokenLogprobs(model, routing=Routing(model, 0.5, 0.05))
-        examples = [Example(s.tokens, s.loss_mask, s.loss_mask, 1) for s in shares[ranks.rank]]
+        examples = [Example(s.tokens, s.loss_mask) for s in shares[ranks.rank]]
         backward(policy, examples, tokens, budget, ranks)
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
@@ -181,7 +181,7 @@ def test_supervised_training_balances_routers_whatever_the_cut() -> None:
     # Both terms, beside −log π.
     model = tiny_mixture()
     plain = TokenLogprobs(model)
-    examples = [Example(s.tokens, s.loss_mask, s.loss_mask, 1) for s in samples]
+    examples = [Example(s.tokens, s.loss_mask) for s in samples]
     tokens = sum(int(s.loss_mask.sum()) for s in samples)
     backward(plain, examples, tokens, 10_000, ALONE)
     expected, _ = expected_terms(samples, 0.5, 0.05)

@@ -1,35 +1,51 @@
 """What supervised runs teach is what sampling asks: prompts are rendered as rollouts do."""
 
 import math
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
+from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from learner.batch.cost import TOKENS
-from learner.batch.sft_rows import UnusableRow, divided, example, lacking
+from learner.batch.sft_rows import NO_BYTES, RowTokenizer, UnusableRow, example, lacking
 from learner.distributed import Ranks
-from learner.model.logprobs import TokenLogprobs
-from learner.sft import examples, validate
-from services.contracts.config import SFTConfig, parse_config
+from learner.model.logprobs import PackedRow, TokenLogprobs
+from learner.report.sft_metrics import validation_losses
+from learner.sft import validation_sums
 from services.contracts.config.data import Data, SFTData
 from services.contracts.dataset import Row
-from services.contracts.records import DatasetRecord
 from services.contracts.rendering import compose, render
-from services.datasets import DatasetReader, append_rows
-from services.volume import Volume
 from tests.unit.learner.policies import tiny_model
 
+ALONE = Ranks(0, 1, torch.device("cpu"))
 # In `TINY`'s alphabet: each message in brackets, then a sign that it is the policy's turn.
 TEMPLATE = (
-    "{% for m in messages %}({{ m['content'] }}){% endfor %}"
+    "{% for m in messages %}{% if m['role'] == 'assistant' %}={{ m['content'] }}"
+    "{% else %}({{ m['content'] }}){% endif %}{% endfor %}"
     "{% if add_generation_prompt %}={% endif %}"
+)
+# As ChatML, with shorter words.
+CHAT = (
+    "{% for m in messages %}<start>{{ m['role'][0] }}\n{{ m['content'] }}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start>a\n{% endif %}"
+)
+# As Qwen3: the reasoning of all turns but the last is left out.
+FORGETFUL = (
+    "{% for m in messages %}<start>{{ m['role'][0] }}\n"
+    "{% if loop.last and m.get('reasoning_content') %}{{ m['reasoning_content'] }}|{% endif %}"
+    "{{ m['content'] }}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start>a\n{% endif %}"
+)
+MARKED = (
+    "{% for m in messages %}<start>{{ m['role'][0] }}\n{% if m['role'] == 'assistant' %}"
+    "{% generation %}{% if loop.last and m.get('reasoning_content') %}"
+    "{{ m['reasoning_content'] }}|{% endif %}{{ m['content'] }}<end>{% endgeneration %}"
+    "{% else %}{{ m['content'] }}<end>{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}<start>a\n{% endif %}"
 )
 TEXT = Row(prompt="10+2", answer="12")
 MESSAGES = Row(
@@ -37,20 +53,47 @@ MESSAGES = Row(
 )
 
 
-def byte_tokenizer() -> Tokenizer:
-    """A token for each byte, after a beginning and an end of sequence."""
+def byte_tokenizer(merges: tuple[tuple[str, str], ...] = (), template: str | None = None) -> Any:
+    """A token for each byte, after a beginning and an end of sequence, and for each merge."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate(["<bos>", "<eos>", *alphabet])}
-    made = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    tokens = ["<bos>", "<eos>", *alphabet, *(a + b for a, b in merges)]
+    made = Tokenizer(BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=list(merges)))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
-    return made
+    made.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        extra_special_tokens=["<start>", "<end>"],
+    )
+    fast.chat_template = template
+    return fast
 
 
 def tokenizer(chat_template: str | None = None) -> Any:
     made = tiny_model().tokenizer
     made.chat_template = chat_template
     return made
+
+
+def turns(*contents: str | dict[str, Any]) -> list[dict[str, Any]]:
+    """A user's and an assistant's turns in alternation."""
+    roles = ["user", "assistant"] * len(contents)
+    return [
+        {"role": role, **(content if isinstance(content, dict) else {"content": content})}
+        for role, content in zip(roles, contents, strict=False)
+    ]
+
+
+def made(row: Row, tokens: Any, **options: Any) -> Any:
+    return RowTokenizer(tokens, SFTData(dataset="d", **options)).row(row, 5)
+
+
+def trained(row: Row, tokens: Any, **options: Any) -> list[str]:
+    """The stretches of the row that are in the loss, as text."""
+    found = made(row, tokens, **options)
+    return [tokens.decode(found.tokens[start:end]) for start, end in found.spans]
 
 
 @pytest.mark.parametrize(
@@ -65,18 +108,147 @@ def tokenizer(chat_template: str | None = None) -> Any:
     ],
     ids=["text", "template", "chat template", "system", "chat_template none", "messages"],
 )
-def test_an_examples_prompt_is_rendered_as_rollout_workers_do(
+def test_a_rows_prompt_is_rendered_as_rollout_workers_do(
     row: Row, options: dict[str, Any], chat_template: str | None, read: str
 ) -> None:
     tokens = tokenizer(chat_template)
     rollout = Data(dataset="d", **options)
     asked = render(compose(row, rollout), rollout, tokens)
 
-    found = example(row, 0, SFTData(dataset="d", **options), tokens, 64)
+    found = example(made(row, tokens, **options))
 
     assert tokens.decode(asked) == read
     assert found.tokens.tolist() == [*asked, 5, 6, 2]
     assert found.loss_mask.tolist() == [False] * len(asked) + [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("train_on", "expected"),
+    [("assistant", ["yes<end>", "bye<end>"]), ("last", ["bye<end>"])],
+)
+def test_the_loss_is_on_assistants_turns_up_to_the_token_that_ends_them(
+    train_on: str, expected: list[str]
+) -> None:
+    row = Row(prompt=turns("hi", "yes", "go"), answer="bye")
+    assert trained(row, byte_tokenizer(template=CHAT), train_on=train_on) == expected
+
+
+def test_the_loss_on_everything_leaves_out_the_first_token_alone() -> None:
+    row = Row(prompt=turns("hi", "yes"))
+    assert trained(row, byte_tokenizer(template=CHAT), train_on="all") == [
+        "u\nhi<end>\n<start>a\nyes<end>\n"
+    ]
+
+
+def test_tools_and_reasoning_reach_the_template() -> None:
+    template = "{% for tool in tools or [] %}{{ tool['name'] }};{% endfor %}" + FORGETFUL
+    answer = {"role": "assistant", "content": "4", "reasoning_content": "2+2"}
+    row = Row(prompt=turns("sum"), answer=answer, columns={"tools": '[{"name": "add"}]'})
+    tokens = byte_tokenizer(template=template)
+    assert tokens.decode(made(row, tokens).tokens) == (
+        "add;<start>u\nsum<end>\n<start>a\n2+2|4<end>\n"
+    )
+    assert trained(row, tokens) == ["2+2|4<end>"]
+
+
+def test_a_template_that_changes_earlier_turns_is_refused_unless_it_marks_them() -> None:
+    first = {"content": "2", "reasoning_content": "1+1"}
+    row = Row(prompt=turns("a", first, "b"), answer="4")
+    with pytest.raises(
+        UnusableRow,
+        match=r"row 5 is a conversation that the chat template writes "
+        r"in another way .*: set data\.train_on to last, .*\{% generation %\}",
+    ):
+        made(row, byte_tokenizer(template=FORGETFUL))
+    assert trained(row, byte_tokenizer(template=FORGETFUL), train_on="last") == ["4<end>"]
+    assert trained(row, byte_tokenizer(template=MARKED)) == ["2<end>", "4<end>"]
+
+
+def test_a_token_across_the_beginning_of_an_answer_is_cut_there_as_sampling_does() -> None:
+    """The template ends a prompt with a line break; two of them are one token."""
+    tokens = byte_tokenizer((("Ċ", "Ċ"),), CHAT)
+    row = Row(prompt="a", answer="\nb")
+    asked = render(turns("a"), Data(dataset="d"), tokens)
+    found = made(row, tokens)
+    assert found.tokens[: len(asked)].tolist() == asked
+    assert found.spans[0][0] == len(asked)
+    assert tokens.decode(found.tokens) == "<start>u\na<end>\n<start>a\n\nb<end>\n"
+
+
+def test_plain_text_begins_and_ends_with_the_tokens_for_that() -> None:
+    tokens = byte_tokenizer(template=CHAT)
+    found = made(Row(prompt="abc"), tokens, train_on="all")
+    assert tokens.decode(found.tokens) == "<bos>abc<eos>"
+    assert found.spans.tolist() == [[1, 5]]
+
+
+def without(token: str) -> Any:
+    tokens = byte_tokenizer()
+    setattr(tokens, token, None)
+    tokens.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
+    return tokens
+
+
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+
+
+@pytest.mark.parametrize(
+    ("row", "tokens", "options", "reason"),
+    [
+        (
+            Row(prompt="a"),
+            byte_tokenizer(),
+            {},
+            "no answer .* set data.train_on to all",
+        ),
+        (Row(prompt="a", answer=[1]), byte_tokenizer(), {}, r"has no answer to learn \(it is \[1"),
+        (Row(prompt=turns("a")), byte_tokenizer(template=CHAT), {}, "without an assistant's turn"),
+        (
+            Row(prompt=[*turns("a"), *turns("b")], answer="c"),
+            byte_tokenizer(template=CHAT),
+            {},
+            "roles out of order: turn 2 is user, after user",
+        ),
+        (
+            Row(prompt=[*turns("a", "b"), {"role": "system", "content": "x"}], answer="c"),
+            byte_tokenizer(template=CHAT),
+            {},
+            "turn 3 is system, after assistant",
+        ),
+        (
+            Row(prompt=[{"role": "human", "content": "a"}], answer="c"),
+            byte_tokenizer(template=CHAT),
+            {},
+            r"has a turn of 'human' \(number 1\); roles are system",
+        ),
+        (Row(prompt=turns("a", "b", "c"), answer="d"), byte_tokenizer(), {}, "no chat template"),
+        (Row(prompt="a"), without("bos_token"), {"train_on": "all"}, "set bos_token in"),
+        (Row(prompt="a", answer="b"), without("eos_token"), {}, "set eos_token in"),
+        (
+            MESSAGES,
+            tokenizer("{{ raise_exception('no system message here') }}"),
+            {},
+            "the chat template refuses .* no system message",
+        ),
+        (
+            Row(prompt=[{"role": "user", "content": "1 x"}], answer="1"),
+            tokenizer(TEMPLATE),
+            {},
+            "does not know: 'x'; add them",
+        ),
+        (
+            Row(prompt="a", answer="b", columns={"tools": "{"}),
+            byte_tokenizer(template=CHAT),
+            {},
+            "column `tools` that is no JSON",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_learned_is_named_with_the_way_out(
+    row: Row, tokens: Any, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UnusableRow, match=rf"dataset row 5.*{reason}"):
+        made(row, tokens, **options)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +260,13 @@ def test_an_examples_prompt_is_rendered_as_rollout_workers_do(
         # Of the chat (7)(10+2)=, the template adds the brackets and the sign.
         (MESSAGES, {"train_on": "all"}, TEMPLATE, "710+212", 7),
         # The first token is never counted: here it is a text's own.
-        (TEXT, {"train_on": "all"}, "{{ messages[0]['content'] }}=", "0+212", 5),
+        (
+            TEXT,
+            {"train_on": "all"},
+            "{% for m in messages %}{{ m['content'] }}{% endfor %}",
+            "0+212",
+            5,
+        ),
     ],
     ids=["answer", "all", "chat template", "no special token"],
 )
@@ -96,112 +274,65 @@ def test_tokens_without_text_have_no_part_in_bits_per_byte(
     row: Row, options: dict[str, Any], chat_template: str | None, spelled: str, size: int
 ) -> None:
     tokens = tokenizer(chat_template)
-    found = example(row, 0, SFTData(dataset="d", **options), tokens, 64)
-    assert tokens.decode(found.tokens[found.spells]) == spelled
-    assert found.text_bytes == size
+    found = example(made(row, tokens, **options))
+    assert found.sizes is not None
+    counted = found.loss_mask & (found.sizes != NO_BYTES)
+    assert tokens.decode(found.tokens[counted]) == spelled
+    assert int(found.sizes[counted].sum()) == size
 
 
 def test_a_character_of_several_tokens_counts_its_bytes_once() -> None:
-    tokens = PreTrainedTokenizerFast(
-        tokenizer_object=byte_tokenizer(), bos_token="<bos>", eos_token="<eos>"
-    )
-    row = Row(prompt="a€", answer="é")
-    found = example(row, 0, SFTData(dataset="d", train_on="all"), tokens, 64)
-    # a, then three bytes of the sign, then two of the answer.
-    assert (int(found.spells.sum()), found.text_bytes) == (6, 6)
+    found = made(Row(prompt="a€", answer="é"), byte_tokenizer(), train_on="all")
+    # <bos>, a, then three bytes of the sign, then two of the answer, <eos>.
+    assert found.sizes.tolist() == [NO_BYTES, 1, 3, 0, 0, 2, 0, NO_BYTES]
 
 
-def test_bits_per_byte_exclude_the_nats_of_tokens_without_bytes() -> None:
-    """A uniform model: ln V nats for each token. Three rows of 2, 2 and 5 answer tokens, each with
-    an end of sequence, which is in the loss and not in the bits."""
-    loaded = tiny_model()
-    head = loaded.model.get_output_embeddings()
-    torch.nn.init.zeros_(head.weight)
-    rows = [TEXT, Row(prompt="1", answer="34"), Row(prompt="2", answer="56789")]
-    known = [example(row, 0, SFTData(dataset="d"), loaded.tokenizer, 64) for row in rows]
-
-    alone = Ranks(0, 1, torch.device("cpu"))
-    found = validate(TokenLogprobs(loaded.model), known, 1000, alone, TOKENS)
-
-    vocabulary = head.weight.shape[0]
-    assert found["validation/loss"] == pytest.approx(math.log(vocabulary), rel=1e-5)
-    assert found["validation/bits_per_byte"] == pytest.approx(math.log2(vocabulary), rel=1e-5)
+SENTENCES = [Row(prompt="a b b"), Row(prompt="é"), Row(prompt="ab ab")]
 
 
-def test_a_prompt_that_the_chat_template_refuses_is_named_with_its_row() -> None:
-    refusing = tokenizer("{{ raise_exception('no system message here') }}")
-    with pytest.raises(UnusableRow, match=r"row 5: the chat template refuses .* no system message"):
-        example(MESSAGES, 5, SFTData(dataset="d"), refusing, 64)
+def measured(policy: nn.Module, tokens: Any) -> dict[str, float]:
+    rows = [example(made(row, tokens, train_on="all")) for row in SENTENCES]
+    sums = validation_sums(policy, rows, 1000, ALONE, 1)
+    return validation_losses(["d"], sums.tolist())
 
 
-def test_unknown_characters_of_messages_are_those_of_their_contents() -> None:
-    chat = Row(prompt=[{"role": "user", "content": "1 x"}], answer="1")
-    with pytest.raises(UnusableRow, match="does not know: 'x'; add them"):
-        example(chat, 5, SFTData(dataset="d"), tokenizer(TEMPLATE), 64)
+def test_bits_per_byte_of_three_sentences_are_those_worked_out_by_hand() -> None:
+    """A uniform model of V tokens: log2 V bits for each. The sentences have 5, 2 and 5 bytes, and
+    with `ab` as one token 5, 2 and 3 tokens; each has an end of sequence, which is in the loss and
+    not in the bits."""
+    loaded, tokens = tiny_model(), byte_tokenizer((("a", "b"),))
+    loaded.model.resize_token_embeddings(len(tokens), mean_resizing=False)
+    torch.nn.init.zeros_(loaded.model.get_output_embeddings().weight)
+
+    found = measured(TokenLogprobs(loaded.model), tokens)
+
+    assert found["validation/loss"] == pytest.approx(math.log(len(tokens)), rel=1e-5)
+    bits = (5 + 2 + 3) * math.log2(len(tokens)) / (5 + 2 + 5)
+    assert found["validation/bits_per_byte"] == pytest.approx(bits, rel=1e-5)
+
+
+class UniformBytes(nn.Module):
+    """256 equally likely bytes: a token of n has the probability 256^-n."""
+
+    def __init__(self, tokens: Any) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+        texts = [tokens.convert_ids_to_tokens(i) for i in range(len(tokens))]
+        self.bytes = torch.tensor(
+            [0 if "<" in text and ">" in text else len(text) for text in texts]
+        )
+
+    def forward(self, row: PackedRow) -> tuple[torch.Tensor, None]:
+        return -self.bytes[row.targets] * math.log(256), None
+
+
+def test_bits_per_byte_are_the_same_for_two_tokenizers_of_one_model() -> None:
+    whole = byte_tokenizer((("a", "b"), ("Ġ", "ab")))
+    for tokens in (byte_tokenizer(), whole):
+        found = measured(UniformBytes(tokens), tokens)
+        assert found["validation/bits_per_byte"] == pytest.approx(8.0, rel=1e-6)
 
 
 def test_characters_without_a_token_are_found_once_each() -> None:
     assert lacking("y1x+x", tokenizer()) == ["x", "y"]
     assert lacking("1 + 2", tokenizer()) == []
-
-
-def test_an_example_counts_as_often_as_its_dataset_is_named_and_never_in_both_parts() -> None:
-    tokenizer_ = tokenizer()
-    rows = [Row(prompt=f"{n}+1", answer=f"{n + 1}") for n in range(10)]
-    data = SFTData(dataset="d")
-    known = [example(row, n, data, tokenizer_, None) for n, row in enumerate(rows)]
-
-    # The first four count three times.
-    training, validation = divided([(one, 1 + 2 * (n < 4)) for n, one in enumerate(known)], 0.3, 7)
-
-    times = [sum(one is each for each in training) for one in known]
-    kept = [sum(one is each for each in validation) for one in known]
-    assert sum(kept) == 3
-    assert times == [0 if out else 1 + 2 * (n < 4) for n, out in enumerate(kept)]
-
-
-class Datasets:
-    """Where a run's datasets are, for one that is told only their names."""
-
-    def __init__(self, root: Path, **rows: list[Row]) -> None:
-        segments = {name: append_rows(root, name, some) for name, some in rows.items()}
-        self._records = {
-            name: DatasetRecord(
-                id=name, name=name, rows=len(some), created=time.time(), segments=[segments[name]]
-            )
-            for name, some in rows.items()
-        }
-
-    def dataset(self, name: str, volume: Volume) -> DatasetReader:
-        return DatasetReader(volume, self._records[name])
-
-
-def mixture(*names: str) -> SFTConfig:
-    first, *more = names
-    made = parse_config(
-        {
-            "type": "sft",
-            "model": {"path": "m"},
-            "data": {"dataset": first, "mix": more},
-            "training": {"validation_share": 0},
-        }
-    )
-    assert isinstance(made, SFTConfig)
-    return made
-
-
-def test_a_mixture_has_the_rows_of_all_its_datasets(tmp_path: Path) -> None:
-    rows = {"sums": [Row(prompt="1+1", answer="2")], "more": [Row(prompt="2*2", answer="4")]}
-    here, volume, loaded = Datasets(tmp_path, **rows), Volume(tmp_path), tiny_model()
-
-    training, _ = examples(mixture("sums", "more", "more"), loaded, here, volume)  # type: ignore[arg-type]
-
-    read = sorted(loaded.tokenizer.decode(one.tokens) for one in training)
-    assert read == ["<bos>1+12<eos>", "<bos>2*24<eos>", "<bos>2*24<eos>"]
-
-
-def test_a_row_that_cannot_be_learned_is_named_with_its_dataset(tmp_path: Path) -> None:
-    rows = {"sums": [Row(prompt="1+1", answer="2")], "more": [Row(prompt="2*2")]}
-    here = Datasets(tmp_path, **rows)
-    with pytest.raises(UnusableRow, match="in more, dataset row 0 has no answer to learn"):
-        examples(mixture("sums", "more"), tiny_model(), here, Volume(tmp_path))  # type: ignore[arg-type]

@@ -1,0 +1,208 @@
+"""From a dataset row to the text that is trained, and where in it the assistant's turns are. Pure.
+
+A chat template writes the text. A turn is found by writing the chat up to it and up to its end:
+both must be beginnings of the whole (the template is prefix-stable), or what is trained is not what
+the policy samples later. A template that is not may mark its answers itself (`{% generation %}`).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from services.contracts.config.data import SFTData
+from services.contracts.dataset import Row
+from services.contracts.rendering import Chat, chat_text, compose
+from services.contracts.template_limits import limited
+
+FIRST = ("system", "developer")
+"""Roles that only a chat's first turns have."""
+BEFORE = {
+    "user": (*FIRST, "assistant", ""),
+    "assistant": ("user", "tool"),
+    "tool": ("assistant", "tool"),
+}
+"""Roles that may come right before each; the empty one: nothing."""
+MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
+"""What stands before an answer in a template that marks them."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A row as turns; text where it has none."""
+
+    turns: Chat
+    tools: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Written:
+    """A conversation as its template writes it."""
+
+    text: str
+    spans: list[tuple[int, int]]
+    """[start, end) characters of each assistant's turn that is trained, with its end."""
+    ended: bool
+    """Whether the last turn ends in a special token, by which the policy ends it."""
+
+
+def conversation(row: Row, data: SFTData) -> Conversation | str:
+    """`row` as a conversation, or its text where it has no answer. Raises ValueError, in words that
+    follow the row's number."""
+    if isinstance(row.prompt, str) and row.answer is None:
+        if data.train_on != "all":
+            raise ValueError(
+                f"has no answer to learn (it is {row.answer!r}): map a column to `answer` when the "
+                "dataset is uploaded, or set data.train_on to all for plain text"
+            )
+        return data.template.replace("{prompt}", row.prompt)
+    asked = compose(row, data)
+    turns = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
+    if row.answer is not None:
+        turns.append(answer_turn(row.answer))
+    check_roles(turns)
+    if data.train_on != "all" and all(turn["role"] != "assistant" for turn in turns):
+        raise ValueError(
+            "is a conversation without an assistant's turn, so it has nothing to learn: remove it, "
+            "or set data.train_on to all"
+        )
+    return Conversation(turns, tools_of(row))
+
+
+def answer_turn(answer: Any) -> dict[str, Any]:
+    """The turn that a row's `answer` stands for: text, or a whole message of the assistant's."""
+    if isinstance(answer, dict) and answer.get("role") == "assistant":
+        return answer
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+        raise ValueError(
+            f"has no answer to learn (it is {answer!r}): map a column of text to `answer` when the "
+            "dataset is uploaded"
+        )
+    return {"role": "assistant", "content": str(answer)}
+
+
+def tools_of(row: Row) -> list[dict[str, Any]] | None:
+    """The row's column `tools`: JSON schemas, or the text of them."""
+    tools = row.columns.get("tools")
+    if isinstance(tools, str):
+        try:
+            tools = msgspec.json.decode(tools)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"has a column `tools` that is no JSON: {error}") from None
+    if not tools:
+        return None
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise ValueError("has a column `tools` that is no list of JSON schemas: fix it")
+    return tools
+
+
+def check_roles(turns: Chat) -> None:
+    """Raise ValueError for roles that are out of order."""
+    before = ""
+    for number, turn in enumerate(turns, 1):
+        role = turn["role"]
+        if role in FIRST:
+            allowed = before in ("", *FIRST)
+        elif role in BEFORE:
+            allowed = before in BEFORE[role]
+        else:
+            known = ", ".join([*FIRST, *BEFORE])
+            raise ValueError(f"has a turn of {role!r} (number {number}); roles are {known}")
+        if not allowed:
+            after = f"after {before}" if before else "at the beginning"
+            raise ValueError(
+                f"has roles out of order: turn {number} is {role}, {after}; user and assistant "
+                "take turns, system comes first, and tool follows an assistant's call"
+            )
+        before = role
+
+
+def write(
+    found: Conversation,
+    tokenizer: Any,
+    train_on: Literal["assistant", "last", "all"],
+    special: Sequence[str],
+) -> Written:
+    """The conversation by the tokenizer's chat template. `special`: the special tokens' texts.
+    Raises ValueError, in words that follow the row's number."""
+    turns, tools = found.turns, found.tools
+    whole = chat_text(turns, tokenizer, tools, answer_follows=False)
+    answers = [i for i, turn in enumerate(turns) if turn["role"] == "assistant"]
+    if train_on == "last":
+        answers = answers[-1:]
+    spans: list[tuple[int, int]] | None = []
+    if train_on != "all" or turns[-1]["role"] == "assistant":
+        spans = _by_prefixes(turns, tools, tokenizer, whole, answers)
+    if spans is None and train_on != "all":
+        spans = generated_parts(turns, tokenizer, tools)
+        if spans is None:
+            raise ValueError(_unstable(train_on))
+        spans = spans[-1:] if train_on == "last" else spans
+    cut = [(start, _end(whole, start, end, special)) for start, end in spans or []]
+    last = whole.rstrip()
+    ended = turns[-1]["role"] != "assistant" or any(last.endswith(one) for one in special)
+    return Written(whole, [span for span in cut if span[0] < span[1]], ended)
+
+
+def _by_prefixes(
+    turns: Chat,
+    tools: list[dict[str, Any]] | None,
+    tokenizer: Any,
+    whole: str,
+    answers: Sequence[int],
+) -> list[tuple[int, int]] | None:
+    """The spans of `answers`; None where the template is not prefix-stable."""
+    spans = []
+    for i in answers:
+        before = chat_text(turns[:i], tokenizer, tools)
+        after = whole
+        if i < len(turns) - 1:
+            after = chat_text(turns[: i + 1], tokenizer, tools, answer_follows=False)
+        if not (after.startswith(before) and whole.startswith(after)):
+            return None
+        spans.append((len(before), len(after)))
+    return spans
+
+
+def _end(whole: str, start: int, end: int, special: Sequence[str]) -> int:
+    """Where a turn ends: blanks that the template writes after its last special token are no part
+    of it, since sampling has ended there."""
+    turn = whole[start:end].rstrip()
+    return start + len(turn) if any(turn.endswith(one) for one in special) else end
+
+
+def generated_parts(
+    chat: Chat, tokenizer: Any, tools: list[dict[str, Any]] | None = None
+) -> list[tuple[int, int]] | None:
+    """[start, end) characters of what the template itself marks as the assistant's; None where it
+    marks nothing. Raises ValueError as `chat_text` does."""
+    template = tokenizer.chat_template
+    if not isinstance(template, str) or not MARKED.search(template):
+        return None
+    names = ("bos_token", "eos_token", "unk_token", "pad_token")
+    special = {name: getattr(tokenizer, name, None) for name in names}
+    try:
+        with limited():
+            _, (parts,) = render_jinja_template(
+                [chat],
+                tools=tools,
+                chat_template=template,
+                return_assistant_tokens_mask=True,
+                **{name: value for name, value in special.items() if value is not None},
+            )
+    except Exception as error:
+        raise ValueError(f"the chat template refuses this prompt: {error}") from error
+    return [(int(start), int(end)) for start, end in parts]
+
+
+def _unstable(train_on: str) -> str:
+    last = "" if train_on == "last" else "set data.train_on to last, if only earlier turns change; "
+    return (
+        "is a conversation that the chat template writes in another way turn by turn than as a "
+        "whole (it may drop the reasoning of earlier turns), so what is sampled later could not be "
+        f"trained: {last}take a template that marks the assistant's turns with "
+        "{% generation %}; or split the conversation into rows of one answer each"
+    )

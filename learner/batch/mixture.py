@@ -1,0 +1,115 @@
+"""In which order a supervised run reads the rows of its datasets. Pure; a function of seed and
+position.
+
+An epoch has a number of rows of each dataset, in one seeded order. Each dataset is read through
+permutations of its own, one after another: with half of its rows in an epoch, two epochs have them
+all. A share of its rows may be held out, by a permutation that never changes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from services.contracts.config.data import Component
+
+HELD_OUT, ORDER, MIXED = 0, 1, 2
+"""Which random stream of a seed."""
+Indices = npt.NDArray[np.int32 | np.int64]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of one dataset."""
+
+    rows: int
+    held_out: int
+    """Of these, never trained on."""
+    per_epoch: int
+    """Rows that an epoch takes of it."""
+
+    @property
+    def trained(self) -> int:
+        """Rows that are trained on."""
+        return self.rows - self.held_out
+
+
+def sources(components: Sequence[Component], rows: Sequence[int], share: float) -> list[Source]:
+    """What an epoch takes of each dataset, of so many `rows`, of which a `share` is held out (at
+    most all but one). Raises ValueError where a dataset is empty, or gives an epoch no row."""
+    for one, count in zip(components, rows, strict=True):
+        if not count:
+            raise ValueError(f"dataset {one.dataset} is empty: add rows to it first")
+    held = [min(round(share * count), count - 1) for count in rows]
+    left = [count - out for count, out in zip(rows, held, strict=True)]
+    weights = [one.weight for one in components if one.weight is not None]
+    taken = [(one.repeats or 1.0) * n for one, n in zip(components, left, strict=True)]
+    if weights:
+        taken = [weight / sum(weights) * sum(left) for weight in weights]
+    for one, number in zip(components, taken, strict=True):
+        if round(number) < 1:
+            raise ValueError(
+                f"dataset {one.dataset} gives {number:.2g} rows to an epoch: raise its repeats or "
+                "weight, or leave it out"
+            )
+    counted = zip(rows, held, taken, strict=True)
+    return [Source(count, out, round(number)) for count, out, number in counted]
+
+
+class Mixture:
+    """The order of the rows of several datasets, without end."""
+
+    def __init__(self, sources: Sequence[Source], seed: int) -> None:
+        self.sources, self._seed = list(sources), seed
+        self.epoch_rows = sum(source.per_epoch for source in sources)
+        """Rows of an epoch."""
+        self._starts = np.cumsum([0, *(source.per_epoch for source in sources)])
+        self._kept: dict[tuple[int, int], dict[int, Indices]] = {}
+        """The last two permutations of each stream: of five million rows they take 40 MB."""
+
+    def block(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """[n] datasets and [n] rows at the positions from `start` to `stop` of the order."""
+        positions = np.arange(start, stop, dtype=np.int64)
+        which = np.zeros(len(positions), dtype=np.int64)
+        rows = np.zeros(len(positions), dtype=np.int64)
+        for epoch in range(start // self.epoch_rows, -(-stop // self.epoch_rows)):
+            here = positions // self.epoch_rows == epoch
+            order = self._permutation(MIXED, 0, epoch, self.epoch_rows)
+            slots = order[positions[here] % self.epoch_rows]
+            found = np.searchsorted(self._starts, slots, side="right") - 1
+            which[here] = found
+            inside = slots - self._starts[found]
+            for number, source in enumerate(self.sources):
+                mine = np.flatnonzero(here)[found == number]
+                places = inside[found == number] + epoch * source.per_epoch
+                rows[mine] = self._rows(number, source, places)
+        return which, rows
+
+    def held_out(self, number: int) -> npt.NDArray[np.int64]:
+        """Rows of dataset `number` that are never trained on, in their order."""
+        source = self.sources[number]
+        split = self._permutation(HELD_OUT, number, 0, source.rows)
+        return np.sort(split[source.trained :])
+
+    def _rows(self, number: int, source: Source, places: npt.NDArray[np.int64]) -> Indices:
+        """The rows at `places` of the permutations of dataset `number`, laid end to end."""
+        rows: Indices = np.zeros(len(places), dtype=np.int64)
+        rounds = places // source.trained
+        for one in np.unique(rounds):
+            order = self._permutation(ORDER, number, int(one), source.trained)
+            rows[rounds == one] = order[places[rounds == one] % source.trained]
+        if not source.held_out:
+            return rows
+        return self._permutation(HELD_OUT, number, 0, source.rows)[rows]
+
+    def _permutation(self, stream: int, number: int, epoch: int, rows: int) -> Indices:
+        kept = self._kept.setdefault((stream, number), {})
+        if epoch not in kept:
+            if len(kept) == 2:
+                del kept[min(kept)]
+            # PCG64 by name: numpy promises its stream, not that of default_rng.
+            entropy = np.random.SeedSequence([self._seed, stream, number, epoch])
+            found = np.random.Generator(np.random.PCG64(entropy)).permutation(rows)
+            kept[epoch] = found.astype(np.int32) if rows < 2**31 else found
+        return kept[epoch]

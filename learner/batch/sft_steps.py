@@ -1,0 +1,172 @@
+"""Which rows each step of a supervised run trains. Pure: lengths in, places out.
+
+What comes next is a function of the position in the run's order and of the conversations that wait
+to be packed. Both are in checkpoints, so that a run goes on exactly where it was.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from learner.batch.best_fit import BestFit, Placed
+from learner.batch.mixture import Mixture
+from services.contracts.config.sft import SFTConfig, check_packed_rows
+
+BLOCK = 4096
+"""Positions of the order that are looked up at a time."""
+ROWS_PER_STEP = 128
+
+
+class Use(NamedTuple):
+    """A row in a step."""
+
+    component: int
+    row: int
+    tokens: int
+    """Its first ones, which the step has."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step trains."""
+
+    uses: list[Use]
+    lost: int
+    """Tokens of its rows that were cut off."""
+    padded: int
+    """Tokens of room in packed rows that nothing fills."""
+    skipped: int
+    """Rows that were left out on the way to it."""
+    position: int
+    """Where the order goes on."""
+    waiting: list[int]
+    """Positions before that which still wait to be packed."""
+
+
+class Lengths(NamedTuple):
+    """Of the rows of one dataset."""
+
+    tokens: npt.NDArray[np.int32]
+    """[n]."""
+    first: npt.NDArray[np.int32]
+    """[n] the first token in the loss."""
+
+
+class Steps:
+    """The steps of a run, one after another."""
+
+    def __init__(
+        self,
+        config: SFTConfig,
+        mixture: Mixture,
+        lengths: Sequence[Lengths],
+        longest: int | None,
+        position: int = 0,
+        waiting: Sequence[int] = (),
+    ) -> None:
+        """`longest`: tokens of the longest row; None: any. Goes on at `position`, with those that
+        are `waiting`. Raises ValueError for packed rows that do not make up a step."""
+        self._mixture, self._lengths, self._longest = mixture, lengths, longest
+        self._overlong = config.data.overlong
+        self._rows = config.training.rows_per_step or ROWS_PER_STEP
+        self._end = _end(config, mixture)
+        self._position, self._skipped, self._lost = position, 0, 0
+        self._block = (0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._fit: BestFit | None = None
+        if packing := config.packing:
+            if longest is None:
+                raise ValueError(
+                    "the model's config names no longest sequence, so packed rows have no length: "
+                    "set data.max_seq_len"
+                )
+            self._rows = check_packed_rows(packing, longest)
+            self._fit = BestFit(longest, packing.buffer, packing.when_none_fits == "crop")
+            self._fit.put((at, self._taken(at)[0]) for at in waiting)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a step, of packed ones those that are packed."""
+        return self._rows
+
+    def __iter__(self) -> Iterator[Step]:
+        while (step := self.next()) is not None:
+            yield step
+
+    def next(self) -> Step | None:
+        """The next step; None where the run's epochs are over."""
+        self._skipped = self._lost = 0
+        placed: list[Placed] = []
+        padded = 0
+        for _ in range(self._rows):
+            row = self._row()
+            if not row:
+                break
+            placed += row
+            if self._fit is not None:
+                assert self._longest is not None
+                padded += self._longest - sum(one.tokens for one in row)
+        if not placed:
+            return None
+        lost = self._lost + sum(one.lost for one in placed)
+        uses = [Use(*self._at(one.position), one.tokens) for one in placed]
+        waiting = self._fit.waiting if self._fit is not None else []
+        return Step(uses, lost, padded, self._skipped, self._position, waiting)
+
+    def _row(self) -> list[Placed]:
+        if self._fit is not None:
+            return self._fit.row(self._following)
+        following = self._following()
+        return [] if following is None else [Placed(*following)]
+
+    def _following(self) -> tuple[int, int] | None:
+        """Position and tokens of the next row that can be trained."""
+        while self._end is None or self._position < self._end:
+            at, self._position = self._position, self._position + 1
+            tokens, lost = self._taken(at)
+            if tokens:
+                self._lost += lost
+                return at, tokens
+            self._skipped += 1
+        return None
+
+    def _taken(self, position: int) -> tuple[int, int]:
+        """Tokens that are taken of the row at `position`, and that are lost; none of one that is
+        left out."""
+        component, row = self._at(position)
+        lengths = self._lengths[component]
+        tokens, first = int(lengths.tokens[row]), int(lengths.first[row])
+        longest = tokens if self._longest is None else self._longest
+        if tokens <= longest:
+            return tokens, 0
+        if self._overlong == "skip" or first >= longest:
+            return 0, 0
+        return longest, tokens - longest
+
+    def _at(self, position: int) -> tuple[int, int]:
+        """Dataset and row at `position`."""
+        start, which, rows = self._block
+        if not start <= position < start + len(rows):
+            start = position - position % BLOCK
+            self._block = start, *self._mixture.block(start, start + BLOCK)
+            _, which, rows = self._block
+        return int(which[position - start]), int(rows[position - start])
+
+
+def _end(config: SFTConfig, mixture: Mixture) -> int | None:
+    """Where in the order the run ends; None: after `max_steps`, wherever that is."""
+    if config.training.max_steps is not None:
+        return None
+    return max(round((config.training.epochs or 1) * mixture.epoch_rows), 1)
+
+
+def step_count(
+    config: SFTConfig, mixture: Mixture, lengths: Sequence[Lengths], longest: int | None
+) -> int:
+    """Steps of a whole run: `max_steps`, or as many as its epochs take. Of packed rows each has to
+    be filled to know: about 5 s for a million conversations."""
+    if config.training.max_steps is not None:
+        return config.training.max_steps
+    return sum(1 for _ in Steps(config, mixture, lengths, longest))

@@ -1,0 +1,45 @@
+"""What all ranks do together in a run of any kind: take it over, join their gradients, and hear
+what comes next."""
+
+from learner.coordinate.crash_limit import CrashLimit
+from learner.coordinate.first_rank import FirstRank
+from learner.coordinate.follower import Follower
+from learner.distributed import Ranks
+from learner.model.offload import present
+from learner.model.parallel import replicate
+from learner.state import TrainingState
+from learner.store.commands import Command, decode, encode
+from learner.store.run_store import RunStore
+from services.contracts.records import RunRecord
+
+
+def take_over(ranks: Ranks, store: RunStore) -> RunRecord:
+    """Take the run over (rank 0). Returns, on every rank, its record as of then: no earlier learner
+    can change it any more."""
+    message = ranks.from_first(lambda: store.acquire().model_dump_json().encode())
+    return RunRecord.model_validate_json(message)
+
+
+def share_gradients(state: TrainingState, ranks: Ranks) -> None:
+    """Have the backward passes of several ranks sum the gradients of what is not sharded."""
+    state.policy = replicate(state.policy, ranks)
+    if critic := state.critic:
+        with present(critic.offloaded_weights, changed=False):
+            critic.values = replicate(critic.values, ranks)
+
+
+def next_command(
+    coordinator: FirstRank | Follower, ranks: Ranks, crash_limit: CrashLimit
+) -> Command:
+    """Rank 0's next command, on every rank. A rank that waits for it is not at work: its death
+    says nothing about the run."""
+    crash_limit.idle()
+
+    def make() -> bytes:
+        assert isinstance(coordinator, FirstRank)
+        return encode(coordinator.next_command())
+
+    command = decode(ranks.from_first(make))
+    if command.kind == "train":
+        crash_limit.busy(command.step)
+    return command

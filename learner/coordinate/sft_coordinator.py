@@ -1,0 +1,139 @@
+"""Rank 0's side of a supervised run: it decides when the run ends, and reports."""
+
+import threading
+import time
+
+import torch
+
+from learner.coordinate.checkpoint_schedule import CheckpointSchedule
+from learner.coordinate.first_rank import FirstRank, on_rank_0
+from learner.distributed import Ranks
+from learner.model.lora import base_on_host
+from learner.model.mfu import Work
+from learner.persist.export_model import export_description
+from learner.report.sft_metrics import Speed
+from learner.report.step_metrics import peak_memory
+from learner.state import Supervised, TrainingState
+from learner.store.commands import Command
+from learner.store.run_store import RunStore
+from services.contracts.config import SFTConfig
+from services.volume import Volume
+
+PROGRESS_SECONDS = 1.0
+"""Between two events of a run: steps of a small model take milliseconds."""
+
+
+class SFTCoordinator(FirstRank):
+    """Coordinates one run from `state` on."""
+
+    def __init__(
+        self,
+        config: SFTConfig,
+        max_steps: int,
+        ranks: Ranks,
+        store: RunStore,
+        volume: Volume,
+        state: TrainingState,
+        stop: threading.Event,
+        work: Work | None,
+    ) -> None:
+        # Nothing waits in a stream for its commit: no bytes to count.
+        schedule = CheckpointSchedule(config.training.checkpoint_every, max_steps, budget=1)
+        keep = config.training.keep_checkpoints
+        super().__init__(ranks, store, volume, state, stop, schedule, keep)
+        self._patience, self._max_steps = config.validation.patience, max_steps
+        self._speed, self._work, self._flops = Speed(), work, self._supervised.flops
+        self._said = 0.0
+
+    @property
+    def _supervised(self) -> Supervised:
+        assert self._state.progress.supervised is not None
+        return self._state.progress.supervised
+
+    def begin(self) -> None:
+        """Write down what adapters are trained beside, go back to the checkpoint's rows, and let
+        the run run."""
+        loaded = self._state.loaded
+        self._begin(base_on_host(loaded) if self._sharded and loaded.lora else None)
+
+    @on_rank_0
+    def _begin(self, base: dict[str, torch.Tensor] | None) -> None:
+        loaded, folder = self._state.loaded, self._folder / "model"
+        if loaded.lora:
+            name = f"runs/{self._store.run}/model"
+            self._disk.retry(name, lambda: export_description(loaded, folder, base))
+        step = self._state.progress.step
+        # A run that begins validates again, before its first step.
+        self._file.begin(step if step else -1)
+        self._store.fenced(self._store.runs.update, {"max_steps": self._max_steps})
+        computation = {"attention": str(loaded.attention), **self._state.computation}
+        for part, words in computation.items():
+            self._store.computes(part, words)
+        self._store.set_state("running")
+
+    def next_command(self) -> Command:
+        """What all ranks do next."""
+        self._writer.check()
+        if self._ending:
+            return self._ending
+        if self._state.progress.step >= self._max_steps or self._stops_early():
+            return Command("finish")
+        if self._stop.is_set():
+            return Command("yield")
+        if self._store.cancelled():
+            return Command("cancel")
+        return Command("train", self._state.progress.step + 1)
+
+    def _stops_early(self) -> bool:
+        return self._patience is not None and self._supervised.since_best >= self._patience
+
+    @on_rank_0
+    def report(self, metrics: dict[str, float], rows: int = 0, tokens: int = 0) -> None:
+        """Report a step of so many rows and tokens, or the validation before the first one."""
+        step, now = self._state.progress.step, time.monotonic()
+        speed = self._speed.metrics(rows, tokens, self._max_steps - step)
+        row = {
+            "step": step,
+            "time": time.time(),
+            **metrics,
+            **speed,
+            **self._utilisation(speed.get("time/step", 0.0)),
+            "memory/peak_bytes": peak_memory(),
+        }
+        # First what is fenced: a learner that was replaced while it slept writes no row.
+        last = step == self._max_steps or "validation/loss" in row or self._captured is not None
+        if last or now - self._said >= PROGRESS_SECONDS:
+            self._said = now
+            self._store.step_done(step, row, kind="progress", total=self._max_steps)
+        else:
+            self._store.hold()
+        self._file.add(row)
+        self._hand_over_captured()
+
+    def _utilisation(self, seconds: float) -> dict[str, float]:
+        """Of a step that took so long."""
+        spent, self._flops = self._supervised.flops - self._flops, self._supervised.flops
+        if self._work is None or not self._work.peak or not seconds:
+            return {}
+        return {"train/mfu": spent / (seconds * self._work.peak)}
+
+    def _before_end(self, kind: str) -> str:
+        found = self._supervised
+        if kind == "finish" and found.best_step and found.best_step < self._state.progress.step:
+            early = (
+                "the run ends early, and " if self._state.progress.step < self._max_steps else ""
+            )
+            best = f"run:{self._store.run}@{found.best_step}"
+            self._store.warn(
+                f"{early}the validation loss was lowest at step {found.best_step} "
+                f"({found.best_loss:.4g}): {best} starts from there"
+            )
+        return kind
+
+    def _checkpoint_due(self) -> bool:
+        step = self._state.progress.step
+        if step and self._supervised.best_step == step:
+            # Its weights are the ones to keep, so they are not left to a later step.
+            self._writer.wait()
+            return True
+        return super()._checkpoint_due()

@@ -1,0 +1,236 @@
+"""The rows of a supervised run, in tokens: in its order to train on, and others to validate on."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from learner.batch.mixture import Mixture, sources
+from learner.batch.sft_rows import Example, RowTokenizer, UnusableRow, example
+from learner.batch.sft_steps import Lengths, Steps, Use, step_count
+from learner.distributed import Ranks
+from learner.errors import RunCannotGoOn
+from learner.model.folders import UnusableModel
+from learner.persist.checkpoint_writer import Unheard
+from learner.persist.disk_retry import Disk
+from learner.persist.token_cache import TokenCache, cache_key
+from learner.slices import Part
+from learner.state import Supervised, TrainingState
+from learner.store.run_store import RunStore
+from services.contracts.config import SFTConfig
+from services.contracts.records import DatasetRecord
+from services.runtime.logs import get_logger
+from services.volume import Volume
+
+log = get_logger(__name__)
+
+SAY_SECONDS = 10.0
+BLOCK_TOKENS = 1 << 18
+"""Of the rows that are validated at a time: what is in memory."""
+
+
+@dataclass(frozen=True)
+class SupervisedRows:
+    """All rows of a run."""
+
+    caches: list[TokenCache]
+    """Of the datasets to train on, and then of those to validate on."""
+    steps: Steps
+    max_steps: int
+    validation: list[Use]
+    epoch_rows: int
+
+    @property
+    def names(self) -> list[str]:
+        """What the datasets are called."""
+        return [cache.name for cache in self.caches]
+
+    def examples(self, uses: list[Use]) -> list[Example]:
+        """These rows, as far as they have something to learn."""
+        rows = ((use, self.caches[use.component].row(use.row)) for use in uses)
+        found = [example(row, use.tokens, use.component) for use, row in rows]
+        return [one for one in found if bool(one.loss_mask.any())]
+
+    def validation_blocks(self) -> Iterator[list[Use]]:
+        """The rows to validate on, some at a time; the same on every rank."""
+        block: list[Use] = []
+        for use in self.validation:
+            block.append(use)
+            if sum(one.tokens for one in block) >= BLOCK_TOKENS:
+                yield block
+                block = []
+        if block:
+            yield block
+
+
+def open_rows(
+    config: SFTConfig,
+    state: TrainingState,
+    ranks: Ranks,
+    store: RunStore,
+    volume: Volume,
+    stop: threading.Event,
+) -> SupervisedRows | None:
+    """The run's rows, tokenised where no earlier run has done it. On all ranks together; None
+    where the run or this process is to end. `state` learns how many rows each dataset has.
+
+    Raises UnusableRow, UnusableModel, RunCannotGoOn, DamagedFile, CannotWrite.
+    """
+    records = ranks.together(lambda: _records(config, store, volume))
+    supervised = state.progress.supervised or Supervised(_counted(records, ranks))
+    state.progress = replace(state.progress, supervised=supervised)
+    pinned = zip(records, supervised.rows, strict=True)
+    records = [_first_rows(record, rows) for record, rows in pinned]
+    tokenizer = RowTokenizer(state.loaded.tokenizer, config.data)
+    key = cache_key(state.loaded.tokenizer, config.data)
+    caches = [TokenCache(volume, record, key) for record in records]
+    disk = Disk(volume.root, store if ranks.first else Unheard(store), stop)
+    part = Part(ranks.rank % ranks.local_size, ranks.local_size)
+    interrupted = _interruption(ranks, store, stop)
+    try:
+        built = ranks.together(
+            lambda: all(cache.build(tokenizer, part, disk, interrupted) for cache in caches)
+        )
+    finally:
+        disk.abandon()
+    if min(ranks.gather(b"1" if built else b"0")) == b"0":
+        return None
+    return ranks.together(lambda: _opened(config, state, supervised, caches))
+
+
+def _opened(
+    config: SFTConfig, state: TrainingState, supervised: Supervised, caches: list[TokenCache]
+) -> SupervisedRows:
+    components = config.data.components
+    longest = longest_row(config, state.loaded.max_length)
+    known = state.loaded.model.get_input_embeddings().num_embeddings
+    lengths: list[Lengths] = []
+    for cache in caches:
+        found, largest = cache.lengths()
+        if largest >= known:
+            raise UnusableModel(
+                f"the tokenizer makes token {largest} of {cache.name}, and the model knows {known} "
+                "tokens: they do not belong together"
+            )
+        if config.data.overlong == "refuse" and longest is not None:
+            _refuse_overlong(cache.name, found, longest)
+        lengths.append(found)
+    own = config.validation.datasets
+    share = 0.0 if own else config.validation.share
+    try:
+        made = sources(components, supervised.rows[: len(components)], share)
+        mixture = Mixture(made, config.training.seed)
+        steps = Steps(config, mixture, lengths, longest, supervised.position, supervised.waiting)
+        total = step_count(config, mixture, lengths, longest)
+    except ValueError as error:
+        raise RunCannotGoOn(str(error)) from error
+    if not total:
+        raise RunCannotGoOn(
+            f"no row has room in data.max_seq_len {longest} with data.overlong "
+            f"{config.data.overlong}: raise it"
+        )
+    held = {
+        number: np.arange(len(lengths[number].tokens)) if own else mixture.held_out(number)
+        for number in range(len(components) if own else 0, len(caches) if own else len(components))
+    }
+    validation = [
+        use
+        for number, rows in held.items()
+        for use in _validated(
+            number, _spread(rows, config.validation.rows), lengths, config, longest
+        )
+    ]
+    return SupervisedRows(caches, steps, total, validation, mixture.epoch_rows)
+
+
+def longest_row(config: SFTConfig, positions: int | None) -> int | None:
+    """Tokens of the longest row for a model of so many positions. Raises RunCannotGoOn."""
+    wanted = config.data.max_seq_len
+    if wanted is not None and positions is not None and wanted > positions:
+        raise RunCannotGoOn(
+            f"data.max_seq_len {wanted} is more than the {positions} positions of the model: lower "
+            "it, or raise model.max_length of a model from scratch"
+        )
+    return wanted if wanted is not None else positions
+
+
+def _refuse_overlong(name: str, lengths: Lengths, longest: int) -> None:
+    over = np.flatnonzero(lengths.tokens > longest)
+    if len(over):
+        row, more = (
+            int(over[0]),
+            f", and {len(over) - 1} more are too long" if len(over) > 1 else "",
+        )
+        raise UnusableRow(
+            f"in {name}, dataset row {row} has {lengths.tokens[row]} tokens, and the longest row "
+            f"may have {longest} (data.max_seq_len, or the model's positions){more}: set "
+            "data.overlong to crop or skip, or raise the limit"
+        )
+
+
+def _validated(
+    number: int, rows: np.ndarray, lengths: list[Lengths], config: SFTConfig, longest: int | None
+) -> Iterator[Use]:
+    for row in rows.tolist():
+        tokens = int(lengths[number].tokens[row])
+        if longest is not None and tokens > longest:
+            if config.data.overlong == "skip" or lengths[number].first[row] >= longest:
+                continue
+            tokens = longest
+        yield Use(number, row, tokens)
+
+
+def _spread(rows: np.ndarray, most: int | None) -> np.ndarray:
+    """At most so many of `rows`, evenly spaced."""
+    if most is None or len(rows) <= most:
+        return rows
+    return rows[np.arange(most) * len(rows) // most]
+
+
+def _records(config: SFTConfig, store: RunStore, volume: Volume) -> list[DatasetRecord]:
+    """The datasets to train on and to validate on, all of their files here."""
+    names = [one.dataset for one in config.data.components] + config.validation.datasets
+    return [store.dataset(name, volume).record for name in names]
+
+
+def _counted(records: list[DatasetRecord], ranks: Ranks) -> list[int]:
+    """Rows of each dataset by rank 0: another rank may have looked later."""
+    message = ranks.from_first(lambda: json.dumps([one.rows for one in records]).encode())
+    rows: list[int] = json.loads(message)
+    return rows
+
+
+def _first_rows(record: DatasetRecord, rows: int) -> DatasetRecord:
+    """`record` as it was when it had `rows` rows: a dataset grows by whole segments."""
+    segments, left = [], rows
+    for segment in record.segments:
+        if left:
+            segments.append(segment)
+            left -= segment.rows
+    if left:
+        raise RunCannotGoOn(
+            f"dataset {record.name} had {rows} rows when the run began, and these are not there "
+            "any more: submit the run anew"
+        )
+    return record.model_copy(update={"rows": rows, "segments": segments})
+
+
+def _interruption(
+    ranks: Ranks, store: RunStore, stop: threading.Event
+) -> Callable[[int, int], bool]:
+    """Asked before each file of tokens, with the rows that are done: whether to end. Rank 0 says
+    meanwhile what the run waits for."""
+    said = time.monotonic()
+
+    def interrupted(done: int, rows: int) -> bool:
+        nonlocal said
+        if ranks.first and time.monotonic() - said > SAY_SECONDS:
+            said = time.monotonic()
+            store.set_state("starting", f"rows are tokenised: {done:,} of {rows:,} of a dataset")
+        over, _ = store.call(store.runs.standing)
+        return stop.is_set() or over
+
+    return interrupted

@@ -1,0 +1,245 @@
+"""Rows of a dataset in tokens, on the data volume: made once, then read by row.
+
+A file holds the tokens of up to ROWS rows of one segment; its name says which, and its folder which
+tokenizer, template and options made them. A file under its name is whole. Files are mapped into
+memory, a few at a time: a dataset may be larger than that.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from learner.batch.sft_rows import RowTokenizer, TokenRow, UnusableRow
+from learner.batch.sft_steps import Lengths
+from learner.persist.disk_retry import Disk
+from learner.slices import Part
+from services.contracts.config.data import SFTData
+from services.contracts.records import DatasetRecord
+from services.datasets import DatasetReader
+from services.runtime.file_lock import file_lock
+from services.volume import Volume, written_beside
+
+ROWS = 8192
+"""Of a file: seconds of work, which is what a crash repeats."""
+BATCH_ROWS, BATCH_TOKENS = 1024, 1 << 22
+"""Most of a record batch, which is made in memory."""
+OPEN_FILES = 32
+KEPT = 4
+"""Folders of a dataset that stay: those used last."""
+SCHEMA = pa.schema(
+    [
+        ("tokens", pa.large_list(pa.uint32())),
+        ("spans", pa.large_list(pa.int32())),
+        ("sizes", pa.large_list(pa.int16())),
+    ],
+    metadata={b"headrace.tokens": b"1"},
+)
+
+
+def cache_key(tokenizer: Any, data: SFTData) -> str:
+    """Names all that decides how rows become tokens: tokenizer, template, options, and the form of
+    the files."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    own = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab()))
+    names = ("bos_token_id", "eos_token_id", "unk_token_id")
+    options = {name: getattr(data, name) for name in ("system", "template", "chat_template")}
+    said = {
+        "tokenizer": xxhash.xxh3_128_hexdigest(own.encode()),
+        "chat_template": tokenizer.chat_template,
+        "special": [getattr(tokenizer, name) for name in names],
+        "options": options | {"train_on": data.train_on},
+        "schema": SCHEMA.metadata[b"headrace.tokens"].decode(),
+    }
+    return xxhash.xxh3_64_hexdigest(json.dumps(said, sort_keys=True).encode())
+
+
+class Piece(NamedTuple):
+    """Rows of a dataset that one file has."""
+
+    file: Path
+    start: int
+    """Of the dataset's rows."""
+    stop: int
+
+
+class TokenCache:
+    """The rows of one dataset in tokens."""
+
+    def __init__(self, volume: Volume, record: DatasetRecord, key: str) -> None:
+        self._volume, self._record = volume, record
+        self._folder = volume.path(f"datasets/{record.id}/tokens/{key}")
+        self._pieces = list(_pieces(record, self._folder))
+        self._starts = [piece.start for piece in self._pieces]
+        self._open: OrderedDict[int, _Mapped] = OrderedDict()
+
+    @property
+    def name(self) -> str:
+        """What the dataset is called."""
+        return self._record.name
+
+    def build(
+        self,
+        tokenizer: RowTokenizer,
+        part: Part,
+        disk: Disk,
+        interrupted: Callable[[int, int], bool],
+    ) -> bool:
+        """Make `part` of the files that are missing. False where it was `interrupted`, which is
+        asked before each with the rows that are done and that there are. Raises UnusableRow,
+        CannotWrite."""
+        missing = [piece for piece in self._pieces if not _usable(piece.file)]
+        if missing:
+            self._evict()
+        for piece in missing[part.number :: part.count]:
+            if interrupted(piece.start, self._record.rows):
+                return False
+            asyncio.run(self._build(piece, tokenizer, disk))
+        return True
+
+    def lengths(self) -> tuple[Lengths, int]:
+        """Lengths of all rows, and the largest token. Raises FileNotFoundError before all files
+        are made."""
+        os.utime(self._folder)
+        tokens, first, largest = [], [], 0
+        for piece in self._pieces:
+            # Not kept open: each is looked at once.
+            mapped = _Mapped(piece.file)
+            tokens.append(mapped.lengths)
+            first.append(mapped.first)
+            largest = max(largest, mapped.largest)
+        nothing = np.zeros(0, np.int32)
+        return Lengths(
+            np.concatenate([nothing, *tokens]), np.concatenate([nothing, *first])
+        ), largest
+
+    def row(self, index: int) -> TokenRow:
+        """Row `index` of the dataset."""
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        mapped = self._open.get(number)
+        if mapped is None:
+            mapped = self._open[number] = _Mapped(self._pieces[number].file)
+            if len(self._open) > OPEN_FILES:
+                self._open.popitem(last=False)
+        self._open.move_to_end(number)
+        return mapped.row(index - self._starts[number])
+
+    async def _build(self, piece: Piece, tokenizer: RowTokenizer, disk: Disk) -> None:
+        async with file_lock(piece.file.with_name(f".{piece.file.name}.lock")):
+            # Another run of this host may have made it meanwhile.
+            if not _usable(piece.file):
+                disk.retry(
+                    str(piece.file.relative_to(self._volume.root)),
+                    lambda: self._write(piece, tokenizer),
+                )
+
+    def _write(self, piece: Piece, tokenizer: RowTokenizer) -> None:
+        # Opened for each file: what is mapped of a large dataset would add up.
+        reader = DatasetReader(self._volume, self._record)
+        rows: list[TokenRow] = []
+        tokens = 0
+        with (
+            written_beside(piece.file) as beside,
+            pa.OSFile(str(beside), "wb") as sink,
+            pa.ipc.new_file(sink, SCHEMA) as writer,
+        ):
+            for index in range(piece.start, piece.stop):
+                try:
+                    rows.append(tokenizer.row(reader.row(index), index))
+                except UnusableRow as error:
+                    raise UnusableRow(f"in {self.name}, {error}") from error
+                tokens += len(rows[-1].tokens)
+                if len(rows) == BATCH_ROWS or tokens >= BATCH_TOKENS or index + 1 == piece.stop:
+                    writer.write_batch(_batch(rows))
+                    rows, tokens = [], 0
+
+    def _evict(self) -> None:
+        folders = [path for path in self._folder.parent.glob("*") if path != self._folder]
+        for path in sorted(folders, key=_used)[: max(len(folders) + 1 - KEPT, 0)]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+class _Mapped:
+    """A file, mapped into memory."""
+
+    def __init__(self, path: Path) -> None:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        self._columns = [[_column(batch.column(i)) for i in range(3)] for batch in batches]
+        self._ends = np.cumsum([batch.num_rows for batch in batches])
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """[n] tokens of each row."""
+        return np.concatenate([np.diff(c[0][0]) for c in self._columns]).astype(np.int32)
+
+    @property
+    def first(self) -> npt.NDArray[np.int32]:
+        """[n] first token in the loss of each row: each has one."""
+        return np.concatenate([c[1][1][c[1][0][:-1]] for c in self._columns]).astype(np.int32)
+
+    @property
+    def largest(self) -> int:
+        """The largest token."""
+        return max(int(columns[0][1].max()) for columns in self._columns)
+
+    def row(self, index: int) -> TokenRow:
+        """The row at `index` of the file."""
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        inside = index - (int(self._ends[number - 1]) if number else 0)
+        tokens, spans, sizes = (
+            values[offsets[inside] : offsets[inside + 1]]
+            for offsets, values in self._columns[number]
+        )
+        return TokenRow(tokens, spans.reshape(-1, 2), sizes)
+
+
+def _column(column: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    return column.offsets.to_numpy(), column.values.to_numpy()
+
+
+def _batch(rows: Sequence[TokenRow]) -> pa.RecordBatch:
+    columns = []
+    for values, kind in (
+        ([row.tokens for row in rows], np.uint32),
+        ([row.spans.ravel() for row in rows], np.int32),
+        ([row.sizes for row in rows], np.int16),
+    ):
+        offsets = np.cumsum([0, *(len(one) for one in values)])
+        flat = np.concatenate(values).astype(kind)
+        columns.append(pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat)))
+    return pa.record_batch(columns, SCHEMA)
+
+
+def _pieces(record: DatasetRecord, folder: Path) -> Iterator[Piece]:
+    start = 0
+    for segment in record.segments:
+        for number, first in enumerate(range(0, segment.rows, ROWS)):
+            file = folder / f"{segment.xxh3}-{number:05d}.arrow"
+            yield Piece(file, start + first, start + min(first + ROWS, segment.rows))
+        start += segment.rows
+
+
+def _usable(path: Path) -> bool:
+    """Whether a file is there, in the form that is read here."""
+    try:
+        with pa.memory_map(str(path)) as source:
+            return bool(pa.ipc.open_file(source).schema.metadata == SCHEMA.metadata)
+    except (FileNotFoundError, pa.ArrowInvalid):
+        return False
+
+
+def _used(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,71 @@
+"""Metrics of a supervised run's step, from sums over ranks; names are those of docs/metrics.md."""
+
+import math
+import time
+from collections.abc import Sequence
+
+SMOOTHING = 0.9
+"""Of the loss and of the time of a step: each step counts a tenth of what came before it less."""
+
+
+def losses(
+    names: Sequence[str], nats: Sequence[float], tokens: Sequence[float]
+) -> dict[str, float]:
+    """The mean loss of a step's tokens, and that of each dataset that has some, by its name."""
+    found = {"train/loss": sum(nats) / max(sum(tokens), 1.0)}
+    if len(names) > 1:
+        found |= {
+            f"train/loss/{name}": total / count
+            for name, total, count in zip(names, nats, tokens, strict=True)
+            if count
+        }
+    return found
+
+
+def smoothed(before: float, loss: float) -> float:
+    """The moving average of the loss, not yet divided by its weights; one that is no number does
+    not count."""
+    return SMOOTHING * before + (1 - SMOOTHING) * loss if math.isfinite(loss) else before
+
+
+def unbiased(average: float, steps: int) -> float:
+    """The moving average after so many steps, divided by its weights."""
+    return average / (1 - SMOOTHING**steps)
+
+
+def validation_losses(names: Sequence[str], sums: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Of all rows to validate on, and of each dataset's. `sums`: of each dataset nats, tokens, nats
+    of tokens that spell text, and bytes of that."""
+    nats, tokens, of_text, size = (sum(column) for column in zip(*sums, strict=True))
+    found = {
+        "validation/loss": nats / max(tokens, 1.0),
+        "validation/bits_per_byte": of_text / math.log(2) / max(size, 1.0),
+    }
+    named = [(name, one) for name, one in zip(names, sums, strict=True) if one[1]]
+    if len(named) > 1:
+        found |= {f"validation/loss/{name}": one[0] / one[1] for name, one in named}
+    return found
+
+
+class Speed:
+    """How fast steps come, and when they are done."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._average = 0.0
+        self._steps = 0
+
+    def metrics(self, rows: int, tokens: int, left: int) -> dict[str, float]:
+        """Of the step that has ended now, with so many steps left; none of no tokens."""
+        now = time.monotonic()
+        seconds, self._last = max(now - self._last, 1e-9), now
+        if not tokens:
+            return {}
+        self._steps += 1
+        self._average = SMOOTHING * self._average + (1 - SMOOTHING) * seconds
+        return {
+            "time/step": seconds,
+            "time/remaining": left * unbiased(self._average, self._steps),
+            "throughput/tokens_per_second": tokens / seconds,
+            "throughput/samples_per_second": rows / seconds,
+        }

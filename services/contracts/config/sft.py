@@ -1,0 +1,76 @@
+"""A supervised run."""
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from services.contracts.config.base import Section, refuse_if
+from services.contracts.config.data import SFTData
+from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
+from services.contracts.config.model import Model, lora_of
+from services.contracts.config.optimizer import MuonAdamW, Optimizer
+from services.contracts.config.router import Balance
+from services.contracts.config.training import Packing, Schedule, SFTTraining, Validation
+
+
+class SFTConfig(Section):
+    """Supervised training of a model, from nothing or from an existing one."""
+
+    type: Literal["sft"]
+    model: Model
+    """The model to train."""
+    data: SFTData
+    """The rows to imitate."""
+    packing: Packing | None = None
+    """Batches of a number of tokens; default: batches of `training.rows_per_step` rows."""
+    optimizer: Optimizer = MuonAdamW(type="muon")
+    """The optimizer."""
+    schedule: Schedule = Schedule(type="wsd")
+    """Learning rate schedule."""
+    router: Balance = Balance()
+    """Routers of a mixture-of-experts model."""
+    training: SFTTraining = SFTTraining()
+    """Length, batch, micro-batches and checkpoints."""
+    validation: Validation = Validation()
+    """Rows that are not trained."""
+
+    @model_validator(mode="after")
+    def _batch(self) -> "SFTConfig":
+        packing, longest = self.packing, self.data.max_seq_len
+        if packing is None:
+            return self
+        refuse_if(
+            self.training.rows_per_step is not None,
+            f"training.rows_per_step {self.training.rows_per_step} and packing.tokens_per_step "
+            f"{packing.tokens_per_step} both say how large a step is: leave one out",
+        )
+        if longest is not None:
+            check_packed_rows(packing, longest)
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer(self) -> "SFTConfig":
+        refuse_if(
+            self.optimizer.in_backward,
+            "optimizer.in_backward cannot add up the gradients of several micro-batches, which "
+            "a supervised run has: leave it out",
+        )
+        refuse_if(
+            isinstance(self.optimizer, MuonAdamW) and lora_of(self.model) is not None,
+            MUON_BESIDE_ADAPTERS,
+        )
+        return self
+
+
+def check_packed_rows(packing: Packing, longest: int) -> int:
+    """Rows of `longest` tokens in a step. Raises ValueError where they do not make up
+    `tokens_per_step`."""
+    rows, rest = divmod(packing.tokens_per_step, longest)
+    below, above = rows * longest, (rows + 1) * longest
+    refuse_if(
+        rest > 0,
+        f"packing.tokens_per_step {packing.tokens_per_step} is no multiple of the {longest} tokens "
+        f"of a row (data.max_seq_len, or the model's positions): set it to "
+        + (f"{below} or {above}" if rows else str(above)),
+    )
+    return rows

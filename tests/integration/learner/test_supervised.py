@@ -1,0 +1,197 @@
+"""Supervised runs on a real learner: killed, packed, mixed, validated, adapted, started from."""
+
+import asyncio
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from learner.persist.checkpoint_reader import verify
+from services.contracts.dataset import Row
+from services.contracts.records import DatasetRecord, RunRecord, RunState
+from services.datasets import append_rows
+from services.store import Store
+from tests.integration.learner.conftest import Place, placed, stored
+from tests.integration.learner.test_runs import SFT, add_sums, ended, steps, submit
+from tests.integration.learner.torch_worker import eventually
+
+pytestmark = pytest.mark.timeout(240)
+
+PACKED: dict[str, Any] = SFT | {
+    "data": {
+        "dataset": "sums",
+        "template": "{prompt}=",
+        "max_seq_len": 32,
+        "overlong": "crop",
+        "mix": [{"dataset": "products", "repeats": 2}],
+    },
+    "packing": {"tokens_per_step": 320, "buffer": 20},
+    "training": {"max_steps": 120, "checkpoint_every": 5, "keep_checkpoints": 1},
+    "validation": {"every": 20, "share": 0.05},
+}
+ADAPTED: dict[str, Any] = {
+    "type": "sft",
+    "model": {"path": "run:whole@5", "lora": {"rank": 2}},
+    "data": {"dataset": "sums", "template": "{prompt}="},
+    "optimizer": {"type": "adamw", "lr": 0.5},
+    "training": {"rows_per_step": 16, "max_steps": 60},
+    "validation": {"datasets": ["products"], "every": 2, "rows": 20, "patience": 3},
+}
+
+
+@dataclass
+class Story:
+    """`whole` was left alone; `killed` is the same run, whose learner was killed three times;
+    `adapted` starts from an early checkpoint of `first`, and gets worse."""
+
+    place: Place
+    whole: RunRecord
+    killed: RunRecord
+    adapted: RunRecord
+    again: RunRecord
+    warnings: list[str]
+
+
+async def add_products(store: Store, data: Path) -> None:
+    rows = [Row(prompt=f"{a}*{b}", answer=str(a * b)) for a in range(12) for b in range(12)]
+    segment = append_rows(data, "products", rows)
+    record = DatasetRecord(
+        id="products", name="products", rows=144, created=time.time(), segments=[segment]
+    )
+    await store.datasets.add(record)
+
+
+async def make_story(place: Place) -> Story:
+    async with stored(place) as store:
+        await add_sums(store, place.data)
+        await add_products(store, place.data)
+        await submit(
+            store, "whole", PACKED | {"training": PACKED["training"] | {"keep_checkpoints": 30}}
+        )
+        await submit(store, "killed", PACKED)
+        learner = place.learner()
+        whole = await ended(store, "whole")
+        for step in (10, 50, 90):
+
+            async def reached(least: int = step) -> bool:
+                record = await store.runs.get("killed")
+                return record is not None and record.step >= least
+
+            await eventually(reached)
+            learner.send_signal(signal.SIGKILL)
+            learner.wait()
+            learner = place.learner()
+        killed = await ended(store, "killed")
+        await submit(store, "adapted", ADAPTED)
+        adapted = await ended(store, "adapted")
+        longer = PACKED | {"training": PACKED["training"] | {"max_steps": 123}}
+        await submit(store, "again", longer, resume_from="killed")
+        again = await ended(store, "again")
+        events = await store.events.read("adapted", "0")
+        learner.send_signal(signal.SIGTERM)
+        learner.wait(timeout=30)
+    said = [event.data["message"] for event in events if event.kind == "warning"]
+    return Story(place, whole, killed, adapted, again, said)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    with placed(tmp_path_factory.mktemp("supervised")) as place:
+        yield asyncio.run(make_story(place))
+
+
+def tensors(place: Place, run: RunRecord) -> dict[str, torch.Tensor]:
+    assert run.checkpoint is not None
+    folder = place.data / run.checkpoint
+    return load_file(folder / "model.safetensors") | load_file(
+        folder / "training/optimizer.safetensors"
+    )
+
+
+def test_a_run_whose_learner_is_killed_again_and_again_ends_with_the_same_weights(
+    story: Story,
+) -> None:
+    assert (story.whole.state, story.killed.state) == (RunState.SUCCEEDED, RunState.SUCCEEDED)
+    whole, killed = tensors(story.place, story.whole), tensors(story.place, story.killed)
+    assert whole.keys() == killed.keys()
+    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+
+
+def test_each_step_has_one_row_and_the_same_numbers_as_if_nothing_had_been(story: Story) -> None:
+    rows = {run: steps(story.place, run) for run in ("whole", "killed")}
+    assert [row["step"] for row in rows["killed"]] == list(range(121))
+    same = ("train/loss", "train/loss/products", "train/epoch", "data/padded", "validation/loss")
+    for one, other in zip(rows["whole"], rows["killed"], strict=True):
+        assert [one.get(name) for name in same] == [other.get(name) for name in same]
+    last = rows["whole"][-1]
+    assert last["train/loss_smoothed"] < rows["whole"][1]["train/loss"]
+    assert last["validation/loss"] < rows["whole"][0]["validation/loss"]
+    assert 0 < last["data/padded"] < 0.2
+    assert last["train/flops"] > 0
+    assert last["time/remaining"] == 0
+
+
+def test_the_checkpoint_of_the_lowest_validation_loss_is_kept(story: Story) -> None:
+    folder = story.place.data / "runs/killed/checkpoints"
+    best = int(steps(story.place, "killed")[-1]["validation/best_step"])
+    kept = {verify(path).step for path in folder.iterdir()}
+    assert kept == {best, 120}
+
+
+def test_adapters_start_from_a_step_of_another_run_and_end_early(story: Story) -> None:
+    adapted = story.adapted
+    assert adapted.state is RunState.SUCCEEDED, adapted.reason
+    assert adapted.checkpoint is not None
+    folder = story.place.data / adapted.checkpoint
+    assert (folder / "adapter_model.safetensors").exists()
+    assert not (folder / "model.safetensors").exists()
+    rows = [row for row in steps(story.place, "adapted") if "validation/loss" in row]
+    best = min(rows, key=lambda row: row["validation/loss"])["step"]
+    assert adapted.step < 60
+    assert adapted.step == best + 2 * 3
+    if best:
+        assert f"run:adapted@{best} starts from there" in story.warnings[-1]
+
+
+def test_a_run_that_resumes_another_goes_on_in_its_order(story: Story) -> None:
+    assert (story.again.state, story.again.step) == (RunState.SUCCEEDED, 123)
+    assert [row["step"] for row in steps(story.place, "again")] == [121, 122, 123]
+    before = steps(story.place, "killed")[-1]["train/epoch"]
+    assert steps(story.place, "again")[0]["train/epoch"] > before
+
+
+def test_rows_are_tokenised_once_for_all_runs_of_one_template(story: Story) -> None:
+    made = list((story.place.data / "datasets").glob("*/tokens/*/*.arrow"))
+    assert len(made) == 2
+    log = [json.loads(line) for line in story.place.log.read_text().splitlines()]
+    assert not [line for line in log if line["level"] == "error"]
+
+
+async def test_rows_that_do_not_fit_fail_the_run_with_the_row_and_the_way_out(
+    place: Place, store: Store
+) -> None:
+    await add_sums(store, place.data)
+    data = SFT["data"] | {"max_seq_len": 8}
+    wrong = {
+        "a": (SFT | {"data": data}, "in sums, dataset row 200 has 9 tokens, .* or skip"),
+        "b": (SFT | {"data": data | {"max_seq_len": 64}}, "64 is more than the 32 positions"),
+        "c": (SFT | {"training": {}, "packing": {"tokens_per_step": 100}}, "set it to 96 or 128"),
+        "d": (SFT | {"data": data | {"train_on": "last", "dataset": "no"}}, "no dataset 'no'"),
+    }
+    for id, (raw, _) in wrong.items():
+        await submit(store, id, raw)
+    learner = place.learner()
+    for id, (_, message) in wrong.items():
+        record = await ended(store, id)
+        assert record.state is RunState.FAILED
+        assert re.search(message, record.reason), record.reason
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0

@@ -1,0 +1,112 @@
+"""Which rows a supervised step has: lost, padded and skipped ones are counted, and it can go on."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learner.batch.mixture import Mixture, Source
+from learner.batch.sft_steps import Lengths, Steps, step_count
+from services.contracts.config import SFTConfig, parse_config
+
+TOKENS = [3, 9, 4, 12, 5, 7, 2, 8, 6, 10]
+
+
+def config(**changes: Any) -> SFTConfig:
+    sections: dict[str, Any] = {
+        "type": "sft",
+        "model": {"path": "m"},
+        "data": {"dataset": "d"},
+        "training": {"rows_per_step": 3},
+    }
+    made = parse_config(sections | changes)
+    assert isinstance(made, SFTConfig)
+    return made
+
+
+PACKED: dict[str, Any] = {
+    "training": {},
+    "packing": {"tokens_per_step": 24, "buffer": 3},
+}
+LENGTHS = [Lengths(np.array(TOKENS, np.int32), np.ones(len(TOKENS), np.int32))]
+
+
+def mixture() -> Mixture:
+    return Mixture([Source(len(TOKENS), 0, len(TOKENS))], seed=2)
+
+
+def test_epochs_have_every_row_and_the_last_step_what_is_left() -> None:
+    steps = list(Steps(config(), mixture(), LENGTHS, 12))
+    assert [len(step.uses) for step in steps] == [3, 3, 3, 1]
+    assert sorted(use.row for step in steps for use in step.uses) == list(range(10))
+    twice = config(training={"rows_per_step": 3, "epochs": 2})
+    assert step_count(twice, mixture(), LENGTHS, 12) == 7
+
+
+def test_a_number_of_steps_goes_round_the_epochs() -> None:
+    steps = Steps(config(training={"rows_per_step": 3, "max_steps": 9}), mixture(), LENGTHS, 12)
+    found = [steps.next() for _ in range(9)]
+    assert all(step and len(step.uses) == 3 for step in found)
+
+
+@pytest.mark.parametrize(
+    ("overlong", "taken", "lost", "skipped"),
+    [("crop", {1: 8, 3: 8, 9: 8}, 1 + 4 + 2, 0), ("skip", {}, 0, 3)],
+)
+def test_what_is_too_long_is_cut_or_left_out_and_counted(
+    overlong: str, taken: dict[int, int], lost: int, skipped: int
+) -> None:
+    data = {"dataset": "d", "max_seq_len": 8, "overlong": overlong}
+    steps = list(Steps(config(data=data), mixture(), LENGTHS, 8))
+    used = {use.row: use.tokens for step in steps for use in step.uses}
+    short = {row: tokens for row, tokens in enumerate(TOKENS) if tokens <= 8}
+    assert used == short | taken
+    assert sum(step.lost for step in steps) == lost
+    # Those behind the last row belong to no step.
+    assert sum(step.skipped for step in steps) + (skipped > 0) >= skipped
+
+
+def test_a_row_whose_answer_is_cut_off_is_left_out() -> None:
+    lengths = [Lengths(np.array([9, 9], np.int32), np.array([3, 8], np.int32))]
+    data = {"dataset": "d", "max_seq_len": 8, "overlong": "crop"}
+    steps = list(Steps(config(data=data), Mixture([Source(2, 0, 2)], seed=0), lengths, 8))
+    assert [use.row for step in steps for use in step.uses] == [0]
+
+
+def test_packed_steps_account_for_every_token() -> None:
+    packed = config(**PACKED)
+    steps = list(Steps(packed, mixture(), LENGTHS, 12))
+    assert sum(use.tokens for step in steps for use in step.uses) == sum(TOKENS)
+    for step in steps[:-1]:
+        assert step.padded + sum(use.tokens for use in step.uses) == 24
+    cropping = config(**(PACKED | {"packing": PACKED["packing"] | {"when_none_fits": "crop"}}))
+    cut = list(Steps(cropping, mixture(), LENGTHS, 12))
+    assert all(step.padded == 0 for step in cut[:-1])
+    kept = sum(use.tokens for step in cut for use in step.uses)
+    assert kept + sum(step.lost for step in cut) == sum(TOKENS)
+
+
+@pytest.mark.parametrize("changes", [{}, PACKED], ids=["rows", "packed"])
+@pytest.mark.parametrize("after", [1, 2, 5])
+def test_a_run_goes_on_in_the_middle_of_an_epoch_as_if_nothing_had_been(
+    changes: dict[str, Any], after: int
+) -> None:
+    made = config(**changes)
+    made = made.model_copy(update={"training": made.training.model_copy(update={"max_steps": 12})})
+    whole = Steps(made, mixture(), LENGTHS, 12)
+    steps = [whole.next() for _ in range(12)]
+    at = steps[after - 1]
+    assert at is not None
+
+    again = Steps(made, mixture(), LENGTHS, 12, at.position, at.waiting)
+
+    assert [again.next() for _ in range(12 - after)] == steps[after:]
+
+
+def test_packed_rows_need_a_length_that_divides_the_step() -> None:
+    with pytest.raises(
+        ValueError, match=r"tokens_per_step 24 is no multiple of the 10 .* 20 or 30"
+    ):
+        Steps(config(**PACKED), mixture(), LENGTHS, 10)
+    with pytest.raises(ValueError, match=r"names no longest sequence, .* set data\.max_seq_len"):
+        Steps(config(**PACKED), mixture(), LENGTHS, None)
