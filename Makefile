@@ -78,6 +78,10 @@ bench: setup ## the figures of docs/benchmarks.md, measured here
 bench-store: setup ## what a group costs in Redis, from one worker to 1,024: two minutes
 	@$(BIN)/python -m bench.control_plane
 
+.PHONY: bench-leasing
+bench-leasing: setup ## how busy leases keep 56 workers with large groups, in simulated time: three minutes
+	@$(BIN)/python -m bench.leasing
+
 .PHONY: bench-overlap
 bench-overlap: setup ## how much of generation and training overlaps, on simulated GPUs: ten minutes
 	@$(BIN)/python -m bench.overlap

@@ -178,9 +178,11 @@ class Learner:
             await timed("commit", groups.commit(RUN, self._fencing_token, LINEAGE, step, path))
 
 
-async def make_run(store: Store) -> int:
-    """A run without an end, running, whose tasks are limited by nothing but their number. Returns
-    the fencing_token of its learner."""
+async def make_run(
+    store: Store, batch: int = BATCH, eta: int = ENDLESS, stream_bytes: int = 1 << 40
+) -> int:
+    """A run without an end, running, whose tasks are limited by nothing but their number, unless
+    `eta` or `stream_bytes` say more. Returns the fencing_token of its learner."""
     now = time.time()
     await store.datasets.add(
         DatasetRecord(id="rows", name="rows", rows=ENDLESS, created=now, segments=[])
@@ -191,8 +193,8 @@ async def make_run(store: Store) -> int:
             "model": {"path": "model"},
             "data": {"dataset": "rows"},
             "rewards": [{"verifier": "exact"}],
-            "rollout": {"max_staleness": ENDLESS, "stream_bytes": 1 << 40},
-            "algorithm": {"prompts_per_step": BATCH},
+            "rollout": {"max_staleness": eta, "stream_bytes": stream_bytes},
+            "algorithm": {"prompts_per_step": batch},
             "training": {"max_steps": ENDLESS},
         }
     )

@@ -27,11 +27,12 @@ class CheckpointSchedule:
         """Whether to hand a checkpoint over after `step`; `busy`: an earlier one is on its way,
         and handing one over would wait for it.
 
-        One that falls due while another is on its way is made when that is done. It is waited for
-        at the end, and when uncovered groups fill half the budget: the other half may be those of
-        the checkpoint on its way.
+        It falls due early when uncovered groups fill a quarter of the budget: the batch in training
+        and the next one need room, too. One that falls due while another is on its way is made when
+        that is done. It is waited for at the end, and when uncovered groups fill half the budget:
+        the other half may be those of the checkpoint on its way.
         """
-        self.overdue |= step % self.every == 0
+        self.overdue |= step % self.every == 0 or 4 * self.uncovered_bytes > self.budget
         pressed = 2 * self.uncovered_bytes > self.budget
         return step >= self.last_step or pressed or (self.overdue and not busy)
 

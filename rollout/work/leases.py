@@ -6,6 +6,7 @@ second call.
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import HeldTask
 from services.runtime.logs import get_logger
 from services.store import Store
+from services.store.errors import NoRoom
 from services.store.prompts import Lease
 
 log = get_logger(__name__)
@@ -25,6 +27,8 @@ T = TypeVar("T")
 
 TRIES = 3
 """Failures of one kind after which a task is dropped instead of released."""
+ROOM_SECONDS = 1.0
+"""Until a group that found no room in Redis is offered again."""
 
 
 @dataclass
@@ -88,19 +92,39 @@ class Leases:
     async def complete(
         self, attempt: str, version: int, lineage: str, blob: bytes, lengths: GroupLengths
     ) -> None:
-        """Hand in the group."""
-        if not await self._end(
-            [attempt],
-            lambda: self._prompts.complete(
-                self._run,
-                attempt,
-                min_version=version,
-                lineage=lineage,
-                blob=blob,
-                lengths=lengths,
-            ),
-        ):
+        """Hand in the group, once Redis has room for it. The lease is held until then."""
+        while True:
+            try:
+                handed_in = await self._end(
+                    [attempt],
+                    lambda: self._prompts.complete(
+                        self._run,
+                        attempt,
+                        min_version=version,
+                        lineage=lineage,
+                        blob=blob,
+                        lengths=lengths,
+                    ),
+                )
+            except NoRoom:
+                await self._room(attempt, version, lineage, len(blob))
+            else:
+                break
+        if not handed_in:
             log.info("a group came too late and is discarded")
+
+    async def _room(self, attempt: str, version: int, lineage: str, size: int) -> None:
+        """Return when there is room for a finished group."""
+        if held := self._held.get(attempt):
+            held.ending = False
+        there = False
+        while not there:
+            await asyncio.sleep(ROOM_SECONDS * random.uniform(0.8, 1.2))
+            there = await _retry(
+                lambda: self._prompts.has_room(
+                    self._run, attempt, min_version=version, lineage=lineage, size=size
+                )
+            )
 
     async def drop(self, attempt: str, reason: str, detail: str) -> None:
         """End the task without training it."""

@@ -37,6 +37,10 @@ class Unreadable(ValueError):
         super().__init__(f"{what} cannot be read: {reason[:500]}")
 
 
+class NoRoom(RuntimeError):
+    """Redis holds as many bytes of this run's groups as it may: hand this one in later."""
+
+
 class Gone(KeyError):
     """A run that another needs is not there, or will not be in a moment."""
 

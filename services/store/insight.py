@@ -222,9 +222,9 @@ class Insight:
 def _held(
     record: str, left: float | None, workers: list[WorkerRecord], since: Callable[[float], float]
 ) -> OldestTask:
-    """`record`: an entry of the hash `held`: task, worker, when it was leased (ms), and for which
-    version. `left`: seconds until the lease lapses."""
-    task, holder, leased, _ = record.split(" ")
+    """`record`: an entry of the hash `held`: task, worker, when it was leased (ms), for which
+    version, and whether its group waits for room. `left`: seconds until the lease lapses."""
+    task, holder, leased, *_ = record.split(" ")
     number = position(task)
     scoring = any(
         one.id == holder

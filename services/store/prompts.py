@@ -10,6 +10,7 @@ from typing import Any
 
 from services.contracts.group_lengths import GroupLengths
 from services.contracts.task import TaskPosition
+from services.store.errors import NoRoom
 from services.store.keys import run_key
 from services.store.scripts import Noun, Scripts
 
@@ -70,9 +71,8 @@ class Prompts(Noun):
         reserve_bytes: int,
     ) -> Granted:
         """Up to `count` tasks for `ttl` seconds, as admission for a worker that serves `version`
-        allows. `reserve_bytes`: the most that one finished group may weigh, the same for all
-        workers of a run. A dataset without usable rows fails the run, and so does a batch for
-        which too many groups were filtered."""
+        allows. `reserve_bytes`: the most that one finished group may weigh. A dataset without
+        usable rows fails the run, and so does a batch for which too many groups were filtered."""
         if count <= 0:
             return Granted("", [])
         parts = ("run", "order", "returned", "attempts", "held", "groups", "bytes", "plans")
@@ -131,11 +131,33 @@ class Prompts(Noun):
         blob: bytes,
         lengths: GroupLengths,
     ) -> bool:
-        """Hand in a group. False: the attempt was no longer held and the work is discarded."""
-        parts = ("attempts", "held", "groups", "blobs", "bytes", "returned", "order")
+        """Hand in a group. False: the attempt was no longer held and the work is discarded. Raises
+        NoRoom: the attempt is still held; ask `has_room` before the next try."""
+        parts = (
+            "attempts",
+            "held",
+            "groups",
+            "blobs",
+            "bytes",
+            "returned",
+            "order",
+            "run",
+            "plans",
+        )
         keys = [run_key(run, part) for part in parts]
         arguments = [attempt, min_version, lineage, blob, str(lengths)]
-        return bool(await self._scripts.run("complete", keys, arguments))
+        reply = await self._scripts.run("complete", keys, arguments)
+        if reply == 2:
+            raise NoRoom(f"{len(blob)} bytes")
+        return bool(reply)
+
+    async def has_room(
+        self, run: str, attempt: str, *, min_version: int, lineage: str, size: int
+    ) -> bool:
+        """Whether a group for which there was no room may be handed in now."""
+        keys = [run_key(run, part) for part in ("run", "attempts", "groups", "bytes", "plans")]
+        arguments = [attempt, size, min_version, lineage]
+        return bool(await self._scripts.run("room", keys, arguments))
 
     async def drop(self, run: str, attempt: str, reason: str, detail: str) -> bool:
         """End the held task without training it. False: it was no longer held."""

@@ -83,8 +83,9 @@ class Trajectories(Noun):
 
     async def in_flight(self, run: str, lineage: str) -> dict[int, int]:
         """How many groups are being sampled and scored, by the version of `lineage` that their
-        leases were granted for."""
-        keys = [run_key(run, part) for part in ("attempts", "held")]
+        leases were granted for; not those that are finished and wait until the learner makes
+        room."""
+        keys = [run_key(run, part) for part in ("attempts", "held", "run")]
         reply = [int(part) for part in await self._scripts.run("in_flight", keys, [lineage])]
         return dict(zip(reply[::2], reply[1::2], strict=True))
 

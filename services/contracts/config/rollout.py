@@ -90,4 +90,5 @@ class Rollout(Section):
     vllm: VLLM = VLLM()
     """Options of the vLLM server."""
     stream_bytes: int = Field(1 << 30, ge=1 << 20)
-    """Bytes of finished, untrained groups in Redis above which workers wait."""
+    """Bytes of the run's finished groups in Redis above which workers keep theirs until the learner
+    has made room. Best at four batches or more."""

@@ -75,3 +75,20 @@ local function remove_group(groups, blobs, bytes, entry, task)
   redis.call('DECRBY', bytes, redis.call('HSTRLEN', blobs, position))
   redis.call('HDEL', blobs, position)
 end
+
+-- Groups in the stream that no plan has.
+local function unplanned(groups, plans, batch)
+  return redis.call('XLEN', groups) - redis.call('HLEN', plans) * batch
+end
+
+-- Whether a finished group goes into the stream now, or waits in its worker, which holds the lease.
+-- It waits while the run has filled its bytes, except where the learner needs it: to make the batch
+-- whole that it waits for, or because no later batch may train tokens of this version.
+local function has_room(run, groups, bytes, plans, size, version, lineage)
+  local r = redis.call('HMGET', run, 'stream_bytes', 'batch', 'max_staleness', 'version', 'lineage')
+  if not r[1] or tonumber(redis.call('GET', bytes) or '0') + size <= tonumber(r[1]) then return true end
+  local batch, newest = tonumber(r[2]), tonumber(r[4] or '0')
+  local training = redis.call('HEXISTS', plans, newest + 1) == 1
+  return (not training and unplanned(groups, plans, batch) < batch)
+    or r[5] ~= lineage or version + tonumber(r[3]) <= newest
+end

@@ -1,26 +1,44 @@
 -- Turn a held attempt into a group in the stream.
 -- Invariant: only the attempt that holds a task completes it, once; a lapsed attempt returns its
--- task, and its group is discarded. Never refused for space: the lease reserved it.
+-- task, and its group is discarded. A group is never refused for space: one that finds no room keeps
+-- its lease, which then says that it waits, and for which version (see in_flight).
+-- `group_bytes` and `group_steps` are means of the newest groups, each of which counts 1/32: their size, and
+-- how many versions were published between lease and completion (see lease).
 -- `last_finished` is the cursor at the newest completion: no task leased since has been of use yet
 -- (see lease). `finished` counts the groups of a batch, `filtered` those without a signal meanwhile
 -- (see filter_group).
--- KEYS attempts held groups blobs bytes returned order
+-- KEYS attempts held groups blobs bytes returned order run plans
 -- ARGV attempt min_version lineage blob lengths
--- Reply 1 accepted, 0 discarded
-local attempts, held, groups, blobs, bytes, returned, order = unpack(KEYS)
+-- Reply 1 accepted, 0 discarded, 2 no room yet
+local attempts, held, groups, blobs, bytes, returned, order, run, plans = unpack(KEYS)
 local deadline = redis.call('ZSCORE', attempts, ARGV[1])
 if not deadline then return 0 end
-local task = end_attempt(attempts, held, ARGV[1])
 if tonumber(deadline) <= now_ms() then
-  put_back(returned, task)
+  put_back(returned, end_attempt(attempts, held, ARGV[1]))
   return 0
 end
+if not has_room(run, groups, bytes, plans, #ARGV[4], tonumber(ARGV[2]), ARGV[3]) then
+  local lease = string.match(redis.call('HGET', held, ARGV[1]) or '', '^(%S+ %S+ %S+)')
+  if lease then
+    redis.call('HSET', held, ARGV[1], lease .. ' ' .. ARGV[3] .. ':' .. ARGV[2] .. ' waits')
+  end
+  return 2
+end
+local lineage, version, waits = string.match(redis.call('HGET', held, ARGV[1]) or '', '(%S+):(%d+)( ?%a*)$')
+local task = end_attempt(attempts, held, ARGV[1])
 redis.call('HSET', blobs, position_of(task), ARGV[4])
 redis.call('INCRBY', bytes, #ARGV[4])
 redis.call('XADD', groups, '*', 'task', task, 'min_version', ARGV[2], 'lineage', ARGV[3], 'bytes', #ARGV[4],
   'lengths', ARGV[5])
-local o = redis.call('HMGET', order, 'position', 'batch')
-redis.call('HSET', order, 'last_finished', o[1])
+local o = redis.call('HMGET', order, 'position', 'batch', 'group_bytes', 'group_steps')
+local size, steps = tonumber(o[3] or #ARGV[4]), tonumber(o[4] or '0')
+local r = redis.call('HMGET', run, 'lineage', 'version')
+-- One that waited for room says nothing of how long groups take.
+if waits == '' and lineage == r[1] then
+  steps = steps + (math.max(0, tonumber(r[2] or '0') - tonumber(version)) - steps) / 32
+end
+redis.call('HSET', order, 'last_finished', o[1], 'group_bytes', math.ceil(size + (#ARGV[4] - size) / 32),
+  'group_steps', steps)
 if redis.call('HINCRBY', order, 'finished', 1) >= tonumber(o[2]) then
   redis.call('HSET', order, 'finished', 0, 'filtered', 0)
 end

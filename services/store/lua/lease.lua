@@ -2,9 +2,11 @@
 -- Invariants: a task is in exactly one of: not yet leased, returned, held by one attempt, in the
 -- stream, ended. committed*B + waiting + held never exceeds min(u + eta + 1, max_steps) * B for
 -- the version u that the asking worker serves, and u belongs to the run's current lineage.
--- Bytes: waiting + what held groups may still add stays within the budget, so that `complete`
--- never has to be refused. The budget bounds what runs ahead of the batch that is being
--- collected, not that batch itself, which could otherwise never become whole.
+-- Bytes: while the learner lacks groups for its next batch, they do not limit leases. Once it has these,
+-- a task is leased only if the groups in flight are likely to find room: each counts with the mean size of
+-- the newest groups (`group_bytes`), and before there are any with `reserve_bytes`; those do not count that
+-- the learner trains while they are sampled (`group_steps` batches). Whatever their sizes turn out to be,
+-- `complete` keeps what Redis holds within the budget.
 -- A call repeated because its reply was lost gets the same answer again.
 -- `exhausted`: no task is open, and since a group was last finished every row was leased twice and
 -- dropped. `filtered_group`: more groups than the run allows were filtered while one batch was
@@ -47,9 +49,10 @@ local admitted = math.min(version + eta + 1, max_steps) * batch
 count = math.min(count, admitted - (committed * batch + waiting + in_flight))
 if count <= 0 then return {'admission'} end
 
-local used = tonumber(redis.call('GET', bytes) or '0') + in_flight * reserve
-local lacking = batch - (waiting - redis.call('HLEN', plans) * batch + in_flight)
-count = math.min(count, math.max(math.floor((budget - used) / reserve), lacking))
+local usual = redis.call('HMGET', order, 'group_bytes', 'group_steps')
+local size, trained = tonumber(usual[1] or reserve), math.floor(tonumber(usual[2] or '0') * batch)
+local room = math.floor((budget - tonumber(redis.call('GET', bytes) or '0')) / size)
+if unplanned(groups, plans, batch) >= batch then count = math.min(count, room + trained - in_flight) end
 if count <= 0 then return {'bytes'} end
 
 local o = redis.call('HMGET', order, 'position', 'epoch', 'rows', 'index', 'dataset_rows', 'last_finished',

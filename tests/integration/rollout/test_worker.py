@@ -6,7 +6,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from redis.asyncio import Redis
+
 from services.contracts.events import Event
+from services.store.keys import run_key
 from tests.integration.launch.conditions import eventually
 from tests.integration.rollout.working import Work
 from tests.integration.store.scene import RUN
@@ -107,6 +110,33 @@ async def test_a_worker_with_a_full_stream_reports_that_it_waits_for_the_learner
             await asyncio.sleep(0.05)
         flow = (await one.store.insight.situation(run)).flow
     assert 50 <= flow.waiting < 400
+
+
+async def test_finished_groups_wait_in_the_worker_while_the_stream_is_full(
+    working: Work, tmp_path: Path
+) -> None:
+    # A batch of 96 groups, 10 kB each, leaves 80 kB of the stream's 1 MiB. When it is there, 20
+    # more or so are in flight.
+    sections: dict[str, Any] = {
+        "algorithm": {"prompts_per_step": 96, "samples_per_prompt": 16},
+        "rollout": {"max_staleness": 9, "stream_bytes": 1 << 20},
+        "sampling": {"max_tokens": 90},
+    }
+    script = {"replies": [[5] * 90], "tokens_per_second": 10_000}
+    async with working(tmp_path, [SHORT], script, **sections) as one:
+        redis: Any = Redis.from_url(one.stack.redis_url)
+        while True:
+            held = await redis.hvals(run_key(RUN, "held"))
+            if held and all(record.endswith(b" waits") for record in held):
+                break
+            await asyncio.sleep(0.05)
+        full = int(await redis.get(run_key(RUN, "bytes")) or 0)
+        before = await redis.xlen(run_key(RUN, "groups"))
+        assert (1 << 20) - 20_000 < full <= 1 << 20
+        # They are not lost: they come when there is room.
+        await redis.hset(run_key(RUN, "run"), "stream_bytes", 1 << 30)
+        await one.group(before + 3)
+        await redis.aclose()
 
 
 async def test_a_finished_group_makes_room_while_a_long_one_is_sampled(

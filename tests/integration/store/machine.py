@@ -21,6 +21,7 @@ from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord
 from services.contracts.weights import WeightManifest
 from services.store import Fenced, Store
+from services.store.errors import NoRoom
 from services.store.keys import run_key
 from tests.integration.store.model import (
     BATCH,
@@ -176,17 +177,20 @@ class StoreMachine(RuleBasedStateMachine):
     def _complete(self, attempt: Attempt, bytes: int) -> None:
         blob = b"x" * bytes
         lineage, version = attempt.version
-        accepted = self.do(
-            self.store.prompts.complete(
-                self.run,
-                attempt.name,
-                min_version=version,
-                lineage=lineage,
-                blob=blob,
-                lengths=GroupLengths(1, (1,)),
-            )
+        expected = self.model.complete(attempt, len(blob))
+        prompts = self.store.prompts
+        where: dict[str, Any] = {"min_version": version, "lineage": lineage}
+        room = self.do(prompts.has_room(self.run, attempt.name, size=bytes, **where))
+        call = prompts.complete(
+            self.run, attempt.name, blob=blob, lengths=GroupLengths(1, (1,)), **where
         )
-        assert accepted == self.model.complete(attempt, len(blob))
+        if expected is None:
+            assert not room
+            with pytest.raises(NoRoom):
+                self.do(call)
+        else:
+            assert room or attempt.lapsed
+            assert self.do(call) == expected
 
     @precondition(lambda self: self.attempts)
     @rule(data=st.data(), seconds=st.sampled_from([0.0, MINUTE]))

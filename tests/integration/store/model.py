@@ -4,6 +4,7 @@ Positions stand for tasks. `version` is (lineage, number); the tree of versions 
 version's parent, so that staleness is a walk between two nodes and not a formula.
 """
 
+import math
 from dataclasses import dataclass, field
 
 Version = tuple[str, int]
@@ -40,6 +41,14 @@ class Model:
     budget: int
     lineage: str = ""
     version: int = 0
+    published: int = 0
+    """The version of the newest manifest, also if a learner has gone back since."""
+    mean: int | None = None
+    """Of the sizes of the newest groups."""
+    steps: float = 0.0
+    """Versions published between lease and completion of the newest groups, on average."""
+    waited: set[str] = field(default_factory=set)
+    """Attempts whose groups have waited for room."""
     committed: int = 0
     cursor: int = 0
     last_finished: int = 0
@@ -85,6 +94,7 @@ class Model:
     def train(self) -> None:
         """One version more."""
         self.version += 1
+        self.published = self.version
         node = (self.lineage, self.version)
         self.parent[node] = self.branch[-1]
         self.branch.append(node)
@@ -115,9 +125,9 @@ class Model:
         count = min(count, admitted - taken)
         if count <= 0:
             return "admission", []
-        used = self.bytes + len(self.held) * RESERVE
-        lacking = BATCH - (len(self.stream) - len(self.plans) * BATCH + len(self.held))
-        count = min(count, max((self.budget - used) // RESERVE, lacking))
+        room = (self.budget - self.bytes) // (RESERVE if self.mean is None else self.mean)
+        if self.ready >= BATCH:
+            count = min(count, room + math.floor(self.steps * BATCH) - len(self.held))
         if count <= 0:
             return "bytes", []
         if self.filtered_now > MAX_FILTERED * BATCH:
@@ -139,13 +149,25 @@ class Model:
         self.cursor += 1
         return self.cursor - 1
 
-    def complete(self, attempt: Attempt, bytes: int) -> bool:
-        """Whether the store must accept it."""
-        if self.held.pop(attempt.name, None) is None:
+    def complete(self, attempt: Attempt, bytes: int) -> bool | None:
+        """Whether the store must accept it; None: not yet."""
+        if attempt.name not in self.held:
             return False
         if attempt.lapsed:
+            del self.held[attempt.name]
             self.returned.add(attempt.position)
             return False
+        lineage, version = attempt.version
+        last_chance = lineage != self.lineage or version + ETA <= self.published
+        lacking = self.ready < BATCH and self.published + 1 not in self.plans
+        if self.bytes + bytes > self.budget and not lacking and not last_chance:
+            self.waited.add(attempt.name)
+            return None
+        del self.held[attempt.name]
+        mean = bytes if self.mean is None else self.mean
+        self.mean = math.ceil(mean + (bytes - mean) / 32)
+        if lineage == self.lineage and attempt.name not in self.waited:
+            self.steps += (max(0, self.published - version) - self.steps) / 32
         self.stream[attempt.position] = Finished(attempt.position, attempt.version, bytes)
         self.last_finished = self.cursor
         self.finished += 1
@@ -165,6 +187,11 @@ class Model:
         self.filtered.append(self.finished // BATCH)
         self.last_finished = self.cursor
         return True
+
+    @property
+    def ready(self) -> int:
+        """Groups in the stream that no plan has."""
+        return len(self.stream) - len(self.plans) * BATCH
 
     @property
     def filtered_now(self) -> int:
@@ -230,6 +257,7 @@ class Model:
         """The run ends, and another one continues it."""
         self.returned |= {a.position for a in self.held.values()} | set(self.stream)
         self.held, self.stream, self.plans, self.failures = {}, {}, {}, {}
+        self.published, self.mean, self.steps = 0, None, 0.0
         self.last_finished = self.cursor
         self.filtered, self.finished = [], 0
 

@@ -115,6 +115,11 @@ class Scene:
             lengths=GroupLengths(1, (1,)),
         )
 
+    async def has_room(self, lease: Lease, size: int) -> bool:
+        return await self.store.prompts.has_room(
+            self.run, lease.attempt, min_version=0, lineage=self.lineage, size=size
+        )
+
     def group(self, lease: Lease) -> bytes:
         """A whole group of one sample of one token, as a worker hands it in."""
         now = time.time()

@@ -4,8 +4,10 @@ import pytest
 
 from services.contracts.records import RunState
 from services.contracts.task import TaskPosition
+from services.store.errors import NoRoom
 from services.store.keys import run_key
-from tests.integration.store.scene import Scene, record, same_ids, segment, tasks
+from services.store.prompts import Lease
+from tests.integration.store.scene import MINUTE, Scene, record, same_ids, segment, tasks
 
 # --- admission ----------------------------------------------------------------------------------
 
@@ -82,33 +84,108 @@ async def test_a_lease_of_no_tasks_grants_none(scene: Scene) -> None:
 # --- bytes --------------------------------------------------------------------------------------
 
 
-async def test_groups_beyond_the_next_batch_stay_within_the_byte_budget(scene: Scene) -> None:
+async def test_bytes_do_not_limit_leases_while_the_learner_lacks_groups(scene: Scene) -> None:
     await scene.start(eta=9, batch=2, budget=1000)
-    assert len((await scene.lease(50, reserve_bytes=200)).leases) == 5
-    assert (await scene.lease(1, reserve_bytes=200)).refusal == "bytes"
+    assert len((await scene.lease(50, reserve_bytes=5000)).leases) == 20
 
 
-async def test_a_small_group_frees_what_it_did_not_need(scene: Scene) -> None:
+async def test_all_leased_groups_need_room_once_the_next_batch_is_ready(scene: Scene) -> None:
     await scene.start(eta=9, batch=2, budget=1000)
-    first, *_ = await scene.leased(5, reserve_bytes=200)
-    await scene.complete(first, b"x" * 10)
-    # 10 + 4 * 200 = 810 used: 190 are left.
-    assert (await scene.lease(1, reserve_bytes=200)).refusal == "bytes"
-    assert len((await scene.lease(1, reserve_bytes=190)).leases) == 1
+    await scene.finished(2, b"x" * 200)
+    # 400 of 1,000 bytes: three more like these.
+    assert len((await scene.lease(50, reserve_bytes=10_000)).leases) == 3
+    assert (await scene.lease(1, reserve_bytes=10_000)).refusal == "bytes"
+
+
+async def test_a_lease_counts_with_the_mean_size_of_the_newest_groups(scene: Scene) -> None:
+    await scene.start(eta=9, batch=2, budget=1000)
+    first, *others = await scene.leased(4)
+    await scene.complete(first, b"x" * 100)
+    # Each counts 1/32: 100 + (420 - 100) / 32 = 110, of which 4 fit beside 520.
+    await scene.complete(others[0], b"x" * 420)
+    assert len((await scene.lease(50)).leases) == 2
+
+
+# --- room for finished groups -------------------------------------------------------------------
+
+
+async def full(scene: Scene) -> list[Lease]:
+    """A run at version 0 with a whole batch, 20 bytes short of its 1,000. The leases of 2 more."""
+    await scene.start(eta=1, batch=2, budget=1000)
+    leases = await scene.leased(4)
+    for lease in leases[:2]:
+        assert await scene.complete(lease, b"x" * 490)
+    return leases[2:]
+
+
+async def test_a_group_waits_in_its_worker_while_the_stream_is_full(scene: Scene) -> None:
+    late, small = await full(scene)
+    with pytest.raises(NoRoom):
+        await scene.complete(late, b"x" * 21)
+    assert await scene.complete(small, b"x" * 20)
+    assert not await scene.has_room(late, 21)
+
+    # The lease is held, and renewed like any other.
+    assert await scene.store.prompts.renew("r1", [late.attempt], MINUTE) == []
+    groups = await scene.store.trajectories.pending("r1")
+    groups += await scene.store.trajectories.read("r1", wait=0)
+    await scene.plan(1, groups[:2])
+    assert not await scene.has_room(late, 21), "the learner has a batch to train"
+    await scene.publish(1)
+    # It waits for a batch, of which one group is there.
+    scene.version = 0
+    assert await scene.has_room(late, 21)
+    assert await scene.complete(late, b"x" * 21)
+
+
+async def test_a_group_that_no_later_batch_may_train_finds_room(scene: Scene) -> None:
+    late, _ = await full(scene)
+    with pytest.raises(NoRoom):
+        await scene.complete(late, b"x" * 21)
+    # Of version 0, at η = 1: trained at version 1 at the latest.
+    await scene.publish(1)
+    assert await scene.has_room(late, 21)
+    scene.version = 0
+    assert await scene.complete(late, b"x" * 21)
+
+
+async def test_the_learner_does_not_wait_for_groups_that_wait_for_it(scene: Scene) -> None:
+    late, _ = await full(scene)
+    assert await scene.store.trajectories.in_flight("r1", "aaa") == {0: 2}
+    with pytest.raises(NoRoom):
+        await scene.complete(late, b"x" * 21)
+    assert await scene.store.trajectories.in_flight("r1", "aaa") == {0: 1}
+    # In its last batch it is handed in at once.
+    await scene.publish(1)
+    assert await scene.store.trajectories.in_flight("r1", "aaa") == {0: 2}
+
+
+async def test_a_released_group_that_waited_for_room_is_leased_again(scene: Scene) -> None:
+    late, _ = await full(scene)
+    with pytest.raises(NoRoom):
+        await scene.complete(late, b"x" * 21)
+    await scene.store.prompts.release("r1", [late.attempt])
+    assert await scene.has_room(late, 21), "it learns that the lease is gone"
+    assert not await scene.complete(late, b"x" * 21)
+    assert await scene.store.prompts.renew("r1", [late.attempt], MINUTE) == [late.attempt]
+    assert late.task in await scene.returned()
 
 
 async def test_a_batch_becomes_whole_however_small_the_budget(scene: Scene) -> None:
     await scene.start(eta=9, batch=4, budget=100)
-    assert len((await scene.lease(50, reserve_bytes=1000)).leases) == 4
-    assert (await scene.lease(1, reserve_bytes=1000)).refusal == "bytes"
+    leases = await scene.leased(5)
+    for lease in leases[:4]:
+        assert await scene.complete(lease, b"x" * 60)
+    with pytest.raises(NoRoom):
+        await scene.complete(leases[4], b"x" * 60)
 
 
 async def test_the_batch_after_a_planned_one_becomes_whole_too(scene: Scene) -> None:
     await scene.start(eta=9, batch=2, budget=100)
     await scene.plan(1, await scene.finished(2, b"x" * 60))
+    await scene.publish(1)
     # 120 of 100 bytes wait for a commit that covers step 1: the learner may need step 2 for it.
-    assert len((await scene.lease(50, reserve_bytes=1000)).leases) == 2
-    assert (await scene.lease(1, reserve_bytes=1000)).refusal == "bytes"
+    assert len(await scene.finished(2, b"x" * 60)) == 2
 
 
 # --- order --------------------------------------------------------------------------------------

@@ -24,10 +24,19 @@ def test_a_checkpoint_that_falls_due_while_another_is_written_is_made_when_that_
     assert not pace.due(7, busy=False)
 
 
+def test_a_checkpoint_is_due_early_when_a_quarter_of_the_budget_is_not_covered() -> None:
+    pace = CheckpointSchedule(every=1000, last_step=1000, budget=100)
+    pace.trained(25)
+    assert not pace.due(1, busy=False)
+    pace.trained(1)
+    assert not pace.due(2, busy=True)
+    assert pace.due(3, busy=False)
+
+
 def test_training_waits_when_half_the_budget_is_not_covered() -> None:
     pace = CheckpointSchedule(every=1000, last_step=1000, budget=100)
     pace.trained(50)
-    assert not pace.due(1, busy=False)
+    assert not pace.due(1, busy=True)
     pace.trained(1)
     assert pace.due(2, busy=True)
     pace.handed_over()
