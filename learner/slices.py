@@ -83,9 +83,13 @@ def row_range(like: DTensor) -> tuple[int, int]:
 
 def rows_on(rows: int, mesh: DeviceMesh) -> tuple[int, int]:
     """The same for a tensor of so many rows: each rank has as many, and the last ones fewer."""
-    each = -(-rows // mesh.size())
-    start = min(mesh.get_local_rank() * each, rows)
-    return start, min(start + each, rows)
+    rank = mesh.get_local_rank()
+    return first_row(rows, rank, mesh.size()), first_row(rows, rank + 1, mesh.size())
+
+
+def first_row(rows: int, rank: int, ranks: int) -> int:
+    """Of a tensor of so many rows, the first that `rank` holds; `rows` where it holds none."""
+    return min(rank * -(-rows // ranks), rows)
 
 
 def as_slice(rows: torch.Tensor, like: DTensor) -> DTensor:

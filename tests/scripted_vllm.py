@@ -18,6 +18,7 @@ import os
 import random
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -50,8 +51,23 @@ from rollout.vllm_plugin.wire import (
 )
 from rollout.vllm_plugin.wire import Request as GenerateRequest
 from services.contracts.canary import CANARY, Canary, sequences, unpacked
+from services.weights import DeltaReader, UnusableBase, UnusableDelta, WholeVersion
 
 STEP_SECONDS = 0.01
+
+
+def read_all(path: Path, deltas: list[str]) -> None:
+    """Read a version as vLLM does. Raises UnusableFile for one that is another than its last delta
+    says."""
+    with ExitStack() as stack:
+        try:
+            opened = [stack.enter_context(DeltaReader(Path(delta))) for delta in deltas]
+            if opened:
+                version = WholeVersion(path, opened)
+                for name in version.shapes:
+                    version.tensor(name)
+        except (UnusableBase, UnusableDelta) as error:
+            raise UnusableFile(str(error)) from error
 
 
 @dataclass
@@ -369,6 +385,7 @@ def build(state: State) -> FastAPI:
             tensors = read_tensors(Path(info["path"]))
             if len(tensors) != info["tensors"]:
                 raise UnusableFile(f"{len(tensors)} tensors, manifest says {info['tensors']}")
+            read_all(Path(info["path"]), info["deltas"])
             if state.loaded is not None:
                 check_tensors(Path(info["path"]), tensors, state.loaded)
         except UnusableFile as broken:
@@ -376,7 +393,7 @@ def build(state: State) -> FastAPI:
             return error(500, f"{WEIGHTS_KEPT}: {broken}")
         state.loaded = tensors
         if state.updates not in state.script.ignored_updates:
-            state.canary = canary_in(Path(info["path"]))
+            state.canary = canary_in(Path([info["path"], *info["deltas"]][-1]))
         state.updates += 1
         return {}
 

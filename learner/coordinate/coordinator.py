@@ -22,7 +22,8 @@ from learner.model.mfu import sequence_cost, work
 from learner.persist.disk_retry import CannotWrite
 from learner.persist.export_model import export_description
 from learner.persist.jsonl import RowsFile, SamplesFile
-from learner.persist.publisher import HostWeights, Publisher, host_weights
+from learner.persist.publisher import Again, Publisher
+from learner.persist.versions import Version, Versions
 from learner.report.reward_metrics import outcome_metrics, selection_metrics
 from learner.report.sample_log import Picked, described
 from learner.report.step_metrics import (
@@ -69,12 +70,19 @@ class Coordinator(FirstRank):
         super().__init__(ranks, store, volume, state, stop, schedule, keep)
         self._config, self._max_steps = config, max_steps
         lineage = state.progress.lineage
+        self._versions = Versions(state.loaded, ranks, config.rollout.weights)
         self._publisher = Publisher(
-            volume.root, store.run, lineage, self._disk, store.publish, store.needed_files
+            volume.root,
+            store.run,
+            lineage,
+            self._disk,
+            store.publish,
+            store.workers,
+            self._versions.deltas,
         )
         self._canary = CanaryPass(state.loaded, state.policy, config.rollout.vllm.max_model_len)
-        self._newest: HostWeights | None = None
-        """Of a sharded model, the version that was published last."""
+        self._newest: Version | None = None
+        """Of a sharded model that is published whole, the last version."""
         ancestry = Ancestry(tuple(state.progress.lineages))
         cost, shares = sequence_cost(state.loaded.model), sharing_of(state.policy) is not None
         self._planner = Planner(config, store, ancestry, cost, shares)
@@ -96,10 +104,10 @@ class Coordinator(FirstRank):
         let the run run."""
         loaded = self._state.loaded
         base = base_on_host(loaded) if self._sharded and loaded.lora else None
-        self._begin(base, self._copied())
+        self._begin(base, self._taken())
 
     @on_rank_0
-    def _begin(self, base: dict[str, torch.Tensor] | None, start: HostWeights) -> None:
+    def _begin(self, base: dict[str, torch.Tensor] | None, start: Version) -> None:
         loaded, folder = self._state.loaded, self._folder / "model"
         name = f"runs/{self._store.run}/model"
         self._disk.retry(name, lambda: export_description(loaded, folder, base))
@@ -131,7 +139,7 @@ class Coordinator(FirstRank):
     def publish(self) -> None:
         """Publish the version that the batch has made."""
         self._time.lap("training")
-        self._publish(self._copied())
+        self._publish(self._taken())
         self._time.lap("publishing")
 
     def checkpoint(self) -> None:
@@ -251,27 +259,30 @@ class Coordinator(FirstRank):
             reason += f"; {filtered} groups were filtered since the last step"
         self._store.warn(f"waiting for {what} for {seconds:.0f} s: {reason}")
         if troubled and (damage := self._publisher.damage()):
-            self._publisher.submit(self._newest or self._copied())
+            if self._publisher.can_repeat:
+                self._publisher.submit(Again(time.time()))
+            else:
+                self._publisher.submit(self._newest or self._taken())
             version = self._state.progress.version
             self._store.warn(f"version {version} is published again: {damage}")
 
     # --- after a batch --------------------------------------------------------------------------
 
-    def _copied(self) -> HostWeights:
-        """The version, on the host. Of a sharded model all ranks give their slices."""
+    def _taken(self) -> Version:
+        """The version, to be published. Of a sharded model all ranks take it."""
         now, version = time.time(), self._state.progress.version
-        weights = host_weights(self._state.loaded, version, now, canary=self._canary())
+        weights = self._versions.take(version, now, self._canary())
         # For another try, of which the other ranks need not know.
-        self._newest = weights if self._sharded else None
+        self._newest = weights if self._sharded and self._versions.deltas is None else None
         return weights
 
     @on_rank_0
-    def _publish(self, weights: HostWeights) -> None:
+    def _publish(self, weights: Version) -> None:
         self._publisher.submit(weights)
 
     def _row(self, metrics: dict[str, float], sums: dict[str, float]) -> dict[str, Any]:
         """The step's row of metrics."""
-        workers, spent = self._store.workers(), self._time
+        workers, spent, pushed = self._store.workers(), self._time, self._publisher.pushed
         wait, self._waits = admission_wait(self._waits, workers)
         samples, tokens = int(sums["samples"]), int(sums["completion_tokens"])
         return {
@@ -285,6 +296,7 @@ class Coordinator(FirstRank):
             **staleness_metrics(self._planner.staleness),
             **time_metrics(spent, samples, tokens, int(sums["prompt_tokens"])),
             **self._utilisation(sums, metrics),
+            **(pushed.metrics() if pushed else {}),
             "time/workers_waiting_for_admission": wait,
             "workers": len(workers),
             "memory/peak_bytes": peak_memory(),

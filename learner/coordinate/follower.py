@@ -16,7 +16,7 @@ from learner.model.parallel import is_sharded
 from learner.persist.checkpoint import capture, part_of
 from learner.persist.checkpoint_writer import PartWriter, Unheard
 from learner.persist.disk_retry import CannotWrite, Disk
-from learner.persist.publisher import host_weights
+from learner.persist.versions import Versions
 from learner.state import TrainingState
 from learner.store.commands import Command
 from learner.store.run_store import RunStore
@@ -42,10 +42,12 @@ class Follower:
         self._ranks, self._state = ranks, state
         self._sharded = is_sharded(state.loaded.model)
         self._canary: CanaryPass | None = None
+        self._versions: Versions | None = None
         """None: no version is published."""
         if isinstance(config, RLConfig):
             longest = config.rollout.vllm.max_model_len
             self._canary = CanaryPass(state.loaded, state.policy, longest)
+            self._versions = Versions(state.loaded, ranks, config.rollout.weights)
         self._disk = Disk(volume.root, Unheard(store), stop)
         self._writer = PartWriter(volume.root, self._disk, ranks)
 
@@ -58,9 +60,9 @@ class Follower:
 
     def publish(self) -> None:
         """The version that the batch has made."""
-        if self._sharded and self._canary:
+        if self._sharded and self._canary and self._versions:
             self._canary()
-            host_weights(self._state.loaded, self._state.progress.version, 0.0, part=None)
+            self._versions.take(self._state.progress.version, 0.0)
 
     def checkpoint(self) -> None:
         """The training state, where rank 0 says that a checkpoint is due."""

@@ -1,11 +1,13 @@
-"""Publishing a version: a copy of the weights on the host, then a thread that makes it durable
-and registers it. The next step never waits for the disk.
+"""Publishing a version: what it changed, or a copy of the weights, then a thread that makes it
+durable and registers it. The next step never waits for the disk.
 
 Order is what makes a version trustworthy: file and folder are fsynced and renamed first, then
-the manifest is registered. A version exists when its manifest does.
+the manifest is registered. A version exists when its manifest does. It is one file more, whole or a
+delta, so a learner that dies leaves no half of a version.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,46 +16,47 @@ import msgspec
 import torch
 from safetensors.torch import save_file
 
-from learner.model.loading import LoadedModel
-from learner.model.lora import trained_on_host
 from learner.persist.background import Background
+from learner.persist.chain import Chain
 from learner.persist.disk_retry import Disk
-from learner.slices import WHOLE, Part
-from services.contracts.canary import CANARY, Canary
-from services.contracts.weights import WeightFile, WeightManifest
+from learner.persist.mirror import Mirror, by_folder_names
+from learner.persist.versions import ChangedWeights, Deltas, Head, HostWeights, Version
+from services.contracts.canary import CANARY
+from services.contracts.records import WorkerRecord
+from services.contracts.weights import DELTA, WeightFile, WeightManifest, version_tag
 from services.volume import DamagedFile, check_file, weight_file, written_beside
 
 KEPT_VERSIONS = 3
-"""Newest versions that stay on disk in any case: a worker that has just read which version is the
-newest has time to register that it needs it. One that is too late starts again with the newest."""
+"""Newest versions whose files stay on disk in any case: a worker that has just read which version
+is the newest has time to register that it needs it. One that is too late starts again with the
+newest."""
 
 
 @dataclass(frozen=True)
-class HostWeights:
-    """A version's weights, copied, and what its manifest will say."""
+class Again:
+    """The newest version once more, as a whole file."""
 
-    version: int
-    tensors: dict[str, torch.Tensor]
     created: float
-    """Unix seconds when the optimizer step ended."""
-    kind: Literal["full", "adapter"] = "full"
-    canary: Canary | None = None
 
 
-def host_weights(
-    loaded: LoadedModel,
-    version: int,
-    created: float,
-    part: Part | None = WHOLE,
-    canary: Canary | None = None,
-) -> HostWeights:
-    """Copy what training changes to the host in the type that is published. Of a sharded model
-    every rank gives its slices; one with `part` None copies nothing."""
-    tensors = trained_on_host(loaded, loaded.publish_dtype, part)
-    return HostWeights(version, tensors, created, "adapter" if loaded.lora else "full", canary)
+@dataclass(frozen=True)
+class Pushed:
+    """What it took to publish a version."""
+
+    bytes: int
+    """Of its file: what a worker fetches that has the version before."""
+    full_bytes: int
+    """Of the newest whole file."""
+    changed: float | None
+    """Share of the weights that differ from the version before; None where nobody compared them."""
+
+    def metrics(self) -> dict[str, float]:
+        """By the names of docs/metrics.md."""
+        found = {"push/bytes": float(self.bytes), "push/full_bytes": float(self.full_bytes)}
+        return found if self.changed is None else {**found, "push/changed": self.changed}
 
 
-class Publisher(Background[HostWeights]):
+class Publisher(Background[Version | Again]):
     """Writes versions in order, one at a time, on its own thread.
 
     Handing one over blocks only while two earlier ones are still being written: versions must not
@@ -67,76 +70,150 @@ class Publisher(Background[HostWeights]):
         lineage: str,
         disk: Disk,
         register: Callable[[WeightManifest], None],
-        needed: Callable[[], set[str]],
+        workers: Callable[[], Sequence[WorkerRecord]],
+        deltas: Deltas | None = None,
     ) -> None:
-        """`register` makes a manifest known; `needed` names the files that live workers load or
-        would go back to. Both are called from the thread."""
+        """`register` makes a manifest known; `workers` are those that are alive. Both are called
+        from the thread. Without `deltas` every version comes as HostWeights."""
         super().__init__("publisher", self._publish)
         self._root, self._run, self._lineage = root, run, lineage
-        self._disk, self._register, self._needed = disk, register, needed
-        self._newest: WeightFile | None = None
+        self._disk, self._register, self._workers = disk, register, workers
+        self._deltas = deltas
+        self._mirror: Mirror | None = None
+        self._chain = Chain()
+        self._newest: WeightManifest | None = None
+        self._kept: deque[list[WeightFile]] = deque(maxlen=KEPT_VERSIONS)
+        self.pushed: Pushed | None = None
+        """Of the newest version that is registered."""
         # What learners that died have left half written; nobody else writes here.
-        for unfinished in (root / weights_name(run, 0, lineage)).parent.glob(".v*"):
+        for unfinished in self._folder.glob(".v*"):
             if unfinished.suffix != ".lock":
                 unfinished.unlink(missing_ok=True)
 
-    def _publish(self, weights: HostWeights) -> None:
-        name = weights_name(self._run, weights.version, self._lineage)
-        size = sum(tensor.nbytes for tensor in weights.tensors.values())
-        manifest = self._disk.retry(name, lambda: self._write(weights, name), size)
-        self._register(manifest)
-        (self._newest,) = manifest.files
-        self._delete_old(Path(self._newest.name).name)
+    @property
+    def _folder(self) -> Path:
+        return (self._root / weights_name(self._run, 0, self._lineage)).parent
 
     def damage(self) -> str:
-        """How the newest version's file is damaged, or ''. Reads all of it."""
+        """How a file of the newest version is damaged, or ''. Reads all of them."""
         if self.busy or self._newest is None:
             return ""
-        file = self._newest
-        try:
-            check_file(self._root / file.name, file.bytes, file.xxh3)
-        except (DamagedFile, FileNotFoundError) as error:
-            return str(error)
+        for file in self._newest.files:
+            try:
+                check_file(self._root / file.name, file.bytes, file.xxh3)
+            except (DamagedFile, FileNotFoundError) as error:
+                return str(error)
         return ""
 
-    def _write(self, weights: HostWeights, name: str) -> WeightManifest:
-        path = self._root / name
-        with written_beside(path) as beside:
-            save_file(weights.tensors, beside, metadata=_metadata(weights))
-            file = weight_file(beside, name)
+    @property
+    def can_repeat(self) -> bool:
+        """Whether `Again` may be handed over: the newest weights are held here."""
+        return self._mirror is not None
+
+    # --- on the thread --------------------------------------------------------------------------
+
+    def _publish(self, item: Version | Again) -> None:
+        changed: float | None = None
+        if isinstance(item, HostWeights):
+            # Let go of the old ones first: memory need not hold both.
+            self._mirror = None
+            manifest = self._whole(item.head, item.tensors, item.kind)
+            if self._deltas is not None and item.kind == "full":
+                self._mirror = Mirror(item.tensors)
+        elif isinstance(item, ChangedWeights):
+            manifest, changed = self._changed(item)
+        else:
+            assert self._newest is not None
+            assert self._mirror is not None
+            head = Head(self._newest.version, item.created, self._newest.canary)
+            manifest = self._whole(head, self._mirror.tensors)
+        self._register(manifest)
+        self._newest = manifest
+        self._kept.append(manifest.files)
+        self.pushed = Pushed(manifest.files[-1].bytes, self._chain.files[0].bytes, changed)
+        self._delete_old()
+
+    def _changed(self, item: ChangedWeights) -> tuple[WeightManifest, float]:
+        """The manifest of a version by its changes, and the share of the weights that they are."""
+        assert self._deltas is not None
+        assert self._mirror is not None
+        assert self._newest is not None
+        names, copies, mirror = self._deltas.names, self._deltas.copies, self._mirror
+        found = by_folder_names(item.changes, names, copies, item.ready)
+        version = item.head.version
+        delta = mirror.change(found, self._newest.tag, version_tag(self._lineage, version))
+        share = delta.changed / max(1, mirror.weights)
+        if self._distrusted() or not self._chain.takes(version, delta.bytes):
+            return self._whole(item.head, mirror.tensors), share
+        name = delta_name(self._run, version, self._lineage)
+        more = _metadata(item.head)
+        file = self._written(name, delta.bytes, lambda path: delta.write(path, more))
+        self._chain.add(version, file)
+        return self._manifest(item.head, "delta", len(mirror.tensors)), share
+
+    def _distrusted(self) -> bool:
+        """Whether a worker cannot load a file of the chain: then a new one begins."""
+        names = [Path(file.name).name for file in self._chain.files]
+        errors = [worker.error for worker in self._workers() if worker.error]
+        return any(name in error for error in errors for name in names)
+
+    def _whole(
+        self,
+        head: Head,
+        tensors: dict[str, torch.Tensor],
+        kind: Literal["full", "adapter"] = "full",
+    ) -> WeightManifest:
+        name = weights_name(self._run, head.version, self._lineage)
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        metadata = {"format": "pt", **_metadata(head)}
+        file = self._written(name, size, lambda path: save_file(tensors, path, metadata=metadata))
+        self._chain.begin(head.version, file)
+        return self._manifest(head, kind, len(tensors))
+
+    def _written(self, name: str, size: int, write: Callable[[Path], None]) -> WeightFile:
+        """The file `name`, of about `size` bytes, which `write` makes."""
+
+        def written() -> WeightFile:
+            with written_beside(self._root / name) as beside:
+                write(beside)
+                return weight_file(beside, name)
+
+        return self._disk.retry(name, written, size)
+
+    def _manifest(
+        self, head: Head, kind: Literal["full", "delta", "adapter"], tensors: int
+    ) -> WeightManifest:
         return WeightManifest(
             run=self._run,
-            version=weights.version,
+            version=head.version,
             lineage=self._lineage,
-            kind=weights.kind,
-            files=[file],
-            tensors=len(weights.tensors),
+            kind=kind,
+            files=self._chain.files,
+            tensors=tensors,
             model=f"runs/{self._run}/model",
-            created=weights.created,
-            canary=weights.canary,
+            created=head.created,
+            canary=head.canary,
         )
 
-    def _delete_old(self, newest: str) -> None:
-        # By age, not by name: a new lineage begins below the versions of the one before. But the
-        # newest by name: the clock may have gone back.
-        folder = (self._root / weights_name(self._run, 0, self._lineage)).parent
-        files = [path for path in folder.glob("v*.safetensors") if path.name != newest]
-        files.sort(key=lambda path: path.stat().st_mtime_ns)
-        old = files[: 1 - KEPT_VERSIONS]
-        needed = {Path(name).name for name in self._needed()} if old else set()
-        for path in old:
-            if path.name not in needed:
+    def _delete_old(self) -> None:
+        """Delete files that are of none of the newest versions and that no worker names."""
+        kept = {Path(file.name).name for files in self._kept for file in files}
+        kept |= {Path(name).name for worker in self._workers() for name in worker.files}
+        for path in self._folder.glob("v*.safetensors"):
+            if path.name not in kept:
                 path.unlink(missing_ok=True)
 
 
-def _metadata(weights: HostWeights) -> dict[str, str]:
+def _metadata(head: Head) -> dict[str, str]:
     """For programs that read the file without its manifest."""
-    found = {"format": "pt"}
-    if weights.canary is not None:
-        found[CANARY] = msgspec.json.encode(weights.canary).decode()
-    return found
+    return {CANARY: msgspec.json.encode(head.canary).decode()} if head.canary else {}
 
 
 def weights_name(run: str, version: int, lineage: str) -> str:
     """`runs/RUN/weights/v000007-9f3a1c.safetensors`, relative to the data volume."""
     return f"runs/{run}/weights/v{version:06d}-{lineage}.safetensors"
+
+
+def delta_name(run: str, version: int, lineage: str) -> str:
+    """`runs/RUN/weights/v000008-9f3a1c.delta.safetensors`, relative to the data volume."""
+    return weights_name(run, version, lineage).removesuffix(".safetensors") + DELTA

@@ -172,10 +172,6 @@ class RunStore:
         """The pool's rollout workers, as of their last heartbeat."""
         return self._thread.call(lambda: self._thread.store.workers.list(self._pool))
 
-    def needed_files(self) -> set[str]:
-        """Weight files that the pool's live workers load, or would go back to."""
-        return {name for worker in self.workers() for name in worker.files}
-
     def model_path(self, path: str, volume: Volume, key: str = "model.path") -> str:
         """A folder or hub name for the value of `key`; `run:RUN` is that run's checkpoint, and
         `run:RUN@STEP` that of a step."""

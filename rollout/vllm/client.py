@@ -70,13 +70,16 @@ class VLLMHangs(RuntimeError):
 
 @dataclass(frozen=True)
 class WeightUpdate:
-    """A version for the weight-transfer engine. `path` is a file on the server's host."""
+    """A version for the weight-transfer engine, by files on the server's host."""
 
     path: str
     tag: str
     tensors: int
     kind: str = "full"
     bytes: int = 0
+    """Of all files."""
+    deltas: tuple[str, ...] = ()
+    """Of kind `delta`: what to apply to the whole file at `path`, in this order."""
 
 
 class PolicyClient:
@@ -275,7 +278,12 @@ class PolicyClient:
             await self._control(f"/pause?mode={mode}&clear_cache={clear}")
         try:
             await self._start_update()
-            info = {"path": update.path, "kind": update.kind, "tensors": update.tensors}
+            info = {
+                "path": update.path,
+                "kind": update.kind,
+                "tensors": update.tensors,
+                "deltas": update.deltas,
+            }
             await self._control("/update_weights", {"update_info": info}, reads=update.bytes)
             await self._control("/finish_weight_update", {"weight_version": update.tag})
         except (LoadRefused, VLLMUnavailable) as error:

@@ -1,9 +1,9 @@
 """Keeps one vLLM server on the newest published version of one run, and proves that it serves it.
 
-It fetches and verifies a version before it pauses the server, so a slow disk or network costs no
-generation. If a version cannot be loaded, the old weights stay, and the worker is unhealthy (it
-leases nothing) until a later try succeeds. An evaluation, which needs answers of one version, takes
-`hold`: no update happens meanwhile.
+It fetches and verifies the files of a version (docs/weights.md) before it pauses the server, so a
+slow disk or network costs no generation. If a version cannot be loaded, the old weights stay, and
+the worker is unhealthy (it leases nothing) until a later try succeeds. An evaluation, which needs
+answers of one version, takes `hold`: no update happens meanwhile.
 
 After each load vLLM scores the version's canary. Until that is right the worker takes no lease and
 hands in no group with tokens of the version. If it is wrong, what the worker holds is sampled
@@ -35,7 +35,7 @@ from rollout.vllm.client import (
 )
 from rollout.vllm.server import VLLMFailed
 from services.contracts.schema import SchemaMismatch
-from services.contracts.weights import WeightManifest
+from services.contracts.weights import WeightFile, WeightManifest
 from services.runtime.logs import get_logger
 from services.store import Store
 from services.volume import DamagedFile, KeyRefused, Volume
@@ -108,6 +108,8 @@ class Follower:
         self._lineage = ""
         self._loading: WeightManifest | None = None
         self._loaded: WeightManifest | None = None
+        self._whole: dict[Path, tuple[WeightFile, tuple[int, ...] | None]] = {}
+        """Files that were found whole, and which those were."""
         self._fetched: set[Path] = set()
         """Copies that this worker fetched, on a host without the data volume."""
         self.live: WeightManifest | None = None
@@ -136,7 +138,8 @@ class Follower:
         """Files that the learner must keep: of the version that is being fetched or loaded, and of
         the last loaded one, which the server puts back if a load breaks."""
         needed = [m for m in (self._loading, self._loaded) if m is not None]
-        return [file.name for manifest in needed for file in manifest.files]
+        # Both may begin with the same files.
+        return list(dict.fromkeys(file.name for manifest in needed for file in manifest.files))
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[WeightManifest | None]:
@@ -165,6 +168,7 @@ class Follower:
                 # With any other error Redis or the gateway is away: the live version stays right.
                 if isinstance(error, CANNOT_LOAD):
                     self.error = str(error)
+                    self._whole.clear()
                 self._last_entry = "0"
                 log.warning("cannot follow weights", error=str(error))
                 self._changed()
@@ -186,22 +190,20 @@ class Follower:
     async def _apply(self, manifest: WeightManifest) -> None:
         """Fetch, verify, load. Raises LoadRefused, DamagedFile, FileNotFoundError, VLLMFailed,
         RedisError."""
-        if len(manifest.files) != 1:
-            raise LoadRefused(
-                f"version {manifest.tag} has {len(manifest.files)} files; this worker reads one"
-            )
-        path = await self._fetch(manifest)
-        if path is None:
+        paths = await self._fetch(manifest)
+        if paths is None:
             return
+        whole, *deltas = map(str, paths)
+        size = sum(file.bytes for file in manifest.files)
         update = WeightUpdate(
-            str(path), manifest.tag, manifest.tensors, manifest.kind, manifest.files[0].bytes
+            whole, manifest.tag, manifest.tensors, manifest.kind, size, tuple(deltas)
         )
         await self._note_forks(manifest)
         async with self._hold:
             paused = await self._load_rightly(update, manifest)
         self.live = self._loaded = manifest
         self.timings = Timings(max(0.0, time.time() - manifest.created), paused)
-        await self._forget_copies(path)
+        await self._forget_copies(manifest)
         log.info(
             "weights live",
             version=manifest.tag,
@@ -210,15 +212,11 @@ class Follower:
             canary_gap=self.canary.gap,
         )
 
-    async def _fetch(self, manifest: WeightManifest) -> Path | None:
-        """The version's file, here and whole; None if newer versions came, and the learner deleted
-        the file before it knew that this worker needs it."""
-        file = manifest.files[0]
-        path = self._volume.path(file.name)
-        if not path.exists():
-            self._fetched.add(path)
+    async def _fetch(self, manifest: WeightManifest) -> list[Path] | None:
+        """The version's files, here and whole; None if newer versions came, and the learner deleted
+        a file before it knew that this worker needs it."""
         try:
-            return await self._volume.fetch(file)
+            return [await self._fetched_file(file) for file in manifest.files]
         except FileNotFoundError:
             newest = await self._store.weights.newest(self._run)
             if newest is None or newest.tag == manifest.tag:
@@ -226,13 +224,29 @@ class Follower:
             log.info("overtaken by newer versions", version=manifest.tag)
             return None
 
-    async def _forget_copies(self, loaded: Path) -> None:
+    async def _fetched_file(self, file: WeightFile) -> Path:
+        """One file, here and whole. Reads one that it has found whole once more only if it is
+        another file now, or was loaded and refused."""
+        path = self._volume.path(file.name)
+        found = _identity(path)
+        if found is None:
+            self._fetched.add(path)
+        elif self._whole.get(path) == (file, found):
+            return path
+        path = await self._volume.fetch(file)
+        self._whole[path] = file, _identity(path)
+        return path
+
+    async def _forget_copies(self, loaded: WeightManifest) -> None:
         """On a host without the volume: delete copies of older versions that no other worker needs,
         and old copies, whole or not, of killed workers and of runs that are over."""
+        own = {self._volume.path(file.name) for file in loaded.files}
+        self._whole = {path: known for path, known in self._whole.items() if path in own}
         if not self._fetched:
             return
         others = [one for one in await self._store.workers.list() if one.id != self._worker]
-        needed = {Path(name).name for one in others for name in one.files} | {loaded.name}
+        needed = {Path(name).name for one in others for name in one.files}
+        needed |= {path.name for path in own}
         for path in [path for path in self._fetched if path.name not in needed]:
             path.unlink(missing_ok=True)
             self._fetched.discard(path)
@@ -287,3 +301,13 @@ class Follower:
             name: min(began[place:]) for place, (name, _) in enumerate(lineages[:-1], start=1)
         }
         self._lineage = manifest.lineage
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """What changes when another file comes under the same name, or somebody writes to it; None
+    without a file."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

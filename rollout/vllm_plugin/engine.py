@@ -36,6 +36,7 @@ from rollout.vllm_plugin.weight_file import (
     WEIGHTS_MIXED,
     Tensors,
     UnusableFile,
+    check_chain,
     check_tensors,
     read_tensors,
     some,
@@ -51,9 +52,10 @@ class WeightTransferError(RuntimeError):
 
 @dataclass(frozen=True)
 class LoadedFile:
-    """The weight file in the model."""
+    """The weight files in the model."""
 
     path: Path
+    deltas: list[Path]
     tensors: Tensors
 
 
@@ -67,10 +69,12 @@ class InitInfo(WeightTransferInitInfo):
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """The file to load: its `path` on this host, and its kind of publication."""
+    """The files to load: a whole one at `path` on this host and the `deltas` after it, and their
+    kind of publication."""
 
     path: str
     kind: str = "full"
+    deltas: list[str] = field(default_factory=list)
     tensors: int | None = None
     """Number of tensors by the manifest; None: not compared."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -126,7 +130,7 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Load one file. Raises WeightTransferError: the model then has its old weights, or, if the
         text begins with `WEIGHTS_MIXED`, must not sample."""
-        loaders = {"full": self._receive_full}
+        loaders = {"full": self._receive_full, "delta": self._receive_full}
         if self._slot is not None:
             loaders = {"adapter": partial(self._receive_adapter, self._slot)}
         try:
@@ -147,25 +151,27 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise WeightTransferError(f"{WEIGHTS_KEPT}: {error}") from error
 
     def _receive_full(self, update_info: UpdateInfo) -> None:
-        path = Path(update_info.path)
+        path, deltas = Path(update_info.path), [Path(delta) for delta in update_info.deltas]
         try:
             tensors = _checked(update_info, self._live.tensors if self._live else None)
+            if deltas:
+                check_chain(path, deltas)
         except UnusableFile as error:
             raise WeightTransferError(f"{WEIGHTS_KEPT}: {error}") from error
         try:
-            self._load(path)
+            self._load(path, deltas)
         except Exception as error:
             self._put_back(error)
-        self._live = LoadedFile(path, tensors)
+        self._live = LoadedFile(path, deltas, tensors)
 
-    def _load(self, path: Path) -> None:
-        """Load every tensor of `path`, and leave no parameter without one."""
+    def _load(self, path: Path, deltas: list[Path]) -> None:
+        """Load every tensor of `path` as `deltas` change it, and leave no parameter without one."""
         parameters = {name for name, _ in self.model.named_parameters()}
         if self.device.type == "cpu":
             forget_packed_experts(self.model)
         initialize_layerwise_reload(self.model)
         try:
-            loaded = self.model.load_weights(stream(path))
+            loaded = self.model.load_weights(stream(path, deltas))
         finally:
             # Also after an error: layers that were taken apart get their tensors back.
             finalize_layerwise_reload(self.model, self.model_config)
@@ -185,7 +191,7 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             ) from cause
         logger.warning("loading broke half way (%s); putting %s back", what, self._live.path)
         try:
-            self._load(self._live.path)
+            self._load(self._live.path, self._live.deltas)
         except Exception as again:
             raise WeightTransferError(
                 f"{WEIGHTS_MIXED}: {what}; and {self._live.path} could not be put back: {again}"

@@ -1,8 +1,11 @@
 """Weight files as vLLM loads them: their tensors, checked before the model is touched."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from services.weights import DeltaReader, UnusableBase, UnusableDelta, WholeVersion
 
 if TYPE_CHECKING:
     import torch
@@ -60,14 +63,50 @@ def some(names: list[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def stream(path: Path) -> "Iterator[tuple[str, torch.Tensor]]":
-    """(name, tensor) pairs of a safetensors file, on the CPU, layer by layer: vLLM buffers tensors
-    until a layer is complete, so the order bounds its memory."""
+def stream(path: Path, deltas: Sequence[Path] = ()) -> "Iterator[tuple[str, torch.Tensor]]":
+    """(name, tensor) pairs, on the CPU, layer by layer: of a whole safetensors file, or of the
+    version that `deltas` make of it. vLLM buffers tensors until a layer is complete, so the order
+    bounds its memory.
+
+    Raises UnusableFile where a tensor has not the checksum that the last delta names.
+    """
+    if deltas:
+        yield from _patched(path, deltas)
+        return
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
         for name in sorted(file.keys(), key=_natural):
             yield name, file.get_tensor(name)
+
+
+def check_chain(path: Path, deltas: Sequence[Path]) -> None:
+    """Raise UnusableFile unless `deltas` follow each other and the whole file `path`. No weight is
+    read."""
+    with ExitStack() as stack:
+        _version(path, deltas, stack)
+
+
+def _patched(path: Path, deltas: Sequence[Path]) -> "Iterator[tuple[str, torch.Tensor]]":
+    import torch
+
+    with ExitStack() as stack:
+        version = _version(path, deltas, stack)
+        for name in sorted(version.shapes, key=_natural):
+            try:
+                bits = version.tensor(name)
+            except (UnusableBase, UnusableDelta) as error:
+                raise UnusableFile(str(error)) from error
+            yield name, torch.from_numpy(bits).view(torch.bfloat16)
+
+
+def _version(path: Path, deltas: Sequence[Path], stack: ExitStack) -> WholeVersion:
+    """Of files that `stack` closes."""
+    try:
+        opened = [stack.enter_context(DeltaReader(delta)) for delta in deltas]
+        return WholeVersion(path, opened)
+    except (UnusableBase, UnusableDelta) as error:
+        raise UnusableFile(str(error)) from error
 
 
 def _natural(name: str) -> list[Any]:

@@ -20,6 +20,8 @@ fetch these files."""
 ADAPTER = "adapter"
 """In the model folder of a LoRA run, together with the base weights: a folder in peft's layout with
 an adapter that does nothing."""
+DELTA = ".delta.safetensors"
+"""How the names of deltas end."""
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 

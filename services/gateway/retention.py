@@ -18,6 +18,7 @@ import anyio.to_thread
 from redis.exceptions import RedisError
 
 from services.contracts.records import RunSummary
+from services.contracts.weights import DELTA
 from services.gateway.settings import GatewaySettings
 from services.runtime.logs import get_logger
 from services.store import Store
@@ -64,8 +65,11 @@ def unneeded(
     `needed` names (relative to `root`)."""
     folder = root / "runs" / run.id
     weights = sorted((folder / "weights").glob("*.safetensors"), key=_modified)
-    gone = weights[: max(0, len(weights) - settings.keep_finished_weights)]
-    gone = [path for path in gone if str(path.relative_to(root)) not in needed]
+    first = max(0, len(weights) - settings.keep_finished_weights)
+    while 0 < first < len(weights) and weights[first].name.endswith(DELTA):
+        # It changes what the file before it is, and is of no use without it.
+        first -= 1
+    gone = [path for path in weights[:first] if str(path.relative_to(root)) not in needed]
     if (keep := settings.keep_finished_checkpoints) is not None:
         named = ((path, CHECKPOINT.fullmatch(path.name)) for path in folder.glob("checkpoints/*"))
         checkpoints = sorted((int(match[1]), path) for path, match in named if match)

@@ -7,7 +7,7 @@ compares the checksums of whole tensors.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -100,9 +100,10 @@ class DeltaWriter:
             self._arrays[f"{kind}/{name}"] = array
             self.bytes += array.nbytes
 
-    def write(self, path: Path) -> None:
-        """Write the file. Raises OSError, SafetensorError."""
+    def write(self, path: Path, more: Mapping[str, str] | None = None) -> None:
+        """Write the file, with `more` in its metadata. Raises OSError, SafetensorError."""
         metadata = {
+            **(more or {}),
             "format": FORMAT,
             "version": VERSION,
             "dtype": "BF16",

@@ -23,7 +23,7 @@ class Breakable(SafetensorsEngine):
         self.model_has = "random weights"
         self.broken: set[str] = set()
 
-    def _load(self, path: Path) -> None:
+    def _load(self, path: Path, deltas: list[Path]) -> None:
         self.model_has = "a mixture"
         if path.name in self.broken:
             raise RuntimeError(f"cannot load {path.name}")

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from learner.model.loading import save_description
 from learner.model.logprobs import TokenLogprobs, packed_row
 from learner.model.scratch import make_model
-from learner.persist.publisher import host_weights
+from learner.persist.versions import host_weights
 from rollout.vllm.client import PolicyClient, WeightUpdate
 from rollout.vllm.response import sampling_params
 from rollout.vllm.server import VLLMServer

@@ -17,7 +17,7 @@ from learner.model.logprobs import TokenLogprobs, packed_row
 from learner.model.lora import add_adapters
 from learner.model.scratch import make_model
 from learner.persist.export_model import export_description
-from learner.persist.publisher import host_weights
+from learner.persist.versions import host_weights
 from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import LoadRefused, PolicyClient, WeightUpdate
 from rollout.vllm.response import Sample, sampling_params

@@ -71,7 +71,7 @@ def test_a_kind_this_worker_does_not_know_is_refused_untouched(
 ) -> None:
     engine = engines.Breakable()
     update = engines.full(tmp_path, "v1")
-    update.kind = "delta"
-    with pytest.raises(engines.WeightTransferError, match=f"{WEIGHTS_KEPT}: .* kind 'delta'"):
+    update.kind = "other"
+    with pytest.raises(engines.WeightTransferError, match=f"{WEIGHTS_KEPT}: .* kind 'other'"):
         engine.receive_weights(update)
     assert engine.model_has == "random weights"

@@ -9,6 +9,8 @@ from services.contracts.config.base import Section
 from services.contracts.config.episodes import Episode, SingleTurn
 from services.contracts.config.vllm import VLLM
 
+PublishedAs = Literal["auto", "full"]
+
 
 class Sampling(Section):
     """How rollout workers sample."""
@@ -66,6 +68,10 @@ class Rollout(Section):
     """Requests in flight at a weight update. keep: they continue with their KV cache. abort: they
     stop, and the new version continues their text. wait: they finish before the update, and no new
     ones start."""
+    weights: PublishedAs = "auto"
+    """What the learner publishes after a step. auto: the weights that have changed (a delta) if
+    they are bfloat16 and that takes less; from time to time all weights. full: always all weights,
+    which saves each rank of the learner 2 bytes of memory for each weight that it holds."""
     straggler_deadline: float | None = Field(None, gt=0)
     """Seconds after its lease when a group that still generates is stopped. Default: never."""
     at_deadline: Literal["complete", "release"] = "complete"

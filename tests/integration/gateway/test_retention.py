@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from services.contracts.records import RunState, RunSummary, WorkerRecord
+from services.contracts.weights import DELTA
 from services.gateway.retention import prune, unneeded
 from services.gateway.settings import GatewaySettings
 from services.store import Store
@@ -65,6 +66,16 @@ def test_more_weight_versions_may_be_kept_than_there_are(tmp_path: Path) -> None
     fill(tmp_path, "r")
 
     assert unneeded(tmp_path, ended(), GatewaySettings(keep_finished_weights=4), set()) == []
+
+
+def test_a_delta_is_kept_with_the_files_that_it_changes(tmp_path: Path) -> None:
+    folder = fill(tmp_path, "r") / "weights"
+    for number in (2, 3):
+        name = f"v{number:06d}-9f3a1c"
+        (folder / f"{name}.safetensors").rename(folder / f"{name}{DELTA}")
+    kept = GatewaySettings(keep_finished_weights=1)
+    assert unneeded(tmp_path, ended(), kept, set()) == []
+    assert len(unneeded(tmp_path, ended(), GatewaySettings(), set())) == 3
 
 
 def test_what_a_killed_process_left_unfinished_is_deleted(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Config, Optimizers
 from learner.persist.checkpoint import capture
-from learner.slices import local, whole
+from learner.persist.mirror import Mirror, by_folder_names
+from learner.persist.versions import ChangedWeights, HostWeights, Versions, host_weights
+from learner.slices import WHOLE, local, rows_of, whole
 from learner.state import Progress, TrainingState
 from learner.step import accumulate_gradients, train_batch
 from services.contracts.canary import unpacked
@@ -282,6 +284,35 @@ def critic(ranks: Ranks, offloaded: bool) -> Critic:
         made.offloaded_weights = (Offload(model.parameters),)
         made.offloaded_state = (Offload(lambda: optimizers.state().values()),)
     return made
+
+
+def published(ranks: Ranks) -> Found:
+    """The weights as a learner would publish them that knows only what each step has changed: those
+    of experts, of which ranks hold slices."""
+    mixture = tiny_mixture().float()
+    loaded = LoadedModel(mixture, None, torch.bfloat16)
+    passes(TokenLogprobs(mixture), ranks)
+    versions = Versions(loaded, ranks, "auto")
+    assert versions.deltas is not None
+    start = versions.take(0, 0.0)
+    assert isinstance(start, HostWeights)
+    mirror = Mirror(start.tensors)
+    for step in range(2):
+        generator = torch.Generator().manual_seed(step)
+        for weight in weight_tensors(mixture).values():
+            few = torch.rand(weight.shape, generator=generator) < 0.02
+            mine = rows_of(2 * whole(weight) + 1, weight)
+            marks = rows_of(few, weight)
+            local(weight).copy_(torch.where(local(marks), local(mine), local(weight)))
+        changed = versions.take(step + 1, 0.0)
+        if ranks.first:
+            assert isinstance(changed, ChangedWeights)
+            names, copies = versions.deltas.names, versions.deltas.copies
+            mirror.change(by_folder_names(changed.changes, names, copies, None), "a:0", "a:1")
+    now = host_weights(loaded, 2, 0.0, WHOLE if ranks.first else None).tensors
+    for name, tensor in mirror.tensors.items():
+        assert torch.equal(tensor, now[name]), name
+    return mirror.tensors
 
 
 def with_everything(ranks: Ranks) -> Found:

@@ -25,8 +25,16 @@ EVERY = (
     *("of_policy", "of_policy_in_float32", "of_tied_policy", "of_policy_that_recomputes"),
     *("of_bfloat16", "of_adapters", "of_mixture", "as_loaded", "canary"),
     *("with_everything", "with_everything_offloaded", "with_muon", "in_backward"),
+    "published",
 )
-SOME = ("of_policy", "of_policy_in_float32", "with_everything", "with_muon", "as_loaded")
+SOME = (
+    "of_policy",
+    "of_policy_in_float32",
+    "with_everything",
+    "with_muon",
+    "as_loaded",
+    "published",
+)
 """On 4 ranks, some of which hold no row of the smallest weights."""
 LONG = (
     *("of_long_rows", "of_policy_in_float32", "of_adapters"),

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ from services.volume import Volume, checksum
 from tests.integration.rollout.test_server import make_server
 from tests.integration.store.scene import RUN, record
 from tests.served import live_version
+from tests.unit.weights.files import Weights, save_delta, save_full
 
 LINEAGE = "aaa"
 
@@ -66,6 +68,41 @@ class Learner:
         manifest = structs.replace(manifest, canary=canary_of(version))
         if announce:
             await self.store.weights.publish(self.fencing_token, manifest, keep=64)
+        return manifest
+
+
+@dataclass
+class Chain:
+    """Publishes versions of bfloat16 weights: one whole, then deltas."""
+
+    learner: Learner
+    version: int = 0
+    weights: Weights = field(default_factory=lambda: {"w": np.zeros((2, 400), np.uint16)})
+    files: list[WeightFile] = field(default_factory=list)
+
+    def path(self, version: int) -> Path:
+        return self.learner.root / self.files[version].name
+
+    async def publish(self, whole: bool = False) -> WeightManifest:
+        base, tag = (f"{LINEAGE}:{self.version + step}" for step in (-1, 0))
+        new = {"w": self.weights["w"].copy()}
+        new["w"][0, self.version] = 7
+        name = self.learner.name(self.version)
+        if whole or not self.files:
+            path = self.learner.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_full(path, new)
+            self.files = []
+        else:
+            name = name.replace(".safetensors", ".delta.safetensors")
+            path = self.learner.root / name
+            save_delta(path, self.weights, new, base, tag)
+        self.files = [*self.files, WeightFile(name, path.stat().st_size, checksum(path))]
+        kind: Literal["full", "delta"] = "delta" if len(self.files) > 1 else "full"
+        model = f"runs/{RUN}/model"
+        manifest = WeightManifest(RUN, self.version, LINEAGE, kind, self.files, 1, model)
+        await self.learner.store.weights.publish(self.learner.fencing_token, manifest, keep=64)
+        self.weights, self.version = new, self.version + 1
         return manifest
 
 
@@ -305,3 +342,63 @@ async def test_a_prefix_cache_that_outlives_an_update_is_named(
             assert not again.done(), "no group with such tokens is handed in"
             await scene.follower.until_proven(["aaa:0"])
             await end([again])
+
+
+async def test_a_version_of_several_files_is_loaded_from_all_of_them(scene: Scene) -> None:
+    chain = Chain(scene.learner)
+    await chain.publish()
+    scene.follow()
+    await scene.until_live(0)
+    for version in (1, 2):
+        await chain.publish()
+        await scene.until_live(version)
+    names = [file.name for file in chain.files]
+    assert scene.told[-1] == names
+    assert scene.follower.files == names
+    assert await live_version(scene.policy.socket) == "aaa:2"
+
+
+async def test_a_worker_that_starts_late_loads_a_whole_version_and_its_deltas(scene: Scene) -> None:
+    chain = Chain(scene.learner)
+    for _ in range(4):
+        await chain.publish()
+    scene.follow()
+    await scene.until_live(3)
+    assert scene.told == [[file.name for file in chain.files]]
+    assert scene.follower.healthy
+
+
+@pytest.mark.parametrize("file", [0, 1])
+async def test_a_damaged_file_of_a_chain_is_not_loaded_and_named_until_a_new_chain_begins(
+    scene: Scene, file: int
+) -> None:
+    chain = Chain(scene.learner)
+    for _ in range(2):
+        await chain.publish()
+    scene.follow()
+    await scene.until_live(1)
+    content = bytearray(chain.path(file).read_bytes())
+    content[-1] ^= 4
+    chain.path(file).write_bytes(content)
+    await chain.publish()
+    await scene.until(lambda: not scene.follower.healthy)
+    assert f"{chain.path(file).name} has checksum" in scene.follower.error
+    assert await live_version(scene.policy.socket) == "aaa:1"
+
+    await chain.publish(whole=True)
+
+    await scene.until_live(3)
+    await scene.until(lambda: scene.follower.healthy)
+
+
+async def test_deltas_of_another_whole_version_are_refused(scene: Scene) -> None:
+    chain = Chain(scene.learner)
+    await chain.publish()
+    scene.follow()
+    await scene.until_live(0)
+    # Both files are what the manifest says, but do not belong together.
+    chain.weights["w"][1, 1] = 9
+    await chain.publish()
+    await scene.until(lambda: not scene.follower.healthy)
+    assert "w of version aaa:1 is wrong" in scene.follower.error
+    assert await live_version(scene.policy.socket) == "aaa:0"

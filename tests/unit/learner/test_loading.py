@@ -28,10 +28,12 @@ from learner.model.loading import (
 from learner.model.scratch import make_model
 from learner.optim.optimizers import Optimizers
 from learner.persist.disk_retry import Disk
-from learner.persist.publisher import Publisher, host_weights
+from learner.persist.publisher import Publisher
+from learner.persist.versions import host_weights
 from services.contracts.config.model import CharacterTokenizer, PretrainedModel
 from services.contracts.config.optimizer import MuonAdamW
 from services.contracts.config.rollout import Sampling
+from services.contracts.records import WorkerRecord
 from services.contracts.weights import WeightManifest
 from services.volume import checksum
 from tests.unit.learner.disks import Status
@@ -228,7 +230,7 @@ def test_a_version_is_on_disk_before_it_is_registered(tmp_path: Path) -> None:
         assert checksum(tmp_path / file.name) == file.xxh3
         registered.append(manifest)
 
-    publisher = Publisher(tmp_path, "r1", "9f3a1c", whole_disk(tmp_path), register, set)
+    publisher = Publisher(tmp_path, "r1", "9f3a1c", whole_disk(tmp_path), register, list)
     before = {name: t.clone() for name, t in loaded.model.state_dict().items()}
     publisher.submit(host_weights(loaded, 7, 123.0))
     with torch.no_grad():
@@ -248,7 +250,7 @@ def test_an_error_while_publishing_reaches_the_training_loop(tmp_path: Path) -> 
     def refuse(_: WeightManifest) -> None:
         raise RuntimeError("fenced")
 
-    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), refuse, set)
+    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), refuse, list)
     publisher.submit(host_weights(tiny_model(), 1, 0.0))
     with pytest.raises(RuntimeError, match="fenced"):
         publisher.wait()
@@ -258,8 +260,10 @@ def test_an_error_while_publishing_reaches_the_training_loop(tmp_path: Path) -> 
 def test_a_version_file_goes_only_when_no_worker_needs_it_and_newer_ones_are_there(
     tmp_path: Path,
 ) -> None:
-    needed: set[str] = set()
-    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), lambda _: None, lambda: needed)
+    worker = WorkerRecord(id="w", pool="p", host="h", pid=1, state="idle")
+    publisher = Publisher(
+        tmp_path, "r1", "a", whole_disk(tmp_path), lambda _: None, lambda: [worker]
+    )
 
     def published(*versions: int) -> list[str]:
         for version in versions:
@@ -268,9 +272,9 @@ def test_a_version_file_goes_only_when_no_worker_needs_it_and_newer_ones_are_the
         return sorted(path.stem for path in (tmp_path / "runs/r1/weights").iterdir())
 
     assert published(0, 1, 2) == ["v000000-a", "v000001-a", "v000002-a"]
-    needed.add("runs/r1/weights/v000000-a.safetensors")
+    worker.files = ["runs/r1/weights/v000000-a.safetensors"]
     assert published(3, 4) == ["v000000-a", "v000002-a", "v000003-a", "v000004-a"]
-    needed.clear()
+    worker.files = []
     assert published(5) == ["v000003-a", "v000004-a", "v000005-a"]
     publisher.close()
 
@@ -279,7 +283,7 @@ def test_a_version_whose_file_is_damaged_is_made_whole_by_publishing_it_again(
     tmp_path: Path,
 ) -> None:
     registered: list[WeightManifest] = []
-    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), registered.append, set)
+    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), registered.append, list)
     loaded = tiny_model()
     assert publisher.damage() == ""
     for created in (1.0, 2.0):
@@ -295,7 +299,7 @@ def test_a_version_whose_file_is_damaged_is_made_whole_by_publishing_it_again(
 
 
 def test_the_newest_version_stays_where_the_clock_goes_back(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), lambda _: None, set)
+    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), lambda _: None, list)
     folder = tmp_path / "runs/r1/weights"
     folder.mkdir(parents=True)
     for version in (1, 2, 3):
@@ -314,7 +318,7 @@ def test_what_a_learner_that_died_left_half_written_goes(tmp_path: Path) -> None
     kept = {"v000002-a.safetensors", ".v000002-a.safetensors.lock"}
     for name in (".v000003-a.safetensors.x7k2", *kept):
         (folder / name).touch()
-    Publisher(tmp_path, "r1", "b", whole_disk(tmp_path), lambda _: None, set).close()
+    Publisher(tmp_path, "r1", "b", whole_disk(tmp_path), lambda _: None, list).close()
     assert {path.name for path in folder.iterdir()} == kept
 
 

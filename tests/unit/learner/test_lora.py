@@ -31,7 +31,7 @@ from learner.optim.optimizers import Optimizers
 from learner.persist.checkpoint import capture, write_checkpoint
 from learner.persist.checkpoint_reader import load_optimizer, verify
 from learner.persist.export_model import export_description
-from learner.persist.publisher import host_weights
+from learner.persist.versions import host_weights
 from learner.tools.export import main as export
 from rollout.vllm.options import fingerprint
 from services.contracts.config.lora import LoRA

@@ -1,0 +1,54 @@
+"""Changes of a model's own tensors as changes of the tensors in a model folder.
+
+transformers holds some weights otherwise than folders do: all experts of a layer in one tensor, for
+example. What turns the one into the other moves elements and computes nothing, so it also moves
+marks of what has changed.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from learner.model.loading import as_in_a_folder, weight_tensors
+
+Change = tuple[str, NDArray[np.int64], NDArray[np.uint16]]
+"""A tensor's name, flat positions, and bits of bfloat16 values there."""
+
+
+class FolderNames:
+    """Of one model."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        shapes = {name: tensor.shape for name, tensor in weight_tensors(model).items()}
+        own = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+        every = as_in_a_folder(model, own)
+        same = {id(tensor): name for name, tensor in every.items()}
+        self._renamed = {n: same[id(t)] for n, t in own.items() if id(t) in same}
+        self._converted = {n: t.shape for n, t in own.items() if n not in self._renamed}
+        found = list(self._renamed.values())
+        for name in self._converted:
+            found += as_in_a_folder(model, {name: own[name]})
+        self.divisible = sorted(found) == sorted(every)
+        """Whether each of the model's tensors becomes tensors of a folder by itself. If not,
+        `changes` cannot be asked."""
+
+    def changes(
+        self, name: str, positions: NDArray[np.int64], values: NDArray[np.uint16]
+    ) -> Iterator[Change]:
+        """The changes of the model's tensor `name`, by tensors of a folder. Positions rise here and
+        there. Takes three bytes for each element of a tensor that is converted."""
+        if name in self._renamed:
+            yield self._renamed[name], positions, values
+            return
+        marks = np.zeros(self._converted[name], bool)
+        bits = np.zeros(self._converted[name], np.int16)
+        marks.reshape(-1)[positions] = True
+        bits.reshape(-1)[positions] = values.view(np.int16)
+        moved = as_in_a_folder(self._model, {name: torch.from_numpy(bits)})
+        for part, mark in as_in_a_folder(self._model, {name: torch.from_numpy(marks)}).items():
+            places = np.flatnonzero(mark.numpy())
+            yield part, places, moved[part].numpy().reshape(-1)[places].view(np.uint16)

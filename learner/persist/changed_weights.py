@@ -1,0 +1,127 @@
+"""What a version changes of the version before it, found on the devices that hold the weights.
+
+Each rank keeps its weights as they were published, in bfloat16: 2 bytes for each weight that it
+holds. Only rank 0 of replicated weights does so. Positions and values of what differs go to rank
+0, and from there to the host.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from learner.distributed import Ranks
+from learner.model.loading import LoadedModel, weight_tensors
+from learner.slices import first_row, local
+
+MOST = 1 / 16
+"""Share of changed weights above which a version is published whole: a delta takes 3.2 bytes a
+change, and a chain may hold no more than two such deltas (`chain.SHARE`). It also bounds the memory
+that changes take until they are on the host: 6 bytes each."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one rank has changed of one tensor."""
+
+    start: int
+    """Elements of the tensor before this rank's."""
+    positions: torch.Tensor
+    """int32 or int64, rising, in the rank's elements."""
+    values: torch.Tensor
+    """int16: bits of bfloat16."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """By the model's own names, on rank 0's device; tensors without changes are left out."""
+
+    tensors: dict[str, list[Slice]]
+
+
+class PublishedWeights:
+    """The weights of the version before, as far as this rank holds them."""
+
+    def __init__(self, loaded: LoadedModel, ranks: Ranks, sharded: bool) -> None:
+        self._model, self._ranks, self._sharded = loaded.model, ranks, sharded
+        self._before: dict[str, torch.Tensor] = {}
+
+    def remember(self) -> None:
+        """Keep the weights as they are, as those that are published."""
+        if self._before:
+            for name, tensor in weight_tensors(self._model).items():
+                self._before[name].copy_(bits(tensor))
+        else:
+            found = weight_tensors(self._model).items()
+            self._before = {name: bits(tensor).clone() for name, tensor in found}
+
+    def changes(self) -> Changes | None:
+        """What has changed since; from now on these weights count as published. None where nothing
+        was published before, or too much has changed: nothing is remembered then.
+
+        Of sharded weights all ranks ask, and all get None or none does. Ranks other than 0 get no
+        tensors.
+        """
+        if not self._before:
+            return None
+        tensors = weight_tensors(self._model)
+        counts = self._counts(tensors)
+        total = sum(tensor.numel() for tensor in tensors.values())
+        if sum(map(sum, counts)) > MOST * total:
+            return None
+        found: dict[str, list[Slice]] = {}
+        for name, of_ranks in zip(tensors, zip(*counts, strict=True), strict=True):
+            if any(of_ranks):
+                found[name] = self._collected(name, tensors[name], of_ranks)
+        return Changes(found)
+
+    def _counts(self, tensors: dict[str, torch.Tensor]) -> list[list[int]]:
+        """Changed elements of each tensor, by rank."""
+        here = [(bits(tensor) != self._before[name]).sum() for name, tensor in tensors.items()]
+        mine = torch.stack(here).tolist()
+        if not self._sharded:
+            return [mine]
+        if not self._ranks.first:
+            # Buffers, which every rank has whole.
+            sliced = [isinstance(tensor, DTensor) for tensor in tensors.values()]
+            mine = [count if yes else 0 for count, yes in zip(mine, sliced, strict=True)]
+        every = self._ranks.gather(msgspec.msgpack.encode(mine))
+        return [msgspec.msgpack.decode(message, type=list[int]) for message in every]
+
+    def _collected(self, name: str, tensor: torch.Tensor, counts: tuple[int, ...]) -> list[Slice]:
+        """The changes of one tensor: of all ranks on rank 0, none elsewhere."""
+        new, before = bits(tensor), self._before[name]
+        positions = (new != before).nonzero().squeeze(1)
+        values = new[positions]
+        before[positions] = values
+        # The same on all ranks, by the size of the whole tensor.
+        integer = torch.int32 if tensor.numel() < 1 << 31 else torch.int64
+        positions = positions.to(integer)
+        if self._ranks.first:
+            return [
+                self._received(tensor, rank, count, integer)
+                if rank
+                else Slice(0, positions, values)
+                for rank, count in enumerate(counts)
+                if count
+            ]
+        if counts[self._ranks.rank]:
+            dist.send(torch.cat([positions.view(torch.uint8), values.view(torch.uint8)]), 0)
+        return []
+
+    def _received(self, tensor: torch.Tensor, rank: int, count: int, integer: torch.dtype) -> Slice:
+        """What `rank` sends of `tensor`."""
+        size = count * integer.itemsize
+        # NCCL knows no 16 bit integers.
+        message = torch.empty(size + 2 * count, dtype=torch.uint8, device=tensor.device)
+        dist.recv(message, rank)
+        width = tensor.numel() // tensor.shape[0]
+        start = first_row(tensor.shape[0], rank, self._ranks.size) * width
+        return Slice(start, message[:size].view(integer), message[size:].view(torch.int16))
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's elements in the type that is published, flat, as int16."""
+    return local(tensor).to(torch.bfloat16).reshape(-1).view(torch.int16)

@@ -1,0 +1,69 @@
+"""Tensors of a device as arrays on the host, copied while the device computes.
+
+On CUDA a stream of its own copies pieces into two pinned buffers in turn: while one is being
+filled, the other is emptied into memory that can be paged out. So the host pins `2 · PIECE` bytes
+whatever the size of the tensors, and the training's stream does not wait.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+PIECE = 16 << 20
+"""Bytes of one pinned buffer."""
+
+
+class HostCopies:
+    """Copies from one device. For one thread."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        if self._cuda:
+            self._stream = torch.cuda.Stream(device)
+            self._buffers = [torch.empty(PIECE, dtype=torch.uint8).pin_memory() for _ in "ab"]
+            self._filled = [torch.cuda.Event() for _ in "ab"]
+
+    def now(self) -> "torch.cuda.Event | None":
+        """A mark in the present stream, for `copied`: what has been computed until here."""
+        if not self._cuda:
+            return None
+        event = torch.cuda.Event()
+        event.record()
+        return event
+
+    def copied(
+        self, tensors: Sequence[torch.Tensor], ready: "torch.cuda.Event | None"
+    ) -> list[torch.Tensor]:
+        """`tensors` (contiguous) on the host, as they are at `ready`. Nothing may change them until
+        this returns."""
+        if not self._cuda:
+            return list(tensors)
+        hosts = [torch.empty(t.shape, dtype=t.dtype) for t in tensors]
+        with torch.cuda.stream(self._stream):
+            if ready is not None:
+                self._stream.wait_event(ready)
+            waiting: tuple[int, torch.Tensor] | None = None
+            for number, (source, target) in enumerate(_pieces(tensors, hosts)):
+                turn = number % 2
+                self._buffers[turn][: len(source)].copy_(source, non_blocking=True)
+                self._filled[turn].record(self._stream)
+                if waiting is not None:
+                    self._empty(*waiting)
+                waiting = turn, target
+            if waiting is not None:
+                self._empty(*waiting)
+        return hosts
+
+    def _empty(self, turn: int, target: torch.Tensor) -> None:
+        self._filled[turn].synchronize()
+        target.copy_(self._buffers[turn][: len(target)])
+
+
+def _pieces(
+    sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Parts of the bytes of both, of at most a buffer."""
+    for source, target in zip(sources, targets, strict=True):
+        one, other = (tensor.reshape(-1).view(torch.uint8) for tensor in (source, target))
+        for start in range(0, len(one), PIECE):
+            yield one[start : start + PIECE], other[start : start + PIECE]

@@ -1,0 +1,77 @@
+"""The newest published weights in host memory, from which a learner writes whole versions and takes
+the checksums of their tensors: 2 bytes for each weight, on rank 0 alone.
+
+Only the publisher's thread changes it, so that the device is free for the next step.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from learner.model.folder_names import Change, FolderNames
+from learner.persist.changed_weights import Changes
+from learner.persist.host_copies import HostCopies
+from services.weights import DeltaWriter, tensor_checksum
+
+
+class Mirror:
+    """The weights of one model."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        """`tensors`: bfloat16, by the names of a model folder; this object's own from now on."""
+        self.tensors = tensors
+        self.weights = sum(tensor.numel() for tensor in tensors.values())
+        self._checksums: dict[str, str] = {}
+
+    def change(self, changes: Iterator[Change], base: str, tag: str) -> DeltaWriter:
+        """Take over the changes that lead from version `base` to `tag`. Returns their delta."""
+        delta = DeltaWriter(base, tag)
+        left = dict.fromkeys(self.tensors)
+        for name, positions, values in changes:
+            del left[name]
+            self._bits(name)[positions] = values
+            if len(positions):
+                self._checksums.pop(name, None)
+            self._add(delta, name, positions, values)
+        for name in left:
+            self._add(delta, name, *_NOTHING)
+        return delta
+
+    def _add(
+        self,
+        delta: DeltaWriter,
+        name: str,
+        positions: NDArray[np.int64],
+        values: NDArray[np.uint16],
+    ) -> None:
+        bits = self._bits(name)
+        if name not in self._checksums:
+            self._checksums[name] = tensor_checksum(bits)
+        shape = tuple(self.tensors[name].shape)
+        delta.add(name, shape, self._checksums[name], positions, values, bits)
+
+    def _bits(self, name: str) -> NDArray[np.uint16]:
+        bits: NDArray[np.int16] = self.tensors[name].view(torch.int16).numpy().reshape(-1)
+        return bits.view(np.uint16)
+
+
+_NOTHING = np.zeros(0, np.int64), np.zeros(0, np.uint16)
+
+
+def by_folder_names(
+    changes: Changes, names: FolderNames, copies: HostCopies, ready: "torch.cuda.Event | None"
+) -> Iterator[Change]:
+    """The changes, on the host, by tensors of a model folder. `ready`: see `HostCopies.now`."""
+    for name, slices in changes.tensors.items():
+        sides = [tensor for one in slices for tensor in (one.positions, one.values)]
+        host = copies.copied(sides, ready)
+        positions = np.concatenate(
+            [
+                one.start + here.numpy().astype(np.int64)
+                for one, here in zip(slices, host[::2], strict=True)
+            ]
+        )
+        values = np.concatenate([here.numpy() for here in host[1::2]])
+        yield from names.changes(name, positions, values.view(np.uint16))

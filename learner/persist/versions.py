@@ -1,0 +1,104 @@
+"""A version as the training loop hands it to the publisher: a copy of the weights on the host, or
+what they have changed since the version before.
+
+Of sharded weights all ranks take a version together, and rank 0 alone gets something to publish.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from learner.distributed import Ranks
+from learner.model.folder_names import FolderNames
+from learner.model.loading import LoadedModel
+from learner.model.lora import trained_on_host
+from learner.model.parallel import is_sharded
+from learner.persist.changed_weights import Changes, PublishedWeights
+from learner.persist.host_copies import HostCopies
+from learner.slices import WHOLE, Part
+from services.contracts.canary import Canary
+from services.contracts.config.rollout import PublishedAs
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a version's manifest will say, but of its files."""
+
+    version: int
+    created: float
+    """Unix seconds when the optimizer step ended."""
+    canary: Canary | None = None
+
+
+@dataclass(frozen=True)
+class HostWeights:
+    """A version's weights, copied."""
+
+    head: Head
+    tensors: dict[str, torch.Tensor]
+    kind: Literal["full", "adapter"] = "full"
+
+
+@dataclass(frozen=True)
+class ChangedWeights:
+    """What a version has changed of the one before it, still on the device."""
+
+    head: Head
+    changes: Changes
+    ready: "torch.cuda.Event | None" = None
+    """See `HostCopies.now`."""
+
+
+Version = HostWeights | ChangedWeights
+
+
+@dataclass(frozen=True)
+class Deltas:
+    """What a publisher needs to make deltas of `ChangedWeights`."""
+
+    names: FolderNames
+    copies: HostCopies
+
+
+def host_weights(
+    loaded: LoadedModel,
+    version: int,
+    created: float,
+    part: Part | None = WHOLE,
+    canary: Canary | None = None,
+) -> HostWeights:
+    """Copy what training changes to the host in the type that is published. Of a sharded model
+    every rank gives its slices; one with `part` None copies nothing."""
+    tensors = trained_on_host(loaded, loaded.publish_dtype, part)
+    kind: Literal["full", "adapter"] = "adapter" if loaded.lora else "full"
+    return HostWeights(Head(version, created, canary), tensors, kind)
+
+
+class Versions:
+    """Takes the versions of one run, on each rank that holds weights."""
+
+    def __init__(self, loaded: LoadedModel, ranks: Ranks, weights: PublishedAs) -> None:
+        self._loaded, self._first = loaded, ranks.first
+        self._before: PublishedWeights | None = None
+        self.deltas: Deltas | None = None
+        """None: every version is taken as HostWeights."""
+        # Other weights change everywhere, and adapters are small.
+        if weights == "auto" and loaded.publish_dtype == torch.bfloat16 and not loaded.lora:
+            names = FolderNames(loaded.model)
+            if names.divisible:
+                self.deltas = Deltas(names, HostCopies(ranks.device))
+                self._before = PublishedWeights(loaded, ranks, is_sharded(loaded.model))
+
+    def take(self, version: int, created: float, canary: Canary | None = None) -> Version:
+        """The weights as `version`. Of no use on ranks other than 0."""
+        if self._before is not None and self.deltas is not None:
+            changes = self._before.changes()
+            if changes is not None:
+                head = Head(version, created, canary)
+                return ChangedWeights(head, changes, self.deltas.copies.now())
+        part = WHOLE if self._first else None
+        weights = host_weights(self._loaded, version, created, part, canary)
+        if self._before is not None:
+            self._before.remember()
+        return weights

@@ -1,0 +1,273 @@
+"""Versions as deltas: exact, whole where they must be, and on disk while somebody needs them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from learner.distributed import Ranks
+from learner.model.loading import LoadedModel
+from learner.model.logprobs import TokenLogprobs, packed_row
+from learner.model.lora import add_adapters
+from learner.model.scratch import make_model
+from learner.optim.optimizers import Optimizers
+from learner.persist import chain
+from learner.persist.publisher import Again, Publisher
+from learner.persist.versions import Versions, host_weights
+from services.contracts.config.lora import LoRA
+from services.contracts.config.model import ScratchModel
+from services.contracts.config.optimizer import AdamW
+from services.contracts.config.rollout import PublishedAs
+from services.contracts.records import WorkerRecord
+from services.contracts.weights import WeightManifest
+from services.weights import DeltaReader, WholeVersion
+from tests.unit.learner.experts import tiny_mixture
+from tests.unit.learner.policies import random_samples, tiny_model
+from tests.unit.learner.test_loading import whole_disk
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+# So many weights that what a delta says of each tensor does not count.
+BROAD = ScratchModel(
+    source="scratch", hidden_size=256, layers=2, heads=4, intermediate_size=768, max_length=64
+)
+
+
+def half(loaded: LoadedModel) -> LoadedModel:
+    loaded.publish_dtype = torch.bfloat16
+    return loaded
+
+
+@dataclass
+class Run:
+    """A learner that publishes, without a store."""
+
+    root: Path
+    loaded: LoadedModel
+    weights: PublishedAs = "auto"
+    lineage: str = "a"
+    version: int = -1
+    registered: list[WeightManifest] = field(default_factory=list)
+    workers: list[WorkerRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.versions = Versions(self.loaded, ALONE, self.weights)
+        self.publisher = Publisher(
+            self.root,
+            "r1",
+            self.lineage,
+            whole_disk(self.root),
+            self.registered.append,
+            lambda: self.workers,
+            self.versions.deltas,
+        )
+
+    def publish(self) -> WeightManifest:
+        self.version += 1
+        self.publisher.submit(self.versions.take(self.version, 0.0))
+        self.publisher.wait()
+        return self.registered[-1]
+
+    def change(self, share: float = 0.001) -> WeightManifest:
+        """Publish after some weights have doubled."""
+        with torch.no_grad():
+            for parameter in self.loaded.model.parameters():
+                few = torch.rand(parameter.shape) < share
+                parameter[few] = 2 * parameter[few] + 1e-3
+        return self.publish()
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(path.name for path in (self.root / "runs/r1/weights").iterdir())
+
+
+def read(root: Path, manifest: WeightManifest) -> dict[str, torch.Tensor]:
+    """The version, as somebody reads it who has nothing yet."""
+    paths = [root / file.name for file in manifest.files]
+    if manifest.kind != "delta":
+        return load_file(paths[0])
+    with ExitStack() as stack:
+        deltas = [stack.enter_context(DeltaReader(path)) for path in paths[1:]]
+        assert deltas[-1].tag == manifest.tag
+        version = WholeVersion(paths[0], deltas)
+        found = {name: version.tensor(name) for name in version.shapes}
+    return {name: torch.from_numpy(bits).view(torch.bfloat16) for name, bits in found.items()}
+
+
+def check_equal(found: dict[str, torch.Tensor], loaded: LoadedModel) -> None:
+    expected = host_weights(loaded, 0, 0.0).tensors
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name].view(torch.int16), tensor.view(torch.int16)), name
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Of a tiny model, whose deltas may be as large as they are beside it."""
+    monkeypatch.setattr(chain, "SHARE", 10.0)
+    run = Run(tmp_path, half(tiny_model()))
+    yield run
+    run.publisher.close()
+
+
+def test_steps_of_adamw_are_published_bit_for_bit_in_few_bytes(tmp_path: Path) -> None:
+    loaded = half(make_model(BROAD, 0))
+    run = Run(tmp_path, loaded)
+    optimizers = Optimizers(loaded.model, AdamW(lr=1e-6))
+    policy = TokenLogprobs(loaded.model)
+    (full,) = run.publish().files
+    for step in range(20):
+        samples = random_samples(groups=1, per_group=3, seed=step)
+        row = packed_row([one.tokens for one in samples], [one.loss_mask for one in samples])
+        logprobs, _ = policy(row)
+        (logprobs * torch.randn(len(logprobs))).sum().backward()
+        optimizers.last_pass()
+        optimizers.step()
+        manifest = run.publish()
+        check_equal(read(tmp_path, manifest), loaded)
+    run.publisher.close()
+    deltas = [one.files[-1].bytes for one in run.registered if one.kind == "delta"]
+    assert len(deltas) >= 17
+    # The first steps of AdamW move every weight by its learning rate; later ones by a fifth of it.
+    assert sum(deltas) / len(deltas) < 0.05 * full.bytes
+    assert deltas[-1] < 0.025 * full.bytes
+
+
+def test_a_mixture_of_experts_is_named_as_in_its_folder(tiny: Run) -> None:
+    run = Run(tiny.root, half(LoadedModel(tiny_mixture().float(), None, torch.float32)))
+    run.publish()
+    manifest = run.change(share=0.02)
+    run.publisher.close()
+    assert manifest.kind == "delta"
+    with DeltaReader(tiny.root / manifest.files[-1].name) as delta:
+        assert any("mlp.experts.3.gate_proj" in name for name in delta.changed)
+    check_equal(read(tiny.root, manifest), run.loaded)
+
+
+def test_weights_of_which_many_change_are_published_whole(tiny: Run) -> None:
+    tiny.publish()
+    assert tiny.change(share=0.1).kind == "full"
+    # Against the whole version.
+    manifest = tiny.change()
+    assert [Path(file.name).name for file in manifest.files] == [
+        "v000001-a.safetensors",
+        "v000002-a.delta.safetensors",
+    ]
+    check_equal(read(tiny.root, manifest), tiny.loaded)
+
+
+@pytest.mark.parametrize("kind", ["full", "float32", "adapter"])
+def test_other_weights_are_always_published_whole(tmp_path: Path, kind: str) -> None:
+    loaded = tiny_model() if kind == "float32" else half(tiny_model())
+    if kind == "adapter":
+        add_adapters(loaded, LoRA(rank=2), 0)
+    run = Run(tmp_path, loaded, "full" if kind == "full" else "auto")
+    for _ in range(2):
+        run.publish()
+    run.publisher.close()
+    expected = "adapter" if kind == "adapter" else "full"
+    assert [manifest.kind for manifest in run.registered] == [expected] * 2
+    assert not run.publisher.can_repeat
+
+
+def test_a_chain_ends_when_its_deltas_are_a_fifth_of_its_anchor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, half(make_model(BROAD, 0)))
+    run.publish()
+    for _ in range(8):
+        run.change(share=0.02)
+    monkeypatch.setattr(chain, "LONGEST", 1)
+    for _ in range(4):
+        run.change(share=0.0)
+    run.publisher.close()
+    lengths = [len(manifest.files) for manifest in run.registered]
+    # Deltas of 3.5 % of the anchor each, then by number.
+    assert lengths == [1, 2, 3, 4, 5, 6, 1, 2, 3, 1, 2, 1, 2]
+    for manifest in run.registered:
+        anchor, *deltas = manifest.files
+        assert sum(file.bytes for file in deltas) <= 0.2 * anchor.bytes
+
+
+def test_files_stay_while_a_new_version_or_a_worker_needs_them(tiny: Run) -> None:
+    tiny.publish()
+    for _ in range(2):
+        tiny.change()
+    anchor = ["v000000-a.safetensors", "v000001-a.delta.safetensors", "v000002-a.delta.safetensors"]
+    assert tiny.files == anchor
+    old = WorkerRecord(id="w", pool="p", host="h", pid=1, state="idle")
+    old.files = [file.name for file in tiny.registered[1].files]
+    tiny.workers.append(old)
+    for _ in range(3):
+        tiny.change(share=0.1)
+    assert tiny.files == [*anchor[:2], *(f"v00000{n}-a.safetensors" for n in (3, 4, 5))]
+    tiny.workers.clear()
+    tiny.change()
+    # The next learner's lineage begins with a version below.
+    again = Run(tiny.root, tiny.loaded, lineage="b", version=3)
+    again.publish()
+    again.publisher.close()
+    assert again.files == ["v000004-b.safetensors"]
+
+
+def test_a_new_learner_begins_a_chain_of_its_own(tiny: Run) -> None:
+    tiny.publish()
+    tiny.change()
+    again = Run(tiny.root, tiny.loaded, lineage="b", version=0)
+    assert again.publish().kind == "full"
+    again.publisher.close()
+
+
+def test_a_damaged_chain_is_made_whole_by_publishing_its_version_again(tiny: Run) -> None:
+    tiny.publish()
+    assert not tiny.publisher.damage()
+    for _ in range(2):
+        manifest = tiny.change()
+    file = manifest.files[1]
+    os.truncate(tiny.root / file.name, file.bytes - 1)
+    said = f"has {file.bytes - 1} bytes, its manifest says {file.bytes}"
+    assert tiny.publisher.damage() == f"v000001-a.delta.safetensors {said}"
+    assert tiny.publisher.can_repeat
+    tiny.publisher.submit(Again(0.0))
+    tiny.publisher.wait()
+    assert not tiny.publisher.damage()
+    again = tiny.registered[-1]
+    assert (again.kind, again.tag) == ("full", manifest.tag)
+    check_equal(read(tiny.root, again), tiny.loaded)
+    # What was loaded as the version before is what the next delta changes.
+    after = tiny.change()
+    assert after.files_after(manifest.tag) == after.files[-1:]
+    check_equal(read(tiny.root, after), tiny.loaded)
+
+
+def test_a_worker_that_cannot_load_a_file_of_the_chain_gets_a_whole_version(tiny: Run) -> None:
+    tiny.publish()
+    tiny.change()
+    worker = WorkerRecord(id="w", pool="p", host="h", pid=1, state="unhealthy")
+    worker.error = "v000001-a.delta.safetensors has checksum 1, its manifest says 2"
+    tiny.workers.append(worker)
+    assert tiny.change().kind == "full"
+    assert tiny.change().kind == "delta"
+
+
+def test_what_was_pushed_is_known(tiny: Run) -> None:
+    assert tiny.publisher.pushed is None
+    (full,) = tiny.publish().files
+    pushed = tiny.publisher.pushed
+    assert pushed is not None
+    assert (pushed.bytes, pushed.full_bytes, pushed.changed) == (full.bytes, full.bytes, None)
+    with torch.no_grad():
+        tiny.loaded.model.lm_head.weight[0, :4] += 1
+    manifest = tiny.publish()
+    pushed = tiny.publisher.pushed
+    assert pushed is not None
+    weights = sum(p.numel() for p in tiny.loaded.model.parameters())
+    assert pushed.metrics() == {
+        "push/bytes": manifest.files[1].bytes,
+        "push/full_bytes": full.bytes,
+        "push/changed": 4 / weights,
+    }
