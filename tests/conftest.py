@@ -1,10 +1,13 @@
 """Settings for all tiers, made before the first test."""
 
+import os
 import signal
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from services.runtime.threads import WAITING
 
 # A shell ignores SIGINT for a background job, and nohup ignores SIGHUP. Children inherit that, and
 # tests that send these signals would wait for ever. A handler is not inherited, and lets
@@ -12,6 +15,10 @@ from hypothesis import settings
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+# Read when torch is imported, here and in what tests start: as Headrace's own processes have it.
+for name, value in WAITING.items():
+    os.environ.setdefault(name, value)
 
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("headrace", deadline=None)

@@ -19,6 +19,7 @@ from reward.frames import HEADER, pack
 from reward.models.wire import Failed, Loaded, Message, Options, Question, Reply, Scored
 from reward.verifiers.model import ModelError
 from services.runtime.logs import get_logger
+from services.runtime.threads import WAITING
 
 log = get_logger(__name__)
 
@@ -162,7 +163,7 @@ class ModelProcess:
                 stdout=2,
                 # Ctrl-C is for the service: it drains first.
                 start_new_session=True,
-                env={**os.environ, **gpu_environment(self.options.gpu)},
+                env={**WAITING, **os.environ, **gpu_environment(self.options.gpu)},
             )
         ours.setblocking(False)
         return ours, process

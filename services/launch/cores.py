@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.runtime.core_loans import BORROWED, LOCKS
+from services.runtime.threads import WAITING
 
 Cores = tuple[int, ...]
 """Logical core ids."""
@@ -65,7 +66,7 @@ class CorePlan:
 
 def bound_to(cores: Sequence[int]) -> dict[str, str]:
     """The environment that makes vLLM's engine pin its threads to `cores`, in this order."""
-    return {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
+    return {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)), **WAITING}
 
 
 def plan_cores(cores: Sequence[int], rollouts: int, ranks: int) -> CorePlan:

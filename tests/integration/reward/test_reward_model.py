@@ -122,12 +122,14 @@ def test_a_conversation_that_breaks_the_model_fails_alone(tmp_path: Path) -> Non
 @pytest.fixture(scope="module")
 def modelled(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Service]:
     """A service with a reward model of two labels."""
-    service = Service(
-        tmp_path_factory.mktemp("modelled"),
-        f"--reward-models=tiny={folder}",
-        *("--reward-model-device", "cpu", "--reward-model-max-tokens", "120"),
-        *("--reward-gpus", "3"),
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("GOMP_SPINCOUNT", raising=False)
+        service = Service(
+            tmp_path_factory.mktemp("modelled"),
+            f"--reward-models=tiny={folder}",
+            *("--reward-model-device", "cpu", "--reward-model-max-tokens", "120"),
+            *("--reward-gpus", "3"),
+        )
     yield service
     service.end()
 
@@ -188,12 +190,13 @@ async def test_bias_scale_clip_and_the_share_of_the_answer(
     assert list(result["components"]) == ["whole", "answer"]
 
 
-async def test_a_models_process_sees_its_own_gpu_alone(
+async def test_a_models_process_sees_its_own_gpu_alone_and_its_threads_soon_sleep(
     client: httpx.AsyncClient, modelled: Service
 ) -> None:
     environment = Path(f"/proc/{model_process(modelled)}/environ").read_bytes().split(b"\0")
 
     assert b"CUDA_VISIBLE_DEVICES=3" in environment
+    assert b"GOMP_SPINCOUNT=1000" in environment
 
 
 async def test_the_detail_says_that_a_conversation_was_truncated(client: httpx.AsyncClient) -> None:

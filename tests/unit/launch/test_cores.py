@@ -94,13 +94,14 @@ def test_engines_and_ranks_may_borrow_each_others_cores() -> None:
 def test_nobody_borrows_what_it_shares_or_has_alone() -> None:
     for plan in (plan_cores([0], 1, 1), plan_cores(machine(4), 1, 0)):
         environment = plan.engine_environment(plan.rollouts[0], 0, 1, LOCKS)
-        assert environment.keys() == {"VLLM_CPU_OMP_THREADS_BIND"}
+        assert environment.keys() == {"VLLM_CPU_OMP_THREADS_BIND", "GOMP_SPINCOUNT"}
     for plan in (plan_cores([0], 1, 1), plan_cores(machine(4), 0, 1)):
         assert plan.learner_environment(LOCKS).keys() == {"OMP_NUM_THREADS"}
 
 
-def test_vllm_is_bound_to_its_cores() -> None:
-    assert bound_to((0, 1, 2)) == {"VLLM_CPU_OMP_THREADS_BIND": "0,1,2"}
+def test_vllm_is_bound_to_its_cores_and_its_threads_that_wait_soon_sleep() -> None:
+    bound = bound_to((0, 1, 2))
+    assert bound == {"VLLM_CPU_OMP_THREADS_BIND": "0,1,2", "GOMP_SPINCOUNT": "1000"}
 
 
 def test_cores_here_are_allowed_ones_and_all_of_them_where_parts_need_more() -> None:
