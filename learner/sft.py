@@ -127,11 +127,15 @@ def train(
     budget = config.training.tokens_per_microbatch
     rate = state.optimizers.set_lr(lr_share(config.schedule, before, rows.max_steps))
     state.optimizers.set_momentum(before)
-    nats = backward(state.policy, examples, int(sum(counts)), budget, ranks, routers, len(names))
+    nats, passed = backward(
+        state.policy, examples, int(sum(counts)), budget, ranks, routers, len(names)
+    )
+    given, computed = ranks.sum(passed)
+    shared = 1 - computed / max(given, 1.0)
     with present(state.offloads, changed=True):
         norm = state.optimizers.step()
     metrics = losses(names, ranks.sum(nats.tolist()), counts)
-    state.progress = advanced(state.progress, step, metrics["train/loss"], work)
+    state.progress = advanced(state.progress, step, metrics["train/loss"], work, 1 - shared)
     supervised = state.progress.supervised
     assert supervised is not None
     metrics |= {
@@ -140,6 +144,7 @@ def train(
         "train/loss_smoothed": unbiased(supervised.smoothed, before + 1),
         "train/epoch": step.position / rows.epoch_rows,
         "train/tokens": float(supervised.tokens),
+        "train/shared_tokens": shared,
         "data/skipped_rows": float(step.skipped),
         "data/cropped": step.lost / max(step.lost + sum(u.tokens for u in step.uses), 1),
     }
@@ -150,17 +155,21 @@ def train(
     return metrics | (routers.metrics(ranks) if routers else {})
 
 
-def advanced(progress: Progress, step: Step, loss: float, work: Work | None) -> Progress:
-    """The progress after one more step, of this `loss`."""
+def advanced(
+    progress: Progress, step: Step, loss: float, work: Work | None, computed: float = 1.0
+) -> Progress:
+    """The progress after one more step, of this `loss`, which has `computed` this share of its
+    rows' tokens."""
     assert progress.supervised is not None
     tokens = sum(use.tokens for use in step.uses)
-    squares = sum(use.tokens * use.tokens for use in step.uses)
+    squares = sum(use.tokens * use.tokens for use in step.uses) * computed
+    flops = work.flops(tokens * computed, squares, 1) if work else 0.0
     supervised = replace(
         progress.supervised,
         position=step.position,
         waiting=step.waiting,
         tokens=progress.supervised.tokens + tokens,
-        flops=progress.supervised.flops + (work.flops(tokens, squares, 1) if work else 0.0),
+        flops=progress.supervised.flops + flops,
         smoothed=smoothed(progress.supervised.smoothed, loss),
     )
     after = progress.step + 1
@@ -175,9 +184,11 @@ def backward(
     ranks: Ranks,
     routers: RouterTally | None = None,
     components: int = 1,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, tuple[int, int]]:
     """Gradient of −Σ log π / `tokens` (the count over all ranks), and of the routers' terms.
-    Returns [components] this rank's −Σ log π of each dataset, in nats."""
+    Returns [components] this rank's −Σ log π of each dataset, in nats; and how many tokens its
+    rows have, and of how many it has computed a pass, since rows share what they begin with."""
+    rows_tokens = computed = 0
     totals = torch.zeros(components, dtype=torch.float64, device=device_of(policy))
     balanced = balance(
         policy, tokens, ranks, lambda _: None, forward_rows(policy, rows, budget, ranks)
@@ -186,6 +197,8 @@ def backward(
         logprobs, _ = policy(row)
         loss = -logprobs.sum() / max(tokens, 1) if chosen else logprobs.sum() * 0.0
         if chosen:
+            rows_tokens += row.sequence_tokens
+            computed += len(row.tokens)
             totals.index_add_(
                 0, of_rows([rows[i] for i in chosen], totals.device), -logprobs.detach().double()
             )
@@ -194,7 +207,7 @@ def backward(
                 if routers:
                     routers.add(balanced.routed)
         (loss * ranks.size).backward()
-    return totals
+    return totals, (rows_tokens, computed)
 
 
 def of_rows(rows: Sequence[Example], device: torch.device) -> torch.Tensor:

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from learner.batch.samples import Sample
+from learner.batch.sft_rows import Example
 from learner.model import families
 from learner.model.families import sharing_of
 from learner.model.logprobs import TokenLogprobs
@@ -28,6 +29,7 @@ from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
+from learner.sft import backward
 from learner.step import train_batch
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.critic import Critic as CriticConfig
@@ -230,3 +232,19 @@ def test_long_answers_to_a_short_prompt_are_left_alone() -> None:
     assert sharing.pays(0, 800, copies=8, behind=8 * 100)
     assert sharing.pays(0, 100, copies=8, behind=8 * 200)
     assert not sharing.pays(0, 30, copies=8, behind=8 * 8000)
+
+
+def test_a_supervised_step_says_how_many_tokens_its_rows_share(
+    sharing: Callable[[bool], None],
+) -> None:
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**SHAPE))
+    use_packed_attention(model)
+    prompt, mask = torch.arange(10, 16), torch.arange(9) >= 6
+    rows = [Example(torch.cat([prompt, torch.tensor([i, 1, 2])]), mask) for i in (3, 4, 5)]
+    counts = []
+    for on in (True, False):
+        sharing(on)
+        _, passed = backward(TokenLogprobs(model), rows, 9, 100, ALONE)
+        counts.append(passed)
+    # The prompt's six tokens twice.
+    assert counts == [(27, 15), (27, 27)]
