@@ -32,6 +32,7 @@ from services.volume import fsync
 SCHEMA = 1
 INDEX = "backup.json"
 FOLDERS = ("datasets", "runs")
+TOKENS = "tokens"
 STAYS = frozenset({".safetensors", ".arrow", ".parquet"})
 """Files that are never written to after their rename."""
 
@@ -134,7 +135,8 @@ def _link_all(data: Path, staged: Path) -> None:
     staged.mkdir(exist_ok=True)
     for folder in FOLDERS:
         for root, below, files in os.walk(data / folder):
-            below[:] = [name for name in below if not name.startswith(".")]
+            # Rows in tokens are made again where they are missing.
+            below[:] = [name for name in below if not name.startswith(".") and name != TOKENS]
             there = staged / Path(root).relative_to(data)
             there.mkdir(parents=True, exist_ok=True)
             for name in files:

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from services.contracts.dataset import Row
 from services.contracts.nearest import did_you_mean
 
-PROMPT_NAMES = ("prompt", "question", "problem", "instruction", "messages")
+PROMPT_NAMES = ("prompt", "question", "problem", "instruction", "messages", "text")
 ANSWER_NAMES = ("answer", "solution", "gold", "target")
 Columns = str | tuple[str, ...]
 """A column's name, a dotted path into nested columns, or several of these."""
@@ -126,8 +126,9 @@ def row_from(place: str, source: Source, mapping: ColumnMapping) -> Row:
                 "turn, and the last turn is the answer: give every chat one, or remove the row"
             )
         *prompt, last = prompt
-        answer = last.get("content")
-        if not answer:
+        # With its reasoning, or its calls, where it has some: supervised runs learn them, too.
+        answer = last if last.keys() - {"role", "content"} else last.get("content")
+        if not (last.get("content") or last.get("tool_calls")):
             raise DatasetError(
                 f"{place}: the last turn of the chat (column {mapping.prompt!r}), which is the "
                 "answer, has no content: fill it in or remove the row"
@@ -175,9 +176,10 @@ def check_prompt(place: str, prompt: Any, column: str = "prompt") -> None:
             raise DatasetError(
                 f"{where}: message {number} has no role (system, user, assistant or tool)"
             )
-        if not isinstance(message.get("content"), str | list):
+        called = message.get("content") is None and message.get("tool_calls")
+        if not called and not isinstance(message.get("content"), str | list):
             raise DatasetError(f"{where}: message {number} has no content")
-    if not any(message["content"] for message in prompt):
+    if not any(message.get("content") for message in prompt):
         raise DatasetError(f"{where} is empty: fill it in or remove the row")
     if _ends_with_answer(prompt):
         raise DatasetError(

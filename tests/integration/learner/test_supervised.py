@@ -181,7 +181,7 @@ async def test_rows_that_do_not_fit_fail_the_run_with_the_row_and_the_way_out(
     await add_sums(store, place.data)
     data = SFT["data"] | {"max_seq_len": 8}
     wrong = {
-        "a": (SFT | {"data": data}, "in sums, dataset row 200 has 9 tokens, .* or skip"),
+        "a": (SFT | {"data": data}, "in sums, dataset row 10 has 9 tokens, .* crop or skip"),
         "b": (SFT | {"data": data | {"max_seq_len": 64}}, "64 is more than the 32 positions"),
         "c": (SFT | {"training": {}, "packing": {"tokens_per_step": 100}}, "set it to 96 or 128"),
         "d": (SFT | {"data": data | {"train_on": "last", "dataset": "no"}}, "no dataset 'no'"),

@@ -148,6 +148,23 @@ def test_the_last_turn_of_a_chat_is_the_answer_where_no_column_is() -> None:
         row_from("line 3", {"messages": [USER, {"role": "assistant", "tool_calls": []}]}, mapping)
 
 
+def test_reasoning_and_calls_of_an_answer_are_kept() -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+    result = {"role": "tool", "content": "4"}
+    thought = {"role": "assistant", "content": "4", "reasoning_content": "2+2"}
+    mapping = ColumnMapping().resolved({"messages": [USER, ASSISTANT]})
+    row = row_from("line 1", {"messages": [USER, call, result, thought], "tools": []}, mapping)
+    called = row_from("line 2", {"messages": [USER, call]}, mapping)
+
+    assert (row.prompt, row.answer, row.columns) == ([USER, call, result], thought, {"tools": []})
+    assert called.answer == call
+
+
+def test_a_column_of_texts_is_the_prompt_of_rows_without_answers() -> None:
+    row = row_from("line 1", {"text": "once"}, ColumnMapping().resolved({"text": "once"}))
+    assert (row.prompt, row.answer) == ("once", None)
+
+
 def test_a_chat_that_shows_the_policy_its_answer_is_refused_with_the_way_out() -> None:
     source = {"messages": [USER, ASSISTANT], "answer": "42"}
 

@@ -326,3 +326,37 @@ def test_what_the_learner_imports_writes_nothing_into_its_log() -> None:
     command = [sys.executable, "-c", "import learner.rl, torchao"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_each_group_of_nanochats_has_its_rate_and_decay() -> None:
+    model = tiny_model().model
+    config = MuonAdamW(
+        type="muon",
+        lr=0.02,
+        adamw_lr=0.003,
+        embedding_lr=0.2,
+        unembedding_lr=0.004,
+        scalar_lr=0.5,
+        initial_lr_fraction=0.5,
+        weight_decay=0.1,
+        embedding_weight_decay=0.001,
+        unembedding_weight_decay=0.01,
+    )
+    optimizers = Optimizers(model, config)
+    found = {
+        optimizers.names[parameter]: (group["lr"], group["weight_decay"])
+        for part in optimizers.parts
+        for group in part.param_groups
+        for parameter in group["params"]
+    }
+    assert found["model.embed_tokens.weight"] == (0.1, 0.001)
+    assert found["lm_head.weight"] == (0.002, 0.01)
+    assert found["model.norm.weight"] == (0.25, 0.0)
+    assert found["model.layers.0.self_attn.q_proj.weight"] == (0.01, 0.1)
+
+
+@pytest.mark.parametrize(("batch", "momentum"), [(0, 0.85), (150, 0.9), (300, 0.95), (999, 0.95)])
+def test_muons_momentum_rises_to_its_end(batch: int, momentum: float) -> None:
+    optimizers = Optimizers(tiny_model().model, MuonAdamW(type="muon", momentum_start=0.85))
+    optimizers.set_momentum(batch)
+    assert optimizers.parts[0].param_groups[0]["momentum"] == pytest.approx(momentum)

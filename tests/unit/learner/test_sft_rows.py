@@ -15,7 +15,7 @@ from learner.batch.sft_rows import NO_BYTES, RowTokenizer, UnusableRow, example,
 from learner.distributed import Ranks
 from learner.model.logprobs import PackedRow, TokenLogprobs
 from learner.report.sft_metrics import validation_losses
-from learner.sft import validation_sums
+from learner.sft import backward, validation_sums
 from services.contracts.config.data import Data, SFTData
 from services.contracts.dataset import Row
 from services.contracts.rendering import compose, render
@@ -336,3 +336,17 @@ def test_bits_per_byte_are_the_same_for_two_tokenizers_of_one_model() -> None:
 def test_characters_without_a_token_are_found_once_each() -> None:
     assert lacking("y1x+x", tokenizer()) == ["x", "y"]
     assert lacking("1 + 2", tokenizer()) == []
+
+
+def test_the_loss_of_packed_conversations_is_the_sum_of_each_alone() -> None:
+    loaded, tokens = tiny_model(), tiny_model().tokenizer
+    loaded.model.double()
+    policy = TokenLogprobs(loaded.model)
+    rows = [Row(prompt=f"{n}+{n}" * (1 + n % 4), answer=str(2 * n)) for n in range(12)]
+    examples = [example(made(row, tokens), component=n % 2) for n, row in enumerate(rows)]
+    count = sum(int(one.loss_mask.sum()) for one in examples)
+
+    packed = backward(policy, examples, count, 10_000, ALONE, components=2)
+    alone = sum(backward(policy, [one], count, 10_000, ALONE, components=2) for one in examples)
+
+    torch.testing.assert_close(packed, alone, rtol=1e-6, atol=0)
