@@ -15,7 +15,16 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 
 from bench.simulated_gpus import LONGEST, SEQUENCES, TOKEN_SECONDS, lengths
-from rollout.vllm_plugin.wire import CAPACITY, GENERATE, Answer, Capacity, Choice, ids, logprobs
+from rollout.vllm_plugin.wire import (
+    CAPACITY,
+    GENERATE,
+    UNFINISHED,
+    Answer,
+    Capacity,
+    Choice,
+    ids,
+    logprobs,
+)
 from rollout.vllm_plugin.wire import Request as Generate
 
 
@@ -80,6 +89,8 @@ def build(engine: Engine, context: int) -> FastAPI:
     async def look(path: str) -> Response:
         if path == "metrics":
             return Response(engine.metrics(), media_type="text/plain")
+        if f"/{path}" == UNFINISHED:
+            return Response(str(engine.running + engine.waiting), media_type="text/plain")
         if f"/{path}" == CAPACITY:
             return Response(msgspec.msgpack.encode(Capacity(SEQUENCES)))
         if path == "weight_info":

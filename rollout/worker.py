@@ -174,9 +174,12 @@ class RunWorker:
                 await asyncio.sleep(random.uniform(0.2, 2.0))
             self._describe(refusal)
             started = time.monotonic()
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(POLL_SECONDS * random.uniform(0.8, 1.2)):
                     await self._wake.wait()
+            except TimeoutError:
+                if refusal == "full":
+                    await self._look_for_room()
             if refusal in LEARNER_REFUSALS:
                 self._status.admission_wait += time.monotonic() - started
 
@@ -275,6 +278,11 @@ class RunWorker:
             config.algorithm.samples_generated,
             config.rollout.groups_in_flight,
         )
+
+    async def _look_for_room(self) -> None:
+        """Some samples of the groups in vLLM may have ended."""
+        with contextlib.suppress(VLLMUnavailable):
+            self._widen(await self._context.policy.unfinished())
 
     def _widen(self, unfinished: int) -> None:
         config = self._context.config

@@ -43,6 +43,7 @@ from rollout.vllm_plugin.wire import (
     CAPACITY,
     GENERATE,
     LOWEST,
+    UNFINISHED,
     Answer,
     Capacity,
     Choice,
@@ -291,6 +292,10 @@ def build(state: State) -> FastAPI:
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"data": [{"id": "policy", "max_model_len": state.context}]}
+
+    @app.get(UNFINISHED)
+    async def unfinished() -> PlainTextResponse:
+        return PlainTextResponse(str(state.unfinished))
 
     @app.get(CAPACITY)
     async def capacity() -> Response:

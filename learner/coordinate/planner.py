@@ -27,7 +27,7 @@ from services.store.trajectories import Group
 log = get_logger(__name__)
 
 POLL_SECONDS = 1.0
-CROWDED_SECONDS = 0.05
+CROWDED_SECONDS = 0.01
 """Pause where a batch waits for groups in flight: they arrive one by one, and each would be
 followed by the same question to the store."""
 STALE_LIMIT = 3

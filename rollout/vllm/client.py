@@ -31,7 +31,7 @@ from rollout.vllm.response import Sample, parse_answer, request_body
 from rollout.vllm.resume import ABORTED, DEADLINE, joined, rest_of
 from rollout.vllm_plugin.lora_slot import AdapterSlot
 from rollout.vllm_plugin.weight_file import WEIGHTS_KEPT
-from rollout.vllm_plugin.wire import CAPACITY, GENERATE, Capacity
+from rollout.vllm_plugin.wire import CAPACITY, GENERATE, UNFINISHED, Capacity
 from services.contracts.canary import Floats
 
 ABORT_AGAIN_SECONDS = 1.0
@@ -218,6 +218,10 @@ class PolicyClient:
 
     async def counters(self) -> Counters:
         return read_counters((await self._get("/metrics")).content)
+
+    async def unfinished(self) -> int:
+        """How many sequences run or wait. Cheaper than `counters`."""
+        return int((await self._get(UNFINISHED)).content)
 
     async def capacity(self) -> Capacity:
         """How much the server takes at once."""

@@ -62,6 +62,16 @@ async def capacity(
     await _respond(send, 200, msgspec.msgpack.encode(found))
 
 
+async def unfinished(
+    scope: Message,
+    receive: Callable[[], Awaitable[Message]],
+    send: Callable[[Message], Awaitable[None]],
+) -> None:
+    """How many sequences run or wait."""
+    number = scope["app"].state.engine_client.output_processor.get_num_unfinished_requests()
+    await _respond(send, 200, str(number).encode())
+
+
 async def _respond(send: Callable[[Message], Awaitable[None]], status: int, content: bytes) -> None:
     headers = [(b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -7,7 +7,7 @@ worker (`/collective_rpc`), or reset and profile the server.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rollout.vllm_plugin.wire import CAPACITY, GENERATE
+from rollout.vllm_plugin.wire import CAPACITY, GENERATE, UNFINISHED
 
 IN_USE = frozenset(
     {
@@ -26,10 +26,10 @@ class OnlyRoutesInUse:
     """Answers 404 to all other paths, takes no web socket, and has those of `generate`."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        from rollout.vllm_plugin.generate import capacity, generate
+        from rollout.vllm_plugin.generate import capacity, generate, unfinished
 
         self.app = app
-        self._own = {GENERATE: generate, CAPACITY: capacity}
+        self._own = {GENERATE: generate, CAPACITY: capacity, UNFINISHED: unfinished}
 
     async def __call__(
         self,

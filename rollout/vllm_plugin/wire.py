@@ -15,6 +15,8 @@ GENERATE = "/headrace/generate"
 """The route, of the plugin (`generate`)."""
 CAPACITY = "/headrace/capacity"
 """The route that says how much the server takes at once."""
+UNFINISHED = "/headrace/unfinished"
+"""The route that says how many sequences it has now, as a decimal number."""
 LOWEST = -9999.0
 """In place of the logarithm of 0, and of what is no number."""
 ID, LOGPROB = np.dtype("<i4"), np.dtype("<f4")
