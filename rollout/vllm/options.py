@@ -82,6 +82,13 @@ def command_line(
             "algorithm.router.replay needs the experts that vLLM sends tokens to, which its build "
             "for CPUs cannot return: set it to false, or sample on a GPU"
         )
+    if device == "cpu" and options.ngram_tokens and command is None:
+        # Measured with 0.32: tokens that the policy gives 0.1 come with a log-probability of -inf,
+        # and top_k ends the engine.
+        raise ValueError(
+            "rollout.vllm.ngram_tokens: vLLM's build for CPUs reports wrong log-probabilities of "
+            "guessed tokens: set it to 0, or sample on a GPU"
+        )
     flags: dict[str, Any] = {
         "model": str(model),
         "served-model-name": SERVED_NAME,
@@ -100,6 +107,13 @@ def command_line(
     }
     if options.max_model_len is not None:
         flags["max-model-len"] = options.max_model_len
+    if options.ngram_tokens:
+        flags["speculative-config"] = {
+            "method": "ngram",
+            "num_speculative_tokens": options.ngram_tokens,
+            "prompt_lookup_min": 2,
+            "prompt_lookup_max": 4,
+        }
     if slot is not None:
         flags |= {
             "served-model-name": BASE_NAME,

@@ -13,7 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout.vllm.expert_routing import Experts, decoded
-from rollout.vllm.sampling_mask import UnknownMask, allowed_tokens, mask_of, request_params
+from rollout.vllm.sampling_mask import (
+    IMPOSSIBLE,
+    UnknownMask,
+    allowed_tokens,
+    mask_of,
+    request_params,
+)
 from rollout.vllm_plugin.wire import ID, LOGPROB, Answer, Choice, Request
 from services.contracts.config.rollout import Sampling
 from services.contracts.sampling_mask import SamplingMask
@@ -123,6 +129,11 @@ def _sample(choice: Choice, params: Mapping[str, Any]) -> Sample:
         raise MalformedAnswer(
             f"sample {choice.index} has {len(token_ids)} tokens and {len(logprobs)} "
             "log-probabilities"
+        )
+    if (logprobs <= IMPOSSIBLE).any():
+        raise MalformedAnswer(
+            f"sample {choice.index} has tokens to which the policy gives no probability: they "
+            "cannot come from it. Does an option in rollout.vllm change what vLLM samples from?"
         )
     spans = [Span(start, end, version) for version, start, end in choice.versions]
     check_spans(spans, len(token_ids))

@@ -167,6 +167,11 @@ class RLConfig(Section):
             most is not None and samples > most,
             f"algorithm.{key} {samples} exceeds rollout.vllm.max_num_seqs {most}",
         )
+        refuse_if(
+            self.rollout.vllm.ngram_tokens > 0 and self.algorithm.router.replay,
+            "rollout.vllm.ngram_tokens: expert routing is recorded of sampled tokens, not of "
+            "guesses; set it to 0, or algorithm.router.replay to false",
+        )
         critic, steps = self.algorithm.critic, self.training.max_steps
         warmup = critic.warmup_steps if critic else 0
         refuse_if(

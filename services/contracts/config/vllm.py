@@ -8,6 +8,7 @@ from services.contracts.config.base import Section
 
 RECORD_ROUTING = "enable-return-routed-experts"
 """vLLM's option to return the experts that each token went to."""
+SPECULATION = frozenset({"speculative-config", "spec-method", "spec-model", "spec-tokens"})
 RESERVED = frozenset(
     {
         "model", "served-model-name", "host", "port", "uds", "enable-scale-out", "load-format",
@@ -15,7 +16,7 @@ RESERVED = frozenset(
         "max-model-len", "max-num-seqs", "dtype", "tensor-parallel-size", "gpu-memory-utilization",
         "max-logprobs", "return-sampling-mask", "scheduling-policy", "logits-processors",
         "api-key", "tokens-only", "ssl-keyfile", "ssl-certfile", "root-path", "config",
-        "middleware",
+        "middleware", *SPECULATION,
         "enable-lora", "lora-modules", "lora-target-modules", "max-lora-rank", "max-loras",
         RECORD_ROUTING,
     }
@@ -56,6 +57,11 @@ class VLLM(Section):
     gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
     """Share of a GPU's memory for the server; default: 0.9, or less if it shares the GPU
     (docs/operate.md)."""
+    ngram_tokens: int = Field(0, ge=0, le=16)
+    """Tokens that vLLM guesses ahead, from where the last ones came before in the prompt and the
+    completion (n-gram speculative decoding); 0 is off. The policy checks all of them in one pass,
+    so that completions and log-probabilities have its distribution. Faster where answers repeat
+    text and few completions run at once."""
     extra: dict[str, Any] = {}
     """Other options of the vLLM server by name, e.g. {"enable-prefix-caching": false}. Options that
     could run code or read files are refused unless the operator allows them
@@ -66,6 +72,12 @@ class VLLM(Section):
     @field_validator("extra")
     @classmethod
     def _not_ours(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        if SPECULATION & {spelled(name) for name in extra}:
+            raise ValueError(
+                "extra may not set speculative decoding: a draft model would keep its weights "
+                "while the policy changes, and fewer and fewer of its tokens would be accepted. "
+                "rollout.vllm.ngram_tokens guesses tokens without a model"
+            )
         if taken := sorted(RESERVED & {spelled(name) for name in extra}):
             raise ValueError(
                 f"extra may not set {', '.join(taken)}: Headrace sets it itself (max_model_len, "

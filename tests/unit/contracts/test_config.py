@@ -270,6 +270,19 @@ def test_an_unknown_key_or_type_is_refused_with_the_nearest_known_one(
             "extra may not set max-lora-rank",
         ),
         (
+            {"rollout": {"vllm": {"extra": {"speculative_config": {"model": "small"}}}}},
+            "rollout.vllm.extra",
+            "a draft model would keep its weights while the policy changes",
+        ),
+        (
+            {
+                "algorithm": {"router": {"replay": True}},
+                "rollout": {"vllm": {"ngram_tokens": 4}},
+            },
+            "",
+            "rollout.vllm.ngram_tokens: expert routing is recorded of sampled tokens",
+        ),
+        (
             {
                 "algorithm": {"samples_per_prompt": 300},
                 "rollout": {"vllm": {"max_num_seqs": 256}},

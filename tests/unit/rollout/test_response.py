@@ -67,9 +67,10 @@ def test_half_a_number_is_refused():
         parse_answer(answer(choice(token_ids=wire.ids((5, 6))[:7])))
 
 
-def test_an_impossible_token_has_a_finite_logprob():
-    (sample,) = parse_answer(answer(choice(logprobs=(float("-inf"), float("nan")))))
-    assert sample.logprobs.tolist() == [-9999.0, -9999.0]
+@pytest.mark.parametrize("logprob", [float("-inf"), float("nan")])
+def test_tokens_without_probability_are_refused(logprob):
+    with pytest.raises(MalformedAnswer, match="sample 0 has tokens to which the policy gives no"):
+        parse_answer(answer(choice(logprobs=(-0.5, logprob))))
 
 
 def test_an_unreadable_answer_is_refused():

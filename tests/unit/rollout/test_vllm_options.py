@@ -38,6 +38,16 @@ def test_the_server_listens_on_its_socket_with_dummy_weights_and_the_safetensors
     assert options["--max-model-len"] == "512"
 
 
+def test_tokens_are_guessed_without_a_draft_model():
+    arguments = command_line(MODEL, VLLM(ngram_tokens=3), "float32", SOCKET, "cuda")
+    found = json.loads(options_of(arguments)["--speculative-config"] or "")
+    assert (found["method"], found["num_speculative_tokens"]) == ("ngram", 3)
+    plain = command_line(MODEL, VLLM(), "float32", SOCKET, "cpu")
+    assert "--speculative-config" not in plain
+    with pytest.raises(ValueError, match="reports wrong log-probabilities of guessed tokens"):
+        command_line(MODEL, VLLM(ngram_tokens=3), "float32", SOCKET, "cpu")
+
+
 def adapted_model(folder: Path, rank: int) -> Path:
     """A model folder as the learner exports it beside adapters, without what vLLM alone reads."""
     (folder / "adapter").mkdir(parents=True)
