@@ -82,6 +82,10 @@ bench-store: setup ## what a group costs in Redis, from one worker to 1,024: two
 bench-leasing: setup ## how busy leases keep 56 workers with large groups, in simulated time: three minutes
 	@$(BIN)/python -m bench.leasing
 
+.PHONY: bench-push
+bench-push: setup ## how long a version takes to all hosts, on simulated links: a minute
+	@$(BIN)/python -m bench.push
+
 .PHONY: bench-overlap
 bench-overlap: setup ## how much of generation and training overlaps, on simulated GPUs: ten minutes
 	@$(BIN)/python -m bench.overlap

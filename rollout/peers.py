@@ -1,8 +1,9 @@
 """Passes files on to other hosts: weights, models and datasets that this host has, or is fetching.
 
-A worker does so itself, on the address that its heartbeat gives. `python -m rollout.peers` does it
-without a worker, where workers are in containers whose ports other hosts cannot reach. Exit codes:
-0 after a signal, 1 if it cannot listen, 2 for invalid settings.
+`python -m rollout.peers` does so. A worker starts it as a child, on the address that its heartbeat
+gives: neither waits for the other's event loop. It runs without a worker where workers are in
+containers whose ports other hosts cannot reach. Exit codes: 0 after a signal, 1 if it cannot
+listen, 2 for invalid settings.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ from services.http import (
 from services.models import open_below
 from services.runtime import logs
 from services.runtime.api_key import key_for, key_for_peers
-from services.runtime.process import die_with_parent, keep_files_private
+from services.runtime.process import die_with, die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line
 from services.store import Store
 from services.volume import ANY_OF, FETCHING, Peers, partial_path, parts_path
@@ -49,6 +50,8 @@ from services.volume import ANY_OF, FETCHING, Peers, partial_path, parts_path
 log = logs.get_logger(__name__)
 
 PREFIX = "/v1/files/"
+LISTENER = "HEADRACE_PEER_LISTENER"
+"""In a child's environment: the descriptor of the socket on which it serves."""
 PATIENCE_SECONDS, LOOK_SECONDS = 1.0, 0.01
 """How long a request for parts that are not there yet waits for one, and how often it looks."""
 TAKE_OVER_SECONDS = 5.0
@@ -146,13 +149,13 @@ def spans(headers: Headers, size: int) -> list[tuple[int, int]]:
 
 
 async def keep_serving(settings: RolloutSettings) -> None:
-    """Serve this host's files at the address of `settings.peer_url`, for ever, unless it is not
-    this machine's. If another process listens there, it is one that serves the same files: try
-    again later."""
+    """Have a child serve this host's files at the address of `settings.peer_url`, for ever, unless
+    it is not this machine's. If another process listens there, it is one that serves the same
+    files: try again later."""
     if settings.peer_url is None:
         return
-    key = key_for_peers(key_for(settings))
-    if key is None:
+    api_key = key_for(settings)
+    if api_key is None:
         log.warning("files are not served: this host has no API key", way_out=WAY_OUT)
         return
     host, port = _address(settings.peer_url)
@@ -166,9 +169,37 @@ async def keep_serving(settings: RolloutSettings) -> None:
             log.info("files are not served here", address=settings.peer_url, reason=str(error))
             return
         with listener:
-            files = Files(settings.data.absolute(), Bandwidth.of(settings.file_bandwidth_mbit))
-            log.info("files are served to other hosts", address=settings.peer_url)
-            await serve(files, key, listener)
+            await _child(settings, api_key, listener)
+        await asyncio.sleep(TAKE_OVER_SECONDS)
+
+
+async def _child(settings: RolloutSettings, api_key: str, listener: socket.socket) -> None:
+    """Serve by a child process until it ends."""
+    mbit = settings.file_bandwidth_mbit
+    told = {
+        "HEADRACE_DATA": str(settings.data.absolute()),
+        "HEADRACE_PEER_URL": settings.peer_url or "",
+        "HEADRACE_API_KEY": api_key,
+        "HEADRACE_LOG_LEVEL": settings.log_level,
+        "HEADRACE_LOG_FORMAT": settings.log_format,
+        LISTENER: str(listener.fileno()),
+    }
+    if mbit is not None:
+        told["HEADRACE_FILE_BANDWIDTH_MBIT"] = str(mbit)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "rollout.peers"),
+        env=os.environ | told,
+        stdin=asyncio.subprocess.DEVNULL,
+        pass_fds=(listener.fileno(),),
+        preexec_fn=die_with(os.getpid()),
+    )
+    try:
+        code = await process.wait()
+        log.warning("the process that serves files has ended, and is started again", code=code)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
 
 
 async def serve(files: ASGIApp, key: str, listener: socket.socket) -> None:
@@ -215,7 +246,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def main() -> int:
-    """Serve on all addresses, on the port of `--peer-url`. Returns the exit code."""
+    """Serve on the socket of the worker that has started this process, otherwise on all addresses,
+    on the port of `--peer-url`. Returns the exit code."""
     settings = from_command_line(RolloutSettings)
     logs.configure("peers", settings.log_level, settings.log_format)
     if settings.peer_url is None:
@@ -225,8 +257,12 @@ def main() -> int:
     if key is None:
         sys.stderr.write(f"error: there is no API key: {WAY_OUT}\n")
         return EXIT_SETTINGS
+    inherited = os.environ.pop(LISTENER, None)
     try:
-        listener = _listen("0.0.0.0", _address(settings.peer_url)[1])
+        if inherited is not None:
+            listener = socket.socket(fileno=int(inherited))
+        else:
+            listener = _listen("0.0.0.0", _address(settings.peer_url)[1])
     except OSError as error:
         sys.stderr.write(f"error: cannot listen at {settings.peer_url}: {error.strerror}\n")
         return 1
@@ -237,6 +273,7 @@ def main() -> int:
 async def _until_told(settings: RolloutSettings, key: str, listener: socket.socket) -> int:
     files = Files(settings.data.absolute(), Bandwidth.of(settings.file_bandwidth_mbit))
     serving = asyncio.create_task(serve(files, key, listener))
+    log.info("files are served to other hosts", address=settings.peer_url)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     with contextlib.suppress(asyncio.CancelledError):

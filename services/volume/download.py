@@ -42,8 +42,8 @@ LEAST_SECONDS, LATE = 3.0, 8.0
 parts that have come."""
 LEAST_RATE = 1 << 20
 """In bytes/s: before any part has come, it may be as slow as this."""
-SHUNNED_SECONDS = 600.0
-"""How long a host that sent wrong bytes, or did not answer, is asked for nothing."""
+SHUNNED_SECONDS, AWAY_SECONDS = 600.0, 60.0
+"""How long a host is asked for nothing that sent something wrong, or that was away or too slow."""
 ANNOUNCED_SECONDS = 0.05
 """Before other hosts are looked up: hosts learn of a new version at the same moment, and each
 announces which files it fetches."""
@@ -89,7 +89,8 @@ class Peers:
 
     def shun(self, url: str, error: Exception) -> None:
         """Ask a host for nothing, for a while."""
-        self._shunned[url] = time.monotonic() + SHUNNED_SECONDS
+        away = isinstance(error, SourceAway)
+        self._shunned[url] = time.monotonic() + (AWAY_SECONDS if away else SHUNNED_SECONDS)
         log.warning("a host is left alone", host=url, reason=str(error))
 
 
@@ -154,8 +155,18 @@ async def download_parts(
         with Partial.opened(path, file) as partial:
             missing = await anyio.to_thread.run_sync(partial.missing)
             plan = Plan(file.name, missing, peers.own if peers else "", hosts)
-            await _Parts(file, partial, plan, gateway, peers).run()
+            parts = _Parts(file, partial, plan, gateway, peers)
+            began = time.monotonic()
+            await parts.run()
             partial.finish()
+        log.info(
+            "fetched",
+            file=file.name,
+            seconds=round(time.monotonic() - began, 3),
+            bytes=file.bytes,
+            parts_of_gateway=parts.of_gateway,
+            parts_of_hosts=len(missing) - parts.of_gateway,
+        )
     except (FileNotFoundError, DamagedFile):
         discard(path)
         raise
@@ -169,6 +180,8 @@ class _Parts:
     ) -> None:
         self._file, self._partial, self._plan = file, partial, plan
         self._gateway, self._peers = gateway, peers
+        self.of_gateway = 0
+        """Parts that came from there."""
         self._seconds = 0.0
         self._parts = 0
         self._deadlines: dict[Ask, tuple[asyncio.Timeout, float]] = {}
@@ -235,6 +248,7 @@ class _Parts:
         self._set_deadlines()
         if not of_peer:
             self._failures = 0
+            self.of_gateway += 1
         return part
 
     def _set_deadlines(self) -> None:

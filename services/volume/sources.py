@@ -20,8 +20,9 @@ GATEWAY = ""
 """Stands for the gateway in place of a host's address."""
 CHILDREN = 2
 """Hosts that fetch a part from the same host."""
-AT_ONCE, PER_SOURCE = 32, 2
-"""Requests in flight in all, and to one source. Two, so that a link is busy between answers."""
+AT_ONCE, PER_SOURCE = 64, 2
+"""Requests in flight in all, most of which wait for their source, and to one source. Two, so that a
+link is busy between answers."""
 MOST_WAITS = 5
 """Answers of "not yet" of one source while no part came from anywhere, after which other sources
 are asked: hosts with different lists may wait for each other."""

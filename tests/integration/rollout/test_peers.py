@@ -431,7 +431,7 @@ async def test_of_the_workers_of_a_host_one_serves_and_another_takes_over(
         base_url=str(settings.peer_url), headers=authorization(PEER_KEY)
     ) as api:
         for worker in workers:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while True:
                     with suppress(httpx.TransportError):
                         assert (await api.get(f"/v1/files/{NAME}")).content == CONTENT

@@ -1,0 +1,384 @@
+"""`python -m bench.push`: from the end of a step until its version is on every host, for 8B and 32B
+models, as deltas and as full files.
+
+Three parts, and what each of them is:
+
+- `codec`: real code on one core, on bfloat16 weights of a smaller size of which AdamW-like shares
+  changed; seconds per GB of weights.
+- `spread`: the product's own plans on simulated links, in virtual time, at full size.
+- `loopback`: real code at a smaller size: the gateway's and the workers' HTTP servers, downloads of
+  7 workers on each of 8 hosts, heartbeats in a real Redis. Bytes are counted, times are not: all
+  hosts share this machine.
+"""
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import SecretStr
+from safetensors.torch import save_file
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+from bench.control_plane import durable_redis
+from bench.links import Links, fetched
+from bench.results import begun, keep, table
+from learner.persist.chain import SHARE
+from rollout.aio import end
+from rollout.peers import Files, other_hosts, serve
+from rollout.settings import RolloutSettings
+from services.contracts.records import WorkerRecord
+from services.contracts.weights import WeightFile
+from services.http import Bandwidth
+from services.runtime import logs
+from services.runtime.api_key import key_for_peers
+from services.store import Store
+from services.volume import Volume, weight_file
+from services.volume.sources import GATEWAY
+from services.weights import DeltaReader, DeltaWriter, WholeVersion, changes, tensor_checksum
+
+Bits = NDArray[np.uint16]
+
+MODELS = {"8B": 8.03e9, "32B": 32.8e9}
+"""Weights, of 2 bytes each."""
+SHARES = (0.004, 0.01, 0.02)
+"""Of the weights that one step of AdamW at a learning rate of 1e-6 changes in bfloat16."""
+LOOPBACK_SHARE = 0.06
+"""Of the small model, so that its deltas have several parts, as those of large models do."""
+LINK = 10e9 / 8
+"""Bytes/s of each host's link, in each direction."""
+GATEWAY_BEFORE = 0.35e9
+"""Bytes/s that the gateway sent before it used sendfile (measured on another machine)."""
+HOSTS, WORKERS = 8, 56
+TENSOR = 8 << 20
+"""Weights of each synthetic tensor."""
+KEY = "hr-bench"
+
+
+def weights(count: int, seed: int) -> dict[str, Bits]:
+    """Random bfloat16 weights, by tensor."""
+    random = np.random.default_rng(seed)
+    names = range(max(1, count // TENSOR))
+    size = min(count, TENSOR)
+    return {f"layers.{n}.weight": _bits(random.normal(0, 0.02, size)) for n in names}
+
+
+def step(before: Mapping[str, Bits], share: float, seed: int) -> dict[str, Bits]:
+    """Weights of which this share has another value, spread at random: the next value that
+    bfloat16 has, as after a small step."""
+    random = np.random.default_rng(seed)
+    return {
+        name: (bits ^ (random.random(bits.size, np.float32) < share)).astype(np.uint16)
+        for name, bits in before.items()
+    }
+
+
+def _bits(values: NDArray[np.float64]) -> Bits:
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def write_full(path: Path, now: Mapping[str, Bits]) -> None:
+    """A version's whole file."""
+    save_file(
+        {
+            name: torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+            for name, bits in now.items()
+        },
+        path,
+    )
+
+
+def write_delta(path: Path, old: Mapping[str, Bits], new: Mapping[str, Bits], version: int) -> None:
+    """The file that leads from one version to the next."""
+    delta = DeltaWriter(f"aa:{version - 1}", f"aa:{version}")
+    for name, bits in new.items():
+        delta.add(name, bits.shape, tensor_checksum(bits), *changes(old[name], bits))
+    delta.write(path)
+
+
+# --- codec ----------------------------------------------------------------------------------------
+
+
+def codec(count: int, share: float, folder: Path) -> dict[str, float]:
+    """CPU seconds for each GB of weights, and bytes of the delta for each changed weight."""
+    old = weights(count, 0)
+    new = step(old, share, 1)
+    size = sum(bits.nbytes for bits in new.values())
+    path = folder / "delta"
+    found: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, call: Callable[[], Any]) -> None:
+        began = time.thread_time()
+        found[name] = call()
+        seconds[name] = (time.thread_time() - began) / size * 1e9
+
+    timed("compare", lambda: {name: changes(old[name], bits) for name, bits in new.items()})
+    timed("checksums", lambda: {name: tensor_checksum(bits) for name, bits in new.items()})
+    delta = DeltaWriter("aa:0", "aa:1")
+
+    def encode() -> None:
+        for name, bits in new.items():
+            delta.add(name, bits.shape, found["checksums"][name], *found["compare"][name])
+        delta.write(path)
+
+    timed("encode_and_write", encode)
+    timed("checksum_of_file", lambda: weight_file(path, "delta"))
+
+    def read() -> None:
+        with DeltaReader(path) as reader:
+            for patch in reader.patches():
+                bits = old[patch.name]
+                bits[patch.positions] = patch.values
+
+    timed("read_and_apply", read)
+    timed("checksums_of_result", lambda: {name: tensor_checksum(b) for name, b in old.items()})
+    if any(not np.array_equal(old[name], new[name]) for name in new):
+        raise RuntimeError("the delta does not lead to the new weights")
+    seconds["bytes_per_change"] = path.stat().st_size / (share * size / 2)
+    return seconds
+
+
+# --- spread ---------------------------------------------------------------------------------------
+
+
+def spread(size: float, hosts: int, gateway: float = LINK, alone: bool = False) -> dict[str, float]:
+    """One file of `size` bytes, wanted by so many hosts at once. `alone`: each from the gateway,
+    and none from another."""
+    links = Links(LINK, gateway)
+    names = [f"host-{n}" for n in range(hosts)]
+    if alone:
+        for name in names:
+            links.send(GATEWAY, name, int(size), lambda: None)
+        links.run()
+        seconds = links.now
+    else:
+        seconds = max(fetched(links, int(size), names, []).values())
+    return {
+        "seconds": seconds,
+        "gateway_gb": links.sent[GATEWAY] / 1e9,
+        "busiest_host_sends_gb": max(links.sent[name] for name in names) / 1e9,
+        "busiest_host_gets_gb": max(links.got[name] for name in names) / 1e9,
+    }
+
+
+def late(size: float, hosts: int) -> dict[str, float]:
+    """One host that comes later, to an anchor and the longest chain: from the others."""
+    links = Links(LINK, LINK)
+    having = [f"host-{n}" for n in range(hosts)]
+    fetched(links, int(size), ["late"], having)
+    fetched(links, int(size * SHARE), ["late"], having, "delta")
+    return {"seconds": links.now, "gateway_gb": links.sent[GATEWAY] / 1e9}
+
+
+def spreads(bytes_per_change: Mapping[float, float]) -> dict[str, Any]:
+    """All models and shares."""
+    results: dict[str, Any] = {}
+    for model, count in MODELS.items():
+        full = 2 * count
+        found: dict[str, Any] = {
+            "full, one host": spread(full, 1, alone=True),
+            "full, 8 hosts, each from the gateway, at 0.35 GB/s": spread(
+                full, HOSTS, GATEWAY_BEFORE, alone=True
+            ),
+            "full, 8 hosts, each from the gateway": spread(full, HOSTS, alone=True),
+            "full, 8 hosts": spread(full, HOSTS),
+        }
+        for share in SHARES:
+            delta = share * count * bytes_per_change[share]
+            name = f"delta of {share:.1%}"
+            found[f"{name}, one host"] = spread(delta, 1)
+            found[f"{name}, 8 hosts"] = spread(delta, HOSTS)
+            found[f"{name}, 56 hosts"] = spread(delta, WORKERS)
+        found["late, anchor and longest chain"] = late(full, HOSTS)
+        results[model] = found
+    return results
+
+
+# --- loopback -------------------------------------------------------------------------------------
+
+
+class Host:
+    """A host, or the gateway, with a folder and a real server of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.url = ""
+        self.sent = 0
+        self._files = Files(root, Bandwidth(None))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, counted."""
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 300:
+                self.sent += int(Headers(raw=message["headers"])["content-length"])
+            await send(message)
+
+        await self._files(scope, receive, counted)
+
+    async def listen(self, stack: AsyncExitStack, key: str) -> None:
+        """Serve to those who show `key` until `stack` ends."""
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.url = "http://{}:{}".format(*listener.getsockname())
+        serving = asyncio.create_task(serve(self, key, listener))
+        stack.push_async_callback(end, [serving])
+
+
+async def loopback(count: int, versions: int, share: float, folder: Path) -> dict[str, Any]:
+    """Publish some versions; all workers of all hosts fetch each, and one host comes last."""
+    sent: Counter[str] = Counter()
+    async with AsyncExitStack() as stack:
+        url = stack.enter_context(durable_redis(_made(folder / "redis")))
+        store = Store.from_url(url)
+        stack.push_async_callback(store.close)
+        gateway = Host(folder / "gateway")
+        await gateway.listen(stack, KEY)
+        hosts = [Host(folder / f"host-{n}") for n in range(HOSTS)]
+        workers: list[tuple[Host, Volume]] = []
+        for host in hosts:
+            await host.listen(stack, key_for_peers(KEY) or "")
+            settings = RolloutSettings(
+                redis_url=SecretStr(url), data=host.root, peer_url=host.url, api_key=SecretStr(KEY)
+            )
+            for _ in range(WORKERS // HOSTS):
+                peers = other_hosts(settings, store)
+                workers.append((host, Volume(host.root, gateway.url, KEY, peers)))
+        now = weights(count, 0)
+        files = [_published(gateway, 0, lambda path: write_full(path, now))]
+        for version in range(versions + 1):
+            if version:
+                before, now = now, step(now, share, version)
+                files.append(
+                    _published(gateway, version, lambda p: write_delta(p, before, now, version))  # noqa: B023
+                )
+            await _announce(store, hosts, files)
+            await asyncio.gather(*(volume.fetch(files[-1]) for _, volume in workers))
+            kind = "delta" if version else "full"
+            sent[f"{kind}_bytes"] += files[-1].bytes
+            sent[f"{kind}_gateway"] += gateway.sent
+            sent[f"{kind}_hosts"] += sum(host.sent for host in hosts)
+            sent[f"{kind}_busiest_host"] += max(host.sent for host in hosts)
+            for host in (gateway, *hosts):
+                host.sent = 0
+        for host in hosts:
+            _require_equal(host.root, files, now)
+        settings = RolloutSettings(data=folder / "late", api_key=SecretStr(KEY))
+        joiner = Volume(folder / "late", gateway.url, KEY, other_hosts(settings, store))
+        for file in files:
+            await joiner.fetch(file)
+        _require_equal(folder / "late", files, now)
+        sent["late_bytes"] = sum(file.bytes for file in files)
+        sent["late_gateway"] = gateway.sent
+    return dict(sent)
+
+
+def _published(gateway: Host, version: int, write: Callable[[Path], Any]) -> WeightFile:
+    name = f"runs/bench/weights/v{version:06d}-aa.safetensors"
+    path = gateway.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path)
+    return weight_file(path, name)
+
+
+async def _announce(store: Store, hosts: Sequence[Host], files: Sequence[WeightFile]) -> None:
+    for host in hosts:
+        record = WorkerRecord(
+            id=host.root.name,
+            pool="default",
+            host=host.root.name,
+            pid=os.getpid(),
+            state="updating",
+            peer_url=host.url,
+            files=[file.name for file in files],
+        )
+        await store.workers.heartbeat(record)
+
+
+def _require_equal(root: Path, files: Sequence[WeightFile], wanted: Mapping[str, Bits]) -> None:
+    """Raise RuntimeError unless the files in `root` lead to exactly these weights."""
+    anchor, *deltas = (root / file.name for file in files)
+    with ExitStack() as stack:
+        whole = WholeVersion(anchor, [stack.enter_context(DeltaReader(path)) for path in deltas])
+        for name, bits in wanted.items():
+            if not np.array_equal(whole.tensor(name).reshape(-1), bits):
+                raise RuntimeError(f"{name} differs in {root}")
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+# --- all of it ------------------------------------------------------------------------------------
+
+
+def run(count: int, small: int, versions: int) -> dict[str, Any]:
+    """All parts. `count` weights for the codec, `small` for the downloads."""
+    results = begun("push")
+    with tempfile.TemporaryDirectory(prefix="headrace-") as name:
+        folder = Path(name)
+        results["codec"] = {str(share): codec(count, share, folder) for share in SHARES}
+        sizes = {share: results["codec"][str(share)]["bytes_per_change"] for share in SHARES}
+        results["spread"] = spreads(sizes)
+        results["loopback"] = asyncio.run(loopback(small, versions, LOOPBACK_SHARE, folder))
+    return results
+
+
+def text(results: Mapping[str, Any]) -> str:
+    """A table for each part."""
+    shares = results["codec"]
+    names = [name for name in next(iter(shares.values())) if name != "bytes_per_change"]
+    rows = [["codec, changed", *(f"{float(share):.1%}" for share in shares)]]
+    rows.append(["bytes a change", *(f"{one['bytes_per_change']:.2f}" for one in shares.values())])
+    for name in names:
+        label = f"{name.replace('_', ' ')}, CPU s/GB of weights"
+        rows.append([label, *(f"{one[name]:.3f}" for one in shares.values())])
+    tables = [table(rows)]
+    for model, found in results["spread"].items():
+        rows = [[f"spread, {model}", "seconds", "gateway sends", "busiest host sends", "gets"]]
+        for name, one in found.items():
+            sizes = ("gateway_gb", "busiest_host_sends_gb", "busiest_host_gets_gb")
+            cells = (f"{one[key]:.2f} GB" if key in one else "" for key in sizes)
+            rows.append([name, f"{one['seconds']:.2f}", *cells])
+        tables.append(table(rows))
+    found = results["loopback"]
+    rows = [["loopback, 56 workers on 8 hosts", "full", "deltas", "late host"]]
+    kinds = ("full", "delta", "late")
+    for key, label in (
+        ("bytes", "bytes of the files"),
+        ("gateway", "gateway sends"),
+        ("hosts", "all hosts send"),
+        ("busiest_host", "busiest host sends"),
+    ):
+        counts = [found.get(f"{kind}_{key}") for kind in kinds]
+        rows.append([label, *("" if one is None else f"{one / 1e6:.1f} MB" for one in counts)])
+    tables.append(table(rows))
+    return "\n\n".join(tables)
+
+
+def main() -> int:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description="From a step's end to its version on every host.")
+    parser.add_argument("--quick", action="store_true", help="smaller weights")
+    quick = parser.parse_args().quick
+    logs.configure("bench", "warning", "auto")
+    results = run((2 if quick else 16) * TENSOR, (2 if quick else 8) * TENSOR, 3)
+    print(f"{text(results)}\nall figures: {keep(results)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
