@@ -1,10 +1,11 @@
 """The processes that these tests talk to, as a user would start them."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,19 @@ def problems(response: httpx.Response) -> dict[str, str]:
     assert response.status_code == 422, response.text
     assert response.headers["content-type"] == "application/problem+json"
     return {item["path"]: item["message"] for item in response.json()["problems"]}
+
+
+def events_of(
+    api: httpx.Client, run: str, after: str | None = None, **query: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(kind, event) until the stream ends."""
+    headers = {"Last-Event-ID": after} if after else {}
+    with api.stream("GET", f"/v1/runs/{run}/events", headers=headers, params=query) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        kind = ""
+        for line in response.iter_lines():
+            if line.startswith("event: "):
+                kind = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                yield kind, json.loads(line.removeprefix("data: "))

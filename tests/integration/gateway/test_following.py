@@ -1,0 +1,111 @@
+"""A run's metrics and events: read, followed, resumed."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from services.contracts.records import RunState
+from services.store import Store
+from tests.integration.gateway.servers import GatewayProcess, InStore, events_of
+
+pytestmark = pytest.mark.usefixtures("sums")
+
+
+def test_metrics_are_what_the_learner_wrote_after_a_step(
+    api: httpx.Client, submit: Any, gateway: GatewayProcess
+) -> None:
+    run = submit().json()["id"]
+    assert api.get(f"/v1/runs/{run}/metrics").json() == {"run": run, "metrics": [], "next": None}
+    folder = gateway.data / "runs" / run
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"step": n, "reward/mean": n / 10} for n in (1, 2, 3)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(text + '{"step": 4, "rew')
+
+    assert api.get(f"/v1/runs/{run}/metrics").json()["metrics"] == rows
+    assert api.get(f"/v1/runs/{run}/metrics?after=2").json()["metrics"] == rows[2:]
+    first = api.get(f"/v1/runs/{run}/metrics?limit=2").json()
+    rest = api.get(f"/v1/runs/{run}/metrics?start={first['next']}").json()
+    assert (first["metrics"], rest["metrics"], rest["next"]) == (rows[:2], rows[2:], None)
+    assert api.get(f"/v1/runs/{run}/metrics?limit=100000").status_code == 422
+
+
+def test_one_metric_is_sent_without_the_others(
+    api: httpx.Client, submit: Any, gateway: GatewayProcess
+) -> None:
+    run = submit().json()["id"]
+    folder = gateway.data / "runs" / run
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"step": 1, "a": 1, "b": 2}, {"evaluation/step": 1, "c": 3}, {"step": 2, "b": 4}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    found = api.get(f"/v1/runs/{run}/metrics?name=a&name=c").json()["metrics"]
+
+    assert found == [{"step": 1, "a": 1}, {"evaluation/step": 1, "c": 3}]
+
+
+def test_events_come_in_order_resume_after_the_last_one_and_end_with_the_run(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit().json()["id"]
+
+    async def train(store: Store) -> None:
+        for step in (1, 2, 3):
+            await store.events.add(run, "step", {"step": step, "reward/mean": 0.5})
+
+    in_store(train)
+    in_store(lambda store: store.runs.set_state(run, RunState.SUCCEEDED, "3 steps"))
+
+    seen = list(events_of(api, run))
+    steps = [(kind, event["data"]["step"]) for kind, event in seen if kind == "step"]
+    second = next(event["id"] for _, event in seen if event["data"].get("step") == 2)
+    rest = [event["data"] for _, event in events_of(api, run, after=second)]
+
+    assert steps == [("step", 1), ("step", 2), ("step", 3)]
+    assert seen[-1][1]["data"] == {"state": "succeeded", "reason": "3 steps"}
+    assert rest == [{"step": 3, "reward/mean": 0.5}, {"state": "succeeded", "reason": "3 steps"}]
+
+
+def test_a_follower_may_begin_with_the_newest_events(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit().json()["id"]
+
+    async def train(store: Store) -> None:
+        for step in range(1, 6):
+            await store.events.add(run, "step", {"step": step})
+        await store.runs.set_state(run, RunState.SUCCEEDED, "")
+
+    in_store(train)
+
+    for newest, steps in ((0, []), (3, [4, 5]), (9, [1, 2, 3, 4, 5])):
+        seen = events_of(api, run, newest=newest)
+        assert [event["data"]["step"] for kind, event in seen if kind == "step"] == steps
+
+
+def test_a_follower_sees_what_happens_while_it_follows(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit().json()["id"]
+    in_store(lambda store: store.events.add(run, "step", {"step": 1}))
+    stream = events_of(api, run)
+    seen = [next(stream)]
+    while seen[-1][0] != "step":
+        seen.append(next(stream))
+
+    in_store(lambda store: store.events.add(run, "warning", {"message": "all rewards are zero"}))
+    assert next(stream)[1]["data"] == {"message": "all rewards are zero"}
+    api.post(f"/v1/runs/{run}/cancel")
+    assert [event["data"]["state"] for _, event in stream] == ["cancelled"]
+
+
+def test_events_of_an_unknown_run_or_after_nonsense_are_refused(
+    api: httpx.Client, submit: Any
+) -> None:
+    run = submit().json()["id"]
+
+    assert api.get("/v1/runs/none/events").status_code == 404
+    nonsense = api.get(f"/v1/runs/{run}/events", headers={"Last-Event-ID": "x"})
+    assert nonsense.status_code == 422

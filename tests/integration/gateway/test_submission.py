@@ -1,0 +1,210 @@
+"""Runs that are submitted: what is queued, warned of and refused."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from services.contracts.records import WorkerRecord
+from services.store import Store
+from tests.integration.gateway.servers import InStore, problems, upload
+
+pytestmark = pytest.mark.usefixtures("sums")
+
+
+def test_a_submitted_run_is_queued_with_its_whole_config(api: httpx.Client, submit: Any) -> None:
+    response = submit({"optimizer": {"lr": 2e-6}}, name="first", priority=3)
+
+    assert response.status_code == 201, response.text
+    run = api.get(f"/v1/runs/{response.json()['id']}").json()
+    assert (run["name"], run["state"], run["kind"], run["priority"]) == ("first", "queued", "rl", 3)
+    assert run["max_steps"] == 200
+    assert run["config"]["data"]["dataset"] == api.get("/v1/datasets/sums").json()["id"]
+    assert run["config"]["optimizer"]["lr"] == 2e-6
+    assert run["config"]["optimizer"]["max_grad_norm"] == 1.0
+    assert run["config"]["sampling"]["temperature"] == 1.0
+
+
+def test_a_config_that_is_probably_a_mistake_is_queued_with_a_warning(
+    api: httpx.Client, submit: Any
+) -> None:
+    run = submit({"algorithm": {"kl": {"type": "k1"}}}).json()
+
+    (warning,) = api.get(f"/v1/runs/{run['id']}").json()["warnings"]
+    assert warning.startswith("algorithm.kl.type: the gradient of k1 in the loss is zero")
+    assert submit({}).json()["warnings"] == []
+
+
+def test_an_evaluation_on_trained_rows_gives_a_warning(api: httpx.Client, submit: Any) -> None:
+    upload(api, "held-out", b'{"question": "1+1", "answer": "2"}')
+
+    (warning,) = submit({"evaluation": {"dataset": "sums"}}).json()["warnings"]
+
+    assert warning.startswith("evaluation.dataset: sums has rows that the run trains on")
+    assert submit({"evaluation": {"dataset": "held-out"}}).json()["warnings"] == []
+
+
+def test_more_gpus_than_any_worker_has_give_a_warning(submit: Any, in_store: InStore) -> None:
+    spread = {"rollout": {"vllm": {"tensor_parallel_size": 4}}}
+    alone = submit(spread, pool="gpus").json()["warnings"]
+
+    async def join(store: Store) -> None:
+        record = {"pool": "gpus", "host": "h", "pid": 1, "state": "idle"}
+        for gpus in (1, 2, None):
+            await store.workers.heartbeat(WorkerRecord(id=f"w{gpus}", gpus=gpus, **record))
+
+    in_store(join)
+
+    (warning,) = submit(spread, pool="gpus").json()["warnings"]
+    assert warning.startswith(
+        "rollout.vllm.tensor_parallel_size: 4 is more than the 2 GPUs that a worker of pool gpus"
+    )
+    assert alone == submit(pool="gpus").json()["warnings"] == []
+
+
+@pytest.mark.parametrize("priority", [1001, -1001, 10**400])
+def test_a_priority_out_of_bounds_is_refused_and_nothing_is_queued(
+    api: httpx.Client, submit: Any, priority: int
+) -> None:
+    before = api.get("/v1/runs?limit=1000").json()
+
+    response = submit(priority=priority)
+
+    assert "priority" in problems(response)
+    assert api.get("/v1/runs?limit=1000").json() == before
+
+
+def test_numbers_that_json_cannot_carry_are_refused_in_parameters(api: httpx.Client) -> None:
+    body = (
+        b'{"recipe": "grpo", "config": {"model": {"path": "x/y"}, "data": {"dataset": "sums"}, '
+        b'"rewards": [{"verifier": "math", "params": {"timeout": NaN}}]}}'
+    )
+
+    response = api.post("/v1/runs", content=body, headers={"content-type": "application/json"})
+
+    assert "NaN" in problems(response)["config.rewards.0.params.timeout"]
+
+
+def test_steps_follow_from_epochs_rows_and_batch(submit: Any) -> None:
+    # 40 rows · 2.5 epochs / 8 prompts = 12.5 steps, of which 12 are whole.
+    config = {"training": {"max_steps": None, "epochs": 2.5}, "algorithm": {"prompts_per_step": 8}}
+
+    assert submit(config).json()["max_steps"] == 12
+
+
+def test_every_problem_is_named_by_its_key_at_once(submit: Any) -> None:
+    response = submit(
+        {
+            "optimizer": {"lrr": 1},
+            "data": {"dataset": "sum"},
+            "model": {"path": "/nowhere"},
+            "algorithm": {"loss": {"type": "pppo"}},
+        }
+    )
+
+    found = problems(response)
+    assert found["optimizer.lrr"] == "unknown key; did you mean 'optimizer.lr'?"
+    assert found["data.dataset"] == "there is no dataset 'sum'; did you mean 'sums'?"
+    assert found["model.path"].startswith("there is no model at '/nowhere'")
+    assert "did you mean 'ppo'?" in found["algorithm.loss"]
+    assert response.json()["detail"] == "the run was not queued: its config has 4 problems"
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "said"),
+    [
+        ({"algorithm": {"samples_per_prompt": 1}}, "algorithm", "set samples_per_prompt to 2"),
+        ({"model": {"path": "run:none"}}, "model.path", "there is no run 'none'"),
+        ({"model": {"path": "~nobody-here/m"}}, "model.path", "there is no model at '~nobody-here"),
+        (
+            {"algorithm": {"critic": {"path": "/nowhere"}, "advantage": {"type": "gae"}}},
+            "algorithm.critic.path",
+            "there is no model at '/nowhere'",
+        ),
+        ({"model": {"path": "m" * 5000}}, "model.path", "there is no model at 'mmm"),
+        ({"evaluation": {"dataset": "other"}}, "evaluation.dataset", "there is no dataset 'other'"),
+        ({"data": {"dataset": 5}}, "data.dataset", "string"),
+        (
+            {"training": {"max_steps": None}, "algorithm": {"prompts_per_step": 64}},
+            "training.epochs",
+            "1 epochs over 40 rows make no step of 64 prompts",
+        ),
+    ],
+)
+def test_a_run_that_cannot_work_is_not_queued(
+    submit: Any, config: dict[str, Any], path: str, said: str
+) -> None:
+    assert said in problems(submit(config))[path]
+
+
+def test_a_folder_without_a_model_in_it_is_refused(submit: Any, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    said = problems(submit({"model": {"path": str(empty)}}))["model.path"]
+
+    assert "holds no config.json" in said
+
+
+def test_a_supervised_run_on_rows_without_answers_is_refused(api: httpx.Client) -> None:
+    upload(api, "no-answers", b'{"prompt": "a"}')
+    config = {"type": "sft", "model": {"source": "scratch"}, "data": {"dataset": "no-answers"}}
+
+    found = problems(api.post("/v1/runs", json={"config": config}))
+
+    assert "have no answers to imitate" in found["data.dataset"]
+
+
+def test_every_dataset_of_a_mixture_is_looked_for_and_cannot_be_deleted_meanwhile(
+    api: httpx.Client,
+) -> None:
+    upload(api, "no-answers", b'{"prompt": "a"}')
+    more = upload(api, "more", b'{"prompt": "1+1", "answer": "2"}').json()
+    base = {"type": "sft", "model": {"source": "scratch"}}
+
+    mix = [{"dataset": "summs"}, {"dataset": "no-answers"}]
+    refused = api.post(
+        "/v1/runs", json={"config": base | {"data": {"dataset": "sums", "mix": mix}}}
+    )
+    mix = [{"dataset": "more"}]
+    queued = api.post("/v1/runs", json={"config": base | {"data": {"dataset": "sums", "mix": mix}}})
+
+    found = problems(refused)
+    assert found["data.mix.0.dataset"] == "there is no dataset 'summs'; did you mean 'sums'?"
+    assert "have no answers to imitate" in found["data.mix.1.dataset"]
+    assert queued.json()["config"]["data"]["mix"][0]["dataset"] == more["id"]
+    assert api.delete("/v1/datasets/more").status_code == 409
+    api.post(f"/v1/runs/{queued.json()['id']}/cancel")
+    assert api.delete("/v1/datasets/more").status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({}, 422, "nothing was submitted"),
+        ({"recipe": "grop"}, 404, "did you mean 'grpo'?"),
+        ({"recipe": "grpo", "resume_from": "none"}, 404, "there is no run 'none'"),
+        ({"recipe": "grpo", "prio": 1}, 422, "prio"),
+        ({"recipe": "grpo", "pool": "No Spaces"}, 422, "pool"),
+    ],
+)
+def test_a_submission_without_recipe_and_config_or_with_unknown_ones_is_refused(
+    api: httpx.Client, body: dict[str, Any], status: int, said: str
+) -> None:
+    response = api.post("/v1/runs", json=body)
+
+    assert response.status_code == status
+    assert said in response.text
+
+
+def test_a_body_that_is_not_json_is_refused(api: httpx.Client) -> None:
+    broken = api.post(
+        "/v1/runs", content=b'{"recipe": ', headers={"Content-Type": "application/json"}
+    )
+    untyped = api.post("/v1/runs", content=b"{}", headers={"Content-Type": "text/plain"})
+
+    assert broken.status_code == 400
+    assert "the body is not JSON" in broken.json()["detail"]
+    assert untyped.status_code == 415
+    assert "Content-Type: application/json" in untyped.json()["detail"]

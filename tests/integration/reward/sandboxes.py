@@ -1,0 +1,17 @@
+"""Programs that these tests run in a sandbox."""
+
+from reward.sandbox.host import Sandbox, Task
+from reward.sandbox.limits import Limits
+from reward.sandbox.running import Ending
+
+MEMORY = 128 << 20
+
+
+def run(sandbox: Sandbox, source: str, stdin: str = "", seconds: float = 1.0) -> Ending:
+    limits = Limits(seconds=seconds, wall_seconds=2 * seconds, memory_bytes=MEMORY)
+    (ending,) = sandbox.run([Task({"kind": "script", "source": source}, stdin.encode())], limits)
+    return ending
+
+
+def zygote(sandbox: Sandbox) -> int:
+    return sandbox._zygote.pid
