@@ -117,7 +117,10 @@ def _resident(config: Config, model: Model, how: Pass) -> Memory:
         optimizer = config.algorithm.critic.optimizer
         held = training.resident(shape, optimizer, shape.parameters, how)
         copies += replace(held, optimizer=0 if "optimizer" in offload else held.optimizer).total
-    return replace(own, copies=copies)
+    published = 0
+    if config.rollout.weights == "auto" and how.half and not lora_of(config.model):
+        published = training.resident(model.shape, None, 0, how, BFLOAT16).total
+    return replace(own, copies=copies, published=published)
 
 
 def _reference(config: RLConfig) -> Reference:

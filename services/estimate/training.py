@@ -45,6 +45,8 @@ class Memory:
     optimizer: int = 0
     copies: int = 0
     """Reference, lagged policy, and critic with its gradients and optimizer."""
+    published: int = 0
+    """The weights of the version before, to find what a step has changed (`rollout.weights`)."""
     buffers: int = 0
     """DDP's buckets, and weights in the type of the pass; what FSDP gathers and reduces."""
     activations: int = 0

@@ -147,6 +147,17 @@ def test_a_copy_costs_its_weights_unless_it_is_on_the_host() -> None:
     assert moving - plain == pytest.approx(4 * 8.19 * GB / 8, rel=0.01)
 
 
+def test_a_rank_keeps_what_it_has_published_in_bfloat16() -> None:
+    found = estimate(THRIFTY, learner(8, 80 * GB)).learner
+    assert found.parts["published"] == pytest.approx(2 * 8.19 * GB / 8, rel=0.01)
+    for config in (
+        {"rollout": {"weights": "full"}},
+        {"model": {"path": "org/m", "dtype": "float32"}},
+        {"model": {"path": "org/m", "lora": {}}},
+    ):
+        assert "published" not in estimate(THRIFTY | config, learner(8, 80 * GB)).learner.parts
+
+
 def test_adapters_leave_the_model_in_bfloat16_on_one_gpu() -> None:
     config = {"model": {"path": "org/m", "lora": {}}, **THRIFTY}
     found = estimate(config, learner(1, 80 * GB), worker(80 * GB), model=LLAMA_8B)
