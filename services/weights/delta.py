@@ -20,11 +20,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from services.contracts.weights import parse_version_tag
-from services.weights.positions import pack, unpack
+from services.weights.positions import high_bytes, pack, unpack
 
 FORMAT, VERSION = "headrace-delta", "1"
-VALUES, LOW, HIGH = "values", "low", "high"
-"""Kinds of array; the one of a tensor is called `KIND/TENSOR`."""
+ARRAYS = {"values": np.uint16, "low": np.uint8, "high": np.uint8}
+"""The arrays of a file: what all tensors have of each, one after the other."""
 DENSE = 0.64
 """Share of changed elements above which all values take less than changed ones and positions."""
 LARGEST_TENSOR = 1 << 40
@@ -42,11 +42,21 @@ class Tensor(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     xxh3: str
     """Of its bytes in the version (little endian, row by row), as 16 hex digits."""
+    values: int
+    """Values in the file: of changed elements, or of all."""
 
     @property
     def size(self) -> int:
         """Elements."""
         return math.prod(self.shape)
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Entries of each array that are this tensor's."""
+        if self.values == self.size:
+            return {"values": self.values, "low": 0, "high": 0}
+        high = high_bytes(self.values, self.size) if self.values else 0
+        return {"values": self.values, "low": self.values, "high": high}
 
 
 @dataclass(frozen=True)
@@ -68,9 +78,9 @@ class DeltaWriter:
         """`base`, `tag`: version tags of what is changed, and of the result."""
         self._base, self._tag = base, tag
         self._tensors: list[Tensor] = []
-        self._arrays: dict[str, NDArray[Any]] = {}
+        self._arrays: dict[str, list[NDArray[Any]]] = {name: [] for name in ARRAYS}
         self.bytes = 0
-        """Of all arrays so far."""
+        """Of the file so far, but for the little that every one has."""
         self.changed = 0
         """Elements that have changed so far."""
 
@@ -85,19 +95,20 @@ class DeltaWriter:
     ) -> None:
         """A tensor with its changes; none is right, too. `all_values`, flat, is written instead
         where that is smaller."""
-        tensor = Tensor(name, shape, xxh3)
-        self._tensors.append(tensor)
+        size = math.prod(shape)
         self.changed += len(positions)
-        if len(positions) == 0:
-            return
-        if all_values is not None and len(positions) > DENSE * tensor.size:
+        arrays: dict[str, NDArray[Any]] = {"values": values}
+        if all_values is not None and len(positions) > DENSE * size:
             # A copy: the caller changes its own for the next version.
-            arrays: dict[str, NDArray[Any]] = {VALUES: all_values.copy()}
-        else:
-            low, high = pack(positions, tensor.size)
-            arrays = {VALUES: values, LOW: low, HIGH: high}
+            arrays = {"values": all_values.copy()}
+        elif 0 < len(positions) < size:
+            arrays["low"], arrays["high"] = pack(positions, size)
+        self._tensors.append(Tensor(name, shape, xxh3, len(arrays["values"])))
+        # Quotes are escaped: it is JSON in JSON.
+        described = msgspec.json.encode(self._tensors[-1])
+        self.bytes += len(described) + described.count(b'"') + 1
         for kind, array in arrays.items():
-            self._arrays[f"{kind}/{name}"] = array
+            self._arrays[kind].append(array)
             self.bytes += array.nbytes
 
     def write(self, path: Path, more: Mapping[str, str] | None = None) -> None:
@@ -111,7 +122,11 @@ class DeltaWriter:
             "tag": self._tag,
             "tensors": msgspec.json.encode(self._tensors).decode(),
         }
-        save_file(self._arrays, path, metadata=metadata)
+        arrays = {
+            kind: np.concatenate([np.zeros(0, dtype), *self._arrays[kind]], dtype=dtype)
+            for kind, dtype in ARRAYS.items()
+        }
+        save_file(arrays, path, metadata=metadata)
 
 
 class DeltaReader:
@@ -132,8 +147,9 @@ class DeltaReader:
         self._file = file
         self.base, self.tag, tensors = self._described(metadata)
         self.tensors = self._by_name(tensors)
-        self.changed = self._changed(arrays)
+        self.changed = [tensor.name for tensor in tensors if tensor.values]
         """Names of tensors with changes, in the order of `tensors`."""
+        self._starts = self._placed(tensors, arrays)
 
     def __enter__(self) -> "DeltaReader":
         return self
@@ -152,16 +168,17 @@ class DeltaReader:
 
     def patch(self, name: str) -> Patch:
         """The changes of one of the `changed` tensors."""
-        tensor, sparse = self.tensors[name], self._sparse[name]
+        tensor, starts = self.tensors[name], self._starts[name]
         try:
-            values = self._file.get_tensor(f"{VALUES}/{name}")
-            if not sparse:
-                return Patch(name, tensor.shape, None, values)
-            low = self._file.get_tensor(f"{LOW}/{name}")
-            high = self._file.get_tensor(f"{HIGH}/{name}")
-            return Patch(name, tensor.shape, unpack(low, high, tensor.size), values)
+            part = {
+                kind: self._file.get_slice(kind)[starts[kind] : starts[kind] + length]
+                for kind, length in tensor.lengths.items()
+                if length
+            }
+            positions = unpack(part["low"], part["high"], tensor.size) if "low" in part else None
         except (OSError, SafetensorError, ValueError) as error:
             raise UnusableDelta(f"{self.path}: {name}: {str(error)[:200]}") from error
+        return Patch(name, tensor.shape, positions, part["values"])
 
     def _described(self, metadata: dict[str, str]) -> tuple[str, str, list[Tensor]]:
         found = metadata.get("format"), metadata.get("version"), metadata.get("dtype")
@@ -190,28 +207,22 @@ class DeltaReader:
             by_name[tensor.name] = tensor
         return by_name
 
-    def _changed(self, arrays: dict[str, Any]) -> list[str]:
-        """Names of changed tensors, once the arrays are found to be theirs."""
-        kinds: dict[str, set[str]] = {}
-        for array in arrays:
-            kind, _, name = array.partition("/")
-            if kind not in (VALUES, LOW, HIGH) or name not in self.tensors:
-                raise UnusableDelta(f"{self.path} has an array {array!r} of no tensor")
-            kinds.setdefault(name, set()).add(kind)
-        for name, found in kinds.items():
-            if found not in ({VALUES}, {VALUES, LOW, HIGH}):
-                raise UnusableDelta(f"{self.path}: {name} has {sorted(found)} alone")
-            for kind in found:
-                self._check_array(arrays[f"{kind}/{name}"], kind, name)
-            (count,) = arrays[f"{VALUES}/{name}"].get_shape()
-            size = self.tensors[name].size
-            lows = [count] if len(found) == 1 else arrays[f"{LOW}/{name}"].get_shape()
-            if lows != [count] or not 0 < count <= size or (len(found) == 1 and count != size):
-                raise UnusableDelta(f"{self.path}: {name} has {count} values for {size} elements")
-        self._sparse = {name: len(found) == 3 for name, found in kinds.items()}
-        return [name for name in self.tensors if name in kinds]
-
-    def _check_array(self, array: Any, kind: str, name: str) -> None:
-        dtype, shape = str(array.get_dtype()), array.get_shape()
-        if dtype != ("U16" if kind == VALUES else "U8") or len(shape) != 1:
-            raise UnusableDelta(f"{self.path}: {kind} of {name} are {dtype} {shape}")
+    def _placed(self, tensors: list[Tensor], arrays: dict[str, Any]) -> dict[str, dict[str, int]]:
+        """Where each tensor's entries begin, by array, once these are found to be as long as all
+        tensors say together."""
+        starts, at = {}, dict.fromkeys(ARRAYS, 0)
+        for tensor in tensors:
+            if not 0 <= tensor.values <= tensor.size:
+                raise UnusableDelta(
+                    f"{self.path}: {tensor.name} has {tensor.values} values for {tensor.size} "
+                    "elements"
+                )
+            starts[tensor.name] = dict(at)
+            for kind, length in tensor.lengths.items():
+                at[kind] += length
+        found = {name: (str(a.get_dtype()), a.get_shape()) for name, a in arrays.items()}
+        types = {"values": "U16", "low": "U8", "high": "U8"}
+        expected = {name: (types[name], [length]) for name, length in at.items()}
+        if found != expected:
+            raise UnusableDelta(f"{self.path} has the arrays {found}, its tensors need {expected}")
+        return starts

@@ -80,7 +80,8 @@ class Chaos:
 
     def submit(self, steps: int) -> str:
         config = {
-            "model": {"path": self.model},
+            # Published as deltas.
+            "model": {"path": self.model, "dtype": "bfloat16"},
             "data": {"dataset": "sums"},
             "algorithm": {"prompts_per_step": GROUPS, "samples_per_prompt": 4},
             "rollout": {"max_staleness": ETA, "lease_seconds": 30 if REAL else 4},

@@ -114,6 +114,35 @@ async def test_a_learner_killed_on_a_checkpoints_way_loses_and_repeats_nothing(
     assert successor.wait(timeout=30) == 0
 
 
+async def test_a_learner_killed_in_a_push_leaves_no_half_version_and_no_chain_of_two_lineages(
+    place: Place, store: Store
+) -> None:
+    model = {"path": "run:first", "dtype": "bfloat16"}
+    config = rl(training=TRAINING, model=model, optimizer={"type": "adamw", "lr": 1e-6})
+    await submit(store, "second", config)
+    async with serving(store, Volume(place.data), "second", parse_config(config)) as worker:
+        learner = place.learner(STOPPING, "published?", "SIGKILL")
+        assert await asyncio.to_thread(learner.wait, 100) == -signal.SIGKILL
+        newest = await store.weights.newest("second")
+        assert newest is not None
+        assert newest.version == 2
+        weights = place.data / "runs/second/weights"
+        assert [path.name[:8] for path in weights.glob(".v*")] == [".v000003"]
+        assert not list(weights.glob("v000003*"))
+
+        successor = place.learner()
+
+        await assert_nothing_lost(place, store, await ended(store, "second"))
+        assert not list(weights.glob(".v*"))
+        assert worker.kinds == {"full", "delta"}
+        newest = await store.weights.newest("second")
+        assert newest is not None
+        assert newest.lineage not in {tag.partition(":")[0] for tag in list(worker.digests)[:1]}
+        assert all(newest.lineage in file.name for file in newest.files)
+    successor.send_signal(signal.SIGTERM)
+    assert successor.wait(timeout=30) == 0
+
+
 @pytest.mark.parametrize(("how", "code"), [("SIGKILL", -signal.SIGKILL), ("Redis", 1)])
 async def test_every_committed_step_has_its_row_of_metrics_wherever_a_learner_dies(
     place: Place, store: Store, busy: TorchWorker, how: str, code: int

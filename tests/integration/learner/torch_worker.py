@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from peft import PeftModel, set_peft_model_state_dict
-from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from learner.model.moe_routing import Routing
@@ -27,6 +26,8 @@ from services.contracts.weights import ADAPTER, WeightManifest
 from services.datasets import DatasetReader
 from services.store import Store
 from services.volume import Volume
+from services.weights import UnusableDelta
+from tests.unit.weights.files import read_version
 
 
 async def eventually(condition: Callable[[], Awaitable[Any]], within: float = 60.0) -> Any:
@@ -59,7 +60,9 @@ class TorchWorker:
         self.live: WeightManifest | None = None
         self.model: Any = None
         self.digests: dict[str, str] = {}
-        """Checksum of each version that was live here, by tag."""
+        """Checksum of the file of each version that was live here, by tag."""
+        self.kinds: set[str] = set()
+        """Kinds of those versions."""
         self.straggler: asyncio.Event | None = None
         """Where set, the first group that is begun is handed in when it is set."""
         self.late: asyncio.Task[None] | None = None
@@ -124,8 +127,8 @@ class TorchWorker:
                 self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
             self.tokenizer = AutoTokenizer.from_pretrained(folder)
         try:
-            weights = load_file(self.volume.path(manifest.files[0].name))
-        except FileNotFoundError:
+            weights = read_version(self.volume.root, manifest)
+        except (FileNotFoundError, UnusableDelta):
             return False
         if adapter:
             set_peft_model_state_dict(self.model, weights)
@@ -135,7 +138,8 @@ class TorchWorker:
             )
         if self.config.algorithm.router.replay:
             self.routing = Routing(self.model)
-        self.digests[manifest.tag] = manifest.files[0].xxh3
+        self.digests[manifest.tag] = manifest.files[-1].xxh3
+        self.kinds.add(manifest.kind)
         self.live = manifest
         return True
 

@@ -1,14 +1,16 @@
 """Whole weight files and deltas, from arrays of bfloat16 bits."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from services.weights import DeltaWriter, changes, tensor_checksum
+from services.contracts.weights import WeightManifest
+from services.weights import DeltaReader, DeltaWriter, WholeVersion, changes, tensor_checksum
 
 Weights = dict[str, NDArray[np.uint16]]
 
@@ -31,3 +33,16 @@ def save_delta(path: Path, base: Weights, new: Weights, old: str = "a:1", tag: s
         found = changes(base[name], values)
         writer.add(name, values.shape, tensor_checksum(values), *found, values.reshape(-1))
     writer.write(path)
+
+
+def read_version(root: Path, manifest: WeightManifest) -> dict[str, torch.Tensor]:
+    """The version, as somebody reads it who has nothing yet."""
+    whole, *deltas = [root / file.name for file in manifest.files]
+    if not deltas:
+        return load_file(whole)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(DeltaReader(path)) for path in deltas]
+        assert opened[-1].tag == manifest.tag
+        version = WholeVersion(whole, opened)
+        found = {name: version.tensor(name) for name in version.shapes}
+    return {name: torch.from_numpy(bits).view(torch.bfloat16) for name, bits in found.items()}
