@@ -7,9 +7,23 @@ long a sequence may be decide them. So a manifest carries numbers alone (less th
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
+
+# Where it has no numpy beside it, which commands would import.
+from services.contracts.weights import Canary
+
+__all__ = [
+    "CANARY",
+    "LENGTHS",
+    "SEED",
+    "SHORTEST",
+    "Canary",
+    "Floats",
+    "packed",
+    "sequences",
+    "unpacked",
+]
 
 LENGTHS = (136, 32)
 """Tokens of each sequence. The first is longer than a block of any of vLLM's prefix caches but
@@ -21,20 +35,6 @@ CANARY = "canary"
 """In the metadata of a weight file: the version's canary as JSON."""
 
 Floats = npt.NDArray[np.float32]
-
-
-class Canary(msgspec.Struct, frozen=True):
-    """Log-probabilities in nats at temperature 1, of each token of each sequence but its first."""
-
-    dtype: str
-    """The type of the learner's passes, like `bfloat16`."""
-    vocabulary: int
-    longest: int
-    """Tokens that a sequence may have."""
-    logprobs: bytes
-    """float32, little-endian, one sequence after the other."""
-    without_adapter: bytes = b""
-    """Of a LoRA run: the same of the frozen weights alone."""
 
 
 def sequences(vocabulary: int, longest: int) -> list[list[int]]:

@@ -9,7 +9,6 @@ from typing import Literal
 
 import msgspec
 
-from services.contracts.canary import Canary
 from services.contracts.schema import require_schema
 
 SCHEMA = 2
@@ -28,6 +27,21 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 SMALLEST_PART = 4 << 20
 MOST_PARTS = 512
 """Of one file: each costs its manifest 19 bytes."""
+
+
+class Canary(msgspec.Struct, frozen=True):
+    """What proves which weights are served (`services.contracts.canary`): log-probabilities in nats
+    at temperature 1, of each token of each sequence but its first."""
+
+    dtype: str
+    """The type of the learner's passes, like `bfloat16`."""
+    vocabulary: int
+    longest: int
+    """Tokens that a sequence may have."""
+    logprobs: bytes
+    """float32, little-endian, one sequence after the other."""
+    without_adapter: bytes = b""
+    """Of a LoRA run: the same of the frozen weights alone."""
 
 
 class WeightFile(msgspec.Struct, frozen=True):
