@@ -16,6 +16,7 @@ from services.cli.logs import logs
 from services.cli.output import INTERRUPTED, CliError, err, show_error
 from services.cli.recipes import recipes
 from services.cli.recover import recover
+from services.cli.report import report
 from services.cli.runs import cancel, rm, runs, watch
 from services.cli.samples import samples
 from services.cli.scale import scale
@@ -36,7 +37,22 @@ root = typer.Typer(
 )
 # In the order of `--help`.
 COMMANDS: list[Callable[..., None]] = [
-    *(up, demo, logs, chat, submit, runs, watch, cancel, resume, rm, samples, track, export),
+    *(
+        up,
+        demo,
+        logs,
+        chat,
+        submit,
+        runs,
+        watch,
+        cancel,
+        resume,
+        rm,
+        samples,
+        report,
+        track,
+        export,
+    ),
     *(audit, why, scale, backup, restore, recover, workers, recipes, bench),
 ]
 for command in COMMANDS:

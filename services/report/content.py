@@ -1,0 +1,231 @@
+"""What a report says: facts in, sections out."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import yaml
+
+from services.report.facts import (
+    Difference,
+    Facts,
+    Row,
+    differences,
+    hardware,
+    time_spent,
+    whole_recipe,
+)
+from services.report.parts import Code, Paragraph, Part, Picture, Section, Table
+from services.report.plots import Curve, draw
+from services.runtime.terminal import one_line
+
+PLOTS = (
+    ("reward", "Reward", "reward", ("reward/mean",), ("reward/component/",)),
+    ("pass-at-k", "Training prompts solved", "probability", (), ("reward/pass_at_",)),
+    ("accuracy", "Held-out accuracy", "share", ("evaluation/accuracy",), ("evaluation/pass_at_",)),
+    ("held-out-reward", "Held-out reward", "reward", ("evaluation/reward",), ()),
+    ("length", "Length of answers", "tokens", ("response/tokens_mean",), ()),
+    ("truncated", "Truncated answers", "share", ("response/truncated",), ()),
+    ("entropy", "Entropy", "nats per token", ("train/entropy",), ()),
+    ("kl", "KL to the reference and to the sampler", "nats per token",
+     ("train/kl", "mismatch/sampler_kl"), ()),
+    ("staleness", "Staleness", "versions", ("staleness/mean", "staleness/max"), ()),
+    ("loss", "Loss", "loss", ("train/loss", "validation/loss"), ()),
+    ("bits-per-byte", "Bits per byte", "bits", ("validation/bits_per_byte",), ()),
+    ("gradient", "Norm of the gradient", "norm", ("train/grad_norm",), ()),
+    ("throughput", "Throughput", "tokens per second", ("throughput/tokens_per_second",), ()),
+)  # fmt: skip
+"""File, title, unit, metrics by name, and by the beginning of their names (docs/metrics.md)."""
+COMPARED = (
+    "reward/mean", "evaluation/accuracy", "evaluation/reward", "validation/loss",
+    "validation/bits_per_byte", "train/loss", "train/entropy", "train/kl", "response/tokens_mean",
+    "throughput/tokens_per_second", "time/step",
+)  # fmt: skip
+ANSWERS = 2
+"""Shown of the first step, and of the last."""
+LONGEST = 1500
+"""Characters of an answer."""
+
+
+def sections(facts: Facts, other: Facts | None = None) -> list[Section]:
+    """The report of a run, with another one beside it."""
+    found = [
+        Section("Result", list(_result(facts, other))),
+        Section("Data and model", list(_data(facts))),
+        Section("Configuration", list(_configuration(facts, other))),
+        Section("Curves", list(_curves(facts, other))),
+        Section("Where the time went", list(_time(facts))),
+        Section("Answers before and after", list(_answers(facts))),
+        Section("What became of every task", list(_tasks(facts))),
+        Section("Machines and versions", list(_machines(facts))),
+        Section("How to repeat it", list(_repeat(facts))),
+    ]
+    return [section for section in found if section.parts]
+
+
+def _result(facts: Facts, other: Facts | None) -> Iterator[Part]:
+    record = facts.record
+    reason = f": {record['reason']}" if record["reason"] else ""
+    of = f" of {record['max_steps']}" if record["max_steps"] else ""
+    yield Paragraph(f"State: {record['state']}{reason}.")
+    yield Paragraph(f"It trained {record['step']}{of} steps{_lasted(facts)}.")
+    if record["state"] not in ("succeeded", "failed", "cancelled"):
+        yield Paragraph("It is not over: this is how it stands now.")
+    rows = []
+    for name in COMPARED:
+        values = facts.series(name)[1]
+        theirs = other.series(name)[1] if other else []
+        if values or theirs:
+            rows.append([name, _ends(values), *([_ends(theirs)] if other else [])])
+    if rows:
+        header = ["metric: first → last", facts.title, *([other.title] if other else [])]
+        yield Table(header, rows)
+
+
+def _lasted(facts: Facts) -> str:
+    return f" in {_duration(seconds)}" if (seconds := facts.seconds) else ""
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _ends(values: Sequence[float]) -> str:
+    return f"{values[0]:.4g} → {values[-1]:.4g}" if values else "–"
+
+
+def _data(facts: Facts) -> Iterator[Part]:
+    config = facts.record["config"]
+    model, data = config.get("model", {}), config.get("data", {})
+    rows = [["kind of run", facts.record["kind"]]]
+    rows += [["model", str(model.get("path") or model.get("source"))]]
+    rows += [["dataset", _about(facts.dataset) if facts.dataset else str(data.get("dataset"))]]
+    for reward in config.get("rewards") or ():
+        named = reward.get("name") or reward["verifier"]
+        rows.append(["reward", f"{named}: {reward['verifier']}, weight {reward['weight']:g}"])
+    if held_out := config.get("evaluation"):
+        rows.append(["held-out dataset", str(held_out.get("dataset"))])
+    yield Table(["", ""], rows)
+
+
+def _about(dataset: Row) -> str:
+    source = f", from {dataset['source']}" if dataset.get("source") else ""
+    return f"{dataset['name']} ({dataset['id']}): {dataset['rows']:,} rows{source}"
+
+
+def _configuration(facts: Facts, other: Facts | None) -> Iterator[Part]:
+    config = facts.record["config"]
+    if facts.recipe is not None and (whole := whole_recipe(facts.recipe, config)) is not None:
+        found = differences(config, whole)
+        if found:
+            name = facts.record["name"]
+            yield Paragraph(f"What differs from the recipe {name} and the defaults:")
+            yield _differing(found, "this run", "recipe")
+        else:
+            yield Paragraph(f"Exactly the recipe {facts.record['name']} with its defaults.")
+    else:
+        yield Paragraph("The run is named after no recipe. Its whole config is at the end.")
+    if other is not None and other.record["kind"] != facts.record["kind"]:
+        yield Paragraph(f"{other.title} is a run of another kind: configs are not compared.")
+    elif other is not None:
+        found = differences(config, other.record["config"])
+        yield Paragraph(f"What differs from {other.title}:" if found else "The configs are equal.")
+        if found:
+            yield _differing(found, facts.title, other.title)
+    for warning in facts.record.get("warnings") or ():
+        yield Paragraph(f"Warning: {warning}")
+
+
+def _differing(found: Sequence[Difference], ours: str, theirs: str) -> Table:
+    return Table(["key", ours, theirs], [[d.key, _value(d.run), _value(d.other)] for d in found])
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _curves(facts: Facts, other: Facts | None) -> Iterator[Part]:
+    for file, title, unit, names, beginnings in PLOTS:
+        runs = [(facts, "", False), *([(other, f", {other.title}", True)] if other else [])]
+        curves = [
+            Curve(f"{name}{suffix}", *run.series(name), dashed)
+            for run, suffix, dashed in runs
+            for name in [*names, *(n for n in run.names if n.startswith(beginnings or "\0"))]
+            if run.series(name)[0]
+        ]
+        curves = [Curve(one_line(c.label), c.steps, c.values, c.dashed) for c in curves]
+        if curves:
+            yield Picture(
+                file, f"{title}: {', '.join(c.label for c in curves)}", draw(title, unit, curves)
+            )
+
+
+def _time(facts: Facts) -> Iterator[Part]:
+    if shares := time_spent(facts):
+        rows = [[one.name, _duration(one.seconds), f"{one.share:.1%}"] for one in shares]
+        yield Table(["part of the steps", "time", "share"], rows)
+        waits = sum(facts.series("time/workers_waiting_for_admission")[1])
+        yield Paragraph(
+            f"Meanwhile each rollout worker waited {_duration(waits)} for admission: it had room, "
+            "and enough groups were in flight."
+        )
+
+
+def _answers(facts: Facts) -> Iterator[Part]:
+    for answers, when in ((facts.first, "the first step"), (facts.last, "the last step")):
+        if answers:
+            shown = sorted(answers, key=lambda one: -(one["reward"] or 0.0))
+            for one in {id(one): one for one in (shown[0], shown[-1])}.values():
+                reward = "none" if one["reward"] is None else f"{one['reward']:.3g}"
+                yield Paragraph(
+                    f"In {when} (step {one['step']}), row {one['row']}: reward {reward}, "
+                    f"{one['status']}, {one['tokens']} tokens."
+                )
+                yield Code(_cut(one["prompt"]))
+                yield Code(_cut(one["completion"]))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n… ({len(text):,} characters)"
+
+
+def _tasks(facts: Facts) -> Iterator[Part]:
+    if (audit := facts.audit) is None or not audit["tasks"]:
+        return
+    rows = [["tasks", audit["tasks"]], ["trained", audit["trained"]]]
+    rows += [[f"dropped: {reason}", count] for reason, count in audit["dropped"].items()]
+    rows += [[name.replace("_", " "), audit[name]] for name in ("in_flight", "lost", "duplicated")]
+    rows += [["staleness seen, at most", audit["max_staleness_seen"]]]
+    yield Table(["", "number"], [[name, f"{count:,}"] for name, count in rows])
+
+
+def _machines(facts: Facts) -> Iterator[Part]:
+    found = hardware(facts.workers)
+    gpus = [f"{count} × {name}" for name, count in found.gpus.items()]
+    rows = [["Headrace", facts.version]]
+    if facts.workers:
+        rows.append(["hosts of the pool's workers now", ", ".join(found.hosts)])
+        rows.append(["their GPUs", ", ".join(gpus) or "none: they compute on CPUs"])
+    if gpus and facts.seconds:
+        hours = facts.seconds / 3600 * sum(found.gpus.values())
+        rows.append(["GPU-hours of the workers", f"{hours:.2f}"])
+    how = facts.record.get("computation") or {}
+    rows += [[f"learner: {part}", said] for part, said in how.items()]
+    if peaks := facts.series("memory/peak_bytes")[1]:
+        rows.append(["most memory of the learner's first rank", f"{max(peaks) / 2**30:.2f} GiB"])
+    yield Table(["", ""], rows)
+
+
+def _repeat(facts: Facts) -> Iterator[Part]:
+    yield Paragraph(
+        "Save this as config.yaml and submit it with `headrace submit ./config.yaml`. The order of "
+        "the prompts follows from training.seed; answers repeat only with sampling.seed and "
+        "rollout.max_staleness 0."
+    )
+    yield Code(yaml.safe_dump(dict(facts.record["config"]), sort_keys=False, allow_unicode=True))

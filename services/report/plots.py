@@ -1,0 +1,61 @@
+"""Curves of metrics by step, as PNG files."""
+
+import io
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT, LEGEND_LINE = 7.2, 3.2, 0.22
+"""Inches."""
+DPI = 110
+LABEL = 45
+"""Characters of a label."""
+MANY = 60
+"""Points beyond which they are not marked."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a plot."""
+
+    label: str
+    steps: Sequence[float]
+    values: Sequence[float]
+    dashed: bool = False
+
+
+def draw(title: str, unit: str, curves: Sequence[Curve]) -> bytes:
+    """A plot of `curves` over the step. Raises ImportError where matplotlib is not installed."""
+    # matplotlib wants a writable cache; the home folder may not be one.
+    os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    lines = (len(curves) + 1) // 2 if len(curves) > 1 else 0
+    figure = Figure(figsize=(WIDTH, HEIGHT + LEGEND_LINE * lines), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for curve in curves:
+        axes.plot(
+            curve.steps,
+            curve.values,
+            linestyle="--" if curve.dashed else "-",
+            marker="." if len(curve.steps) <= MANY else "",
+            label=_label(curve.label),
+        )
+    axes.set(xlabel="step", ylabel=unit, title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    if lines:
+        figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    written = io.BytesIO()
+    figure.savefig(written, dpi=DPI, format="png")
+    return written.getvalue()
+
+
+def _label(text: str) -> str:
+    """Short, and as matplotlib shows it: no label that begins with _, and $ begins a formula."""
+    short = text if len(text) <= LABEL else f"{text[: LABEL - 1]}…"
+    return short.lstrip("_").replace("$", r"\$")

@@ -1,0 +1,155 @@
+"""A report says what became of a run, and escapes all that comes from outside."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from services.contracts.config import parse_config
+from services.report import Facts, as_html, as_markdown, sections
+from services.report.facts import differences, time_spent, whole_recipe
+from services.report.markdown import fenced
+from services.report.parts import Code, Paragraph, Part, Picture, Section, Table
+
+RAW: dict[str, Any] = {
+    "model": {"path": "small"},
+    "data": {"dataset": "sums"},
+    "rewards": [{"verifier": "math"}],
+}
+HOSTILE = '<script>alert("x")</script> [a](http://evil) `b` | \x1b[31m\u202e\n# c'
+
+
+def config(**sections: Any) -> dict[str, Any]:
+    return parse_config(RAW | sections).model_dump(mode="json")
+
+
+def line(step: int, **metrics: float) -> dict[str, float]:
+    named = {name.replace("__", "/"): value for name, value in metrics.items()}
+    return {"step": step, "reward/mean": step / 10, **named}
+
+
+def record(**fields: Any) -> dict[str, Any]:
+    given = {"id": "aa11", "name": "grpo", "kind": "rl", "state": "succeeded", "reason": ""}
+    times = {"started": 1000.0, "finished": 1090.0, "step": 2, "max_steps": 2}
+    return given | times | {"config": config(), "warnings": [], "computation": {}} | fields
+
+
+def answer(step: int, reward: float, completion: str = "2") -> dict[str, Any]:
+    said = {"prompt": "1+1=", "completion": completion, "status": "correct", "tokens": 1, "row": 7}
+    return {"step": step, "reward": reward, **said}
+
+
+def times(step: int) -> dict[str, float]:
+    return line(step, time__step=10.0, time__waiting_for_groups=4.0, time__training=5.0)
+
+
+def facts(**fields: Any) -> Facts:
+    given: dict[str, Any] = {
+        "record": record(),
+        "metrics": [
+            {"evaluation/step": 0, "evaluation/accuracy": 0.25},
+            times(1),
+            times(2),
+            {"evaluation/step": 2, "evaluation/accuracy": 0.75},
+        ],
+        "first": [answer(1, 0.0, "3"), answer(1, 1.0)],
+        "last": [answer(2, 1.0)],
+        "recipe": RAW | {"optimizer": {"lr": 1e-5}},
+        "version": "1.2.3",
+    }
+    return Facts(**{**given, **fields})
+
+
+def text_of(found: list[Section]) -> str:
+    return as_markdown("Run", found).replace("\\", "")
+
+
+def test_the_parts_of_the_time_are_those_of_the_metrics_and_the_rest() -> None:
+    shares = {one.name: (one.seconds, one.share) for one in time_spent(facts())}
+    assert shares["the learner waits for groups"] == (8.0, 0.4)
+    assert shares["training"] == (10.0, 0.5)
+    assert shares["anything else"] == (2.0, 0.1)
+    assert time_spent(facts(metrics=[])) == []
+
+
+def test_a_run_is_compared_with_its_recipe_key_by_key() -> None:
+    run = config(optimizer={"lr": 2e-5}, training={"max_steps": 2})
+    whole = whole_recipe(RAW | {"optimizer": {"lr": 1e-5}}, run)
+    assert whole is not None
+    assert [(d.key, d.run, d.other) for d in differences(run, whole)] == [
+        ("optimizer.lr", 2e-5, 1e-5),
+        ("training.max_steps", 2, None),
+    ]
+    assert whole_recipe({"type": "sft"}, run) is None
+    assert whole_recipe({"nonsense": 1}, run) is None
+
+
+def test_a_report_has_results_curves_time_answers_and_how_to_repeat_it() -> None:
+    found = sections(facts())
+    said = text_of(found)
+    assert "State: succeeded." in said
+    assert "It trained 2 of 2 steps in 1 min 30 s." in said
+    assert "| reward/mean | 0.1 → 0.2 |" in said
+    assert "| evaluation/accuracy | 0.25 → 0.75 |" in said
+    assert "| optimizer.lr | 1e-06 | 1e-05 |" in said
+    assert "| publishing weights | 0.0 s | 0.0% |" in said
+    assert "| training | 10 s | 50.0% |" in said
+    assert "In the first step (step 1), row 7: reward 1, correct, 1 tokens." in said
+    assert "In the last step (step 2)" in said
+    assert "headrace submit ./config.yaml" in said
+    pictures = [part for section in found for part in section.parts if isinstance(part, Picture)]
+    assert {one.name for one in pictures} == {"reward", "accuracy"}
+    assert all(one.png.startswith(b"\x89PNG") for one in pictures)
+
+
+def test_another_run_stands_beside_it() -> None:
+    other = facts(record=record(id="bb22", name="second", config=config(optimizer={"lr": 3e-5})))
+    found = sections(facts(), other)
+    said = text_of(found)
+    assert "| evaluation/accuracy | 0.25 → 0.75 | 0.25 → 0.75 |" in said
+    assert "What differs from second (bb22):" in said
+    assert "| optimizer.lr | 1e-06 | 3e-05 |" in said
+    (reward,) = [p for s in found for p in s.parts if isinstance(p, Picture) and p.name == "reward"]
+    assert reward.alt == "Reward: reward/mean, reward/mean, second (bb22)"
+
+
+@pytest.mark.parametrize("fields", [{}, {"first": [], "last": [], "metrics": [], "recipe": None}])
+def test_a_run_of_which_little_is_known_has_a_report(fields: Mapping[str, Any]) -> None:
+    waiting = record(state="queued", started=None, finished=None, step=0, max_steps=None)
+    said = text_of(sections(facts(record=waiting, **fields)))
+    assert "It is not over: this is how it stands now." in said
+
+
+HOSTILE_PARTS: list[Part] = [
+    Paragraph(HOSTILE),
+    Table([HOSTILE], [[HOSTILE]]),
+    Code(HOSTILE + "\n```\n<b>"),
+    Picture("reward", HOSTILE, b"png"),
+]
+
+
+def test_nothing_from_outside_is_markup_of_the_page() -> None:
+    page = as_html(HOSTILE, [Section(HOSTILE, HOSTILE_PARTS)])
+    assert "<script" not in page
+    assert "<b>" not in page
+    assert '"x"' not in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert set(re.findall(r'(?:src|href)="([^"]{0,10})', page)) == {"data:image"}
+    assert "default-src &#x27;none&#x27;" in page
+
+
+def test_nothing_from_outside_is_markup_of_the_text() -> None:
+    text = as_markdown(HOSTILE, [Section(HOSTILE, HOSTILE_PARTS)])
+    code = fenced(HOSTILE + "\n```\n<b>")
+    assert code.startswith("````\n")
+    assert code.endswith("\n````")
+    outside = text.replace(code, "")
+    assert not re.search(r"(?<!\\)[<>`]", outside)
+    assert re.findall(r"(?<!\\)\]\((.{6})", outside) == ["plots/"]
+    assert "http://" not in outside
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    (row,) = [part for part in outside.splitlines() if part.startswith("| \\<script")][1:]
+    assert len(re.findall(r"(?<!\\)\|", row)) == 2
