@@ -18,11 +18,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bench.simulated_gpus import LONGEST, MEDIAN, SPREAD
-from learner.model.families import cost_of, cut, families_of, sharing_of
-from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.mfu import Work, shape
-from learner.model.moe_experts import use_pass_type_experts
-from learner.model.packed_attention import use_packed_attention
+from learner.model.attention.packed import use_packed_attention
+from learner.model.moe.experts import use_pass_type_experts
+from learner.model.passes.families import cost_of, cut, families_of, sharing_of
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
+from learner.model.passes.mfu import Work, shape
 from services.estimate.devices import peak_flops
 
 TEMPERATURE = 0.8

@@ -12,11 +12,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 from learner.distributed import Ranks
-from learner.model import output_head
+from learner.model.attention.row_layout import PackedLayout, packed_layout
 from learner.model.compiling import make_trainable
-from learner.model.logprobs import PackedRow, TokenLogprobs
-from learner.model.parallel import shard
-from learner.model.row_layout import PackedLayout, packed_layout
+from learner.model.head import output_head
+from learner.model.passes.logprobs import PackedRow, TokenLogprobs
+from learner.model.placement.parallel import shard
 from services.estimate.training import FLOAT32
 
 

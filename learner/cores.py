@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from learner.model.families import unwrapped
+from learner.model.passes.families import unwrapped
 from learner.state import TrainingState
 from services.runtime.core_loans import core_loan
 

@@ -10,3 +10,7 @@ class RunCannotGoOn(ValueError):
 
 class PeerFailed(RunCannotGoOn):
     """Another rank cannot go on; its own log says why."""
+
+
+class UnusableModel(RunCannotGoOn):
+    """The run's model cannot be trained; the message says why and what to do."""

@@ -24,12 +24,12 @@ from learner.coordinate.follower import Follower
 from learner.coordinate.ranks import next_command, share_gradients, take_over
 from learner.coordinate.sft_coordinator import SFTCoordinator
 from learner.distributed import Ranks
-from learner.model.families import device_of, unwrapped
-from learner.model.mfu import Work, sequence_cost, supervised_work
-from learner.model.microbatches import backward_rows, forward_rows
-from learner.model.moe_balance import RouterTally, balance, routing_of
-from learner.model.offload import present
-from learner.model.row_calls import sent
+from learner.model.attention.row_calls import sent
+from learner.model.passes.families import device_of, unwrapped
+from learner.model.passes.mfu import Work, sequence_cost, supervised_work
+from learner.model.passes.microbatches import backward_rows, forward_rows
+from learner.model.passes.moe_balance import RouterTally, balance, routing_of
+from learner.model.placement.offload import present
 from learner.optim.schedules import lr_share
 from learner.persist.restore import prepare
 from learner.persist.supervised_rows import SupervisedRows, open_rows

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from learner.model.loading import LoadedModel
-from learner.model.offload import Offload
+from learner.model.loading.models import LoadedModel
+from learner.model.placement.offload import Offload
 from learner.model.references import Copies
 from learner.model.value_model import Critic
 from learner.optim.optimizers import Optimizers

@@ -13,11 +13,11 @@ from torch import nn
 from learner.batch.returns import gathered, set_returns
 from learner.batch.samples import Sample
 from learner.distributed import Ranks
-from learner.model.families import unwrapped
-from learner.model.microbatches import backward_rows, forward_rows
-from learner.model.moe_balance import balance, recorded_counts, routing_of
-from learner.model.offload import present
-from learner.model.row_calls import sent
+from learner.model.attention.row_calls import sent
+from learner.model.passes.families import unwrapped
+from learner.model.passes.microbatches import backward_rows, forward_rows
+from learner.model.passes.moe_balance import balance, recorded_counts, routing_of
+from learner.model.placement.offload import present
 from learner.model.value_model import set_values, train_critic
 from learner.objective.aggregation import Counts, averaged_together, local_counts, sequence_weights
 from learner.objective.compose import Objective, composed_loss

@@ -15,10 +15,10 @@ from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.coordinate.planner import Planner
 from learner.distributed import Ranks
 from learner.model.canary import CanaryPass
-from learner.model.families import sharing_in_words, sharing_of
-from learner.model.loading import endless
-from learner.model.lora import base_on_host
-from learner.model.mfu import sequence_cost, work
+from learner.model.loading.lora import base_on_host
+from learner.model.loading.models import endless
+from learner.model.passes.families import sharing_in_words, sharing_of
+from learner.model.passes.mfu import sequence_cost, work
 from learner.persist.disk_retry import CannotWrite
 from learner.persist.export_model import export_description
 from learner.persist.jsonl import RowsFile, SamplesFile

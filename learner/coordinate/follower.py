@@ -11,8 +11,8 @@ from typing import Any
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
 from learner.model.canary import CanaryPass
-from learner.model.lora import base_on_host
-from learner.model.parallel import is_sharded
+from learner.model.loading.lora import base_on_host
+from learner.model.placement.parallel import is_sharded
 from learner.persist.checkpoint import capture, part_of
 from learner.persist.checkpoint_writer import PartWriter, Unheard
 from learner.persist.disk_retry import CannotWrite, Disk

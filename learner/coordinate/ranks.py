@@ -5,8 +5,8 @@ from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.first_rank import FirstRank
 from learner.coordinate.follower import Follower
 from learner.distributed import Ranks
-from learner.model.offload import present
-from learner.model.parallel import replicate
+from learner.model.placement.offload import present
+from learner.model.placement.parallel import replicate
 from learner.state import TrainingState
 from learner.store.commands import Command, decode, encode
 from learner.store.run_store import RunStore

@@ -8,8 +8,8 @@ import torch
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.distributed import Ranks
-from learner.model.lora import base_on_host
-from learner.model.mfu import Work
+from learner.model.loading.lora import base_on_host
+from learner.model.passes.mfu import Work
 from learner.persist.export_model import export_description
 from learner.report.sft_metrics import Speed
 from learner.report.step_metrics import peak_memory

@@ -6,10 +6,10 @@ One pass of 168 tokens for each version. A pass of a sharded model is one of all
 import torch
 from torch import nn
 
-from learner.model.families import device_of, unwrapped
-from learner.model.loading import LoadedModel
-from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.lora import BaseLogprobs
+from learner.model.loading.lora import BaseLogprobs
+from learner.model.loading.models import LoadedModel
+from learner.model.passes.families import device_of, unwrapped
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from services.contracts.canary import SHORTEST, Canary, packed, sequences
 
 

@@ -11,9 +11,9 @@ from functools import cache
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from learner.model.folders import UnusableModel
-from learner.model.packed_attention import NAME, packed_attention
-from learner.model.parallel import blocks
+from learner.errors import UnusableModel
+from learner.model.attention.packed import NAME, packed_attention
+from learner.model.placement.parallel import blocks
 from services.contracts.config.training import Automatic
 from services.contracts.experts import expert_count
 

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoConfig
 
 from learner.distributed import Ranks
-from learner.model.folders import find_source, unusable
-from learner.model.mfu import widths
+from learner.model.loading.folders import find_source, unusable
+from learner.model.passes.mfu import widths
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import PretrainedModel
 from services.contracts.devices import GPUDevice, LearnerDevices

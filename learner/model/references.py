@@ -16,12 +16,12 @@ from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
 from learner.model.compiling import compile_blocks
-from learner.model.loading import load_model
-from learner.model.logprobs import TokenLogprobs
-from learner.model.lora import BaseLogprobs
-from learner.model.moe_routing import Routing
-from learner.model.offload import Offload, offloads, place, present
-from learner.model.parallel import is_sharded, shard
+from learner.model.loading.lora import BaseLogprobs
+from learner.model.loading.models import load_model
+from learner.model.moe.routing import Routing
+from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.placement.offload import Offload, offloads, place, present
+from learner.model.placement.parallel import is_sharded, shard
 from learner.slices import local, whole
 from services.contracts.config import RLConfig
 from services.contracts.config.copies import (

@@ -14,11 +14,11 @@ from transformers import PreTrainedModel
 from learner.batch.returns import known
 from learner.batch.samples import Sample
 from learner.distributed import Ranks
-from learner.model.families import device_of, unwrapped
-from learner.model.logprobs import PackedRow, hidden_states
-from learner.model.microbatches import backward_rows, forward_rows
-from learner.model.offload import Offload, present
-from learner.model.row_calls import sent
+from learner.model.attention.row_calls import sent
+from learner.model.passes.families import device_of, unwrapped
+from learner.model.passes.logprobs import PackedRow, hidden_states
+from learner.model.passes.microbatches import backward_rows, forward_rows
+from learner.model.placement.offload import Offload, present
 from learner.objective.value_loss import Moments, Scale, value_loss
 from learner.optim.optimizers import Optimizers
 from services.contracts.config.algorithm import Algorithm

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from learner.distributed import Ranks
-from learner.model.loading import LoadedModel, weight_tensors
+from learner.model.loading.models import LoadedModel
+from learner.model.loading.saving import weight_tensors
 from learner.slices import first_row, local
 
 MOST = 1 / 16

@@ -27,16 +27,11 @@ from transformers import PreTrainedModel
 
 from learner.batch.lineage import Ancestry
 from learner.distributed import Ranks
-from learner.model.loading import (
-    LoadedModel,
-    as_in_a_folder,
-    on_host,
-    save_description,
-    weight_tensors,
-)
-from learner.model.lora import save_adapter_config, trained_on_host
-from learner.model.offload import present
-from learner.model.parallel import is_sharded
+from learner.model.loading.lora import save_adapter_config, trained_on_host
+from learner.model.loading.models import LoadedModel
+from learner.model.loading.saving import as_in_a_folder, on_host, save_description, weight_tensors
+from learner.model.placement.offload import present
+from learner.model.placement.parallel import is_sharded
 from learner.slices import PART, WHOLE, Part
 from learner.state import SCHEMA, Progress, TrainingState
 from services.contracts.weights import ADAPTER_WEIGHTS

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from learner.model.folder_names import Change, FolderNames
+from learner.model.loading.folder_names import Change, FolderNames
 from learner.persist.changed_weights import Changes
 from learner.persist.host_copies import HostCopies
 from services.weights import DeltaWriter, tensor_checksum

@@ -7,19 +7,19 @@ from pathlib import Path
 import torch
 
 from learner.distributed import Ranks
+from learner.errors import UnusableModel
 from learner.model.compiling import compiles, make_trainable
-from learner.model.folders import UnusableModel
-from learner.model.loading import LoadedModel, load_critic, unfit, with_dtype
-from learner.model.logprobs import TokenLogprobs
-from learner.model.lora import load_policy
-from learner.model.microbatches import check_sharing
-from learner.model.moe_routing import policy_routing
-from learner.model.offload import Offload, offloads, place, present
-from learner.model.packing_check import mixes_sequences
-from learner.model.parallel import gathered, is_sharded, shard
+from learner.model.loading.lora import load_policy
+from learner.model.loading.models import LoadedModel, load_critic, unfit, with_dtype
+from learner.model.loading.scratch import make_model
+from learner.model.moe.routing import policy_routing
 from learner.model.pass_plan import PassPlan, agreed_plan, known_model
+from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import check_sharing
+from learner.model.passes.packing_check import mixes_sequences
+from learner.model.placement.offload import Offload, offloads, place, present
+from learner.model.placement.parallel import gathered, is_sharded, shard
 from learner.model.references import load_copies
-from learner.model.scratch import make_model
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer

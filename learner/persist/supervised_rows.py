@@ -12,8 +12,7 @@ from learner.batch.mixture import Mixture, sources
 from learner.batch.sft_rows import Example, RowTokenizer, UnusableRow, example
 from learner.batch.sft_steps import Lengths, Steps, Use, step_count
 from learner.distributed import Ranks
-from learner.errors import RunCannotGoOn
-from learner.model.folders import UnusableModel
+from learner.errors import RunCannotGoOn, UnusableModel
 from learner.persist.checkpoint_writer import Unheard
 from learner.persist.disk_retry import Disk
 from learner.persist.token_cache import TokenCache, cache_key

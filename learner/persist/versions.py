@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 
 from learner.distributed import Ranks
-from learner.model.folder_names import FolderNames
-from learner.model.loading import LoadedModel
-from learner.model.lora import trained_on_host
-from learner.model.parallel import is_sharded
+from learner.model.loading.folder_names import FolderNames
+from learner.model.loading.lora import trained_on_host
+from learner.model.loading.models import LoadedModel
+from learner.model.placement.parallel import is_sharded
 from learner.persist.changed_weights import Changes, PublishedWeights
 from learner.persist.host_copies import HostCopies
 from learner.slices import WHOLE, Part

@@ -3,9 +3,9 @@
 import torch
 
 from learner.distributed import Ranks
-from learner.model.logprobs import PackedRow
-from learner.model.moe_balance import RouterTally
-from learner.model.moe_routing import Routing
+from learner.model.moe.routing import Routing
+from learner.model.passes.logprobs import PackedRow
+from learner.model.passes.moe_balance import RouterTally
 
 SUMS = (
     "tokens",

@@ -13,8 +13,8 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from learner.batch.sft_rows import lacking
-from learner.model.folders import UnusableModel
-from learner.model.loading import LoadedModel, end_tokens, load_model
+from learner.errors import UnusableModel
+from learner.model.loading.models import LoadedModel, end_tokens, load_model
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.model import PretrainedModel
 from services.contracts.dataset import Row

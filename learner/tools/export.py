@@ -11,13 +11,10 @@ from safetensors.torch import save_file
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
-from learner.model.folders import UnusableModel, find_source
-from learner.model.loading import (
-    DTYPES,
-    load_model,
-    save_description,
-    weight_tensors,
-)
+from learner.errors import UnusableModel
+from learner.model.loading.folders import find_source
+from learner.model.loading.models import DTYPES, load_model
+from learner.model.loading.saving import save_description, weight_tensors
 from learner.persist.checkpoint import WEIGHTS
 from services.contracts.config.model import PretrainedModel
 from services.volume import opened_by_umask

@@ -15,7 +15,7 @@ FLOAT32, BFLOAT16 = 4, 2
 SHARE = 0.5
 """Of a GPU, for what DDP holds between two passes; the rest is for activations, and for vLLM."""
 CHUNK = 2048 * 8192 * FLOAT32
-"""A chunk of logits on a GPU (`learner.model.output_head`); three are there at a time."""
+"""A chunk of logits on a GPU (`learner.model.head.output_head`); three are there at a time."""
 RUNTIME = 2 << 30
 """CUDA's and NCCL's own, and what the allocator cannot use."""
 

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from learner.model.loading import save_description
-from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.scratch import make_model
+from learner.model.loading.saving import save_description
+from learner.model.loading.scratch import make_model
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.persist.versions import host_weights
 from rollout.vllm.client import PolicyClient, WeightUpdate
 from rollout.vllm.response import sampling_params

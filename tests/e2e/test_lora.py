@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from learner.model.canary import CanaryPass
-from learner.model.loading import LoadedModel
-from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.lora import add_adapters
-from learner.model.scratch import make_model
+from learner.model.loading.lora import add_adapters
+from learner.model.loading.models import LoadedModel
+from learner.model.loading.scratch import make_model
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.persist.export_model import export_description
 from learner.persist.versions import host_weights
 from rollout.vllm.canary_check import CanaryCheck

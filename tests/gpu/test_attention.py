@@ -18,12 +18,12 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from learner.model.attention_kernels import attend
-from learner.model.families import cost_of, cut, families_of, sharing_of
-from learner.model.logprobs import PackedRow, TokenLogprobs, packed_row
-from learner.model.moe_experts import use_pass_type_experts
-from learner.model.packed_attention import attention_in_use, use_packed_attention
-from learner.model.row_layout import packed_layout
+from learner.model.attention.kernels import attend
+from learner.model.attention.packed import attention_in_use, use_packed_attention
+from learner.model.attention.row_layout import packed_layout
+from learner.model.moe.experts import use_pass_type_experts
+from learner.model.passes.families import cost_of, cut, families_of, sharing_of
+from learner.model.passes.logprobs import PackedRow, TokenLogprobs, packed_row
 from tests.unit.learner.test_attention_kernels import apart, forest, sees
 
 pytestmark = [

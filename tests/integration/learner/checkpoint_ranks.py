@@ -13,9 +13,9 @@ import torch
 from transformers import PreTrainedModel
 
 from learner.distributed import Ranks, start_ranks, stop_ranks
-from learner.model.loading import LoadedModel, load_critic, load_model
-from learner.model.logprobs import TokenLogprobs
-from learner.model.parallel import shard
+from learner.model.loading.models import LoadedModel, load_critic, load_model
+from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.placement.parallel import shard
 from learner.model.references import Copies, Following, PolicyCopy
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments

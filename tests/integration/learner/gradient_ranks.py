@@ -15,10 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from learner.distributed import Ranks, start_ranks, stop_ranks
-from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.lora import BaseLogprobs, adapter_tensors, add_adapters
-from learner.model.moe_routing import Routing
-from learner.model.offload import Offload, present
+from learner.model.loading.lora import BaseLogprobs, adapter_tensors, add_adapters
+from learner.model.moe.routing import Routing
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
+from learner.model.placement.offload import Offload, present
 from learner.model.value_model import Critic, TokenValues, accumulate_value_gradients
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments

@@ -18,26 +18,23 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from learner.batch.samples import Sample
 from learner.distributed import Ranks, start_ranks, stop_ranks
-from learner.model import families
+from learner.model.attention.packed import use_packed_attention
 from learner.model.canary import CanaryPass
 from learner.model.compiling import make_trainable
-from learner.model.loading import (
-    LoadedModel,
-    as_in_a_folder,
-    load_critic,
-    load_model,
-    on_host,
-    save_description,
-    unfit,
-    weight_tensors,
+from learner.model.loading.lora import (
+    BaseLogprobs,
+    adapter_tensors,
+    add_adapters,
+    save_adapter_config,
 )
-from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.lora import BaseLogprobs, adapter_tensors, add_adapters, save_adapter_config
-from learner.model.microbatches import check_sharing
-from learner.model.moe_routing import Routing
-from learner.model.offload import Offload
-from learner.model.packed_attention import use_packed_attention
-from learner.model.parallel import gathered, replicate, shard
+from learner.model.loading.models import LoadedModel, load_critic, load_model, unfit
+from learner.model.loading.saving import as_in_a_folder, on_host, save_description, weight_tensors
+from learner.model.moe.routing import Routing
+from learner.model.passes import families
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
+from learner.model.passes.microbatches import check_sharing
+from learner.model.placement.offload import Offload
+from learner.model.placement.parallel import gathered, replicate, shard
 from learner.model.references import Copies, Following, PolicyCopy
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective

@@ -16,7 +16,7 @@ import torch
 from peft import PeftModel, set_peft_model_state_dict
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from learner.model.moe_routing import Routing
+from learner.model.moe.routing import Routing
 from rollout.aio import end
 from rollout.vllm.expert_routing import gathered
 from services.contracts.config import RLConfig

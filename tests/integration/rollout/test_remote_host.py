@@ -9,7 +9,7 @@ from shutil import rmtree
 import pytest
 import redis
 
-from learner.model.scratch import make_model
+from learner.model.loading.scratch import make_model
 from learner.persist.export_model import export_description
 from rollout.vllm.model_files import fetch_model, load_tokenizer
 from services.contracts.config.model import CharacterTokenizer, ScratchModel

@@ -15,9 +15,9 @@ import msgspec
 from safetensors.torch import save_file
 
 from learner.model.canary import CanaryPass
-from learner.model.loading import weight_tensors
-from learner.model.logprobs import TokenLogprobs
-from learner.model.scratch import make_model
+from learner.model.loading.saving import weight_tensors
+from learner.model.loading.scratch import make_model
+from learner.model.passes.logprobs import TokenLogprobs
 from learner.persist.export_model import export_description
 from services.contracts.canary import CANARY
 from services.contracts.config import RLConfig, parse_config

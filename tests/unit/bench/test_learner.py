@@ -107,15 +107,11 @@ def test_shared_prompts_compute_the_same_as_separate_ones() -> None:
 
 USED = (
     *("batch", "batch.cost", "batch.packing", "batch.prefixes", "errors", "model"),
-    *("model.attention_kernels", "model.context", "model.families", "model.logit_scale"),
-    *(
-        "model.logprobs",
-        "model.mfu",
-        "model.moe_experts",
-        "model.output_head",
-        "model.packed_attention",
-    ),
-    *("model.row_calls", "model.row_layout", "model.topk_logprobs"),
+    *("model.attention", "model.attention.context", "model.attention.kernels"),
+    *("model.attention.packed", "model.attention.row_calls", "model.attention.row_layout"),
+    *("model.head", "model.head.logit_scale", "model.head.output_head"),
+    *("model.head.topk_logprobs", "model.moe", "model.moe.experts", "model.passes"),
+    *("model.passes.families", "model.passes.logprobs", "model.passes.mfu"),
 )
 
 

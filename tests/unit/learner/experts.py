@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from learner.batch.samples import OWN, Sample
-from learner.model.packed_attention import use_packed_attention
+from learner.model.attention.packed import use_packed_attention
 
 LAYERS, EXPERTS, USED = 3, 4, 2
 

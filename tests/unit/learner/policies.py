@@ -9,11 +9,11 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from learner.batch.samples import Sample
-from learner.model.loading import LoadedModel
-from learner.model.logprobs import TokenLogprobs
-from learner.model.packed_attention import use_packed_attention
+from learner.model.attention.packed import use_packed_attention
+from learner.model.loading.models import LoadedModel
+from learner.model.loading.scratch import make_model
+from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.references import Copies
-from learner.model.scratch import make_model
 from learner.model.value_model import Critic
 from learner.objective.losses import Tokens
 from learner.optim.optimizers import Optimizers

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from learner.model.logprobs import PackedRow
+from learner.model.passes.logprobs import PackedRow
 from learner.model.value_model import Critic
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from learner.model.attention_kernels import attend
-from learner.model.row_layout import ROOT, PackedLayout, packed_layout
+from learner.model.attention.kernels import attend
+from learner.model.attention.row_layout import ROOT, PackedLayout, packed_layout
 from tests.unit.learner import varlen_kernel
 
 

@@ -6,10 +6,10 @@ import torch
 
 from learner.distributed import Ranks
 from learner.model.canary import CanaryPass
-from learner.model.loading import LoadedModel
-from learner.model.logprobs import TokenLogprobs
-from learner.model.lora import add_adapters
-from learner.model.parallel import replicate
+from learner.model.loading.lora import add_adapters
+from learner.model.loading.models import LoadedModel
+from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.placement.parallel import replicate
 from services.contracts.canary import Canary, sequences, unpacked
 from services.contracts.config.lora import LoRA
 from services.contracts.weights import WeightFile, WeightManifest, decode_manifest

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from learner.distributed import Ranks
-from learner.model.loading import LoadedModel, load_critic, load_model
-from learner.model.logprobs import TokenLogprobs
+from learner.model.loading.models import LoadedModel, load_critic, load_model
+from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.value_model import Critic, TokenValues, train_critic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments

@@ -4,10 +4,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from learner.errors import UnusableModel
 from learner.model import compiling
 from learner.model.compiling import compile_blocks, compiles
-from learner.model.folders import UnusableModel
-from learner.model.logprobs import TokenLogprobs, packed_row
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from services.contracts.config.training import Automatic
 from tests.unit.learner.experts import tiny_mixture
 from tests.unit.learner.policies import tiny_model

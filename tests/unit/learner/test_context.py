@@ -6,12 +6,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from learner.distributed import Context, Ranks
-from learner.errors import RunCannotGoOn
-from learner.model.context import key_heads
-from learner.model.folders import UnusableModel
-from learner.model.logprobs import packed_row
-from learner.model.microbatches import check_sharing
-from learner.model.packed_attention import use_packed_attention
+from learner.errors import RunCannotGoOn, UnusableModel
+from learner.model.attention.context import key_heads
+from learner.model.attention.packed import use_packed_attention
+from learner.model.passes.logprobs import packed_row
+from learner.model.passes.microbatches import check_sharing
 from tests.unit.learner.policies import tiny_model
 
 

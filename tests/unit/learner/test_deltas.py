@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from learner.distributed import Ranks
-from learner.model.loading import LoadedModel
-from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.lora import add_adapters
-from learner.model.scratch import make_model
+from learner.model.loading.lora import add_adapters
+from learner.model.loading.models import LoadedModel
+from learner.model.loading.scratch import make_model
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.optim.optimizers import Optimizers
 from learner.persist import chain
 from learner.persist.publisher import Again, Publisher

@@ -12,7 +12,7 @@ from learner.batch.samples import Sample
 from learner.coordinate.planner import shares_of
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
-from learner.model.mfu import sequence_cost
+from learner.model.passes.mfu import sequence_cost
 from learner.rl import Batch, fetch
 from learner.state import Progress
 from learner.store.commands import Command

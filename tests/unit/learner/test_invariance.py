@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from learner.batch.returns import set_returns
 from learner.batch.samples import Sample
 from learner.distributed import Ranks
-from learner.model.logprobs import TokenLogprobs
+from learner.model.passes.logprobs import TokenLogprobs
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
 from learner.step import accumulate_gradients

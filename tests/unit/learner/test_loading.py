@@ -14,18 +14,17 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from learner.model.folders import UnusableModel
-from learner.model.loading import (
+from learner.errors import UnusableModel
+from learner.model.loading.models import (
     end_tokens,
     endless,
     load_critic,
     load_model,
     pass_dtype,
-    save_description,
-    weight_tensors,
     with_dtype,
 )
-from learner.model.scratch import make_model
+from learner.model.loading.saving import save_description, weight_tensors
+from learner.model.loading.scratch import make_model
 from learner.optim.optimizers import Optimizers
 from learner.persist.disk_retry import Disk
 from learner.persist.publisher import Publisher

@@ -21,10 +21,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from learner.model.logit_scale import LogitScale, other_logits
-from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.output_head import head_logprobs
-from learner.model.packed_attention import use_packed_attention
+from learner.model.attention.packed import use_packed_attention
+from learner.model.head.logit_scale import LogitScale, other_logits
+from learner.model.head.output_head import head_logprobs
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
 
 
 def reference(

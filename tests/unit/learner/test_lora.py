@@ -10,16 +10,8 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
-from learner.errors import RunCannotGoOn
-from learner.model.folders import UnusableModel
-from learner.model.loading import (
-    LoadedModel,
-    load_critic,
-    load_model,
-    save_description,
-)
-from learner.model.logprobs import PackedRow, TokenLogprobs, packed_row
-from learner.model.lora import (
+from learner.errors import RunCannotGoOn, UnusableModel
+from learner.model.loading.lora import (
     BaseLogprobs,
     adapter_tensors,
     add_adapters,
@@ -27,6 +19,9 @@ from learner.model.lora import (
     load_policy,
     trained_tensors,
 )
+from learner.model.loading.models import LoadedModel, load_critic, load_model
+from learner.model.loading.saving import save_description
+from learner.model.passes.logprobs import PackedRow, TokenLogprobs, packed_row
 from learner.optim.optimizers import Optimizers
 from learner.persist.checkpoint import capture, write_checkpoint
 from learner.persist.checkpoint_reader import load_optimizer, verify

@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from learner.distributed import Ranks
-from learner.model.logprobs import TokenLogprobs
-from learner.model.output_head import CPU_VOCABULARY, head_logprobs
+from learner.model.head.output_head import CPU_VOCABULARY, head_logprobs
+from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.references import Copies, PolicyCopy
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective
@@ -101,6 +101,6 @@ def test_without_chunks_a_tensor_is_as_large_as_tokens_times_the_vocabulary(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = partial(head_logprobs, vocabulary=WORDS)
-    monkeypatch.setattr("learner.model.logprobs.head_logprobs", whole)
+    monkeypatch.setattr("learner.model.passes.logprobs.head_logprobs", whole)
     tokens, largest = largest_of_a_step()
     assert largest == tokens * WORDS

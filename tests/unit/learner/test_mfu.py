@@ -16,7 +16,7 @@ from transformers import (
 
 from learner.batch.cost import TOKENS, SequenceCost
 from learner.distributed import Ranks
-from learner.model.mfu import Work, sequence_cost, shape, work
+from learner.model.passes.mfu import Work, sequence_cost, shape, work
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.copies import LaggedProximal
 from services.contracts.config.terms import Proximal, RecomputeProximal, ReferenceKL

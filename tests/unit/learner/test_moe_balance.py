@@ -14,10 +14,10 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 from learner.batch.samples import Sample
 from learner.batch.sft_rows import Example
 from learner.distributed import Ranks
-from learner.model.logprobs import TokenLogprobs
-from learner.model.microbatches import forward_rows
-from learner.model.moe_balance import Balance, RouterTally, computed_counts, recorded_counts
-from learner.model.moe_routing import Routed, Routing
+from learner.model.moe.routing import Routed, Routing
+from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import forward_rows
+from learner.model.passes.moe_balance import Balance, RouterTally, computed_counts, recorded_counts
 from learner.objective.compose import Objective
 from learner.report.loss_metrics import Tally
 from learner.sft import backward

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.scratch import make_model
+from learner.model.loading.scratch import make_model
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from tests.unit.learner.policies import TINY
 
 MIXTURE = TINY.model_copy(update={"experts": 4, "experts_per_token": 2})

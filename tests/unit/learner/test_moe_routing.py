@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from learner.batch.samples import OWN
-from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.moe_routing import Routing, UnknownRouters, expert_weights, policy_routing
+from learner.model.moe.routing import Routing, UnknownRouters, expert_weights, policy_routing
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from services.contracts.config.router import Router
 from tests.unit.learner.experts import EXPERTS, LAYERS, USED, tiny_mixture
 from tests.unit.learner.policies import tiny_model

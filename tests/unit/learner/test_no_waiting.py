@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from learner.model.logprobs import TokenLogprobs
-from learner.model.moe_balance import RouterTally
-from learner.model.moe_routing import Routed, Routing
+from learner.model.moe.routing import Routed, Routing
+from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.moe_balance import RouterTally
 from learner.model.value_model import Critic, TokenValues, accumulate_value_gradients
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from learner.distributed import Ranks
-from learner.model.logprobs import TokenLogprobs
-from learner.model.offload import Offload, UnusableDevice, offloads, place, present
+from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.placement.offload import Offload, UnusableDevice, offloads, place, present
 from learner.model.references import Copies, Following, PolicyCopy
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
-from learner.model.logprobs import TokenLogprobs
-from learner.model.scratch import make_model
+from learner.model.loading.scratch import make_model
+from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.value_model import Critic, TokenValues, train_critic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments

@@ -20,9 +20,9 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from learner.model import packed_attention
-from learner.model.logprobs import hidden_states, packed_row
-from learner.model.packed_attention import attention_in_use, use_packed_attention
+from learner.model.attention import packed as packed_attention
+from learner.model.attention.packed import attention_in_use, use_packed_attention
+from learner.model.passes.logprobs import hidden_states, packed_row
 from tests.unit.learner import varlen_kernel
 
 SHAPE: dict[str, Any] = {

@@ -19,8 +19,8 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from learner.model.folders import UnusableModel
-from learner.model.loading import load_critic, load_model
+from learner.errors import UnusableModel
+from learner.model.loading.models import load_critic, load_model
 from services.contracts.config.model import PretrainedModel
 from tests.unit.learner.policies import tiny_model
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from learner.model.loading import LoadedModel, load_model
-from learner.model.logprobs import TokenLogprobs
+from learner.model.loading.models import LoadedModel, load_model
+from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.references import Copies, Following, PolicyCopy, following, load_copies
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from learner.distributed import Ranks
-from learner.model.loading import save_description, weight_tensors
+from learner.model.loading.saving import save_description, weight_tensors
 from learner.persist.checkpoint import capture, write_checkpoint
 from learner.persist.restore import prepare
 from learner.rl import fetch, train

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from learner.model.row_layout import ROOT, packed_layout
+from learner.model.attention.row_layout import ROOT, packed_layout
 
 
 def shapes(lengths: list[int]) -> list[tuple[int, int]]:

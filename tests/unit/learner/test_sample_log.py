@@ -4,7 +4,7 @@ import pytest
 
 from learner.batch.lineage import Ancestry
 from learner.batch.samples import group_samples
-from learner.model.scratch import UNKNOWN
+from learner.model.loading.scratch import UNKNOWN
 from learner.report.sample_log import choose, cut, described, pick
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.terms import GlobalWhiten, GroupMean

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from learner.batch.sft_rows import NO_BYTES, RowTokenizer, UnusableRow, example, lacking
 from learner.distributed import Ranks
-from learner.model.logprobs import PackedRow, TokenLogprobs
+from learner.model.passes.logprobs import PackedRow, TokenLogprobs
 from learner.report.sft_metrics import validation_losses
 from learner.sft import backward, validation_sums
 from services.contracts.config.data import Data, SFTData

@@ -18,12 +18,12 @@ from transformers import (
 
 from learner.batch.samples import Sample
 from learner.batch.sft_rows import Example
-from learner.model import families
-from learner.model.families import sharing_of
-from learner.model.logprobs import TokenLogprobs
-from learner.model.microbatches import backward_rows
-from learner.model.moe_routing import Routing
-from learner.model.packed_attention import use_packed_attention
+from learner.model.attention.packed import use_packed_attention
+from learner.model.moe.routing import Routing
+from learner.model.passes import families
+from learner.model.passes.families import sharing_of
+from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import backward_rows
 from learner.model.references import Copies, PolicyCopy
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective

@@ -11,7 +11,7 @@ from transformers.core_model_loading import (
     WeightRenaming,
 )
 
-from learner.model.slicing import keeps_rows
+from learner.model.placement.slicing import keeps_rows
 from learner.slices import rows_on
 
 

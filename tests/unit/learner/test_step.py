@@ -7,7 +7,7 @@ import torch
 
 from learner.batch.samples import Sample
 from learner.distributed import Ranks
-from learner.model.logprobs import TokenLogprobs
+from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.references import Copies, PolicyCopy
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers

@@ -8,10 +8,10 @@ import torch
 
 from learner.batch.lineage import Ancestry
 from learner.batch.samples import Sample, group_samples
-from learner.model.logprobs import TokenLogprobs, packed_row
-from learner.model.output_head import head_logprobs
+from learner.model.head.output_head import head_logprobs
+from learner.model.head.topk_logprobs import padded, topk_logprobs
+from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.model.references import Copies, PolicyCopy
-from learner.model.topk_logprobs import padded, topk_logprobs
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
 from learner.step import train_batch

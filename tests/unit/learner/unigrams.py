@@ -10,7 +10,7 @@ from learner.batch.lineage import Ancestry
 from learner.batch.returns import set_returns
 from learner.batch.samples import Sample, group_samples
 from learner.distributed import Ranks
-from learner.model.logprobs import PackedRow
+from learner.model.passes.logprobs import PackedRow
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
 from learner.report.loss_metrics import Tally

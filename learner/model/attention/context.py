@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from learner.model.attention_kernels import Call, attend
-from learner.model.row_calls import sent
+from learner.model.attention.kernels import Call, attend
+from learner.model.attention.row_calls import sent
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
     from learner.distributed import Context

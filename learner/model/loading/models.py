@@ -5,7 +5,6 @@ published weights. Code shipped with a model runs only where the config allows i
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,27 +20,19 @@ from transformers import (
     GenerationConfig,
     PreTrainedModel,
 )
-from transformers.core_model_loading import revert_weight_conversion
 
 from learner.distributed import Ranks
-from learner.model.folders import (
-    Source,
-    UnusableModel,
-    check_size,
-    find_source,
-    numbers_of,
-    unusable,
-)
-from learner.model.logit_scale import other_logits
-from learner.model.moe_experts import use_pass_type_experts
-from learner.model.packed_attention import (
+from learner.errors import UnusableModel
+from learner.model.attention.packed import (
     AttentionInUse,
     attention_in_use,
     use_packed_attention,
 )
-from learner.model.packing_check import mixes_sequences
-from learner.model.slicing import loading_slices
-from learner.slices import WHOLE, Part, whole
+from learner.model.head.logit_scale import other_logits
+from learner.model.loading.folders import Source, check_size, find_source, numbers_of, unusable
+from learner.model.moe.experts import use_pass_type_experts
+from learner.model.passes.packing_check import mixes_sequences
+from learner.model.placement.slicing import loading_slices
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.rollout import Sampling
@@ -200,75 +191,6 @@ def load_critic(
     if sharing is None and (why := mixes_sequences(model)):
         raise UnusableModel(f"the critic's model {path}: {why}")
     return model
-
-
-def save_description(loaded: LoadedModel, folder: Path) -> None:
-    """Config, generation config and tokenizer into `folder`: all of a model but its weights.
-
-    The config names the type that is published, so that vLLM's `auto` picks it. Raises OSError, and
-    UnusableModel for what transformers read and cannot write.
-    """
-    try:
-        loaded.model.config.save_pretrained(folder)
-        if loaded.model.generation_config is not None:
-            loaded.model.generation_config.save_pretrained(folder)
-        loaded.tokenizer.save_pretrained(folder)
-    except OSError:
-        raise
-    except Exception as error:
-        raise UnusableModel(
-            f"the model's config or tokenizer cannot be written: {error}"
-        ) from error
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    config["dtype"] = str(loaded.publish_dtype).removeprefix("torch.")
-    config["architectures"] = [type(loaded.model).__name__]
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-
-
-def weight_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The weights by the names they have in `model`, tied ones once."""
-    seen: set[int] = set()
-    tensors: dict[str, torch.Tensor] = {}
-    tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-    named = model.state_dict(keep_vars=True)
-    for name, tensor in sorted(named.items(), key=lambda item: item[0] in tied):
-        # A slice may be empty, and has no address then.
-        place = id(tensor) if isinstance(tensor, DTensor) else tensor.data_ptr()
-        if place in seen and tensor.numel() > 0:
-            continue
-        seen.add(place)
-        tensors[name] = tensor.detach()
-    return dict(sorted(tensors.items()))
-
-
-def on_host(
-    tensors: Mapping[str, torch.Tensor],
-    dtype: torch.dtype | None = None,
-    part: Part | None = WHOLE,
-) -> dict[str, torch.Tensor]:
-    """A copy of `part` of `tensors` in host memory, in their own type or in `dtype`.
-
-    Sharded ones are gathered one by one, with the slices of all ranks, so that no device holds two.
-    With `part` None this rank gives its slices and keeps nothing.
-    """
-    copied, kept = {}, part.of(tensors) if part else set()
-    for name, tensor in tensors.items():
-        # In the smaller type before it is sent to the other ranks.
-        every = whole(tensor.to(dtype or tensor.dtype))
-        if name in kept:
-            copied[name] = every.to("cpu", copy=True).contiguous()
-    return copied
-
-
-def as_in_a_folder(
-    model: PreTrainedModel, tensors: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """`tensors` by the names of a model folder, which vLLM's `load_weights` takes: transformers
-    holds all experts of a layer in one tensor, which is split here. Copies these, so `tensors`
-    should be on the host."""
-    cut = revert_weight_conversion(model, tensors)
-    return {name: tensor.contiguous() for name, tensor in sorted(cut.items())}
 
 
 def end_tokens(loaded: LoadedModel) -> set[int]:

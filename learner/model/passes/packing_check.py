@@ -7,7 +7,7 @@ samples from, and only `mismatch/kl` would show it.
 import torch
 from transformers import PreTrainedModel
 
-from learner.model.logprobs import hidden_states, packed_row
+from learner.model.passes.logprobs import hidden_states, packed_row
 
 APART = 0.01
 """Largest relative difference between a token's hidden states in the row and in its sequence alone:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from learner.model.logit_scale import PLAIN, LogitScale
-from learner.model.output_head import HeadGradients
+from learner.model.head.logit_scale import PLAIN, LogitScale
+from learner.model.head.output_head import HeadGradients
 
 ELEMENTS = 1 << 24
 """A chunk of output embeddings is at most so many numbers: 64 MiB of float32."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from learner.model.row_calls import Block, VarlenCall
+from learner.model.attention.row_calls import Block, VarlenCall
 
 Call = Block | VarlenCall
 

@@ -17,16 +17,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
-from learner.errors import RunCannotGoOn
-from learner.model.folders import UnusableModel, find_source
-from learner.model.loading import (
-    LoadedModel,
-    as_in_a_folder,
-    load_model,
-    on_host,
-    weight_tensors,
-)
-from learner.model.logprobs import PackedRow, TokenLogprobs
+from learner.errors import RunCannotGoOn, UnusableModel
+from learner.model.loading.folders import find_source
+from learner.model.loading.models import LoadedModel, load_model
+from learner.model.loading.saving import as_in_a_folder, on_host, weight_tensors
+from learner.model.passes.logprobs import PackedRow, TokenLogprobs
 from learner.slices import WHOLE, Part, rows_of
 from services.contracts.config.lora import BESIDE_EXPERTS, LoRA
 from services.contracts.config.model import PretrainedModel

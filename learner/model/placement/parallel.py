@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
-from learner.model.folders import UnusableModel
-from learner.model.slicing import mesh_of, weights_of
+from learner.errors import UnusableModel
+from learner.model.placement.slicing import mesh_of, weights_of
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from learner.model.logit_scale import PLAIN, LogitScale
+from learner.model.head.logit_scale import PLAIN, LogitScale
 
 ROWS = 2048
 VOCABULARY = 8192

@@ -17,7 +17,10 @@ from learner.batch.packing import micro_batches_needed
 from learner.batch.samples import OWN, Sample
 from learner.batch.sft_rows import Example
 from learner.distributed import Context, Ranks
-from learner.model.families import (
+from learner.errors import UnusableModel
+from learner.model.attention.packed import why_not_shared
+from learner.model.head.topk_logprobs import padded
+from learner.model.passes.families import (
     Family,
     cost_of,
     cut,
@@ -26,11 +29,8 @@ from learner.model.families import (
     sharing_of,
     sizes_of,
 )
-from learner.model.folders import UnusableModel
-from learner.model.logprobs import PackedRow, packed_row
-from learner.model.packed_attention import why_not_shared
-from learner.model.parallel import is_sharded
-from learner.model.topk_logprobs import padded
+from learner.model.passes.logprobs import PackedRow, packed_row
+from learner.model.placement.parallel import is_sharded
 from learner.optim.optimizers import Optimizers
 
 # On a CPU, activations of more tokens than this fall out of the caches: micro-batches of 1,000 to

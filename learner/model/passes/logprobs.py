@@ -13,17 +13,17 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from learner.batch.prefixes import segments, token_places
-from learner.model.context import RowPart, row_part
-from learner.model.logit_scale import UnusableHead, logit_scale
-from learner.model.output_head import head_logprobs
-from learner.model.packed_attention import NAME
-from learner.model.row_calls import sent
-from learner.model.row_layout import PackedLayout, packed_layout
-from learner.model.topk_logprobs import topk_logprobs
+from learner.model.attention.context import RowPart, row_part
+from learner.model.attention.packed import NAME
+from learner.model.attention.row_calls import sent
+from learner.model.attention.row_layout import PackedLayout, packed_layout
+from learner.model.head.logit_scale import UnusableHead, logit_scale
+from learner.model.head.output_head import head_logprobs
+from learner.model.head.topk_logprobs import topk_logprobs
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
     from learner.distributed import Context
-    from learner.model.moe_routing import Routing
+    from learner.model.moe.routing import Routing
 
 
 @dataclass(frozen=True)

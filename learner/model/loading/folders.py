@@ -11,7 +11,7 @@ from huggingface_hub import snapshot_download
 from transformers import AutoConfig
 
 from learner.distributed import Ranks
-from learner.errors import RunCannotGoOn
+from learner.errors import UnusableModel
 from services.contracts.config.model import ScratchModel
 from services.estimate.shape import scratch_shape
 from services.models import UnusableFolder
@@ -28,10 +28,6 @@ BYTES = 4
 """Of each number in float32."""
 LAYER_BYTES = 300_000
 """What the modules of a layer take without its weights, at least."""
-
-
-class UnusableModel(RunCannotGoOn):
-    """The run's model cannot be trained; the message says why and what to do."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from learner.model.attention_kernels import attend
-from learner.model.context import RowPart, attend_together
-from learner.model.row_layout import PackedLayout, packed_layout
+from learner.model.attention.context import RowPart, attend_together
+from learner.model.attention.kernels import attend
+from learner.model.attention.row_layout import PackedLayout, packed_layout
 
 NAME = "headrace_packed"
 GROWING = ("dynamic", "longrope")

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from learner.batch.cost import TOKENS, SequenceCost
 from learner.batch.packing import micro_batches
 from learner.batch.prefixes import Sharing, common_prefixes
-from learner.model.mfu import sequence_cost
-from learner.model.packed_attention import NAME
+from learner.model.attention.packed import NAME
+from learner.model.passes.mfu import sequence_cost
 
 # `Sharing.merge` and `Sharing.least`. Merging reads and writes some ten numbers of float32 for each
 # number of a query, at 5 GB/s and 50 GFLOP/s of one core, and 4 TB/s and 400 TFLOP/s of an H200.

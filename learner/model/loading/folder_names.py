@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from learner.model.loading import as_in_a_folder, weight_tensors
+from learner.model.loading.saving import as_in_a_folder, weight_tensors
 
 Change = tuple[str, NDArray[np.int64], NDArray[np.uint16]]
 """A tensor's name, flat positions, and bits of bfloat16 values there."""

@@ -20,9 +20,9 @@ from torch import nn
 
 from learner.batch.samples import OWN, Sample
 from learner.distributed import Ranks
-from learner.model.families import device_of, unwrapped
-from learner.model.logprobs import PackedRow
-from learner.model.moe_routing import Routed, Routing
+from learner.model.moe.routing import Routed, Routing
+from learner.model.passes.families import device_of, unwrapped
+from learner.model.passes.logprobs import PackedRow
 
 
 def routing_of(policy: nn.Module) -> Routing | None:

@@ -14,8 +14,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from learner.model.folders import check_size, scratch_numbers
-from learner.model.loading import LoadedModel, pass_dtype, ready
+from learner.model.loading.folders import check_size, scratch_numbers
+from learner.model.loading.models import LoadedModel, pass_dtype, ready
 from services.contracts.config.model import CharacterTokenizer, ScratchModel
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"

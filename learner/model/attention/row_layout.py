@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import torch
 
-from learner.model.row_calls import Block, Piece, Places, VarlenCall, block_of, cuts, sent
+from learner.model.attention.row_calls import Block, Piece, Places, VarlenCall, block_of, cuts, sent
 
 ROOT = -1
 """In place of a parent."""

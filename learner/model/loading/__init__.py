@@ -1,0 +1,1 @@
+"""Models from folders and from nothing, adapters beside them, and what is written of them."""
