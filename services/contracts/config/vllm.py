@@ -61,7 +61,7 @@ class VLLM(Section):
     """Tokens that vLLM guesses ahead, from where the last ones came before in the prompt and the
     completion (n-gram speculative decoding); 0 is off. The policy checks all of them in one pass,
     so that completions and log-probabilities have its distribution. Faster where answers repeat
-    text and few completions run at once."""
+    text and few completions run at once. On GPUs only."""
     extra: dict[str, Any] = {}
     """Other options of the vLLM server by name, e.g. {"enable-prefix-caching": false}. Options that
     could run code or read files are refused unless the operator allows them

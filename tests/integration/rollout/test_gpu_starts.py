@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import select
+import subprocess
+import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -51,6 +55,63 @@ async def test_a_vllm_starts_when_the_other_start_on_its_gpu_is_over(
         assert (tmp_path / "logs" / "vllm-w.log").exists()
         await server.stop()
         await store.close()
+
+
+STARTING = """
+import asyncio, os, sys
+from rollout.settings import RolloutSettings
+from rollout.vllm.gpu_lock import start_lock
+
+async def start():
+    settings = RolloutSettings.model_validate({"data": sys.argv[1]})
+    async with start_lock(settings):
+        print("starts", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+    print("serves", flush=True)
+
+asyncio.run(start())
+"""
+
+
+def answers(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+def test_starts_of_other_processes_wait_and_one_that_is_killed_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\necho '0, GPU-0'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        for _ in range(3):
+            processes.append(  # noqa: PERF401
+                subprocess.Popen(
+                    [sys.executable, "-c", STARTING, str(tmp_path)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        started: list[subprocess.Popen[str]] = []
+        while waiting := [one for one in processes if one not in started]:
+            said, _, _ = select.select([answers(one) for one in waiting], [], [], 60)
+            (first,) = [one for one in waiting if answers(one) in said]
+            assert answers(first).readline() == "starts\n"
+            others = [answers(one) for one in waiting if one is not first]
+            assert select.select(others, [], [], 0.3)[0] == [], "two start at once"
+            if started:
+                assert first.communicate()[0] == "serves\n"
+            else:
+                first.kill()
+            started.append(first)
+    finally:
+        for one in processes:
+            one.kill()
+            one.communicate()
 
 
 async def test_a_model_whose_config_names_no_dtype_is_refused_by_its_file(tmp_path: Path) -> None:
