@@ -68,8 +68,8 @@ class Fleet:
     eta: int = 16
     budget: int = 1 << 30
     """Bytes of the run's groups in Redis, before they are reduced."""
-    warmup: int = 20
-    steps: int = 20
+    warmup: int = 14
+    steps: int = 10
 
     @property
     def tokens_per_second(self) -> float:
