@@ -35,7 +35,7 @@ from starlette.types import Message, Receive, Scope, Send
 from bench.control_plane import durable_redis
 from bench.links import Links, fetched
 from bench.results import begun, keep, table
-from learner.persist.chain import SHARE
+from learner.persist.chain import LONGEST, SHARE
 from rollout.aio import end
 from rollout.peers import Files, other_hosts, serve
 from rollout.settings import RolloutSettings
@@ -174,12 +174,13 @@ def spread(size: float, hosts: int, gateway: float = LINK, alone: bool = False) 
     }
 
 
-def late(size: float, hosts: int) -> dict[str, float]:
-    """One host that comes later, to an anchor and the longest chain: from the others."""
+def late(size: float, delta: float, hosts: int) -> dict[str, float]:
+    """One host that comes later, to an anchor and the longest chain of such deltas."""
     links = Links(LINK, LINK)
     having = [f"host-{n}" for n in range(hosts)]
     fetched(links, int(size), ["late"], having)
-    fetched(links, int(size * SHARE), ["late"], having, "delta")
+    for number in range(min(LONGEST, int(SHARE * size / delta))):
+        fetched(links, int(delta), ["late"], having, f"delta-{number}")
     return {"seconds": links.now, "gateway_gb": links.sent[GATEWAY] / 1e9}
 
 
@@ -202,7 +203,8 @@ def spreads(bytes_per_change: Mapping[float, float]) -> dict[str, Any]:
             found[f"{name}, one host"] = spread(delta, 1)
             found[f"{name}, 8 hosts"] = spread(delta, HOSTS)
             found[f"{name}, 56 hosts"] = spread(delta, WORKERS)
-        found["late, anchor and longest chain"] = late(full, HOSTS)
+        usual = SHARES[1] * count * bytes_per_change[SHARES[1]]
+        found["late, anchor and longest chain of 1 %"] = late(full, usual, HOSTS)
         results[model] = found
     return results
 

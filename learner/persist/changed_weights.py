@@ -19,7 +19,7 @@ from learner.slices import first_row, local
 
 MOST = 1 / 16
 """Share of changed weights above which a version is published whole: a delta takes 3.2 bytes a
-change, and a chain may hold no more than two such deltas (`chain.SHARE`). It also bounds the memory
+change, and a chain may hold no more than one such delta (`chain.SHARE`). It also bounds the memory
 that changes take until they are on the host: 6 bytes each."""
 
 
