@@ -153,7 +153,9 @@ except OSError:
 """
     most = (WITHOUT_CGROUP if sandbox._cgroup is None else WITH_CGROUP).processes
 
-    assert most // 2 < int(run(sandbox, source).output) < most
+    ending = run(sandbox, source)
+    # Of root without a second user id the kernel limits nothing, and the service counts.
+    assert ending.limit == "process_limit" or most // 2 < int(ending.output) < most
     assert list(below(sandbox._zygote.pid)) == []
 
 
