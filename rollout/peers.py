@@ -92,7 +92,7 @@ class Files:
 
     async def _answer(self, scope: Scope) -> Response:
         if scope["path"] == "/healthz":
-            return Response(status_code=HTTPStatus.NO_CONTENT)
+            return Response()
         if scope["method"] not in ("GET", "HEAD") or not scope["path"].startswith(PREFIX):
             raise Problem(HTTPStatus.NOT_FOUND, f"only GET {PREFIX}… is answered here")
         name = scope["path"].removeprefix(PREFIX)
