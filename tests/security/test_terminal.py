@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -134,8 +135,9 @@ for line in sys.argv[1:]:
 
 @pytest.mark.parametrize("on_a_terminal", [True, False])
 def test_every_command_shows_hostile_names_escaped(
-    gateway: GatewayProcess, on_a_terminal: bool
+    gateway: GatewayProcess, on_a_terminal: bool, tmp_path: Path
 ) -> None:
+    commands = [*COMMANDS, f"report evil --out {tmp_path}"]
     environment = {
         **os.environ,
         "HEADRACE_GATEWAY_URL": gateway.url,
@@ -144,20 +146,24 @@ def test_every_command_shows_hostile_names_escaped(
         "TERM": "xterm",
     }
     ours, theirs = pty.openpty() if on_a_terminal else os.pipe()
-    command = [sys.executable, "-c", SCRIPT, *COMMANDS]
+    command = [sys.executable, "-c", SCRIPT, *commands]
     with subprocess.Popen(command, env=environment, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         said = read_all(ours)
     assert process.returncode == 0, said
     assert "Traceback" not in said
     parts = said.split("== ")[1:]
-    assert [part.splitlines()[0].strip() for part in parts] == list(COMMANDS)
+    assert [part.splitlines()[0].strip() for part in parts] == commands
     for part in parts:
         text = STYLE.sub("", part).replace("\r\n", "\n")
         assert not UNSAFE.search(text), repr(text)
         # Contents keep their lines, names do not.
         if not text.startswith(("datasets show", "logs")):
             assert not re.search(r"^error: forged", text, re.MULTILINE), text
+    for file in ("report.html", "report.md"):
+        written = (tmp_path / file).read_text()
+        assert "\\u001b" in written
+        assert not UNSAFE.search(written.replace("\n", "")), file
     for shown in ("runs", "workers", "keys list", "watch evil", "why evil"):
         (part,) = (one for one in parts if one.splitlines()[0].strip() == shown)
         assert "\\u001b" in part.replace("\n", ""), part
