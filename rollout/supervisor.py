@@ -28,6 +28,7 @@ from rollout.vllm.logs import brief
 from rollout.vllm.model_files import eos_token_ids, fetch_model, load_tokenizer, vocabulary
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.serving import Serving
+from rollout.vllm.staging import Staging
 from rollout.vllm.weight_follower import Follower, WrongWeights
 from rollout.work.capacity import Sequences
 from rollout.work.dataset_rows import Rows
@@ -232,6 +233,7 @@ class Supervisor:
             self._volume,
             policy,
             config.rollout.update_mode,
+            Staging(server.folder, installed_device() or "cpu"),
             CanaryCheck(policy, config.rollout.vllm.dtype, masks, limit),
             wake.set,
             self._heartbeat,

@@ -80,6 +80,10 @@ class WeightUpdate:
     """Of all files."""
     deltas: tuple[str, ...] = ()
     """Of kind `delta`: what to apply to the whole file at `path`, in this order."""
+    whole: str = ""
+    """The result as a file, if it was staged."""
+    patch: str = ""
+    """Or a staged file of what the deltas change of the version that vLLM serves."""
 
 
 class PolicyClient:
@@ -273,6 +277,8 @@ class PolicyClient:
                     self._open.set()
 
     async def _replace(self, update: WeightUpdate, mode: UpdateMode) -> float:
+        # Touches nothing, so that it need not be in the pause.
+        await self._start_update(update)
         if mode == "wait":
             # As long as the longest completion takes, and the token counter moves meanwhile.
             await self._control("/pause?mode=wait&clear_cache=true", unlimited=True)
@@ -281,12 +287,14 @@ class PolicyClient:
             clear = "true" if mode == "abort" else "false"
             await self._control(f"/pause?mode={mode}&clear_cache={clear}")
         try:
-            await self._start_update()
             info = {
                 "path": update.path,
                 "kind": update.kind,
                 "tensors": update.tensors,
                 "deltas": update.deltas,
+                "whole": update.whole,
+                "patch": update.patch,
+                "tag": update.tag,
             }
             await self._control("/update_weights", {"update_info": info}, reads=update.bytes)
             await self._control("/finish_weight_update", {"weight_version": update.tag})
@@ -302,13 +310,14 @@ class PolicyClient:
         await self._control("/resume")
         return time.monotonic() - started
 
-    async def _start_update(self) -> None:
+    async def _start_update(self, update: WeightUpdate) -> None:
         try:
             await self._control("/start_weight_update")
         except LoadRefused as error:
-            # An earlier update lost its connection between start and finish.
+            # An earlier update did not reach its pause, or lost its connection before its end.
             if "already active" not in str(error):
-                raise LoadRefused(f"{WEIGHTS_KEPT}: {error}") from error
+                kind = WeightsUnclear if self._unclear else LoadRefused
+                raise kind(f"loading {update.tag}: {error}") from error
             await self._control("/finish_weight_update")
             await self._control("/start_weight_update")
 

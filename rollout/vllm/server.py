@@ -82,11 +82,17 @@ class VLLMServer:
         return self._process.pid
 
     @property
-    def socket(self) -> Path:
-        """The Unix socket that the server listens on. Raises VLLMFailed before a start."""
+    def folder(self) -> Path:
+        """The server's own folder, which only this user can enter; it ends with the server. Raises
+        VLLMFailed before a start."""
         if self._folder is None:
             raise VLLMFailed("vLLM was not started")
-        return self._folder / "socket"
+        return self._folder
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket that the server listens on. Raises VLLMFailed before a start."""
+        return self.folder / "socket"
 
     async def start(self) -> PolicyClient:
         """Start, wait until it serves, and return a client ready to load weights.

@@ -18,7 +18,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from redis.exceptions import RedisError
@@ -34,6 +34,7 @@ from rollout.vllm.client import (
     WeightUpdate,
 )
 from rollout.vllm.server import VLLMFailed
+from rollout.vllm.staging import Staging
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightFile, WeightManifest
 from services.runtime.logs import get_logger
@@ -84,6 +85,7 @@ class Follower:
         volume: Volume,
         policy: PolicyClient,
         mode: UpdateMode,
+        staging: Staging,
         canary: CanaryCheck,
         changed: Callable[[], None],
         heartbeat: Callable[[], Awaitable[None]],
@@ -98,6 +100,7 @@ class Follower:
         self._volume = volume
         self._policy = policy
         self._mode: UpdateMode = mode
+        self._staging = staging
         self.canary = canary
         self._distrust = distrust
         self._ever_right = False
@@ -199,8 +202,13 @@ class Follower:
             whole, manifest.tag, manifest.tensors, manifest.kind, size, tuple(deltas)
         )
         await self._note_forks(manifest)
-        async with self._hold:
-            paused = await self._load_rightly(update, manifest)
+        live = self._policy.live if self.live is not None else None
+        try:
+            update = await asyncio.to_thread(self._staging.stage, update, live)
+            async with self._hold:
+                paused = await self._load_rightly(update, manifest)
+        finally:
+            self._staging.clear()
         self.live = self._loaded = manifest
         self.timings = Timings(max(0.0, time.time() - manifest.created), paused)
         await self._forget_copies(manifest)
@@ -262,8 +270,9 @@ class Follower:
         """Load until vLLM serves the version. Returns seconds paused. Raises WrongWeights, and what
         `_load` raises."""
         problem = ""
-        for _ in range(LOADS):
-            paused = await self._load(update)
+        for again in range(LOADS):
+            # Not in place once more: what was wrong would stay.
+            paused = await self._load(replace(update, patch="") if again else update)
             problem = await self.canary.problem(manifest)
             if not problem:
                 self._ever_right = True

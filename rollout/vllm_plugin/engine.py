@@ -42,6 +42,7 @@ from rollout.vllm_plugin.weight_file import (
     some,
     stream,
 )
+from rollout.vllm_plugin.weight_patch import apply_patch, check_patch, patchable
 
 logger = init_logger(__name__)
 
@@ -57,6 +58,7 @@ class LoadedFile:
     path: Path
     deltas: list[Path]
     tensors: Tensors
+    tag: str
 
 
 @dataclass
@@ -77,6 +79,12 @@ class UpdateInfo(WeightTransferUpdateInfo):
     deltas: list[str] = field(default_factory=list)
     tensors: int | None = None
     """Number of tensors by the manifest; None: not compared."""
+    whole: str = ""
+    """A staged file of what `deltas` make of `path`."""
+    patch: str = ""
+    """A staged file of what changes of the version that is loaded."""
+    tag: str = ""
+    """The version."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -152,17 +160,31 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def _receive_full(self, update_info: UpdateInfo) -> None:
         path, deltas = Path(update_info.path), [Path(delta) for delta in update_info.deltas]
+        whole = Path(update_info.whole) if update_info.whole else None
+        patch = Path(update_info.patch) if update_info.patch else None
+        live = self._live
         try:
-            tensors = _checked(update_info, self._live.tensors if self._live else None)
-            if deltas:
+            tensors = _checked(update_info, live.tensors if live else None)
+            if whole:
+                check_tensors(whole, read_tensors(whole), tensors)
+            elif deltas:
                 check_chain(path, deltas)
+            if patch and (not live or not patchable(self.model)):
+                patch = None
+            elif patch and live:
+                check_patch(patch, live.tag, update_info.tag, tensors)
         except UnusableFile as error:
             raise WeightTransferError(f"{WEIGHTS_KEPT}: {error}") from error
         try:
-            self._load(path, deltas)
+            if patch:
+                apply_patch(self.model, patch, tensors, self.device)
+            elif whole:
+                self._load(whole, [])
+            else:
+                self._load(path, deltas)
         except Exception as error:
             self._put_back(error)
-        self._live = LoadedFile(path, deltas, tensors)
+        self._live = LoadedFile(path, deltas, tensors, update_info.tag)
 
     def _load(self, path: Path, deltas: list[Path]) -> None:
         """Load every tensor of `path` as `deltas` change it, and leave no parameter without one."""
@@ -185,17 +207,20 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def _put_back(self, cause: Exception) -> None:
         """Reload the last good file after `cause` broke a load half way; always raises."""
         what = f"{type(cause).__name__}: {cause}"
-        if self._live is None:
+        # Until it is back: no patch may go into a mixture.
+        live, self._live = self._live, None
+        if live is None:
             raise WeightTransferError(
                 f"{WEIGHTS_MIXED}: {what} (nothing was loaded before, so nothing can be put back)"
             ) from cause
-        logger.warning("loading broke half way (%s); putting %s back", what, self._live.path)
+        logger.warning("loading broke half way (%s); putting %s back", what, live.path)
         try:
-            self._load(self._live.path, self._live.deltas)
+            self._load(live.path, live.deltas)
         except Exception as again:
             raise WeightTransferError(
-                f"{WEIGHTS_MIXED}: {what}; and {self._live.path} could not be put back: {again}"
+                f"{WEIGHTS_MIXED}: {what}; and {live.path} could not be put back: {again}"
             ) from again
+        self._live = live
         raise WeightTransferError(f"{WEIGHTS_KEPT}: {what}") from cause
 
 

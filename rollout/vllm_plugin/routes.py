@@ -27,7 +27,9 @@ class OnlyRoutesInUse:
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         from rollout.vllm_plugin.generate import capacity, generate, unfinished
+        from rollout.vllm_plugin.patches import pause_at_once
 
+        pause_at_once()
         self.app = app
         self._own = {GENERATE: generate, CAPACITY: capacity, UNFINISHED: unfinished}
 

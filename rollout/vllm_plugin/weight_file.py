@@ -15,6 +15,11 @@ WEIGHTS_MIXED = "weights mixed"
 """Each error of an update contains one: the old weights are whole, or the model must not sample.
 vLLM passes on nothing but the text."""
 
+BASE, TAG = "base", "tag"
+"""In the metadata of a staged patch: the version that it changes, and the one that it makes."""
+POSITIONS, VALUES = "positions", "values"
+"""Its arrays: `values/NUMBER/TENSOR`, and where they go in the flat tensor; lower numbers first."""
+
 Tensors = dict[str, tuple[str, tuple[int, ...]]]
 """By name: the type as safetensors spells it (F32, BF16, …) and the shape."""
 

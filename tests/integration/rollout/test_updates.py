@@ -162,7 +162,7 @@ async def test_a_server_that_hangs_in_an_update_gets_no_more_requests(
     monkeypatch.setattr(policy, "control_seconds", 0.5)
     os.kill(server.pid, signal.SIGSTOP)
 
-    with pytest.raises(VLLMHangs, match=r"vLLM has not answered /pause for 0\.5 s"):
+    with pytest.raises(VLLMHangs, match=r"vLLM has not answered /start_weight_update for 0\.5 s"):
         await policy.load(snapshot(tmp_path, 2))
 
     os.kill(server.pid, signal.SIGCONT)

@@ -19,6 +19,7 @@ from rollout.aio import end
 from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.server import VLLMFailed, VLLMServer
+from rollout.vllm.staging import Staging
 from rollout.vllm.weight_follower import Follower, WrongWeights
 from services.contracts.canary import CANARY, Canary, packed, sequences
 from services.contracts.weights import WeightFile, WeightManifest
@@ -165,7 +166,17 @@ async def following(
     changed = asyncio.Event()
     canary = CanaryCheck(policy, "auto", masks=False)
     follower = Follower(
-        RUN, "me", store, volume, policy, "keep", canary, changed.set, heartbeat, distrust
+        RUN,
+        "me",
+        store,
+        volume,
+        policy,
+        "keep",
+        Staging(server.folder, "cpu"),
+        canary,
+        changed.set,
+        heartbeat,
+        distrust,
     )
     scene = Scene(learner, follower, server, policy, changed, told, distrusted)
     yield scene
@@ -193,7 +204,7 @@ async def test_a_server_that_hangs_in_an_update_fails_at_once(
 
     # The worker restarts it then: not after the tries that a broken connection is worth.
     async with asyncio.timeout(20):
-        with pytest.raises(VLLMFailed, match="has not answered /pause for"):
+        with pytest.raises(VLLMFailed, match="has not answered /start_weight_update for"):
             await scene.follower.follow()
 
 

@@ -1,0 +1,103 @@
+"""Makes a version that comes as deltas ready before vLLM pauses: decoded, checked, and in a file
+that lies in memory (just written, and mapped by vLLM), so that only copying is left for the pause.
+
+vLLM's engine for CPUs multiplies by packed copies of its weights, and a layer is packed whole: it
+gets the whole version. On a GPU it gets the changed values and their positions, if it serves a
+version in the chain. A file is there for one load: for another try vLLM has the chain itself.
+"""
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, TensorSpec, serialize_file
+
+from rollout.vllm.client import LoadRefused, WeightUpdate
+from rollout.vllm_plugin.weight_file import BASE, POSITIONS, TAG, VALUES
+from services.runtime.gpus import Device
+from services.weights import DeltaReader, UnusableBase, UnusableDelta, WholeVersion
+
+NARROW = 1 << 31
+"""Elements of a tensor whose positions take 4 bytes."""
+
+
+class Staging:
+    """The folder of one server."""
+
+    def __init__(self, folder: Path, device: Device) -> None:
+        self._file = folder / "staged.safetensors"
+        self._device: Device = device
+
+    def stage(self, update: WeightUpdate, live: str | None) -> WeightUpdate:
+        """`update`, with a staged file where that spares the pause work. `live`: the version that
+        the server serves. Raises LoadRefused for files that do not belong together."""
+        if not update.deltas:
+            return update
+        try:
+            with ExitStack() as stack:
+                deltas = [stack.enter_context(DeltaReader(Path(one))) for one in update.deltas]
+                if self._device == "cpu":
+                    self._write(whole(Path(update.path), deltas), {"format": "pt"})
+                    return replace(update, whole=str(self._file))
+                after = [i for i, delta in enumerate(deltas) if delta.base == live]
+                if not after:
+                    return update
+                changes = deltas[after[-1] :]
+                metadata = {BASE: changes[0].base, TAG: changes[-1].tag}
+                self._write(patched(changes), metadata)
+                return replace(update, patch=str(self._file))
+        except (UnusableBase, UnusableDelta, OSError, SafetensorError) as error:
+            raise LoadRefused(f"loading {update.tag}: {error}") from error
+
+    def clear(self) -> None:
+        """After the load."""
+        self._file.unlink(missing_ok=True)
+
+    def _write(self, arrays: dict[str, "Array"], metadata: dict[str, str]) -> None:
+        # Another file than the one before, which vLLM may still have mapped.
+        self._file.unlink(missing_ok=True)
+        # Without a copy; numpy has no bfloat16 of its own.
+        specs = {
+            name: TensorSpec(
+                dtype=one.dtype,
+                shape=list(one.values.shape),
+                data_ptr=one.values.ctypes.data,
+                data_len=one.values.nbytes,
+            )
+            for name, one in arrays.items()
+        }
+        serialize_file(specs, self._file, metadata)
+
+
+@dataclass(frozen=True)
+class Array:
+    """Of a safetensors file."""
+
+    dtype: str
+    values: NDArray[Any]
+    """Contiguous."""
+
+
+def whole(base: Path, deltas: list[DeltaReader]) -> dict[str, Array]:
+    """All tensors of the version, each with the checksum that the last delta names."""
+    version = WholeVersion(base, deltas)
+    return {name: Array("bfloat16", version.tensor(name)) for name in version.shapes}
+
+
+def patched(deltas: list[DeltaReader]) -> dict[str, Array]:
+    """What several deltas change, one after the other: arrays `values/NUMBER/TENSOR` and
+    `positions/NUMBER/TENSOR`."""
+    found: dict[str, Array] = {}
+    for number, delta in enumerate(deltas):
+        for patch in delta.patches():
+            size = math.prod(patch.shape)
+            positions = np.arange(size) if patch.positions is None else patch.positions
+            narrow = np.int32 if size < NARROW else np.int64
+            key = f"{number}/{patch.name}"
+            found[f"{VALUES}/{key}"] = Array("bfloat16", patch.values)
+            found[f"{POSITIONS}/{key}"] = Array(np.dtype(narrow).name, positions.astype(narrow))
+    return found

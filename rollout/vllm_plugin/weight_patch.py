@@ -1,0 +1,94 @@
+"""Changes single values of a model's weights in place, by vLLM's own loader of patches.
+
+That loader knows checkpoint names: it finds the part of a fused or sharded parameter that a value
+belongs to. It copies into parameters as they are. So a model is patched only where vLLM holds its
+weights as checkpoints do; for any other one the whole version is loaded.
+
+vLLM's loader marks unchanged values by NaN, checks what it gets before it writes, and does not undo
+what it has written when it fails: `engine` then loads the version of before.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from vllm.model_executor.layers.attention.mla_attention import MLAAttention
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
+from vllm.model_executor.model_loader.checkpoint_weight_patch import (
+    CheckpointWeightPatch,
+    load_checkpoint_weight_patches,
+)
+
+from rollout.vllm_plugin.weight_file import (
+    BASE,
+    POSITIONS,
+    TAG,
+    VALUES,
+    Tensors,
+    UnusableFile,
+)
+
+PLAIN = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
+
+
+def patchable(model: torch.nn.Module) -> bool:
+    """Whether vLLM holds every weight as checkpoints do: nothing quantised, packed or shuffled, and
+    nothing derived from weights (multi-head latent attention)."""
+    for layer in model.modules():
+        method = getattr(layer, "quant_method", None)
+        if isinstance(method, QuantizeMethodBase) and not isinstance(method, PLAIN):
+            return False
+        if isinstance(layer, MLAAttention) or hasattr(layer, "cpu_linear"):
+            return False
+    return True
+
+
+def check_patch(path: Path, base: str, tag: str, tensors: Tensors) -> None:
+    """Raise UnusableFile unless the staged patch leads from version `base`, which is loaded, to
+    `tag`, and changes bfloat16 `tensors` alone. No value is read."""
+    with _opened(path) as file:
+        metadata = file.metadata() or {}
+        if (found := (metadata.get(BASE), metadata.get(TAG))) != (base, tag):
+            raise UnusableFile(f"{path} leads from {found[0]} to {found[1]}, not {base} to {tag}")
+        for _, name in _parts(file):
+            if name not in tensors:
+                raise UnusableFile(f"{path} changes {name}, which the model does not have")
+            if tensors[name][0] != "BF16":
+                raise UnusableFile(f"{path} changes {name}, which is {tensors[name][0]}")
+
+
+def apply_patch(model: torch.nn.Module, path: Path, tensors: Tensors, device: torch.device) -> None:
+    """Change `model` as the staged patch says. Raises ValueError (nothing is changed) for positions
+    outside of a tensor or values that are NaN, and whatever the model's loader raises."""
+    load_checkpoint_weight_patches(
+        model, list(_patches(path, tensors, device)), validate_unique_indices=False
+    )
+
+
+def _patches(path: Path, tensors: Tensors, device: torch.device) -> Iterator[CheckpointWeightPatch]:
+    with _opened(path, str(device)) as file:
+        for number, name in _parts(file):
+            yield CheckpointWeightPatch(
+                name,
+                tensors[name][1],
+                torch.bfloat16,
+                file.get_tensor(f"{VALUES}/{number}/{name}"),
+                file.get_tensor(f"{POSITIONS}/{number}/{name}"),
+            )
+
+
+def _opened(path: Path, device: str = "cpu") -> Any:
+    try:
+        return safe_open(path, framework="pt", device=device)
+    except (OSError, SafetensorError) as error:
+        raise UnusableFile(f"cannot read {path}: {error}") from error
+
+
+def _parts(file: Any) -> list[tuple[int, str]]:
+    """(number, tensor), in the order of the numbers."""
+    found = [key.split("/", 2) for key in file.keys() if key.startswith(f"{VALUES}/")]  # noqa: SIM118
+    return sorted((int(number), name) for _, number, name in found)

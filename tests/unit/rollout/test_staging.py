@@ -1,0 +1,99 @@
+"""What is ready before vLLM pauses for a version that comes as deltas."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from rollout.vllm.client import LoadRefused, WeightUpdate
+from rollout.vllm.staging import Staging
+from tests.unit.weights.files import Weights, bits, save_delta, save_full
+
+
+@pytest.fixture
+def versions() -> list[Weights]:
+    """Three, each of which changes some values of the one before."""
+    random = np.random.default_rng(0)
+    first = {"a": bits(random.normal(size=(4, 6))), "b": bits(random.normal(size=(5,)))}
+    second = {name: values.copy() for name, values in first.items()}
+    second["a"][1, 2] = second["a"][3, 5] = 0x3F80
+    third = {name: values.copy() for name, values in second.items()}
+    third["b"][:] = 0x4000
+    return [first, second, third]
+
+
+@pytest.fixture
+def update(tmp_path: Path, versions: list[Weights]) -> WeightUpdate:
+    """To version a:3, as the learner publishes it."""
+    save_full(tmp_path / "v1", versions[0])
+    save_delta(tmp_path / "v2", versions[0], versions[1], "a:1", "a:2")
+    save_delta(tmp_path / "v3", versions[1], versions[2], "a:2", "a:3")
+    deltas = (str(tmp_path / "v2"), str(tmp_path / "v3"))
+    return WeightUpdate(str(tmp_path / "v1"), "a:3", 2, "delta", deltas=deltas)
+
+
+def test_a_server_on_a_cpu_gets_the_whole_version(
+    tmp_path: Path, update: WeightUpdate, versions: list[Weights]
+) -> None:
+    staging = Staging(tmp_path, "cpu")
+    staged = staging.stage(update, "a:2")
+
+    assert (staged.path, staged.deltas, staged.patch) == (update.path, update.deltas, "")
+    for name, tensor in load_file(staged.whole).items():
+        assert tensor.dtype == torch.bfloat16
+        assert np.array_equal(tensor.view(torch.uint16).numpy(), versions[2][name])
+    staging.clear()
+    assert not Path(staged.whole).exists()
+
+
+def test_a_server_on_a_gpu_gets_what_changes_of_its_version(
+    tmp_path: Path, update: WeightUpdate
+) -> None:
+    staging = Staging(tmp_path, "cuda")
+    with safe_open(staging.stage(update, "a:1").patch, framework="pt") as file:
+        assert file.metadata() == {"base": "a:1", "tag": "a:3"}
+        assert sorted(file.keys()) == [
+            "positions/0/a",
+            "positions/1/b",
+            "values/0/a",
+            "values/1/b",
+        ]
+        assert file.get_tensor("positions/0/a").tolist() == [8, 23]
+        assert file.get_tensor("values/0/a").tolist() == [1.0, 1.0]
+        # All five changed: such a delta has no positions.
+        assert file.get_tensor("positions/1/b").tolist() == [0, 1, 2, 3, 4]
+        assert file.get_tensor("values/1/b").tolist() == [2.0] * 5
+    with safe_open(staging.stage(update, "a:2").patch, framework="pt") as file:
+        assert sorted(file.keys()) == ["positions/0/b", "values/0/b"]
+
+
+def test_a_server_with_no_version_of_the_chain_loads_it_whole(
+    tmp_path: Path, update: WeightUpdate
+) -> None:
+    for live in (None, "none", "b:1", "a:3"):
+        assert Staging(tmp_path, "cuda").stage(update, live) == update
+
+
+def test_files_that_do_not_belong_together_are_refused_before_the_pause(
+    tmp_path: Path, update: WeightUpdate, versions: list[Weights]
+) -> None:
+    # One value that no delta changes is another one.
+    wrong = {name: values.copy() for name, values in versions[0].items()}
+    wrong["a"][0, 0] ^= 1
+    save_full(tmp_path / "v1", wrong)
+    with pytest.raises(LoadRefused, match="loading a:3: a of version a:3 is wrong"):
+        Staging(tmp_path, "cpu").stage(update, "a:2")
+
+    (tmp_path / "v3").write_bytes((tmp_path / "v3").read_bytes()[:-4])
+    for device in ("cpu", "cuda"):
+        with pytest.raises(LoadRefused, match="loading a:3: cannot read"):
+            Staging(tmp_path, device).stage(update, "a:2")
+
+
+def test_whole_files_and_adapters_need_no_staging(tmp_path: Path) -> None:
+    for kind in ("full", "adapter"):
+        update = WeightUpdate("v1", "a:1", 2, kind)
+        assert Staging(tmp_path, "cpu").stage(update, "a:0") == update
