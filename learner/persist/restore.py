@@ -11,7 +11,7 @@ from learner.errors import UnusableModel
 from learner.model.compiling import compiles, make_trainable
 from learner.model.loading.lora import load_policy
 from learner.model.loading.models import LoadedModel, load_critic, unfit, with_dtype
-from learner.model.loading.scratch import make_model
+from learner.model.loading.scratch import make_model, train_merges
 from learner.model.moe.routing import policy_routing
 from learner.model.pass_plan import PassPlan, agreed_plan, known_model
 from learner.model.passes.logprobs import TokenLogprobs
@@ -30,12 +30,13 @@ from learner.persist.checkpoint_reader import (
     load_random_state,
     verify,
 )
+from learner.persist.row_texts import texts
 from learner.slices import Part
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.critic import Critic as CriticConfig
-from services.contracts.config.model import PretrainedModel, ScratchModel
+from services.contracts.config.model import BPETokenizer, PretrainedModel, ScratchModel
 from services.contracts.records import RunRecord
 from services.estimate.given import Model, known_workers
 from services.estimate.shape import scratch_shape
@@ -54,6 +55,9 @@ def prepare(
     ranks prepare together. Raises UnusableModel, UnusableCheckpoint, UnusableDevice, DamagedFile,
     RunCannotGoOn."""
     start = ranks.together(lambda: find_start(record, config, ranks, store, volume))
+    model = config.model
+    if isinstance(model, ScratchModel) and start.folder is None:
+        start = replace(start, merges=trained_merges(config, model, ranks, store, volume))
     plan = agreed_plan(
         with_known_dtype(start),
         ranks,
@@ -92,6 +96,8 @@ class Start:
     progress: Progress
     folder: Path | None
     """The checkpoint, if there is one."""
+    merges: str = ""
+    """Of a tokenizer that the run has trained."""
 
 
 def find_start(
@@ -113,6 +119,19 @@ def find_start(
         )
         log.info("resuming", run=record.id, step=progress.step, checkpoint=folder.name)
     return Start(config, base, volume.path(f"runs/{record.id}/model"), progress, folder)
+
+
+def trained_merges(
+    config: Config, model: ScratchModel, ranks: Ranks, store: RunStore, volume: Volume
+) -> str:
+    """The tokenizer that the run trains on its rows; empty if it does not. By rank 0: a dataset may
+    have grown until another one reads it."""
+    tokenizer = model.tokenizer
+    if not isinstance(tokenizer, BPETokenizer) or not isinstance(config, SFTConfig):
+        return ""
+    train = partial(train_merges, tokenizer)
+    message = ranks.from_first(lambda: train(texts(config, store, volume)).encode())
+    return message.decode()
 
 
 def with_known_dtype(start: Start) -> Config:
@@ -182,7 +201,7 @@ def load_trained(start: Start, ranks: Ranks, sharded: bool) -> LoadedModel:
     sharing = ranks if sharded else None
     if isinstance(model, ScratchModel):
         if folder is None:
-            return make_model(model, config.training.seed, ranks.device)
+            return make_model(model, config.training.seed, ranks.device, start.merges)
         model = PretrainedModel(path=str(folder), dtype=model.dtype)
     known, seed = with_dtype(model, start.own), config.training.seed
     return load_policy(known, start.base, start.own, folder, seed, ranks.device, sharing)

@@ -135,6 +135,10 @@ class TokenCache:
 
     async def _build(self, piece: Piece, tokenizer: RowTokenizer, disk: Disk) -> None:
         async with file_lock(piece.file.with_name(f".{piece.file.name}.lock")):
+            # Of a process that was killed meanwhile: whoever holds the lock is alone here.
+            for left in piece.file.parent.glob(f".{piece.file.name}.*"):
+                if left.suffix != ".lock":
+                    left.unlink()
             # Another run of this host may have made it meanwhile.
             if not _usable(piece.file):
                 disk.retry(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from services.contracts.experts import expert_count
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
-    from services.contracts.config.model import ScratchModel
+    from services.contracts.config.model import BPETokenizer, CharacterTokenizer, ScratchModel
 
 BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 SPECIAL_TOKENS = 4
@@ -118,6 +118,13 @@ def shape_of(
     )
 
 
+def vocabulary_of(tokenizer: "CharacterTokenizer | BPETokenizer") -> int:
+    """Tokens that a model from scratch knows."""
+    if tokenizer.type == "bpe":
+        return tokenizer.vocabulary
+    return len(tokenizer.alphabet) + SPECIAL_TOKENS
+
+
 def scratch_shape(config: "ScratchModel") -> ModelShape:
     """Of a model that a run makes."""
     found = shape_of(
@@ -129,7 +136,7 @@ def scratch_shape(config: "ScratchModel") -> ModelShape:
             "moe_intermediate_size": config.intermediate_size,
             "num_experts": config.experts,
             "num_experts_per_tok": config.experts_per_token,
-            "vocab_size": len(config.tokenizer.alphabet) + SPECIAL_TOKENS,
+            "vocab_size": vocabulary_of(config.tokenizer),
             "max_position_embeddings": config.max_length,
             "tie_word_embeddings": False,
         }

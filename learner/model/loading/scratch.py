@@ -1,9 +1,12 @@
-"""A model made from nothing, with random weights and a tokenizer of characters."""
+"""A model made from nothing: random weights, a tokenizer of characters or of its run's rows."""
+
+from collections.abc import Iterable
 
 import torch
-from tokenizers import Tokenizer, decoders
+from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer
 from transformers import (
     GenerationConfig,
     LlamaConfig,
@@ -16,18 +19,35 @@ from transformers import (
 
 from learner.model.loading.folders import check_size, scratch_numbers
 from learner.model.loading.models import LoadedModel, pass_dtype, ready
-from services.contracts.config.model import CharacterTokenizer, ScratchModel
+from services.contracts.config.model import BPETokenizer, CharacterTokenizer, ScratchModel
+from services.estimate.shape import vocabulary_of
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
+TURN, END = "<|im_start|>", "<|im_end|>"
+CHAT = (
+    "{{ bos_token }}{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""ChatML."""
 
 
-def make_model(config: ScratchModel, seed: int, device: torch.device | str = "cpu") -> LoadedModel:
+def make_model(
+    config: ScratchModel,
+    seed: int,
+    device: torch.device | str = "cpu",
+    merges: str = "",
+) -> LoadedModel:
     """A Llama, or with experts a Qwen3-MoE, with random weights, drawn from `seed`, and its
-    character tokenizer. Raises UnusableModel for one that memory cannot hold."""
+    tokenizer: by `merges` (`train_merges`) or by characters. Raises UnusableModel for a model that
+    memory cannot hold."""
     check_size("to be made", scratch_numbers(config), torch.float32, None)
-    tokenizer = character_tokenizer(config.tokenizer, config.max_length)
+    if isinstance(config.tokenizer, CharacterTokenizer):
+        tokenizer = character_tokenizer(config.tokenizer, config.max_length)
+    else:
+        tokenizer = merging_tokenizer(merges, config.max_length)
     sizes = {
-        "vocab_size": len(tokenizer),
+        "vocab_size": vocabulary_of(config.tokenizer),
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
         "num_hidden_layers": config.layers,
@@ -79,3 +99,36 @@ def character_tokenizer(config: CharacterTokenizer, max_length: int) -> PreTrain
         model_max_length=max_length,
         clean_up_tokenization_spaces=False,
     )
+
+
+def train_merges(config: BPETokenizer, texts: Iterable[str]) -> str:
+    """A byte-level tokenizer with the merges of the most frequent pairs in `texts`, as JSON."""
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = BpeTrainer(
+        vocab_size=config.vocabulary,
+        special_tokens=[PAD, BOS, TURN, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
+    return str(tokenizer.to_str())
+
+
+def merging_tokenizer(merges: str, max_length: int) -> PreTrainedTokenizerFast:
+    """The tokenizer that `train_merges` has made. One token ends texts and turns."""
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(merges),
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=END,
+        extra_special_tokens=[TURN],
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT
+    return tokenizer

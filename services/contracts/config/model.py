@@ -53,6 +53,17 @@ class CharacterTokenizer(Section):
         return self
 
 
+class BPETokenizer(Section):
+    """Byte-pair encoding over bytes, trained on the run's rows, with a chat template as ChatML."""
+
+    type: Literal["bpe"]
+    vocabulary: int = Field(4096, ge=512, le=1 << 20)
+    """Tokens: bytes, merges, and four special ones."""
+
+
+Tokenizer = Annotated[CharacterTokenizer | BPETokenizer, Field(discriminator="type")]
+
+
 class ScratchModel(Section):
     """A Llama with random weights and its own small tokenizer; with experts, a Qwen3-MoE."""
 
@@ -71,7 +82,7 @@ class ScratchModel(Section):
     """Experts of each token, if there are any."""
     max_length: int = Field(256, ge=16, le=1 << 24)
     """The model's positions, in tokens."""
-    tokenizer: CharacterTokenizer = CharacterTokenizer()
+    tokenizer: Tokenizer = CharacterTokenizer()
     """How text becomes tokens."""
     dtype: TrainedDType = "auto"
     """Type of the forward pass; optimizers work on float32. auto: bfloat16 on a GPU, float32 on a

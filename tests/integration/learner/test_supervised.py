@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from learner.persist.checkpoint_reader import verify
 from services.contracts.dataset import Row
@@ -175,7 +176,7 @@ def test_rows_are_tokenised_once_for_all_runs_of_one_template(story: Story) -> N
     assert not [line for line in log if line["level"] == "error"]
 
 
-async def test_rows_that_do_not_fit_fail_the_run_with_the_row_and_the_way_out(
+async def test_rows_that_do_not_fit_fail_the_run_and_the_next_trains_its_own_tokenizer(
     place: Place, store: Store
 ) -> None:
     await add_sums(store, place.data)
@@ -193,5 +194,12 @@ async def test_rows_that_do_not_fit_fail_the_run_with_the_row_and_the_way_out(
         record = await ended(store, id)
         assert record.state is RunState.FAILED
         assert re.search(message, record.reason), record.reason
+    model = SFT["model"] | {"max_length": 64, "tokenizer": {"type": "bpe", "vocabulary": 512}}
+    training = {"max_steps": 3, "rows_per_step": 8}
+    await submit(store, "bpe", SFT | {"model": model, "training": training})
+    own = await ended(store, "bpe")
+    assert own.state is RunState.SUCCEEDED, own.reason
+    tokenizer = AutoTokenizer.from_pretrained(place.data / str(own.checkpoint))
+    assert tokenizer.decode(tokenizer("12+7=")["input_ids"]) == "<bos>12+7="
     learner.send_signal(signal.SIGTERM)
     assert learner.wait(timeout=30) == 0

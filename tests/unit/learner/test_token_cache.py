@@ -89,8 +89,11 @@ def test_a_damaged_file_is_made_again_and_the_others_stay(volume: Volume) -> Non
     assert len(files) == 3
     files[1].write_bytes(files[1].read_bytes()[:100])
     files[2].unlink()
+    torn = files[2].with_name(f".{files[2].name}.killed")
+    torn.write_bytes(b"half")
 
     assert built(volume, record)[1] == 6
+    assert not torn.exists()
 
 
 def test_ranks_make_parts_and_new_rows_alone_are_made_later(volume: Volume) -> None:
