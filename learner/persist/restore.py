@@ -72,6 +72,12 @@ def prepare(
     return state
 
 
+def shared_in_words(plan: PassPlan, ranks: Ranks) -> str:
+    """How several ranks share the training."""
+    rows = f", of which {ranks.context.size} share each micro-batch" if ranks.context else ""
+    return f"{plan.parallel} on {ranks.size} ranks{rows}"
+
+
 def check_sharded(state: TrainingState) -> None:
     """Raise UnusableModel where what a sharded model computes cannot be trained. On every rank: it
     takes a pass, and all find the same."""
@@ -181,6 +187,8 @@ def assemble(
     optimizers = Optimizers(loaded.model, config.optimizer)
     state = TrainingState(loaded, policy, optimizers, progress)
     state.computation = {"activations": plan.activations, "compile": why}
+    if ranks.size > 1:
+        state.computation["parallel"] = shared_in_words(plan, ranks)
     if isinstance(config, RLConfig):
         add_models(state, policy, config, start, ranks, plan, compiled, store, volume)
     if folder is not None:

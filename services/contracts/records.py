@@ -82,7 +82,7 @@ class RunRecord(RunSummary):
     computation: dict[str, str] = Field(
         default_factory=dict,
         description="How its learner computes, and why, by part: `attention`, "
-        "`shared_prompts`, `activations`, `compile`.",
+        "`shared_prompts`, `activations`, `compile`, `parallel`.",
     )
 
 

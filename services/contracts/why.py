@@ -124,7 +124,7 @@ class Why(BaseModel):
     learner: LearnerHold | None = Field(description="The pool's learner; null: none is alive.")
     computation: dict[str, str] = Field(
         description="How the learner computes, and why, by part: `attention`, "
-        "`shared_prompts`, `activations`, `compile`."
+        "`shared_prompts`, `activations`, `compile`, `parallel`."
     )
     workers: list[WorkerRecord] = Field(description="The pool's workers by their last heartbeats.")
     heard: dict[str, float] = Field(

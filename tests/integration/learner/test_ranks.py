@@ -115,6 +115,7 @@ async def test_a_run_whose_ranks_share_rows_trains_what_was_sampled(
     )
     assert records[1].computation["activations"].startswith("kept: the learner computes on a cpu")
     assert records[1].computation["compile"].startswith("off: on a CPU")
+    assert records[1].computation["parallel"] == "ddp on 2 ranks, of which 2 share each micro-batch"
     rows = steps(place, "second")
     assert len(rows) == 3
     assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in rows)
