@@ -1,7 +1,7 @@
 """vLLM's side of `wire`: routes that ask the engine directly.
 
-vLLM's own route makes an object of every log-probability and writes it as JSON: on two cores that
-takes a tenth of the time of the engine. Imported only in vLLM's API server.
+vLLM's own route makes an object of every log-probability and writes it as JSON: 15 µs of CPU time a
+token, in place of 0.3. Imported only in vLLM's API server.
 """
 
 import asyncio
