@@ -8,11 +8,13 @@ import argparse
 import asyncio
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import uvicorn
 from fastapi import FastAPI, Request, Response
+from safetensors import safe_open
 
 from bench.simulated_gpus import LONGEST, SEQUENCES, TOKEN_SECONDS, lengths
 from rollout.vllm_plugin.wire import (
@@ -26,6 +28,7 @@ from rollout.vllm_plugin.wire import (
     logprobs,
 )
 from rollout.vllm_plugin.wire import Request as Generate
+from services.contracts.canary import CANARY, Canary, Floats, sequences, unpacked
 
 
 class Engine:
@@ -36,6 +39,8 @@ class Engine:
         self.versions = [(0.0, "default")]
         """(when it became live, tag), oldest first; the last samples the next token."""
         self.running = self.waiting = self.tokens = 0
+        self.scores: dict[tuple[int, ...], Floats] = {}
+        """The canary of the loaded version: what the learner expects of each sequence."""
 
     async def sample(self, index: int, length: int) -> Choice:
         """One completion, when its time is over."""
@@ -78,6 +83,20 @@ def spans(
     ]
 
 
+def canary_scores(file: Path) -> dict[tuple[int, ...], Floats]:
+    """The canary in a weight file's metadata: log-probabilities of its sequences."""
+    with safe_open(file, framework="numpy") as weights:
+        text = (weights.metadata() or {}).get(CANARY)
+    if text is None:
+        return {}
+    canary, start, found = msgspec.json.decode(text, type=Canary), 0, {}
+    values = unpacked(canary.logprobs)
+    for tokens in sequences(canary.vocabulary, canary.longest):
+        found[tuple(tokens)] = values[start : start + len(tokens) - 1]
+        start += len(tokens) - 1
+    return found
+
+
 def build(engine: Engine, context: int) -> FastAPI:
     """The routes that the rollout process uses."""
     app = FastAPI()
@@ -102,10 +121,16 @@ def build(engine: Engine, context: int) -> FastAPI:
         body = await request.body()
         if f"/{path}" == GENERATE:
             asked = msgspec.msgpack.decode(body, type=Generate)
+            if "prompt_logprobs" in asked.sampling:
+                scored = Answer([], logprobs(engine.scores[tuple(asked.token_ids)]))
+                return Response(msgspec.msgpack.encode(scored))
             chosen = lengths(str(asked.token_ids))[: asked.sampling["n"]]
             samples = (engine.sample(index, length) for index, length in enumerate(chosen))
             found = Answer(list(await asyncio.gather(*samples)))
             return Response(msgspec.msgpack.encode(found))
+        if path == "update_weights":
+            info = msgspec.json.decode(body)["update_info"]
+            engine.scores = canary_scores(Path([info["path"], *info["deltas"]][-1]))
         if path == "finish_weight_update" and body:
             version = msgspec.json.decode(body)["weight_version"]
             engine.versions.append((time.monotonic(), version))
