@@ -15,6 +15,7 @@ const TILES = [
   ["Staleness", (m) => number(m["staleness/mean"], 2)],
   ["Tokens/s", (m) => number(m["throughput/tokens_per_second"], 0)],
   ["Bottleneck", (m) => m.bottleneck ?? null],
+  ["Push", (m) => size(m["push/bytes"])],
   ["On disk", (m, run) => size(run.disk_bytes)],
 ];
 const FINAL = new Set(["succeeded", "failed", "cancelled"]);
