@@ -115,7 +115,7 @@ class Chaos:
         while (record := self.record(run))["step"] < step:
             assert record["state"] not in FINAL, f"{record['state']}: {record['reason']}"
             assert time.monotonic() < deadline, f"not at step {step} within {within} s: {record}"
-            threading.Event().wait(0.02)
+            threading.Event().wait(0.1)
 
     def kill(self, run: str, victims: Sequence[str], chance: random.Random) -> None:
         """One process of each part, at once."""

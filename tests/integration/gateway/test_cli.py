@@ -45,10 +45,11 @@ def headrace(environment: dict[str, str], tmp_path: Path) -> Headrace:
 
 
 @pytest.fixture
-def rows(tmp_path: Path, headrace: Headrace) -> Path:
+def rows(tmp_path: Path, api: httpx.Client) -> Path:
+    """A file of rows, which the dataset `cli-sums` has, too."""
     path = tmp_path / "cli-sums.jsonl"
     path.write_text("".join(f'{{"question": "{n}+1", "answer": "{n + 1}"}}\n' for n in range(40)))
-    assert headrace("datasets", "add", str(path)).returncode == 0
+    assert upload(api, "cli-sums", path.read_bytes()).is_success
     return path
 
 
@@ -95,7 +96,7 @@ def test_the_columns_that_were_guessed_are_said(headrace: Headrace, tmp_path: Pa
         ('{"prompt": "a"}\n{"prompt": \n', (), "line 2 is not JSON"),
         ("", (), "unusable.jsonl is empty: it has no rows"),
         ("\n\n", (), "unusable.jsonl has no rows"),
-        ('{"level": 1, "text": "a"}\n', (), "no column looks like the prompt"),
+        ('{"level": 1, "remark": "a"}\n', (), "no column looks like the prompt"),
         (
             '{"question": "a", "level": 1}\n',
             ("--prompt", "questions"),
