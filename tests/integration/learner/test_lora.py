@@ -65,7 +65,7 @@ async def test_adapters_survive_kill_9_go_on_in_another_run_and_are_started_from
         size = worker.live.files[0].bytes
 
     assert (thin.state, thin.step, thin.reason) == (RunState.SUCCEEDED, 12, "")
-    # Replay is exact: the versions after the one it went back to are the same bytes.
+    # Replay is exact: the versions after the one it went back to have the same weights, to the bit.
     assert thin.checkpoint is not None
     assert verify(place.data / thin.checkpoint).lineages[1][1] == 5
     again = {tag.partition(":")[2]: x for tag, x in worker.digests.items() if tag not in before}

@@ -206,7 +206,7 @@ def test_a_killed_learner_replays_its_recorded_batches_bit_for_bit(story: Story)
     lineages = verify(story.place.data / story.second.checkpoint).lineages
     (old, _), (_, fork) = lineages
     assert fork == 5
-    # The version it went back to and those after it are the same bytes.
+    # The version it went back to and those after it have the same weights, to the bit.
     common = [
         (xxh3, story.before[f"{old}:{tag.partition(':')[2]}"])
         for tag, xxh3 in story.versions.items()

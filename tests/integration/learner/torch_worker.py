@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from peft import PeftModel, set_peft_model_state_dict
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -60,7 +61,7 @@ class TorchWorker:
         self.live: WeightManifest | None = None
         self.model: Any = None
         self.digests: dict[str, str] = {}
-        """Checksum of the file of each version that was live here, by tag."""
+        """Checksum of the weights of each version that was live here, by tag."""
         self.kinds: set[str] = set()
         """Kinds of those versions."""
         self.straggler: asyncio.Event | None = None
@@ -138,7 +139,7 @@ class TorchWorker:
             )
         if self.config.algorithm.router.replay:
             self.routing = Routing(self.model)
-        self.digests[manifest.tag] = manifest.files[-1].xxh3
+        self.digests[manifest.tag] = digest(weights)
         self.kinds.add(manifest.kind)
         self.live = manifest
         return True
@@ -200,3 +201,12 @@ class TorchWorker:
         # The next pass over the model has fewer tokens.
         self.routing.begin(None, torch.zeros(0, dtype=torch.int64))
         return list(taken.unflatten(0, rows.shape).numpy())
+
+
+def digest(weights: dict[str, torch.Tensor]) -> str:
+    """Checksum of `weights` by their names; the order of a file's metadata is no part of it."""
+    found = xxhash.xxh3_64()
+    for name in sorted(weights):
+        found.update(name.encode())
+        found.update(weights[name].contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
