@@ -11,6 +11,7 @@ WORDS = {
     "gradients": "gradients",
     "optimizer": "optimizer",
     "copies": "copies (reference, lagged, critic)",
+    "published": "the version before, to publish changes",
     "buffers": "buffers of the ranks",
     "activations": "activations",
     "logits": "logits",
@@ -59,7 +60,9 @@ def _show(answer: dict[str, Any]) -> None:
 
 
 def _rows(need: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [(f"  {WORDS[name]}", _gb(value)) for name, value in need["parts"].items()]
+    # A newer gateway may know parts that this command does not.
+    parts = [(WORDS.get(name, escape(name)), value) for name, value in need["parts"].items()]
+    rows = [(f"  {words}", _gb(value)) for words, value in parts]
     of = "a GPU that is not known" if need["memory"] is None else _gb(need["memory"])
     style = {True: "green", False: "red", None: "default"}[need["fits"]]
     name = f" ({escape(need['gpu'])})" if need["gpu"] else ""

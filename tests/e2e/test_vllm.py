@@ -294,16 +294,6 @@ def not_safetensors(good: Path, path: Path) -> None:
     path.write_bytes(b"PK\x03\x04 a pickle in a zip, as torch.save writes it")
 
 
-@pytest.mark.parametrize(
-    ("broken", "says"),
-    [
-        (truncated, "cannot read"),
-        (missing_tensor, "holds"),
-        (wrong_shape, "model.layers.1.mlp.down_proj.weight is F32 [64, 512]"),
-        (wrong_type, "model.norm.weight is I32 [128], the model's was F32 [128]"),
-        (not_safetensors, "cannot read"),
-    ],
-)
 def published(model: TinyModel, weights: Path, version: int) -> WeightManifest:
     """What the learner says of `weights`."""
     longest = CONTEXT - 1
@@ -350,6 +340,16 @@ async def test_every_way_of_serving_other_weights_is_found(
     assert (await check.problem(third)).endswith("a prefix cache of other weights is in use")
 
 
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (truncated, "cannot read"),
+        (missing_tensor, "holds"),
+        (wrong_shape, "model.layers.1.mlp.down_proj.weight is F32 [64, 512]"),
+        (wrong_type, "model.norm.weight is I32 [128], the model's was F32 [128]"),
+        (not_safetensors, "cannot read"),
+    ],
+)
 async def test_a_broken_snapshot_leaves_the_old_weights_serving(
     policy: PolicyClient, tiny_model: TinyModel, tmp_path: Path, broken, says: str
 ) -> None:

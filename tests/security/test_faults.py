@@ -127,7 +127,7 @@ async def test_a_disk_that_fails_pauses_the_run_which_goes_on_by_itself(
                 return record.reason if record and record.state is RunState.PAUSED else ""
 
             reason = await torch_worker.eventually(paused)
-            assert reason.startswith("cannot write runs/first/")
+            assert reason.startswith("cannot write datasets/sums/tokens/")
             assert "Input/output error; see the kernel's log, and repair the disk" in reason
             fails.unlink()
             record = await ended(store, "first")

@@ -43,7 +43,6 @@ REFUSED = [
             "worker-extension-cls": "os.system",
             "tokenizer": "/etc",
             "chat-template": "/etc/shadow",
-            "speculative-config": {"model": "evil/model"},
             "O3": None,
         }.items()
     ),

@@ -14,7 +14,7 @@ import numpy as np
 from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord, DatasetSegment, RunRecord, RunState
 from services.contracts.trajectory import GroupHeader, TrajectoryGroup, encode
-from services.contracts.weights import WeightManifest
+from services.contracts.weights import WeightFile, WeightManifest
 from services.store import Store
 from services.store.keys import run_key
 from services.store.prompts import Granted, Lease
@@ -183,7 +183,7 @@ class Scene:
             version=version,
             lineage=self.lineage,
             kind="full",
-            files=[],
+            files=[WeightFile("f", 1, "0" * 16)],
             tensors=1,
             model="m",
         )
