@@ -6,6 +6,7 @@ before.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -47,7 +48,7 @@ def on_rank_0(
     return guarded
 
 
-class FirstRank:
+class FirstRank(ABC):
     """Rank 0 beside the training of `state`. `Follower` is what the other ranks do meanwhile."""
 
     def __init__(
@@ -78,9 +79,9 @@ class FirstRank:
         """What must be durable with a step besides its metrics."""
         return ()
 
+    @abstractmethod
     def next_command(self) -> Command:
         """What all ranks do next. May take its time."""
-        raise NotImplementedError
 
     def checkpoint(self) -> None:
         """Copy the training state to the host where a checkpoint is due. `report` hands it to the

@@ -12,6 +12,7 @@ from learner.settings import RENDEZVOUS, STARTS
 from learner.supervise.nodes import Start
 from services.runtime.logs import get_logger
 from services.runtime.process import die_with, kill_marked
+from services.runtime.threads import WAITING
 
 log = get_logger(__name__)
 
@@ -28,14 +29,6 @@ QUIET = {
     "SPT_NOENV": "1",
 }
 
-DEFAULTS = {
-    # How often a thread that waits for the others of a product looks before it sleeps. By default
-    # it looks for milliseconds, which on a busy machine takes the cores from the others:
-    # on two cores beside ten other threads, a pass of two threads took four times the CPU time.
-    "GOMP_SPINCOUNT": "1000",
-}
-"""What a user's environment may say otherwise."""
-
 
 class RankProcesses:
     """The ranks of one start on this host. They end with the supervisor, however it ends."""
@@ -51,7 +44,7 @@ class RankProcesses:
         for local in range(self.start.here):
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", *module),
-                env=DEFAULTS | os.environ | QUIET | self._marker | self._environment(local, starts),
+                env=WAITING | os.environ | QUIET | self._marker | self._environment(local, starts),
                 pass_fds=self.start.files,
                 # Ctrl-C is for the supervisor.
                 start_new_session=True,

@@ -24,13 +24,18 @@ from tests.integration.store.scene import RUN
 RAW = {"model": {"path": "m"}, "data": {"dataset": "d"}, "rewards": [{"verifier": "exact"}]}
 
 
-async def test_a_vllm_starts_when_the_other_start_on_its_gpu_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's driver knows one GPU."""
     command = tmp_path / "nvidia-smi"
     command.write_text("#!/bin/sh\necho '0, GPU-0'\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+async def test_a_vllm_starts_when_the_other_start_on_its_gpu_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serving, "installed_device", lambda: "cuda")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(
@@ -79,12 +84,8 @@ def answers(process: subprocess.Popen[str]) -> IO[str]:
 
 
 def test_starts_of_other_processes_wait_and_one_that_is_killed_holds_up_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    command = tmp_path / "nvidia-smi"
-    command.write_text("#!/bin/sh\necho '0, GPU-0'\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     processes: list[subprocess.Popen[str]] = []
     try:
         for _ in range(3):
