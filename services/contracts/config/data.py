@@ -84,8 +84,9 @@ class SFTData(PromptOptions, Component):
     mix: list[Component] = []
     """More datasets, mixed in."""
     train_on: Literal["assistant", "last", "all"] = "assistant"
-    """Tokens in the loss: those of every assistant's turn with its end, of the last one alone, or
-    all. A prompt with an answer has one such turn. Plain text needs all."""
+    """The tokens that the loss counts. `assistant`: every turn of the assistant, and its end.
+    `last`: the last one alone. `all`: every token, which plain text needs. The answer to a prompt
+    is one turn of the assistant."""
     max_seq_len: int | None = Field(None, ge=8)
     """Longest row, in tokens; default: the positions of the model."""
     overlong: Literal["refuse", "skip", "crop"] = "refuse"
