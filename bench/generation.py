@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from bench.workload import CONTEXT, NEW_TOKENS, PROMPTS, SAMPLES, SEQUENCES, gen
 from rollout.settings import RolloutSettings
 from rollout.vllm.options import environment
 from rollout.vllm.response import sampling_params
+from rollout.vllm.server import make_server_folder
 from services.contracts.config.rollout import Sampling
 from services.contracts.trajectory import TrajectoryGroup, decode
 from services.launch.cores import bound_to, place_here
@@ -122,13 +124,14 @@ class Offline:
         self._log = log
         inherited = {**_cores(), **os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         kv_cache = RolloutSettings(_cli_parse_args=False).vllm_kv_cache_gib
+        self._folder = make_server_folder()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "bench.offline"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                env=environment(inherited, installed_device(), kv_cache),
+                env=environment(inherited, installed_device(), kv_cache, self._folder),
                 start_new_session=True,
                 preexec_fn=die_with(os.getpid()),
             )
@@ -148,6 +151,7 @@ class Offline:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         stdin, stdout = self._process.stdin, self._process.stdout

@@ -17,6 +17,7 @@ import math
 import os
 import random
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -437,6 +438,8 @@ def main() -> None:
     parser.add_argument("--enable-return-routed-experts", action="store_true")
     known, _ = parser.parse_known_args()
     script = Script(**json.loads(os.environ.get("HEADRACE_SCRIPTED_VLLM", "{}")))
+    # Like vLLM, which deletes it only where it ends in order.
+    tempfile.mkdtemp(prefix="vllm_dist_")
     if script.fail_start:
         sys.exit(f"ValueError: {script.fail_start}")
     config = json.loads((known.model / "config.json").read_text())

@@ -14,10 +14,16 @@ from services.contracts.records import RunRecord
 
 
 def take_over(ranks: Ranks, store: RunStore) -> RunRecord:
-    """Take the run over (rank 0). Returns, on every rank, its record as of then: no earlier learner
-    can change it any more."""
-    message = ranks.from_first(lambda: store.acquire().model_dump_json().encode())
-    return RunRecord.model_validate_json(message)
+    """Take the run over (rank 0), for all ranks. Returns, on every rank, its record as of then: no
+    earlier learner can change it any more."""
+
+    def acquired() -> bytes:
+        record = store.acquire()
+        return b"%d %b" % (store.fencing_token, record.model_dump_json().encode())
+
+    token, _, record = ranks.from_first(acquired).partition(b" ")
+    store.fencing_token = int(token)
+    return RunRecord.model_validate_json(record)
 
 
 def share_gradients(state: TrainingState, ranks: Ranks) -> None:

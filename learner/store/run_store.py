@@ -40,7 +40,8 @@ class RunStore:
         self.runs, self.trajectories = thread.store.runs, thread.store.trajectories
         self.evaluations, self.ledger = thread.store.evaluations, thread.store.ledger
         self._thread, self._pool = thread, record.pool
-        self._fencing_token = 0
+        self.fencing_token = 0
+        """Of the start that trains the run, on all of its ranks; 0 before it has taken it over."""
         self._state = "starting"
         self._computation: dict[str, str] = {}
         thread.when_full, thread.when_not_full = self.pause, self.go_on
@@ -62,7 +63,7 @@ class RunStore:
     ) -> T:
         """The same for one whose second argument is the fencing token. Raises Fenced."""
         return self._thread.call(
-            lambda: method(self.run, self._fencing_token, *arguments, **options)
+            lambda: method(self.run, self.fencing_token, *arguments, **options)
         )
 
     # --- state ----------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ class RunStore:
         """Take the run over, under a new lineage. Returns where it stands from then on: a learner
         that had it before may have committed since the record was read by which it was found."""
         self.lineage = secrets.token_hex(3)
-        self._fencing_token = self.call(self.runs.acquire, self.lineage)
+        self.fencing_token = self.call(self.runs.acquire, self.lineage)
         record = self.call(self.runs.get)
         if record is None:
             raise RunCannotGoOn(f"there is no run {self.run} any more")
@@ -98,7 +99,7 @@ class RunStore:
         self._write_state(self._state, "")
 
     def _write_state(self, state: str, reason: str) -> None:
-        self.call(self.runs.set_state, state, reason, fencing_token=self._fencing_token or None)
+        self.call(self.runs.set_state, state, reason, fencing_token=self.fencing_token or None)
 
     def hold(self) -> None:
         """Raise Fenced where another learner has taken the run over."""
@@ -113,7 +114,7 @@ class RunStore:
                 self._pool,
                 state,
                 reason,
-                fencing_token=self._fencing_token or None,
+                fencing_token=self.fencing_token or None,
             )
         except Fenced as error:
             log.warning(str(error), run=self.run)
@@ -121,7 +122,7 @@ class RunStore:
     def cancelled(self) -> bool:
         """Whether the user wants the run to end, or someone else has ended it. Raises Fenced."""
         ends, fencing_token = self.call(self.runs.standing)
-        if not ends and fencing_token != self._fencing_token:
+        if not ends and fencing_token != self.fencing_token:
             raise Fenced(self.run)
         return ends
 
@@ -134,7 +135,7 @@ class RunStore:
         """Register a version whose file is durable. Raises Fenced."""
         self._thread.call(
             lambda: self._thread.store.weights.publish(
-                self._fencing_token, manifest, keep=WEIGHTS_LISTED
+                self.fencing_token, manifest, keep=WEIGHTS_LISTED
             )
         )
 

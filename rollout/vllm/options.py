@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -153,10 +154,14 @@ def flag(name: str, value: Any) -> list[str]:
     return [f"--{name}", str(value)]
 
 
-def environment(inherited: Mapping[str, str], device: Device, kv_cache_gib: int) -> dict[str, str]:
+def environment(
+    inherited: Mapping[str, str], device: Device, kv_cache_gib: int, folder: Path
+) -> dict[str, str]:
     """The server's environment: the operator's variables for vLLM, except those that Headrace needs
-    and secrets."""
+    and secrets. `folder`: for temporary files, since a vLLM that is killed deletes none."""
     defaults = {
+        # Else it would be among the temporary files, and each start would compile again.
+        "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}",
         # uvicorn's 5 seconds end idle connections under requests that are just being sent.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600",
         "VLLM_LOGGING_LEVEL": "INFO",
@@ -170,6 +175,8 @@ def environment(inherited: Mapping[str, str], device: Device, kv_cache_gib: int)
         "DO_NOT_TRACK": "1",
         "PYTHONUNBUFFERED": "1",
         OWNED: "1",
+        "TMPDIR": str(folder),
+        "VLLM_RPC_BASE_PATH": str(folder),
         "PATH": os.pathsep.join(
             [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
         ),

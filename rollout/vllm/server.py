@@ -36,6 +36,9 @@ TERM_SECONDS = 10.0
 FOLDER_PREFIX = "headrace-vllm-"
 SOCKET_BYTES = 107
 """In the path of a Unix socket (unix(7): 108 with the final zero)."""
+LONGEST_NAME = "x" * 36
+"""As long as the longest name of a socket in a server's folder: vLLM's are UUIDs."""
+SHORT_PATH = Path("/tmp")
 
 
 class VLLMFailed(RuntimeError):
@@ -83,8 +86,8 @@ class VLLMServer:
 
     @property
     def folder(self) -> Path:
-        """The server's own folder, which only this user can enter; it ends with the server. Raises
-        VLLMFailed before a start."""
+        """The server's own folder, which only this user can enter; it ends with the server, and
+        vLLM's temporary files with it. Raises VLLMFailed before a start."""
         if self._folder is None:
             raise VLLMFailed("vLLM was not started")
         return self._folder
@@ -98,7 +101,7 @@ class VLLMServer:
         """Start, wait until it serves, and return a client ready to load weights.
 
         Raises VLLMFailed if it dies or does not serve within `options.startup_seconds`, ValueError
-        for options that vLLM cannot take or a TMPDIR with too long a path. Nothing
+        for options that vLLM cannot take or where there is no folder for its sockets. Nothing
         is left running then.
         """
         started = time.monotonic()
@@ -149,7 +152,7 @@ class VLLMServer:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment(os.environ, self._device, self._kv_cache_gib),
+                env=environment(os.environ, self._device, self._kv_cache_gib, self.folder),
                 start_new_session=True,
                 preexec_fn=die_with(os.getpid()),
             )
@@ -180,25 +183,30 @@ class VLLMServer:
 
 
 def make_server_folder() -> Path:
-    """A new folder, which only this user can enter, for a server's socket and LoRA slot.
+    """A new folder, which only this user can enter, for a server's sockets, temporary files and
+    LoRA slot: in TMPDIR, or in /tmp where TMPDIR has too long a path for a socket.
 
     Its name holds this process. Deletes the folders of processes of this host and PID namespace
-    that have died. Raises ValueError if a socket's path would be too long.
+    that have died. Raises ValueError where there is no such folder.
     """
     prefix = f"{FOLDER_PREFIX}{_namespace()}-"
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    process = os.getpid()
+    own = f"{prefix}{process}-{started_at(process)}-"
+    places = dict.fromkeys((Path(tempfile.gettempdir()), SHORT_PATH))
+    for folder in (folder for place in places for folder in place.glob(f"{prefix}*")):
         owner = re.fullmatch(r"(\d+)-(\d+)-\w+", folder.name.removeprefix(prefix))
         if owner and started_at(int(owner[1])) != int(owner[2]):
             shutil.rmtree(folder, ignore_errors=True)
-    process = os.getpid()
-    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{process}-{started_at(process)}-"))
-    if (length := len(os.fsencode(folder / "socket"))) > SOCKET_BYTES:
-        folder.rmdir()
-        raise ValueError(
-            f"vLLM's socket {folder / 'socket'} would have a path of {length} bytes, and Linux "
-            f"allows {SOCKET_BYTES}: set TMPDIR to a shorter path"
-        )
-    return folder
+    for place in places:
+        longest = place / f"{own}{'x' * 8}" / LONGEST_NAME
+        if len(os.fsencode(longest)) <= SOCKET_BYTES:
+            with contextlib.suppress(OSError):
+                return Path(tempfile.mkdtemp(prefix=own, dir=place))
+    raise ValueError(
+        f"vLLM's sockets need a folder that this process can write, with a path of at most "
+        f"{SOCKET_BYTES - len(os.fsencode(longest)) + len(os.fsencode(place))} bytes, and "
+        f"{' and '.join(map(str, places))} are not: set TMPDIR to such a folder"
+    )
 
 
 def _namespace() -> str:

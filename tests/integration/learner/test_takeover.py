@@ -2,19 +2,39 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 
+import pytest
 import torch
 
 from learner.coordinate.ranks import take_over
 from learner.distributed import Ranks
+from learner.persist.checkpoint_writer import Unheard
 from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
 from services.settings import Settings
-from services.store import Store
+from services.store import Fenced, Store
 from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_runs import SFT, submit
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+class Second(Ranks):
+    """A rank that hears what rank 0 says."""
+
+    heard = b""
+
+    def from_first(self, make: Callable[[], bytes]) -> bytes:
+        return self.heard
+
+
+class First(Ranks):
+    """The rank that `Second` hears."""
+
+    def from_first(self, make: Callable[[], bytes]) -> bytes:
+        Second.heard = make()
+        return Second.heard
 
 
 async def test_a_commit_of_the_learner_before_during_the_takeover_is_seen(
@@ -36,3 +56,23 @@ async def test_a_commit_of_the_learner_before_during_the_takeover_is_seen(
     assert (record.committed_step, record.checkpoint) == (3, directory)
     assert run.committed_step == 3
     assert await store.runs.lineages("r") == [("before", 0), (record.lineage, 3)]
+
+
+async def test_a_disk_of_another_rank_waits_until_a_successor_takes_the_run_over(
+    place: Place, store: Store
+) -> None:
+    """While its disk takes nothing, each rank asks whether the run is still its learner's."""
+    await submit(store, "r", SFT)
+    found = await store.runs.get("r")
+    assert found is not None
+    settings = Settings.model_validate({"redis_url": place.redis_url, "data": place.data})
+    cpu = torch.device("cpu")
+    with StoreThread(settings, threading.Event()) as thread:
+        second = RunStore(thread, found)
+        await asyncio.to_thread(take_over, First(0, 2, cpu), RunStore(thread, found))
+        await asyncio.to_thread(take_over, Second(1, 2, cpu), second)
+
+        assert not await asyncio.to_thread(Unheard(second).cancelled)
+        await store.runs.acquire("r", "after")
+        with pytest.raises(Fenced):
+            await asyncio.to_thread(Unheard(second).cancelled)

@@ -141,8 +141,12 @@ async def test_a_server_listens_on_no_port_that_another_process_could_take(
     assert server.socket.parent.stat().st_mode & 0o077 == 0
 
 
-async def test_stop_leaves_no_process_and_no_folder(server: VLLMServer) -> None:
+async def test_stop_leaves_nothing_of_a_server_that_was_killed(
+    server: VLLMServer,
+) -> None:
     pid, folder = server.pid, server.socket.parent
+    assert list(folder.glob("vllm_dist_*"))
+    os.kill(pid, signal.SIGKILL)
     await server.stop()
     await server.stop()
     assert started_at(pid) is None

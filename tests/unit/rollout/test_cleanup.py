@@ -1,15 +1,18 @@
 """What killed workers have left is bounded, or gone with the next one."""
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from rollout.vllm import server
 from rollout.vllm.logs import delete_old_logs
 from rollout.vllm.server import VLLMServer, make_server_folder
 from services.contracts.config.vllm import VLLM
@@ -60,26 +63,32 @@ def test_folders_of_killed_workers_are_removed_and_those_of_living_workers_stay(
     assert {path.name for path in folder.iterdir()} == {first.name, second.name, *others}
 
 
-def test_a_temporary_folder_too_long_for_a_socket_is_named_before_vllm_starts(
+def test_a_temporary_folder_too_long_for_vllms_sockets_is_replaced_by_a_short_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    long = folder / ("x" * 60)
+    long = folder / ("x" * 40)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
+    monkeypatch.setattr(server, "SHORT_PATH", folder)
+    made = make_server_folder()
 
-    with pytest.raises(ValueError, match="set TMPDIR to a shorter path"):
+    assert made.parent == folder
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(made / str(uuid.uuid4())))
+
+    monkeypatch.setattr(server, "SHORT_PATH", folder / "missing")
+    with pytest.raises(ValueError, match=r"a path of at most \d+ bytes.*set TMPDIR"):
         make_server_folder()
-
     assert list(long.iterdir()) == []
 
 
 async def test_a_vllm_that_cannot_be_started_leaves_no_folder(folder: Path, tmp_path: Path):
     options = VLLM()
     command = str(tmp_path / "missing")
-    server = VLLMServer(tmp_path, options, "float32", "cpu", tmp_path / "log", command=command)
+    missing = VLLMServer(tmp_path, options, "float32", "cpu", tmp_path / "log", command=command)
 
     with pytest.raises(FileNotFoundError):
-        await server.start()
+        await missing.start()
 
     assert list(folder.iterdir()) == []
 

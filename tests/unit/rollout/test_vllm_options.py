@@ -206,15 +206,18 @@ def test_the_environment_keeps_what_the_operator_set_and_hides_redis():
         "VLLM_CPU_OMP_THREADS_BIND": "1",
         "HEADRACE_REDIS_URL": "redis://:secret@host",
         "VLLM_SERVER_DEV_MODE": "0",
+        "TMPDIR": "/var/tmp",
     }
-    env = environment(own, "cpu", kv_cache_gib=1)
+    folder = Path("/tmp/headrace-vllm-1")
+    env = environment(own, "cpu", 1, folder)
 
     assert env["VLLM_CPU_KVCACHE_SPACE"] == "4"
     assert env["VLLM_CPU_OMP_THREADS_BIND"] == "1"
     assert env["VLLM_SERVER_DEV_MODE"] == "1"
     assert "HEADRACE_REDIS_URL" not in env
-    assert environment({}, "cpu", 2)["VLLM_CPU_KVCACHE_SPACE"] == "2"
-    assert "VLLM_CPU_KVCACHE_SPACE" not in environment({}, "cuda", 2)
+    assert env["TMPDIR"] == env["VLLM_RPC_BASE_PATH"] == str(folder)
+    assert environment({}, "cpu", 2, folder)["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert "VLLM_CPU_KVCACHE_SPACE" not in environment({}, "cuda", 2, folder)
 
 
 def test_runs_share_a_server_only_if_model_type_and_options_agree(tmp_path):
