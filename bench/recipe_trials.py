@@ -162,8 +162,8 @@ def scaled(algorithm: Mapping[str, Any], shorter: float) -> dict[str, Any]:
 
 
 def with_lr(optimizer: Mapping[str, Any], lr: float) -> dict[str, Any]:
-    """AdamW at `lr`; Muon, whose rates do not depend on the model's size, as it is."""
-    return {**optimizer, "lr": lr} if optimizer["type"] == "adamw" else dict(optimizer)
+    """AdamW at `lr`."""
+    return {**optimizer, "lr": lr}
 
 
 def read(file: Path) -> list[Outcome]:

@@ -12,6 +12,7 @@ import threading
 from dataclasses import astuple, dataclass, replace
 
 from learner.batch.lineage import Ancestry
+from learner.batch.minibatches import cut
 from learner.batch.samples import Sample, group_samples
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
@@ -89,6 +90,7 @@ class Batch:
     """This rank's share of a batch."""
 
     minibatches: list[list[Sample]]
+    """Of all passes, one after the other."""
     outcomes: dict[str, float]
     """Sums over all ranks (`outcome_sums`)."""
     picked: list[Picked]
@@ -116,33 +118,50 @@ def read_groups(store: RunStore, shares: list[Share]) -> list[TrajectoryGroup]:
 def fetch(
     command: Command, config: RLConfig, ranks: Ranks, store: RunStore, progress: Progress
 ) -> Batch:
-    """This rank's samples of each minibatch, from the groups that `command` names. Their advantages
-    come from whole groups; the metrics of a group are counted by one rank."""
+    """This rank's samples of each minibatch of each pass, from the groups that `command` names.
+    Their advantages come from whole groups; the metrics of a group are counted by one rank."""
     ancestry, algorithm = Ancestry(tuple(progress.lineages)), config.algorithm
     max_tokens, version = config.sampling.max_tokens, command.step - 1
     minibatches: list[list[Sample]] = []
     groups: list[TrajectoryGroup] = []
     counted: list[TrajectoryGroup] = []
+    own: dict[int, list[Sample]] = {}
     everything: list[Sample] = []
     # All at once, so that no rank waits for one that cannot read its share.
     mine = [shares[ranks.part] for shares in command.minibatches]
     parts = ranks.together(lambda: [read_groups(store, shares) for shares in mine])
     for shares, part in zip(mine, parts, strict=True):
         minibatches.append([])
-        for index, (share, group) in enumerate(zip(shares, part, strict=True)):
+        for share, group in zip(shares, part, strict=True):
             # All of them: the log shows any, on whatever rank they train.
-            of_group = group_samples(group, algorithm, max_tokens, ancestry, version, index)
-            minibatches[-1] += [of_group[number] for number in share.samples]
+            of_group = group_samples(group, algorithm, max_tokens, ancestry, version, len(groups))
+            own[share.position] = [of_group[number] for number in share.samples]
+            minibatches[-1] += own[share.position]
             everything += of_group
             groups.append(group)
             if share.counts:
                 counted.append(group)
+    for number in range(1, algorithm.epochs_per_batch):
+        minibatches += later_pass(command, own, config, number)
     sums = outcome_sums(counted, algorithm.samples_per_prompt)
-    lengths = [len(sample.tokens) for part in minibatches for sample in part if sample.trains]
+    lengths = [len(sample.tokens) for part in own.values() for sample in part if sample.trains]
     sums["row_tokens"] = float(sum(lengths))
     sums["row_tokens_squared"] = float(sum(length * length for length in lengths))
     picked = pick(groups, everything, command.step, PER_STEP if ranks.first else 0)
     return Batch(minibatches, ranks.sum_named(sums), picked)
+
+
+def later_pass(
+    command: Command, own: dict[int, list[Sample]], config: RLConfig, number: int
+) -> list[list[Sample]]:
+    """This rank's samples of each minibatch of pass `number`: those of the first pass (`own`, by
+    task), in minibatches that are cut anew."""
+    positions = {share.position for part in command.minibatches for r in part for share in r}
+    parts = len(command.minibatches)
+    return [
+        [sample for position in part for sample in own.get(position, [])]
+        for part in cut(sorted(positions), parts, config.training.seed, command.step, number)
+    ]
 
 
 def train(
@@ -187,9 +206,11 @@ def advanced(
     algorithm = config.algorithm
     samples = algorithm.prompts_per_step * algorithm.samples_per_prompt
     beta, beta_from = progress.kl_beta, progress.kl_beta_from
-    kl = metrics.get("train/kl_per_sample")
-    if not isinstance(algorithm.kl, NoKL) and algorithm.kl.adaptive and kl is not None:
-        beta = adapted_beta(algorithm.kl.adaptive, metrics["train/kl_beta"], kl, samples)
+    adaptive = None if isinstance(algorithm.kl, NoKL) else algorithm.kl.adaptive
+    # Without it no sample has trained.
+    if adaptive and not isinstance(algorithm.kl, NoKL) and "train/kl_per_sample" in metrics:
+        kl = metrics["train/kl" if adaptive.per == "token" else "train/kl_per_sample"]
+        beta = adapted_beta(adaptive, metrics["train/kl_beta"], kl, samples)
         beta_from = algorithm.kl.beta
     return replace(
         progress,

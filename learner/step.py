@@ -41,7 +41,8 @@ def train_batch(
     ranks: Ranks,
     lr_share: Callable[[int], float],
 ) -> dict[str, float]:
-    """Train on `minibatches` (this rank's samples of each), `epochs_per_batch` times.
+    """Train on `minibatches` (this rank's samples of each): those of the first pass over the batch,
+    and then of the others, `epochs_per_batch` in all.
 
     `budget`: tokens of a micro-batch; `lr_share`: share of the peak learning rate, by the number of
     the batch's update. A minibatch on which the policy has gone beyond `early_stop_ratio` or
@@ -52,7 +53,8 @@ def train_batch(
     policy, optimizers, critic, copies = state.policy, state.optimizers, state.critic, state.copies
     critic_only = critic is not None and state.progress.step < critic.config.warmup_steps
     algorithm, temperature = objective.algorithm, objective.temperature
-    everything = [sample for part in minibatches for sample in part if sample.trains]
+    parts = len(minibatches) // algorithm.epochs_per_batch
+    everything = [sample for part in minibatches[:parts] for sample in part if sample.trains]
     if isinstance(algorithm.proximal, RecomputeProximal):
         for sample, values in _forward(policy, everything, temperature, budget, ranks):
             sample.proximal_logprobs = values
@@ -68,11 +70,11 @@ def train_batch(
         set_values(critic, everything, budget, ranks)
     set_returns(everything, objective, ranks.sum, critic.scale if critic else Scale())
     routing = routing_of(policy)
-    tally, norms, parts, rate = Tally(routing), [], len(minibatches), 0.0
+    tally, norms, rate = Tally(routing), [], 0.0
     steps = None if critic_only else optimizers
     for one in (optimizers, *([critic.optimizers] if critic else [])):
         one.set_momentum(state.progress.step)
-    for number, part in enumerate(minibatches * (1 if critic_only else algorithm.epochs_per_batch)):
+    for number, part in enumerate(minibatches[:parts] if critic_only else minibatches):
         seen = Tally(routing) if number < parts or stops_early(algorithm) else None
         with torch.set_grad_enabled(not critic_only):
             rate = optimizers.set_lr(lr_share(number))
@@ -155,7 +157,8 @@ def accumulate_gradients(
         loss = logprobs.sum() * 0.0
         if indices:
             chosen = [samples[i] for i in indices]
-            loss = _loss(logprobs, entropy, chosen, weights[indices], objective, tally, unchanged)
+            counted = weights[indices], counts.sequences
+            loss = _loss(logprobs, entropy, chosen, *counted, objective, tally, unchanged)
             if tally:
                 tally.count(row)
             if balanced:
@@ -172,15 +175,20 @@ def _loss(
     entropy: torch.Tensor,
     samples: list[Sample],
     weights: torch.Tensor,
+    sequences: int,
     objective: Objective,
     tally: Tally | None,
     unchanged: bool,
 ) -> torch.Tensor:
+    """The part of the loss that these `samples` are. `weights` [n] of each one's tokens;
+    `sequences` of the minibatch on all ranks."""
     tokens = gathered(samples, logprobs, objective.algorithm)
     composed = composed_loss(objective.algorithm, objective.beta, tokens, entropy)
     policy, corrected = composed.policy, composed.corrected
     weights = sent(weights.to(logprobs.dtype), logprobs.device)
     loss = (composed.loss * weights[tokens.sequence]).sum()
+    if composed.sample_kl is not None:
+        loss = loss + composed.sample_kl.sum() / sequences
     if tally is not None:
         tally.add(
             {

@@ -33,7 +33,7 @@ class Sample:
     advantage: float
     """Of each of its tokens; with `global_whiten` or a critic, its reward."""
     group: int
-    """Which of this rank's groups of its minibatch it belongs to."""
+    """Which of this rank's groups of the batch it belongs to."""
     number: int
     """Which of the group's samples it is."""
     group_lengths: tuple[int, ...]

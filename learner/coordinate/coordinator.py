@@ -196,8 +196,8 @@ class Coordinator(FirstRank):
         self._plan = plan
         self._schedule.trained(sum(plan.bytes))
         self._time.lap("waiting")
-        shares = self._planner.shares(plan, self._ranks.parts)
-        return Command("train", progress.step + 1, shares)
+        step = progress.step + 1
+        return Command("train", step, self._planner.shares(plan, step, self._ranks.parts))
 
     def _interrupted(self) -> Callable[[], bool]:
         """Asked while groups are waited for: whether the run is to end. Meanwhile it follows open

@@ -6,11 +6,11 @@ never acknowledged here (that is the commit's).
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 
 from learner.batch.cost import SequenceCost
 from learner.batch.dealing import deal
 from learner.batch.lineage import Ancestry, UnknownLineage
+from learner.batch.minibatches import cut
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
 from learner.errors import RunCannotGoOn
 from learner.state import Progress
@@ -48,7 +48,8 @@ class Planner:
         """`cost`: of the model's sequences, by which ranks share a batch; `shared`: a rank computes
         the prompt of samples of one group once."""
         algorithm, rollout = config.algorithm, config.rollout
-        self._minibatches, self._store, self._ancestry = algorithm.minibatches, store, ancestry
+        self._minibatches, self._seed = algorithm.minibatches, config.training.seed
+        self._store, self._ancestry = store, ancestry
         self._cost, self._shared = cost, shared
         self._waits_for_stragglers = rollout.stragglers == "wait"
         self._selection = BatchSelection(algorithm.prompts_per_step, rollout.max_staleness)
@@ -98,14 +99,15 @@ class Planner:
         self._store.fenced(self._store.trajectories.plan, step, pairs)
         return plan
 
-    def shares(self, plan: Plan, ranks: int) -> list[list[list[Share]]]:
-        """What each rank trains, by minibatch and rank. Minibatches are cut before ranks are, so
-        that each holds the same groups however many ranks there are."""
+    def shares(self, plan: Plan, step: int, ranks: int) -> list[list[list[Share]]]:
+        """What each rank trains in the first pass over the batch of `step`, by minibatch and rank.
+        Minibatches are cut before ranks are, so that each holds the same groups however many ranks
+        there are."""
         positions = [TaskPosition.parse(task).position for task in plan.tasks]
-        bounds = [len(positions) * i // self._minibatches for i in range(self._minibatches + 1)]
+        lengths = dict(zip(positions, plan.lengths, strict=True))
         return [
-            shares_of(positions[a:b], plan.lengths[a:b], ranks, self._cost, self._shared)
-            for a, b in pairwise(bounds)
+            shares_of(part, [lengths[p] for p in part], ranks, self._cost, self._shared)
+            for part in cut(positions, self._minibatches, self._seed, step, 0)
         ]
 
     def _collect(

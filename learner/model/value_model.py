@@ -114,22 +114,23 @@ def train_critic(
 ) -> dict[str, float]:
     """Regress on the samples' returns, in as many updates as the policy has at most.
 
-    `lr_share`: share of the peak learning rate, by the number of the batch's update. Returns
-    metrics, the same on every rank; all but norm and rate are those of the first pass over each
-    minibatch.
+    `minibatches` are those of all passes, as in `train_batch`; `lr_share`: share of the peak
+    learning rate, by the number of the batch's update. Returns metrics, the same on every rank; all
+    but norm and rate are those of the first pass.
     """
-    everything = [sample for part in minibatches for sample in part if sample.trains]
+    parts = len(minibatches) // algorithm.epochs_per_batch
+    everything = [sample for part in minibatches[:parts] for sample in part if sample.trains]
     metrics = learn_scale(critic, everything, algorithm, ranks)
     seen, norms, rate = torch.zeros(len(SUMS), dtype=torch.float64), [], 0.0
     with present(critic.offloads, changed=True):
-        for number, part in enumerate(minibatches * algorithm.epochs_per_batch):
+        for number, part in enumerate(minibatches):
             rate = critic.optimizers.set_lr(lr_share(number))
             found = accumulate_value_gradients(critic, part, algorithm, budget, ranks)
-            if number < len(minibatches):
+            if number < parts:
                 seen += found
             norms.append(critic.optimizers.step())
     loss, clipped, count = ranks.sum(seen.tolist())
-    metrics["critic/loss"] = loss / len(minibatches)
+    metrics["critic/loss"] = loss / parts
     metrics["critic/clipped"] = clipped / max(count, 1.0)
     metrics["critic/grad_norm"] = sum(norms) / len(norms)
     metrics["critic/lr"] = rate

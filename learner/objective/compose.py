@@ -39,9 +39,11 @@ class Composed:
     """What the objective says about each of `k` tokens."""
 
     loss: torch.Tensor
-    """[k], with gradient: all terms together."""
+    """[k], with gradient: all terms that are aggregated."""
     kl: torch.Tensor
     """[k] estimate of the KL to the reference; 0 without one."""
+    sample_kl: torch.Tensor | None
+    """[k] β·KL, with gradient, where it is summed over samples and not aggregated."""
     policy: TokenLoss
     corrected: Corrected
 
@@ -59,14 +61,17 @@ def composed_loss(
         sampler_is_proximal=tokens.proximal is tokens.sampler and not without_ratio,
     )
     loss = corrected.weights * policy.loss
-    kl = torch.zeros_like(loss)
+    kl, sample_kl = torch.zeros_like(loss), None
     if tokens.reference is not None:
         match algorithm.kl:
-            case ReferenceKL(type=kind):
+            case ReferenceKL(type=kind, per=per):
                 kl = kl_estimate(kind, tokens.logprobs, tokens.reference)
-                loss = loss + beta * kl
+                if per == "sample":
+                    sample_kl = beta * kl
+                else:
+                    loss = loss + beta * kl
             case RewardKL():
                 kl = log_ratio(tokens.proximal, tokens.reference)
     if algorithm.entropy_bonus:
         loss = loss - algorithm.entropy_bonus * entropy
-    return Composed(loss, kl, policy, corrected)
+    return Composed(loss, kl, sample_kl, policy, corrected)

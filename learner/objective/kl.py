@@ -30,7 +30,7 @@ def kl_estimate(
 
 
 def adapted_beta(config: AdaptiveBeta, beta: float, kl: float, samples: int) -> float:
-    """β after a batch of `samples` completions whose summed KL was `kl` nats on average (Ziegler
-    et al. 2019)."""
+    """β after a batch of `samples` completions whose KL, as `config.per` has it, was `kl` nats
+    (Ziegler et al. 2019)."""
     error = min(max(kl / config.target - 1, -0.2), 0.2)
     return beta * (1 + error * samples / config.horizon)

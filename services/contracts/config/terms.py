@@ -274,10 +274,13 @@ Correction = Annotated[
 
 class AdaptiveBeta(Section):
     """After each batch of n samples, beta grows by the factor 1 + clip(KL / target − 1, −0.2, 0.2)
-    · n / horizon, KL being the mean over samples of their summed KL (Ziegler et al. 2019)."""
+    · n / horizon (Ziegler et al. 2019)."""
 
     target: float = Field(6.0, gt=0)
-    """The KL of a whole sample that beta steers to, in nats."""
+    """The KL that beta steers to, in nats."""
+    per: Literal["sample", "token"] = "sample"
+    """What that is the KL of. `sample`: the mean over samples of their summed KL. `token`: the mean
+    over all tokens in the loss (AReaL)."""
     horizon: float = Field(10_000, gt=0)
     """Samples until beta has followed; larger is slower."""
 
@@ -295,6 +298,9 @@ class ReferenceKL(Section):
     type: Literal["k1", "k2", "k3", "k3+"]
     beta: float = Field(0.04, gt=0)
     """Weight of the term."""
+    per: Literal["token", "sample"] = "token"
+    """`token`: the term is part of each token's loss, and aggregated with it. `sample`: it is
+    summed over each sample, and the mean over samples is added to the loss (minimind)."""
     adaptive: AdaptiveBeta | None = None
     """Adapt `beta` to the KL; default: beta is constant."""
     reference: Reference = FrozenReference()

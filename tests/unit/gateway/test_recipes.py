@@ -1,5 +1,6 @@
 """Every recipe is a run config once the model and the dataset are named."""
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -22,6 +23,18 @@ def test_a_recipe_is_valid_and_says_when_to_use_it(recipe: Recipe) -> None:
 GIVEN: dict[str, Any] = {"model": {"path": "org/model"}, "data": {"dataset": "d"}}
 EPISODE = {"type": "calculator", "start": "<<", "end": "=", "output_start": "", "output_end": ">>"}
 
+MUON = {
+    "type": "muon",
+    "lr": 0.02,
+    "embedding_lr": 0.2,
+    "unembedding_lr": 4e-3,
+    "adamw_lr": 4e-3,
+    "initial_lr_fraction": 0.05,
+    "betas": [0.8, 0.95],
+    "eps": 1e-10,
+    "max_grad_norm": None,
+}
+
 
 @pytest.mark.parametrize(
     ("name", "changes"),
@@ -30,6 +43,8 @@ EPISODE = {"type": "calculator", "start": "<<", "end": "=", "output_start": "", 
         ("rloo", {"algorithm": {"kl": {"type": "k2"}}}),
         ("reinforce_pp", {"algorithm": {"samples_per_prompt": 8, "advantage": {"baseline": True}}}),
         ("nanochat_grpo", {"rollout": {"episode": EPISODE}}),
+        ("nanochat_grpo", {"optimizer": MUON}),
+        ("minimind_ppo", {"algorithm": {"kl": {"type": "k1"}}}),
         (
             "areal_ppo_code",
             {
@@ -43,7 +58,7 @@ EPISODE = {"type": "calculator", "start": "<<", "end": "=", "output_start": "", 
         ),
         (
             "areal_ppo_code",
-            {"algorithm": {"kl": {"adaptive": {"target": 6, "horizon": 10000}}}},
+            {"algorithm": {"kl": {"adaptive": {"target": 6, "horizon": 10000, "per": "token"}}}},
         ),
         (
             "areal_ppo_code",
@@ -54,6 +69,72 @@ EPISODE = {"type": "calculator", "start": "<<", "end": "=", "output_start": "", 
 )
 def test_the_variants_that_a_recipe_speaks_of_are_valid(name: str, changes: dict[str, Any]) -> None:
     parse_config(merged(merged(find_recipe(name).config, GIVEN), changes))
+
+
+FACTS: dict[str, dict[str, Any]] = {
+    "nanochat_grpo": {
+        "optimizer.type": "adamw",
+        "optimizer.lr": 4.5e-6,
+        "optimizer.betas": (0.9, 0.95),
+        "optimizer.weight_decay": 0.0,
+        "optimizer.max_grad_norm": None,
+        "schedule.type": "linear",
+        "schedule.floor": 0.0,
+        "algorithm.aggregation.chunk": 8,
+        "sampling.top_k": 50,
+        "training.epochs": 1.0,
+    },
+    "torchtune_ppo": {
+        "algorithm.epochs_per_batch": 2,
+        "algorithm.minibatches": 2,
+        "algorithm.shaping.min_response_length": 19,
+        "algorithm.advantage.keep_mean": True,
+        "algorithm.critic.loss_weight": 0.1,
+        "algorithm.critic.optimizer.max_grad_norm": None,
+        "optimizer.lr": 3e-6,
+        "optimizer.weight_decay": 0.01,
+        "optimizer.max_grad_norm": None,
+        "sampling.temperature": 0.7,
+    },
+    "areal_ppo_code": {
+        "algorithm.advantage.bootstrap_truncated": True,
+        "algorithm.advantage.gamma": 1.0,
+        "algorithm.advantage.lambda_": 1.0,
+        "algorithm.minibatches": 4,
+        "algorithm.shaping.max_reward_clip": 20.0,
+        "algorithm.critic.normalisation.beta": 0.99995,
+        "algorithm.kl.beta": 0.1,
+        "algorithm.early_stop_ratio": 5.0,
+    },
+    "minimind_ppo": {
+        "optimizer.weight_decay": 0.01,
+        "algorithm.critic.optimizer.weight_decay": 0.01,
+        "optimizer.lr": 8e-8,
+        "algorithm.kl.per": "sample",
+        "algorithm.kl.beta": 0.02,
+        "algorithm.proximal.every": 4,
+        "algorithm.loss.epsilon_low": 0.1,
+        "schedule.floor": 0.1,
+        "sampling.max_tokens": 1536,
+    },
+    "midtrain": {
+        "optimizer.embedding_lr": 0.2,
+        "optimizer.unembedding_lr": 4e-3,
+        "optimizer.lr": 0.02,
+        "optimizer.max_grad_norm": None,
+        "data.train_on": "all",
+        "optimizer.momentum_start": 0.85,
+        "schedule.decay_share": 0.2,
+        "packing.tokens_per_step": 524_288,
+    },
+}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_a_recipe_has_the_numbers_of_its_source(name: str) -> None:
+    config = parse_config(merged(find_recipe(name).config, GIVEN))
+    found = {path: attrgetter(path)(config) for path in FACTS[name]}
+    assert found == FACTS[name]
 
 
 def test_every_recipe_of_the_predecessors_and_of_the_papers_is_there() -> None:

@@ -144,7 +144,8 @@ def metrics(goal: Objective, minibatches: list[list[Sample]]) -> dict[str, float
     """Of a batch that hardly moves the policy."""
     optimizers = Optimizers(tiny_model().model, AdamW(lr=1.0))
     policy = Unigrams().float()
-    return train_batch(state_of(policy, optimizers), minibatches, goal, 100, ALONE, lambda _: 1.0)
+    passes = minibatches * goal.algorithm.epochs_per_batch
+    return train_batch(state_of(policy, optimizers), passes, goal, 100, ALONE, lambda _: 1.0)
 
 
 def parts(goal: Objective) -> list[list[Sample]]:

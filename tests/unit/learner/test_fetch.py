@@ -62,9 +62,11 @@ class Stored:
         return [encode(self.groups[position]) for position in positions]
 
 
-def batches(size: int) -> list[Batch]:
-    """What each of `size` ranks fetches."""
+def batches(size: int, epochs: int = 1) -> list[Batch]:
+    """What each of `size` ranks fetches, for so many passes."""
     assert isinstance(CONFIG, RLConfig)
+    algorithm = CONFIG.algorithm.model_copy(update={"epochs_per_batch": epochs})
+    config = CONFIG.model_copy(update={"algorithm": algorithm})
     store, cost = Stored(), sequence_cost(tiny_model().model)
     lengths = [GroupLengths.parse(str(g.trained_lengths(True))) for g in store.groups]
     command = Command(
@@ -73,7 +75,7 @@ def batches(size: int) -> list[Batch]:
     progress = Progress("r", 3, 3, [("a", 0)], "base")
 
     def one(ranks: Ranks) -> Batch:
-        return fetch(command, CONFIG, ranks, store, progress)  # type: ignore[arg-type]
+        return fetch(command, config, ranks, store, progress)  # type: ignore[arg-type]
 
     return on_ranks(size, one)
 
@@ -117,3 +119,19 @@ def test_a_group_that_is_not_as_its_entry_in_the_stream_says_is_refused(
 def test_lengths_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"length|literal"):
         GroupLengths.parse(text)
+
+
+def test_later_passes_have_the_same_samples_in_minibatches_that_are_cut_anew() -> None:
+    (alone,) = batches(1, epochs=6)
+    passes = [alone.minibatches[i : i + 2] for i in range(0, 12, 2)]
+    everything = {id(sample) for part in passes[0] for sample in part}
+    groups = set()
+    for one in passes:
+        assert [len(part) for part in one] == [8, 8]
+        assert {id(sample) for part in one for sample in part} == everything
+        groups.add(str([sorted({sample.group for sample in part}) for part in one]))
+    assert len(groups) > 1, "all passes have the same minibatches"
+    assert alone.outcomes == batches(1)[0].outcomes
+    for number in range(12):
+        shared = [sample for batch in batches(3, epochs=6) for sample in batch.minibatches[number]]
+        assert sorted(map(described, shared)) == sorted(map(described, alone.minibatches[number]))

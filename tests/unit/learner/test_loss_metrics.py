@@ -42,9 +42,9 @@ def two_answers(goal: Objective, *ratios: float, distance: tuple[float, ...] = (
 def measured(goal: Objective, *minibatches: list[Sample]) -> dict[str, float]:
     """By a step that leaves the policy as it is: what its optimizer moves is another model."""
     others = Optimizers(tiny_model().model, AdamW())
-    return train_batch(
-        state_of(Unigrams().float(), others), list(minibatches), goal, 100, ALONE, lambda _: 1.0
-    )
+    passes = list(minibatches) * goal.algorithm.epochs_per_batch
+    state = state_of(Unigrams().float(), others)
+    return train_batch(state, passes, goal, 100, ALONE, lambda _: 1.0)
 
 
 def test_ratios_and_what_clips_and_corrections_did_are_shares_of_the_tokens() -> None:
@@ -123,6 +123,17 @@ def test_only_first_passes_count_and_for_the_mismatch_only_that_before_any_updat
     assert found["train/ratio_max"] == pytest.approx(4, rel=1e-5)
     assert found["mismatch/sampler_logprob_max"] == pytest.approx(math.log(1.1), rel=1e-4)
     assert found["train/updates"] == 4
+
+
+def test_a_kl_per_sample_is_summed_over_each_and_averaged_over_them() -> None:
+    kl = {"type": "k1", "beta": 0.5}
+    losses = []
+    for per in ("token", "sample"):
+        goal = objective(kl=kl | {"per": per})
+        samples = two_answers(goal, 1.0, 1.0, 1.0, distance=(1.0, 2.0, 5.0))
+        losses.append(measured(goal, samples)["train/loss"])
+    # 8 nats in three tokens, or in two answers.
+    assert losses[1] - losses[0] == pytest.approx(0.5 * (8 / 2 - 8 / 3), rel=1e-5)
 
 
 def test_the_loss_of_a_batch_that_ended_early_is_that_of_the_minibatches_it_has_seen() -> None:

@@ -193,7 +193,7 @@ class Everything:
         for step in range(1, steps + 1):
             metrics = train_batch(
                 self.state(),
-                [random_samples(groups=3, per_group=3, seed=step)],
+                [random_samples(groups=3, per_group=3, seed=step)] * 2,
                 Objective(algorithm, 0.8, 12),
                 60,
                 ALONE,

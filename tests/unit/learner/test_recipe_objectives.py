@@ -199,7 +199,7 @@ def minimind_ppo(answers: list[Answer]) -> torch.Tensor:
     # The sequence form: one ratio, one advantage and one loss per answer.
     parts = [
         ppo((x.p - x.prox).sum().exp(), x.score - float(x.values[-1]), 0.1, 0.1)
-        + 0.02 * ((x.p - x.ref) ** 2 / 2).mean()
+        + 0.02 * ((x.p - x.ref) ** 2 / 2).sum()
         for x in answers
     ]
     return torch.stack(parts).mean()

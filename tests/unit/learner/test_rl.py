@@ -37,6 +37,12 @@ def test_an_adaptive_beta_goes_on_from_the_one_of_the_batch() -> None:
     assert advanced(START, config(kl=kl), measured).kl_beta == pytest.approx(0.204, rel=1e-12)
 
 
+def test_an_adaptive_beta_per_token_follows_the_mean_over_tokens() -> None:
+    kl = {"type": "k3", "adaptive": {"target": 0.4, "horizon": 100, "per": "token"}}
+    measured = {"train/kl_per_sample": 40.0, "train/kl": 0.44, "train/kl_beta": 0.2}
+    assert advanced(START, config(kl=kl), measured).kl_beta == pytest.approx(0.204, rel=1e-12)
+
+
 def test_a_resumed_run_that_sets_another_beta_begins_from_it() -> None:
     kl = {"type": "k3", "beta": 0.1, "adaptive": {"target": 4, "horizon": 100}}
     first = config(kl=kl)

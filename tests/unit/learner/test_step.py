@@ -238,7 +238,7 @@ def test_every_minibatch_of_every_epoch_is_one_optimizer_step() -> None:
     parts = [random_samples(groups=2, per_group=3, seed=seed) for seed in (0, 1, 2)]
     train_batch(
         state_of(TokenLogprobs(model.model), Optimizers(model.model, AdamW(lr=1e-3))),
-        parts,
+        [*parts, *parts],
         objective(minibatches=3, epochs_per_batch=2),
         60,
         ALONE,

@@ -230,7 +230,7 @@ def test_a_critic_takes_a_step_for_each_minibatch_of_each_epoch_at_the_runs_sche
 
     samples = batch(algorithm)
     parts = [[s for s in samples if s.group < 2], [s for s in samples if s.group >= 2]]
-    found = train_critic(critic(lr=0.02), parts, algorithm, 1000, ALONE, share)
+    found = train_critic(critic(lr=0.02), parts * 3, algorithm, 1000, ALONE, share)
     assert asked == [0, 1, 2, 3, 4, 5]
     assert found["critic/lr"] == pytest.approx(0.01)
 
@@ -246,7 +246,7 @@ def test_in_its_warm_up_only_the_critic_learns_and_the_policy_is_measured(
     algorithm = GAE.model_copy(update={"epochs_per_batch": 2})
     metrics = train_batch(
         state_of(policy, Optimizers(policy.model, AdamW(lr=1e-2)), critic=valued),
-        [random_samples(groups=3, per_group=3)],
+        [random_samples(groups=3, per_group=3)] * 2,
         Objective(algorithm, 0.8, 12),
         60,
         ALONE,
