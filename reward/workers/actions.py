@@ -18,6 +18,8 @@ class Cause(StrEnum):
     DIED = "died"
     ORPHANED = "orphaned"
     """All workers died at once, with their parent: most likely not for this item."""
+    UNREAD = "unread"
+    """The worker died before it read the item: somebody else killed it."""
 
 
 @dataclass(slots=True)
@@ -33,7 +35,8 @@ class Task:
     slow: bool = False
     """It is known to take longer than `slow_after`."""
     failures: int = 0
-    orphaned: int = 0
+    excused: int = 0
+    """How many lost workers were most likely not its fault."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class Pool:
         self._tickets: dict[int, tuple[Batch, int]] = {}
         self._next_ticket = 0
         self._next_worker = 0
-        self._accused: dict[int, Task] = {}
+        self._accused: dict[int, tuple[Task, Cause]] = {}
         self._warm: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
@@ -239,7 +239,7 @@ class Pool:
     def on_fork_server_end(self, exit_code: int, workers: list[int]) -> None:
         lost = [task for worker in workers if (task := self._schedule.lost(worker)) is not None]
         actions: list[Action] = []
-        for task in [*self._accused.values(), *lost]:
+        for task in [*(task for task, _ in self._accused.values()), *lost]:
             how = f"with the workers' parent process (exit code {exit_code})"
             actions += self._schedule.blame(task, Cause.ORPHANED, how)
         self._accused.clear()
@@ -277,14 +277,14 @@ class Pool:
         self._item_seconds += 0.01 * (answer.seconds - self._item_seconds)
         self._advance(self._schedule.answered(worker, answer.verdict, time.monotonic()))
 
-    def on_lost(self, worker: int) -> None:
+    def on_lost(self, worker: int, unread: bool) -> None:
         task = self._schedule.lost(worker)
         if task is not None:
-            self._accused[worker] = task
+            self._accused[worker] = task, Cause.UNREAD if unread else Cause.DIED
         self._advance([])
 
     def on_ending(self, worker: int, cause: str) -> None:
         log.warning("a worker process died", cause=cause)
         self._metrics.lost.labels("died").inc()
-        task = self._accused.pop(worker, None)
-        self._advance(self._schedule.blame(task, Cause.DIED, cause) if task is not None else [])
+        accused = self._accused.pop(worker, None)
+        self._advance(self._schedule.blame(*accused, cause) if accused is not None else [])

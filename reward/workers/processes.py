@@ -56,8 +56,11 @@ class Owner(Protocol):
     def on_answer(self, worker: int, answer: Answer) -> None:
         """The worker's verdict on its next job."""
 
-    def on_lost(self, worker: int) -> None:
-        """A ready worker ended without having been killed here. `on_ending` follows."""
+    def on_lost(self, worker: int, unread: bool) -> None:
+        """A ready worker ended without having been killed here. `on_ending` follows.
+
+        `unread`: it had not read the last jobs that it was sent, so none of them killed it.
+        """
 
     def on_ending(self, worker: int, cause: str) -> None:
         """How the worker that was lost ended, in words."""
@@ -83,7 +86,8 @@ class _WorkerSocket(asyncio.Protocol):
             self.children.on_frame(self, body)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.children.on_closed(self)
+        # The kernel resets a connection whose other end closes with bytes unread.
+        self.children.on_closed(self, unread=isinstance(exc, ConnectionError))
 
 
 class Children:
@@ -196,11 +200,11 @@ class Children:
         except msgspec.MsgspecError as error:
             # Only a verifier that writes to sockets of its worker's can do this.
             log.error("a worker process sends nonsense", problem=str(error))
-            self.on_closed(link)
+            self.on_closed(link, unread=False)
         else:
             self._owner.on_answer(link.number, answer)
 
-    def on_closed(self, link: _WorkerSocket) -> None:
+    def on_closed(self, link: _WorkerSocket, unread: bool) -> None:
         """A worker's socket closed: it was killed here, or died by itself."""
         if link.number in self._links:
             # A fork server that dies closes its control socket first, and takes its workers with it
@@ -211,7 +215,7 @@ class Children:
             return
         if link.ready:
             self._lost.add(link.number)
-            self._owner.on_lost(link.number)
+            self._owner.on_lost(link.number, unread)
             self._end(link)
         else:
             self._end(link)

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from reward.verifiers.base import Step, Verdict, broken
 from reward.workers.actions import Action, Cause, Done, Kill, Send, Start, Stop, Task, conclude
 
-ORPHANED_MAX = 4
-"""So often an item may be among the orphaned before it counts as the one that kills the parent."""
+EXCUSED_MAX = 4
+"""After so many workers lost by other causes, the item itself counts as the cause."""
+_EXCUSES = (Cause.ORPHANED, Cause.UNREAD)
 
 
 @dataclass(slots=True)
@@ -124,8 +125,8 @@ class Schedule:
 
     def blame(self, task: Task, cause: Cause, detail: str) -> list[Action]:
         """`task` cost a worker its life. `detail` says how, for the verdict."""
-        if cause is Cause.ORPHANED and task.orphaned < ORPHANED_MAX:
-            task.orphaned += 1
+        if cause in _EXCUSES and task.excused < EXCUSED_MAX:
+            task.excused += 1
             self._suspect(task)
             return []
         if task.step is Step.REFERENCE:

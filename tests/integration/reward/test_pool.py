@@ -186,6 +186,31 @@ async def test_killing_a_worker_from_outside_costs_nothing(
     assert not alive(first)
 
 
+async def test_a_worker_killed_before_it_reads_an_item_costs_it_no_try(
+    own: tuple[Service, httpx.AsyncClient], tmp_path: Path
+) -> None:
+    service, client = own
+    for worker in service.workers:
+        os.kill(worker, signal.SIGKILL)
+    await until(lambda: len(service.workers) == 2, "two fresh workers")
+    folder = tmp_path / "gate"
+    waiting = asyncio.create_task(score(client, gate(folder)))
+    (first,) = await until(lambda: arrived(folder), "the item is being judged")
+    (idle,) = [worker for worker in service.workers if worker != first]
+
+    # The idle worker gets the item when the first one dies, and cannot read it.
+    os.kill(idle, signal.SIGSTOP)
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: len({*service.workers} - {idle, first}) == 1, "a third worker")
+    await asyncio.sleep(0.1)
+    os.kill(idle, signal.SIGKILL)
+    await until(lambda: len(arrived(folder)) == 2, "another worker tries the item")
+    (folder / "open").touch()
+
+    (result,) = await waiting
+    assert result["status"] == "correct"
+
+
 async def test_killing_the_workers_parent_costs_nothing(
     own: tuple[Service, httpx.AsyncClient], tmp_path: Path
 ) -> None:

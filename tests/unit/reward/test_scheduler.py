@@ -3,6 +3,8 @@
 Times are seconds; every task may take 5 s, and is slow after 0.25 s.
 """
 
+import pytest
+
 from reward.verifiers.base import Step, Verdict, broken, correct
 from reward.workers.actions import Action, Cause, Done, Kill, Send, Start, Stop, Task
 from reward.workers.scheduler import Schedule
@@ -195,15 +197,16 @@ def test_dying_twice_on_an_item_is_an_error() -> None:
     assert done.verdict == broken("the verifier's process died twice: SIGSEGV")
 
 
-def test_losing_all_workers_at_once_blames_no_item_until_it_repeats() -> None:
+@pytest.mark.parametrize("cause", [Cause.ORPHANED, Cause.UNREAD])
+def test_workers_lost_by_other_causes_blame_no_item_until_it_repeats(cause: Cause) -> None:
     schedule = running(1)
     task = Task(7, 5.0, 0.0)
 
     for _ in range(4):
-        assert schedule.blame(task, Cause.ORPHANED, "") == []
+        assert schedule.blame(task, cause, "") == []
     assert task.failures == 0
-    assert schedule.blame(task, Cause.ORPHANED, "") == []
-    (done,) = schedule.blame(task, Cause.ORPHANED, "with their parent")
+    assert schedule.blame(task, cause, "") == []
+    (done,) = schedule.blame(task, cause, "with their parent")
 
     assert done == Done(7, broken("the verifier's process died twice: with their parent"))
 
