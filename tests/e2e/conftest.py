@@ -21,7 +21,7 @@ from services.launch import Stack, UpOptions
 from services.runtime.gpus import installed_device
 
 VOCABULARY = 32
-CONTEXT = 512
+CONTEXT = 1024
 
 
 @dataclass(frozen=True)
