@@ -1,5 +1,5 @@
-"""Supervised training on rows with answers, and on plain text: the training script, to be read top
-to bottom.
+"""Supervised training on rows with answers, with two answers each, and on plain text: the training
+script, to be read top to bottom.
 
 Each step: next rows -> train -> validate now and then -> checkpoint -> report. All ranks know the
 order of the rows, and each reads those that it trains; rank 0 decides when the run ends. What comes
@@ -24,8 +24,6 @@ from learner.coordinate.follower import Follower
 from learner.coordinate.ranks import next_command, share_gradients, take_over
 from learner.coordinate.sft_coordinator import SFTCoordinator
 from learner.distributed import Ranks
-from learner.model.attention.row_calls import sent
-from learner.model.passes.families import device_of, unwrapped
 from learner.model.passes.mfu import Work, sequence_cost, supervised_work
 from learner.model.passes.microbatches import backward_rows, forward_rows
 from learner.model.passes.moe_balance import RouterTally, balance, routing_of
@@ -33,9 +31,10 @@ from learner.model.placement.offload import present
 from learner.optim.schedules import lr_share
 from learner.persist.restore import prepare
 from learner.persist.supervised_rows import SupervisedRows, open_rows
-from learner.report.sft_metrics import losses, smoothed, unbiased, validation_losses
+from learner.report.sft_metrics import smoothed, unbiased
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
+from learner.supervised import Loss, loss_of, validation_metrics, validation_sums
 from services.contracts.config import SFTConfig
 from services.contracts.group_lengths import GroupLengths
 from services.contracts.records import RunRecord
@@ -66,7 +65,10 @@ def train_sft(
     if rows is None:
         return ranks.from_first(lambda: b"cancel" if store.cancelled() else b"yield").decode()
     crash_limit.busy(record.committed_step + 1)
-    cost, work = sequence_cost(state.loaded.model), supervised_work(state.loaded.model, ranks)
+    # Two answers are compared with what a reference says of them.
+    passes = int(state.copies.reference is not None)
+    cost = sequence_cost(state.loaded.model)
+    work = supervised_work(state.loaded.model, ranks, passes)
     coordinator: SFTCoordinator | Follower
     if ranks.first:
         coordinator = SFTCoordinator(
@@ -118,24 +120,20 @@ def train(
     """One optimizer step on `examples`, this rank's part of `step`, after which `state` is one step
     further. Returns metrics, the same on every rank."""
     before, names = state.progress.step, rows.names[: len(config.data.components)]
-    counts = [0.0] * len(names)
-    for one in examples:
-        counts[one.component] += float(one.loss_mask.sum())
-    counts = ranks.sum(counts)
+    loss = loss_of(config, state, examples, len(names), ranks)
     routing = routing_of(state.policy)
     routers = RouterTally(routing) if routing else None
     budget = config.training.tokens_per_microbatch
     rate = state.optimizers.set_lr(lr_share(config.schedule, before, rows.max_steps))
     state.optimizers.set_momentum(before)
-    nats, passed = backward(
-        state.policy, examples, int(sum(counts)), budget, ranks, routers, len(names)
-    )
-    given, computed = ranks.sum(passed)
+    given, computed = ranks.sum(backward(state.policy, loss, budget, ranks, routers))
     shared = 1 - computed / max(given, 1.0)
     with present(state.offloads, changed=True):
         norm = state.optimizers.step()
-    metrics = losses(names, ranks.sum(nats.tolist()), counts)
-    state.progress = advanced(state.progress, step, metrics["train/loss"], work, 1 - shared)
+    metrics = loss.metrics(names, ranks)
+    state.progress = advanced(
+        state.progress, step, metrics["train/loss"], work, 1 - shared, loss.together
+    )
     supervised = state.progress.supervised
     assert supervised is not None
     metrics |= {
@@ -156,13 +154,18 @@ def train(
 
 
 def advanced(
-    progress: Progress, step: Step, loss: float, work: Work | None, computed: float = 1.0
+    progress: Progress,
+    step: Step,
+    loss: float,
+    work: Work | None,
+    computed: float,
+    sequences: int,
 ) -> Progress:
     """The progress after one more step, of this `loss`, which has `computed` this share of its
-    rows' tokens."""
+    rows' tokens. A row is so many `sequences`, about equally long."""
     assert progress.supervised is not None
     tokens = sum(use.tokens for use in step.uses)
-    squares = sum(use.tokens * use.tokens for use in step.uses) * computed
+    squares = sum(use.tokens * use.tokens for use in step.uses) * computed / sequences
     flops = work.flops(tokens * computed, squares, 1) if work else 0.0
     supervised = replace(
         progress.supervised,
@@ -178,46 +181,36 @@ def advanced(
 
 def backward(
     policy: nn.Module,
-    rows: list[Example],
-    tokens: int,
+    loss: Loss,
     budget: int,
     ranks: Ranks,
     routers: RouterTally | None = None,
-    components: int = 1,
-) -> tuple[torch.Tensor, tuple[int, int]]:
-    """Gradient of −Σ log π / `tokens` (the count over all ranks), and of the routers' terms.
-    Returns [components] this rank's −Σ log π of each dataset, in nats; and how many tokens its
-    rows have, and of how many it has computed a pass, since rows share what they begin with."""
+) -> tuple[int, int]:
+    """Gradient of `loss`, and of the routers' terms. Returns how many tokens this rank's rows have,
+    and of how many it has computed a pass, since rows share what they begin with."""
     rows_tokens = computed = 0
-    totals = torch.zeros(components, dtype=torch.float64, device=device_of(policy))
     balanced = balance(
-        policy, tokens, ranks, lambda _: None, forward_rows(policy, rows, budget, ranks)
+        policy,
+        loss.tokens,
+        ranks,
+        lambda _: None,
+        forward_rows(policy, loss.rows, budget, ranks),
     )
-    for chosen, row in backward_rows(policy, rows, budget, ranks):
+    rows = backward_rows(policy, loss.rows, budget, ranks, together=loss.together)
+    for chosen, row in rows:
         logprobs, _ = policy(row)
-        loss = -logprobs.sum() / max(tokens, 1) if chosen else logprobs.sum() * 0.0
+        value = loss.of(logprobs, chosen) if chosen else logprobs.sum() * 0.0
         if chosen:
             rows_tokens += row.sequence_tokens
             computed += len(row.tokens)
-            totals.index_add_(
-                0, of_rows([rows[i] for i in chosen], totals.device), -logprobs.detach().double()
-            )
             if balanced:
-                loss = loss + balanced.loss()
+                value = value + balanced.loss()
                 if routers:
                     routers.add(balanced.routed)
-        (loss * ranks.size).backward()
-    return totals, (rows_tokens, computed)
+        (value * ranks.size).backward()
+    return rows_tokens, computed
 
 
-def of_rows(rows: Sequence[Example], device: torch.device) -> torch.Tensor:
-    """[k] the dataset of each token of `rows` in the loss."""
-    counts = torch.tensor([int(row.loss_mask.sum()) for row in rows])
-    which = torch.tensor([row.component for row in rows])
-    return sent(which.repeat_interleave(counts), device)
-
-
-@torch.no_grad()
 def validate(
     state: TrainingState,
     rows: SupervisedRows,
@@ -225,19 +218,18 @@ def validate(
     ranks: Ranks,
     cost: SequenceCost,
 ) -> dict[str, float]:
-    """Loss per token in nats, and bits per byte of the rows' text; `state` learns whether this is
-    the lowest loss so far.
+    """Loss per token in nats, and bits per byte of the rows' text; of two answers what is measured
+    in training. `state` learns whether this is the lowest loss so far.
 
     Tokens that spell none of the text (end of sequence, special tokens, the chat template's) have
     no bytes, and their nats are not in the bits either: as in nanochat.
     """
-    budget, names = config.training.tokens_per_microbatch, rows.names
-    sums = torch.zeros(len(names), 4, dtype=torch.float64)
+    sums: torch.Tensor | float = 0.0
     for block in rows.validation_blocks():
         examples = rows.examples(dealt(block, cost, ranks))
-        sums += validation_sums(state.policy, examples, budget, ranks, len(names))
-    totals = torch.tensor(ranks.sum(sums.flatten().tolist())).view_as(sums).tolist()
-    metrics = validation_losses(names, totals)
+        sums = sums + validation_sums(config, state, examples, len(rows.names), ranks)
+    assert isinstance(sums, torch.Tensor)
+    metrics = validation_metrics(config, rows.names, sums, ranks)
     state.progress = judged(state.progress, metrics["validation/loss"])
     supervised = state.progress.supervised
     assert supervised is not None
@@ -246,22 +238,6 @@ def validate(
     metrics["validation/best_loss"] = supervised.best_loss
     metrics["validation/best_step"] = float(supervised.best_step)
     return metrics
-
-
-def validation_sums(
-    policy: nn.Module, rows: list[Example], budget: int, ranks: Ranks, components: int
-) -> torch.Tensor:
-    """[components, 4] float64: nats, tokens, nats of tokens that spell text, and its bytes."""
-    sums = torch.zeros(components, 4, dtype=torch.float64)
-    for chosen, row in forward_rows(policy, rows, budget, ranks):
-        logprobs = unwrapped(policy)(row)[0]
-        if not chosen:
-            continue
-        sizes = torch.cat([one.sizes[one.loss_mask] for one in chosen if one.sizes is not None])
-        nats, spells = -logprobs.double().cpu(), (sizes >= 0).double()
-        columns = (nats, torch.ones_like(nats), nats * spells, sizes.clamp(min=0).double())
-        sums.index_add_(0, of_rows(chosen, sums.device), torch.stack(columns, 1))
-    return sums
 
 
 def judged(progress: Progress, loss: float) -> Progress:

@@ -16,6 +16,7 @@ from learner.batch.conversations import Conversation, conversation, write
 from learner.errors import RunCannotGoOn
 from services.contracts.config.data import SFTData
 from services.contracts.dataset import Row
+from services.contracts.preference import Preferred, preferred
 from services.contracts.rendering import plain_text
 
 NO_BYTES = -1
@@ -69,8 +70,11 @@ def example(row: TokenRow, length: int | None = None, component: int = 0) -> Exa
 class RowTokenizer:
     """Turns rows into tokens for one run. Raises UnusableRow where no row can be."""
 
-    def __init__(self, tokenizer: Any, data: SFTData) -> None:
-        self._tokenizer, self._data = tokenizer, data
+    def __init__(self, tokenizer: Any, data: SFTData, answer: Preferred | None = None) -> None:
+        """`answer`: which of two answers of a row it takes, that alone in the loss; None: a row has
+        one."""
+        self._tokenizer, self._answer = tokenizer, answer
+        self._data = data.model_copy(update={"train_on": "last"}) if answer else data
         self._templated = data.chat_template == "auto" and bool(tokenizer.chat_template)
         added = getattr(tokenizer, "added_tokens_decoder", {}).values()
         self._special = sorted(
@@ -81,7 +85,8 @@ class RowTokenizer:
         """Row `index` of its dataset. Raises UnusableRow, which names it: no answer, roles out of
         order, unknown characters, a template that refuses it or cannot say where answers are."""
         try:
-            found = conversation(row, self._data)
+            chosen = preferred(row, self._answer) if self._answer else row
+            found = conversation(chosen, self._data)
             if isinstance(found, str):
                 made = self._text(found)
             elif self._templated:

@@ -26,7 +26,7 @@ class Use(NamedTuple):
     component: int
     row: int
     tokens: int
-    """Its first ones, which the step has."""
+    """Its first ones, which the step has; of two answers those of both."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,24 @@ class Lengths(NamedTuple):
     """Of the rows of one dataset."""
 
     tokens: npt.NDArray[np.int32]
-    """[n]."""
+    """[n], of two answers those of both."""
     first: npt.NDArray[np.int32]
-    """[n] the first token in the loss."""
+    """[n] the first token in the loss, of two answers the later one."""
+    longer: npt.NDArray[np.int32] | None = None
+    """[n] tokens of the longer one of two answers, each with its prompt; None: a row has one."""
+
+    def longest(self, row: int) -> int:
+        """Tokens of the longest sequence of `row`."""
+        return int((self.tokens if self.longer is None else self.longer)[row])
+
+    def taken(self, row: int, most: int | None, crops: bool) -> int:
+        """Tokens of `row` where its sequences have `most` at most: 0 where it is left out."""
+        tokens, longest = int(self.tokens[row]), self.longest(row)
+        if most is None or longest <= most:
+            return tokens
+        if not crops or int(self.first[row]) >= most:
+            return 0
+        return most + min(tokens - longest, most)
 
 
 class Steps:
@@ -140,13 +155,8 @@ class Steps:
         left out."""
         component, row = self._places[position] = self._at(position)
         lengths = self._lengths[component]
-        tokens, first = int(lengths.tokens[row]), int(lengths.first[row])
-        longest = tokens if self._longest is None else self._longest
-        if tokens <= longest:
-            return tokens, 0
-        if self._overlong == "skip" or first >= longest:
-            return 0, 0
-        return longest, tokens - longest
+        taken = lengths.taken(row, self._longest, self._overlong != "skip")
+        return taken, int(lengths.tokens[row]) - taken if taken else 0
 
     def _at(self, position: int) -> tuple[int, int]:
         """Dataset and row at `position`."""

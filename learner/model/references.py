@@ -23,7 +23,7 @@ from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.placement.offload import Offload, offloads, place, present
 from learner.model.placement.parallel import is_sharded, shard
 from learner.slices import local, whole
-from services.contracts.config import RLConfig
+from services.contracts.config import PretrainedModel, RLConfig, SFTConfig
 from services.contracts.config.copies import (
     EMAReference,
     FrozenReference,
@@ -32,6 +32,7 @@ from services.contracts.config.copies import (
     RefreshReference,
 )
 from services.contracts.config.terms import NoKL
+from services.contracts.config.training import Training
 
 
 @dataclass(frozen=True)
@@ -119,24 +120,10 @@ def load_copies(
         path: str, follows: Following | None, name: Literal["reference", "lagged"]
     ) -> PolicyCopy:
         where = place(f"placement.{name}", getattr(config.placement, name), ranks)
-        # On a device of its own it is whole.
-        sharded = is_sharded(policy) and where == ranks.device
-        # What follows the policy by less than a rounding step would never move in bfloat16.
-        never = follows is None
-        frozen = load_model(path, config.model, where, never, ranks if sharded else None)
-        frozen.model.eval().requires_grad_(False)
-        if compiled:
-            compile_blocks(frozen.model)
         # An earlier policy replays the same experts; another model routes by itself.
         replays = name == "lagged" and config.algorithm.router.replay
-        routing = Routing(frozen.model) if replays else None
-        logprobs = TokenLogprobs(frozen.model, None if sharded else frozen.autocast, routing)
-        if sharded:
-            shard(logprobs, frozen.model, frozen.autocast, ranks)
-        copy = PolicyCopy(logprobs, follows)
-        if offloads(name, config.training, ranks):
-            copy.offload = Offload(frozen.model.parameters)
-        return copy
+        copy = make_copy(path, config.model, follows, where, ranks, policy, compiled, replays)
+        return offloaded(copy, name, config.training, ranks)
 
     copies = Copies()
     kl = config.algorithm.kl
@@ -148,6 +135,53 @@ def load_copies(
     if isinstance(proximal, LaggedProximal):
         copies.lagged = loaded(start, following(proximal), "lagged")
     return copies
+
+
+def load_reference(
+    config: SFTConfig, ranks: Ranks, base: str, policy: TokenLogprobs, compiled: bool = False
+) -> PolicyCopy:
+    """The model at `base`, with which a supervised run compares its `policy`; beside adapters the
+    policy without them. Raises UnusableModel."""
+    assert isinstance(config.model, PretrainedModel)
+    if config.model.lora is not None:
+        return PolicyCopy(BaseLogprobs(policy))
+    copy = make_copy(base, config.model, None, ranks.device, ranks, policy, compiled)
+    return offloaded(copy, "reference", config.training, ranks)
+
+
+def make_copy(
+    path: str,
+    model: PretrainedModel,
+    follows: Following | None,
+    where: torch.device,
+    ranks: Ranks,
+    policy: TokenLogprobs,
+    compiled: bool,
+    replays: bool = False,
+) -> PolicyCopy:
+    """The model at `path` as a copy of `policy`, on the device `where`. Raises UnusableModel."""
+    # On a device of its own it is whole.
+    sharded = is_sharded(policy) and where == ranks.device
+    # What follows the policy by less than a rounding step would never move in bfloat16.
+    never = follows is None
+    frozen = load_model(path, model, where, never, ranks if sharded else None)
+    frozen.model.eval().requires_grad_(False)
+    if compiled:
+        compile_blocks(frozen.model)
+    routing = Routing(frozen.model) if replays else None
+    logprobs = TokenLogprobs(frozen.model, None if sharded else frozen.autocast, routing)
+    if sharded:
+        shard(logprobs, frozen.model, frozen.autocast, ranks)
+    return PolicyCopy(logprobs, follows)
+
+
+def offloaded(
+    copy: PolicyCopy, name: Literal["reference", "lagged"], training: Training, ranks: Ranks
+) -> PolicyCopy:
+    """`copy` on the host between its passes, where `training.offload` says so."""
+    if offloads(name, training, ranks):
+        copy.offload = Offload(copy.logprobs.model.parameters)
+    return copy
 
 
 def following(config: Reference | LaggedProximal) -> Following | None:

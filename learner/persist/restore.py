@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -19,7 +20,7 @@ from learner.model.passes.microbatches import check_sharing
 from learner.model.passes.packing_check import mixes_sequences
 from learner.model.placement.offload import Offload, offloads, place, present
 from learner.model.placement.parallel import gathered, is_sharded, shard
-from learner.model.references import load_copies
+from learner.model.references import load_copies, load_reference
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer
@@ -37,6 +38,7 @@ from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.model import BPETokenizer, PretrainedModel, ScratchModel
+from services.contracts.config.supervised_objective import DPO
 from services.contracts.records import RunRecord
 from services.estimate.given import Model, known_workers
 from services.estimate.shape import scratch_shape
@@ -46,6 +48,7 @@ from services.volume import Volume
 log = get_logger(__name__)
 
 Config = RLConfig | SFTConfig
+C = TypeVar("C", RLConfig, SFTConfig)
 
 
 def prepare(
@@ -189,6 +192,9 @@ def assemble(
     state.computation = {"activations": plan.activations, "compile": why}
     if ranks.size > 1:
         state.computation["parallel"] = shared_in_words(plan, ranks)
+    if isinstance(config, SFTConfig) and isinstance(config.objective, DPO):
+        known = with_policy_dtype(config, state)
+        state.copies.reference = load_reference(known, ranks, progress.base_model, policy, compiled)
     if isinstance(config, RLConfig):
         add_models(state, policy, config, start, ranks, plan, compiled, store, volume)
     if folder is not None:
@@ -228,9 +234,7 @@ def add_models(
 ) -> None:
     """Give `state` the copies of the policy and the critic that the objective needs."""
     base, folder = state.progress.base_model, start.folder
-    # The reference and the lagged copy compute in the type of the policy.
-    dtype = str(state.loaded.publish_dtype).removeprefix("torch.")
-    config = config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
+    config = with_policy_dtype(config, state)
     beginning = str(folder) if folder else base
     state.copies = load_copies(config, ranks, base, beginning, policy, compiled)
     if critic := config.algorithm.critic:
@@ -238,6 +242,12 @@ def add_models(
         state.critic = prepare_critic(config, critic, ranks, state, path, plan, compiled)
         if folder:
             load_optimizer(folder, state.critic.optimizers, CRITIC_OPTIMIZER)
+
+
+def with_policy_dtype(config: C, state: TrainingState) -> C:
+    """`config` for copies of the policy, which compute in its type."""
+    dtype = str(state.loaded.publish_dtype).removeprefix("torch.")
+    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
 
 
 def prepare_critic(

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from learner.batch.mixture import Mixture, sources
-from learner.batch.sft_rows import Example, RowTokenizer, UnusableRow, example
+from learner.batch.sft_rows import Example, UnusableRow, example
 from learner.batch.sft_steps import Lengths, Steps, Use, step_count
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn, UnusableModel
 from learner.persist.checkpoint_writer import Unheard
+from learner.persist.dataset_tokens import DatasetTokens
 from learner.persist.disk_retry import Disk
-from learner.persist.token_cache import TokenCache, cache_key
 from learner.slices import Part
 from learner.state import Supervised, TrainingState
 from learner.store.run_store import RunStore
@@ -35,22 +35,29 @@ BLOCK_TOKENS = 1 << 18
 class SupervisedRows:
     """All rows of a run."""
 
-    caches: list[TokenCache]
-    """Of the datasets to train on, and then of those to validate on."""
+    datasets: list[DatasetTokens]
+    """Those to train on, and then those to validate on."""
     steps: Steps
     max_steps: int
     validation: list[Use]
     epoch_rows: int
+    longest: int | None
+    """Most tokens of a sequence; None: any."""
 
     @property
     def names(self) -> list[str]:
         """What the datasets are called."""
-        return [cache.name for cache in self.caches]
+        return [dataset.name for dataset in self.datasets]
 
     def examples(self, uses: list[Use]) -> list[Example]:
-        """These rows, as far as they have something to learn."""
-        rows = ((use, self.caches[use.component].row(use.row)) for use in uses)
-        found = [example(row, use.tokens, use.component) for use, row in rows]
+        """These rows, as far as they have something to learn; two answers behind each other."""
+        found = [
+            # What is packed may be cut further, and is one sequence of the row.
+            example(row, use.tokens if len(rows) == 1 else self.longest, use.component)
+            for use in uses
+            for rows in [self.datasets[use.component].row(use.row)]
+            for row in rows
+        ]
         return [one for one in found if bool(one.loss_mask.any())]
 
     def validation_blocks(self) -> Iterator[list[Use]]:
@@ -83,39 +90,37 @@ def open_rows(
     state.progress = replace(state.progress, supervised=supervised)
     pinned = zip(records, supervised.rows, strict=True)
     records = [_first_rows(record, rows) for record, rows in pinned]
-    tokenizer = RowTokenizer(state.loaded.tokenizer, config.data)
-    key = cache_key(state.loaded.tokenizer, config.data)
-    caches = [TokenCache(volume, record, key) for record in records]
+    datasets = [DatasetTokens(volume, record, config, state.loaded.tokenizer) for record in records]
     disk = Disk(volume.root, store if ranks.first else Unheard(store), stop)
     part = Part(ranks.rank % ranks.local_size, ranks.local_size)
     interrupted = _interruption(ranks, store, stop)
     try:
         built = ranks.together(
-            lambda: all(cache.build(tokenizer, part, disk, interrupted) for cache in caches)
+            lambda: all(dataset.build(part, disk, interrupted) for dataset in datasets)
         )
     finally:
         disk.abandon()
     if min(ranks.gather(b"1" if built else b"0")) == b"0":
         return None
-    return ranks.together(lambda: _opened(config, state, supervised, caches))
+    return ranks.together(lambda: _opened(config, state, supervised, datasets))
 
 
 def _opened(
-    config: SFTConfig, state: TrainingState, supervised: Supervised, caches: list[TokenCache]
+    config: SFTConfig, state: TrainingState, supervised: Supervised, datasets: list[DatasetTokens]
 ) -> SupervisedRows:
     components = config.data.components
     longest = longest_row(config, state.loaded.max_length)
     known = state.loaded.model.get_input_embeddings().num_embeddings
     lengths: list[Lengths] = []
-    for cache in caches:
-        found, largest = cache.lengths()
+    for dataset in datasets:
+        found, largest = dataset.lengths()
         if largest >= known:
             raise UnusableModel(
-                f"the tokenizer makes token {largest} of {cache.name}, and the model knows {known} "
-                "tokens: they do not belong together"
+                f"the tokenizer makes token {largest} of {dataset.name}, and the model knows "
+                f"{known} tokens: they do not belong together"
             )
         if config.data.overlong == "refuse" and longest is not None:
-            _refuse_overlong(cache.name, found, longest)
+            _refuse_overlong(dataset.name, found, longest)
         lengths.append(found)
     own = config.validation.datasets
     share = 0.0 if own else config.validation.share
@@ -133,7 +138,9 @@ def _opened(
         )
     held = {
         number: np.arange(len(lengths[number].tokens)) if own else mixture.held_out(number)
-        for number in range(len(components) if own else 0, len(caches) if own else len(components))
+        for number in range(
+            len(components) if own else 0, len(datasets) if own else len(components)
+        )
     }
     validation = [
         use
@@ -142,7 +149,7 @@ def _opened(
             number, _spread(rows, config.validation.rows), lengths, config, longest
         )
     ]
-    return SupervisedRows(caches, steps, total, validation, mixture.epoch_rows)
+    return SupervisedRows(datasets, steps, total, validation, mixture.epoch_rows, longest)
 
 
 def longest_row(config: SFTConfig, positions: int | None) -> int | None:
@@ -157,14 +164,14 @@ def longest_row(config: SFTConfig, positions: int | None) -> int | None:
 
 
 def _refuse_overlong(name: str, lengths: Lengths, longest: int) -> None:
-    over = np.flatnonzero(lengths.tokens > longest)
+    over = np.flatnonzero((lengths.tokens if lengths.longer is None else lengths.longer) > longest)
     if len(over):
         row, more = (
             int(over[0]),
             f", and {len(over) - 1} more are too long" if len(over) > 1 else "",
         )
         raise UnusableRow(
-            f"in {name}, dataset row {row} has {lengths.tokens[row]} tokens, and the longest row "
+            f"in {name}, dataset row {row} has {lengths.longest(row)} tokens, and the longest row "
             f"may have {longest} (data.max_seq_len, or the model's positions){more}: set "
             "data.overlong to crop or skip, or raise the limit"
         )
@@ -174,12 +181,8 @@ def _validated(
     number: int, rows: np.ndarray, lengths: list[Lengths], config: SFTConfig, longest: int | None
 ) -> Iterator[Use]:
     for row in rows.tolist():
-        tokens = int(lengths[number].tokens[row])
-        if longest is not None and tokens > longest:
-            if config.data.overlong == "skip" or lengths[number].first[row] >= longest:
-                continue
-            tokens = longest
-        yield Use(number, row, tokens)
+        if tokens := lengths[number].taken(row, longest, config.data.overlong != "skip"):
+            yield Use(number, row, tokens)
 
 
 def _spread(rows: np.ndarray, most: int | None) -> np.ndarray:

@@ -24,6 +24,7 @@ from learner.batch.sft_steps import Lengths
 from learner.persist.disk_retry import Disk
 from learner.slices import Part
 from services.contracts.config.data import SFTData
+from services.contracts.preference import Preferred
 from services.contracts.records import DatasetRecord
 from services.datasets import DatasetReader
 from services.runtime.file_lock import file_lock
@@ -46,9 +47,9 @@ SCHEMA = pa.schema(
 )
 
 
-def cache_key(tokenizer: Any, data: SFTData) -> str:
-    """Names all that decides how rows become tokens: tokenizer, template, options, and the form of
-    the files."""
+def cache_key(tokenizer: Any, data: SFTData, answer: Preferred | None = None) -> str:
+    """Names all that decides how rows become tokens: tokenizer, template, options, which of two
+    answers, and the form of the files."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     own = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab()))
     names = ("bos_token_id", "eos_token_id", "unk_token_id")
@@ -57,7 +58,7 @@ def cache_key(tokenizer: Any, data: SFTData) -> str:
         "tokenizer": xxhash.xxh3_128_hexdigest(own.encode()),
         "chat_template": tokenizer.chat_template,
         "special": [getattr(tokenizer, name) for name in names],
-        "options": options | {"train_on": data.train_on},
+        "options": options | ({"answer": answer} if answer else {"train_on": data.train_on}),
         "schema": SCHEMA.metadata[b"headrace.tokens"].decode(),
     }
     return xxhash.xxh3_64_hexdigest(json.dumps(said, sort_keys=True).encode())
@@ -100,6 +101,9 @@ class TokenCache:
         missing = [piece for piece in self._pieces if not _usable(piece.file)]
         if missing:
             self._evict()
+        elif self._pieces:
+            # What is built next for the same run must not take it for the oldest.
+            os.utime(self._folder)
         for piece in missing[part.number :: part.count]:
             if interrupted(piece.start, self._record.rows):
                 return False

@@ -47,6 +47,22 @@ def validation_losses(names: Sequence[str], sums: Sequence[Sequence[float]]) -> 
     return found
 
 
+def comparisons(
+    stage: str, names: Sequence[str], columns: Sequence[str], sums: Sequence[Sequence[float]]
+) -> dict[str, float]:
+    """Of pairs of answers in a `stage` (train or validation): the mean of each of `columns` but the
+    first, which counts the pairs, and the loss of each dataset that has some. `sums`: of each
+    dataset its columns."""
+    pairs, *totals = (sum(column) for column in zip(*sums, strict=True))
+    means = zip(columns[1:], totals, strict=True)
+    found = {f"{stage}/{name}": total / max(pairs, 1.0) for name, total in means}
+    at = columns.index("loss")
+    named = [(name, one) for name, one in zip(names, sums, strict=True) if one[0]]
+    if len(names) > 1 and (stage == "train" or len(named) > 1):
+        found |= {f"{stage}/loss/{name}": one[at] / one[0] for name, one in named}
+    return found
+
+
 class Speed:
     """How fast steps come, and when they are done."""
 

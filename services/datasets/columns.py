@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from services.contracts.dataset import Row
 from services.contracts.nearest import did_you_mean
+from services.contracts.preference import PAIR, shared_prompt
 
 PROMPT_NAMES = ("prompt", "question", "problem", "instruction", "messages", "text")
 ANSWER_NAMES = ("answer", "solution", "gold", "target")
@@ -23,6 +24,7 @@ Source = Mapping[str, Any]
 ANSWER_LAYOUTS: tuple[Columns, ...] = (
     "reward_model.ground_truth",  # verl
     ("test", "entry_point", "prompt"),  # HumanEval
+    PAIR,  # preferences: TRL, UltraFeedback
 )
 MAX_OTHER_BYTES = 64 * 1024
 """Bytes of JSON that a row's unmapped columns may take: each scored completion carries them."""
@@ -76,6 +78,9 @@ class ColumnMapping:
                 f"several of the answer's columns are called {', '.join(sorted(twice))}: choose one"
             )
         prompt = self.prompt or _known(PROMPT_NAMES, first)
+        if prompt is None and self.answer in (None, PAIR) and all(_has(first, n) for n in PAIR):
+            # Two whole conversations: what they begin with is the prompt.
+            return ColumnMapping(PAIR[0], PAIR, self.keep)
         if prompt is None:
             raise DatasetError(
                 "no column looks like the prompt (looked for "
@@ -119,7 +124,13 @@ def row_from(place: str, source: Source, mapping: ColumnMapping) -> Row:
         rest = {key: value for key, value in rest.items() if key in mapping.keep}
     check_columns(place, rest)
     prompt = _value(source, mapping.prompt)
-    if mapping.answer == mapping.prompt and isinstance(prompt, list):
+    if mapping.answer == PAIR and mapping.prompt == PAIR[0]:
+        try:
+            prompt = shared_prompt(*(source[name] for name in PAIR))
+        except ValueError as error:
+            raise DatasetError(f"{place} {error}") from error
+        answer: Any = {name: source[name][-1] for name in PAIR}
+    elif mapping.answer == mapping.prompt and isinstance(prompt, list):
         if not _ends_with_answer(prompt):
             raise DatasetError(
                 f"{place}: the chat (column {mapping.prompt!r}) does not end with an assistant's "

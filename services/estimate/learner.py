@@ -7,6 +7,7 @@ from dataclasses import replace
 from services.contracts.config import RLConfig
 from services.contracts.config.copies import FrozenReference, LaggedProximal, Reference
 from services.contracts.config.model import lora_of
+from services.contracts.config.supervised_objective import DPO
 from services.contracts.config.terms import NoKL
 from services.contracts.config.training import Offloaded
 from services.contracts.devices import LearnerDevices
@@ -59,8 +60,9 @@ def pass_of(
         algorithm = config.algorithm
         samples = algorithm.prompts_per_step * algorithm.samples_per_prompt
         tokens = min(tokens, -(-max(samples * sharing // ranks, 1) * longest // sharing))
-    # A sequence that is longer than a micro-batch has one of its own.
-    tokens = max(tokens, -(-min(longest, model.shape.positions or longest) // sharing))
+    # A sequence that is longer than a micro-batch has one of its own, and so have two answers.
+    pair = 2 if _compares(config) else 1
+    tokens = max(tokens, -(-pair * min(longest, model.shape.positions or longest) // sharing))
     plain = Pass(ranks, "ddp", half, tokens)
     memory = None if on_cpu else budget
     # DDP's buckets are there between two passes, too.
@@ -103,15 +105,15 @@ def _resident(config: Config, model: Model, how: Pass) -> Memory:
     offload = config.training.offload
     if "optimizer" in offload:
         own = replace(own, optimizer=0)
-    if not isinstance(config, RLConfig):
-        return own
     copies = 0
     for name in copied(config):
-        if name not in offload and getattr(config.placement, name) == "same":
+        if name not in offload and _beside(config, name):
             # A copy that follows the policy stays float32.
             still = name == "reference" and isinstance(_reference(config), FrozenReference)
             number = BFLOAT16 if still and how.half else FLOAT32
             copies += training.resident(model.shape, None, 0, how, number).total
+    if not isinstance(config, RLConfig):
+        return replace(own, copies=copies)
     if config.algorithm.critic and "critic" not in offload and config.placement.critic == "same":
         shape = model.critic or model.shape
         optimizer = config.algorithm.critic.optimizer
@@ -123,14 +125,27 @@ def _resident(config: Config, model: Model, how: Pass) -> Memory:
     return replace(own, copies=copies, published=published)
 
 
-def _reference(config: RLConfig) -> Reference:
-    kl = config.algorithm.kl
-    return FrozenReference() if isinstance(kl, NoKL) else kl.reference
+def _beside(config: Config, name: Offloaded) -> bool:
+    """Whether a copy of the policy is on its device."""
+    return not isinstance(config, RLConfig) or getattr(config.placement, name) == "same"
 
 
-def copied(config: RLConfig) -> list[Offloaded]:
+def _reference(config: Config) -> Reference:
+    if not isinstance(config, RLConfig) or isinstance(config.algorithm.kl, NoKL):
+        return FrozenReference()
+    return config.algorithm.kl.reference
+
+
+def _compares(config: Config) -> bool:
+    """Whether a supervised run compares two answers."""
+    return not isinstance(config, RLConfig) and isinstance(config.objective, DPO)
+
+
+def copied(config: Config) -> list[Offloaded]:
     """Copies of the whole policy that the objective needs. Beside adapters the frozen model is the
     reference."""
+    if not isinstance(config, RLConfig):
+        return ["reference"] if _compares(config) and lora_of(config.model) is None else []
     algorithm = config.algorithm
     names: list[Offloaded] = []
     if not isinstance(algorithm.kl, NoKL) and config.model.lora is None:
@@ -219,10 +234,9 @@ def _changes(config: Config, ranks: int) -> Iterator[dict[str, object]]:
             yield {"tokens_per_microbatch": tokens}
     offload: list[Offloaded] = list(config.training.offload)
     others: list[Offloaded] = []
-    if isinstance(config, RLConfig):
-        others += copied(config)
-        if config.algorithm.critic:
-            others.append("critic")
+    others += copied(config)
+    if isinstance(config, RLConfig) and config.algorithm.critic:
+        others.append("critic")
     for name in (*others, "optimizer"):
         if name not in offload:
             offload = [*offload, name]

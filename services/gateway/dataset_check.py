@@ -6,6 +6,7 @@ from typing import Any
 import anyio.to_thread
 import httpx
 
+from services.contracts.preference import PAIR, preferred
 from services.contracts.records import DatasetRecord
 from services.contracts.scores import CheckRequest, CheckResponse, ReferenceRow, Use, UseProblem
 from services.datasets import DatasetReader
@@ -90,6 +91,8 @@ async def _dataset(
 def _unlearnable(deps: Dependencies, raw: dict[str, Any], record: DatasetRecord) -> str | None:
     """Why the first row of a dataset cannot be learned; None where it can, or where other checks
     say more."""
+    if _compares(raw):
+        return _uncomparable(deps, record)
     data = raw.get("data")
     train_on = data.get("train_on", "assistant") if isinstance(data, dict) else "assistant"
     row = DatasetReader(deps.volume, record).row(0)
@@ -101,6 +104,23 @@ def _unlearnable(deps: Dependencies, raw: dict[str, Any], record: DatasetRecord)
         f"the rows of {record.name} have no answers to imitate: upload it with a column mapping "
         "that names the answer, or set data.train_on to all for plain text"
     )
+
+
+def _compares(raw: dict[str, Any]) -> bool:
+    """Whether a supervised run compares two answers of each row."""
+    objective = raw.get("objective")
+    return isinstance(objective, dict) and objective.get("type") == "dpo"
+
+
+def _uncomparable(deps: Dependencies, record: DatasetRecord) -> str | None:
+    """Why the first row of a dataset has no two answers to compare."""
+    row = DatasetReader(deps.volume, record).row(0)
+    try:
+        for which in PAIR:
+            preferred(row, which)
+    except ValueError as error:
+        return f"the rows of {record.name} cannot be compared (objective.type dpo): row 0 {error}"
+    return None
 
 
 def check_held_out(datasets: Datasets) -> list[str]:

@@ -20,6 +20,7 @@ KEPT_BY_RESUME = (
 )
 KEPT_BY_SUPERVISED = (
     ("data",),
+    ("objective", "type"),
     ("packing",),
     ("training", "rows_per_step"),
     ("validation", "datasets"),

@@ -61,6 +61,32 @@ def families_of(
     return found
 
 
+def units_of(
+    sequences: Sequence[torch.Tensor],
+    loss_masks: Sequence[torch.Tensor],
+    experts: Sequence[torch.Tensor | None],
+    size: int,
+    sharing: Sharing | None,
+    cost: SequenceCost,
+) -> list[Family]:
+    """As `families_of`, of each `size` sequences behind each other one family, which no
+    micro-batch divides, however long it is."""
+    found = []
+    for start in range(0, len(sequences), size):
+        part = slice(start, start + size)
+        budget = sum(len(one) for one in sequences[part])
+        inner = families_of(sequences[part], loss_masks[part], experts[part], budget, sharing, cost)
+        found.append(
+            Family(
+                [start + i for one in inner for i in one.members],
+                [n for one in inner for n in one.shared],
+                sum(one.tokens for one in inner),
+                sum(one.cost for one in inner),
+            )
+        )
+    return found
+
+
 def sizes_of(families: Sequence[Family]) -> list[int]:
     """Tokens that each computes."""
     return [family.tokens for family in families]

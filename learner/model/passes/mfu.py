@@ -87,16 +87,17 @@ def work(
     return replace(plain, critic=of_critic, critic_passes=algorithm.epochs_per_batch + 1 / 3)
 
 
-def supervised_work(model: PreTrainedModel, ranks: "Ranks") -> Work | None:
-    """Of a supervised run; its `peak` is 0 where that is not known. None where what a token takes
-    is not to be read off the model's config."""
+def supervised_work(model: PreTrainedModel, ranks: "Ranks", forward: int = 0) -> Work | None:
+    """Of a supervised run, with so many passes over a batch that are `forward` only; its `peak` is
+    0 where that is not known. None where what a token takes is not to be read off the model's
+    config."""
     if (sizes := shape(model)) is None:
         return None
     known = None
     if ranks.device.type == "cuda":
         known = peak_flops(torch.cuda.get_device_name(ranks.device))
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return Work(*sizes, 0, (known or 0.0) * ranks.size, max(sizes[0] - trained, 0))
+    return Work(*sizes, forward, (known or 0.0) * ranks.size, max(sizes[0] - trained, 0))
 
 
 def shape(model: PreTrainedModel) -> tuple[int, int] | None:

@@ -28,6 +28,7 @@ from learner.model.passes.families import (
     families_of,
     sharing_of,
     sizes_of,
+    units_of,
 )
 from learner.model.passes.logprobs import PackedRow, packed_row
 from learner.model.placement.parallel import is_sharded
@@ -45,17 +46,18 @@ def backward_rows(
     budget: int,
     ranks: Ranks,
     optimizers: Optimizers | None = None,
+    together: int = 1,
 ) -> Iterator[tuple[list[int], PackedRow]]:
     """Micro-batches of `samples`: which of them, and their row. Each is for one forward and one
     backward pass of `model`; the last one sums gradients over ranks, and is announced to
-    `optimizers`.
+    `optimizers`. Each `together` samples behind each other are in one micro-batch.
 
     A rank with fewer micro-batches than the others gets rows without samples, for a loss of 0:
     DDP's all-reduce needs the backward pass.
     """
     device = device_of(model)
     budget = micro_batch_tokens(budget, device) * row_ranks(ranks)
-    families = _families(model, samples, budget)
+    families = _families(model, samples, budget, together)
     passes = int(ranks.max([max(micro_batches_needed(sizes_of(families), budget), 1)])[0])
     for taken, chosen in enumerate(cut(families, budget, passes), 1):
         if optimizers and taken == passes:
@@ -105,15 +107,16 @@ def synchronised(model: nn.Module, last: bool) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _families(model: nn.Module, samples: Sequence[S], budget: int) -> list[Family]:
-    return families_of(
-        [sample.tokens for sample in samples],
-        [sample.loss_mask for sample in samples],
-        [sample.experts for sample in samples],
-        budget,
-        sharing_of(model),
-        cost_of(model),
-    )
+def _families(
+    model: nn.Module, samples: Sequence[S], budget: int, together: int = 1
+) -> list[Family]:
+    tokens = [sample.tokens for sample in samples]
+    masks = [sample.loss_mask for sample in samples]
+    experts = [sample.experts for sample in samples]
+    sharing, cost = sharing_of(model), cost_of(model)
+    if together > 1:
+        return units_of(tokens, masks, experts, together, sharing, cost)
+    return families_of(tokens, masks, experts, budget, sharing, cost)
 
 
 def row_of(

@@ -79,7 +79,8 @@ class Component(Section):
 
 
 class SFTData(PromptOptions, Component):
-    """The rows to imitate: conversations, prompts with answers, or plain text."""
+    """The rows to learn from: conversations, prompts with answers, or plain text; with objective
+    dpo prompts with a `chosen` and a `rejected` answer."""
 
     mix: list[Component] = []
     """More datasets, mixed in."""
@@ -91,7 +92,7 @@ class SFTData(PromptOptions, Component):
     """Longest row, in tokens; default: the positions of the model."""
     overlong: Literal["refuse", "skip", "crop"] = "refuse"
     """What happens with a longer row: the run fails and names it; it is left out; or its end is cut
-    off."""
+    off. Of two answers the longer one decides, and each is cut off by itself."""
 
     @property
     def components(self) -> list[Component]:

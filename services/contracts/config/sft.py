@@ -7,9 +7,10 @@ from pydantic import model_validator
 from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.data import SFTData
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
-from services.contracts.config.model import Model, lora_of
+from services.contracts.config.model import Model, PretrainedModel, lora_of
 from services.contracts.config.optimizer import MuonAdamW, Optimizer
 from services.contracts.config.router import Balance
+from services.contracts.config.supervised_objective import DPO, Likelihood, SupervisedObjective
 from services.contracts.config.training import Packing, Schedule, SFTTraining, Validation
 
 
@@ -20,7 +21,9 @@ class SFTConfig(Section):
     model: Model
     """The model to train."""
     data: SFTData
-    """The rows to imitate."""
+    """The rows to learn from."""
+    objective: SupervisedObjective = Likelihood()
+    """What is learned from them."""
     packing: Packing | None = None
     """Batches of a number of tokens; default: batches of `training.rows_per_step` rows."""
     optimizer: Optimizer = MuonAdamW(type="muon")
@@ -46,6 +49,38 @@ class SFTConfig(Section):
         )
         if longest is not None:
             check_packed_rows(packing, longest)
+        return self
+
+    @model_validator(mode="after")
+    def _objective(self) -> "SFTConfig":
+        keeps_reference = "reference" in self.training.offload
+        if not isinstance(self.objective, DPO):
+            refuse_if(
+                keeps_reference,
+                "training.offload reference is a model that this run does not load: leave it out, "
+                "or set objective.type dpo",
+            )
+            return self
+        refuse_if(
+            not isinstance(self.model, PretrainedModel),
+            "objective.type dpo compares with the model that the run starts from, and model.source "
+            "scratch has random weights: train it on answers first, and set model.path run:RUN",
+        )
+        refuse_if(
+            self.packing is not None,
+            "packing and objective.type dpo: the two answers of a row belong to one step: leave "
+            "packing out, and set training.rows_per_step",
+        )
+        refuse_if(
+            self.data.train_on == "all",
+            "data.train_on all and objective.type dpo: the answers alone are compared: leave "
+            "train_on out",
+        )
+        refuse_if(
+            keeps_reference and lora_of(self.model) is not None,
+            "training.offload reference: with model.lora the reference is the policy without its "
+            "adapters, and takes no memory: leave it out",
+        )
         return self
 
     @model_validator(mode="after")

@@ -84,8 +84,8 @@ class SFTTraining(Training):
     """Rows of each step, whatever their lengths. Default: 128, unless there is `packing`."""
 
     @model_validator(mode="after")
-    def _only_the_policy(self) -> "SFTTraining":
-        other = [name for name in self.offload if name != "optimizer"]
+    def _no_other_models(self) -> "SFTTraining":
+        other = [name for name in self.offload if name not in ("optimizer", "reference")]
         if other:
             raise ValueError(
                 f"offload {other[0]} is a model that a supervised run does not load: leave it out"

@@ -156,6 +156,22 @@ def test_a_supervised_run_on_rows_without_answers_is_refused(api: httpx.Client) 
     assert "have no answers to imitate" in found["data.dataset"]
 
 
+def test_a_run_on_pairs_is_refused_rows_of_one_answer_and_takes_those_of_two(
+    api: httpx.Client, model: Path
+) -> None:
+    upload(api, "pairs", b'{"prompt": "1+1", "chosen": "2", "rejected": "3"}')
+    config = {"type": "sft", "objective": {"type": "dpo"}, "model": {"path": str(model)}}
+
+    refused = api.post("/v1/runs", json={"config": config | {"data": {"dataset": "sums"}}})
+    queued = api.post("/v1/runs", json={"config": config | {"data": {"dataset": "pairs"}}})
+
+    said = problems(refused)["data.dataset"]
+    assert "the rows of sums cannot be compared" in said
+    assert "row 0 has no `chosen` answer" in said
+    assert queued.status_code == 201, queued.text
+    api.post(f"/v1/runs/{queued.json()['id']}/cancel")
+
+
 def test_every_dataset_of_a_mixture_is_looked_for_and_cannot_be_deleted_meanwhile(
     api: httpx.Client,
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 import signal
 import time
@@ -46,18 +47,33 @@ ADAPTED: dict[str, Any] = {
     "training": {"rows_per_step": 16, "max_steps": 60},
     "validation": {"datasets": ["products"], "every": 2, "rows": 20, "patience": 3},
 }
+COMPARED: dict[str, Any] = {
+    "type": "sft",
+    "objective": {"type": "dpo", "beta": 0.5},
+    "model": {"path": "run:whole"},
+    "data": {"dataset": "pairs", "template": "{prompt}="},
+    "optimizer": {"type": "adamw", "lr": 0.001},
+    "schedule": {"type": "constant"},
+    "training": {"rows_per_step": 8, "max_steps": 12, "offload": ["reference"]},
+    "validation": {"share": 0.1, "every": 6},
+}
 
 
 @dataclass
 class Story:
     """`whole` was left alone; `killed` is the same run, whose learner was killed three times;
-    `adapted` starts from an early checkpoint of `first`, and gets worse."""
+    `adapted` starts from an early checkpoint of `first`, and gets worse. `compared` prefers right
+    answers; `half` is the first half of the same run, and `rest` goes on from it; `beside` trains
+    adapters so."""
 
     place: Place
     whole: RunRecord
     killed: RunRecord
     adapted: RunRecord
     again: RunRecord
+    compared: RunRecord
+    rest: RunRecord
+    beside: RunRecord
     warnings: list[str]
 
 
@@ -70,10 +86,24 @@ async def add_products(store: Store, data: Path) -> None:
     await store.datasets.add(record)
 
 
+async def add_pairs(store: Store, data: Path) -> None:
+    rows = [
+        Row(prompt=f"{a}+{b}", answer={"chosen": str(a + b), "rejected": str(a + 2 * b + 7)})
+        for a in range(10)
+        for b in range(10)
+    ]
+    segment = append_rows(data, "pairs", rows)
+    record = DatasetRecord(
+        id="pairs", name="pairs", rows=100, created=time.time(), segments=[segment]
+    )
+    await store.datasets.add(record)
+
+
 async def make_story(place: Place) -> Story:
     async with stored(place) as store:
         await add_sums(store, place.data)
         await add_products(store, place.data)
+        await add_pairs(store, place.data)
         await submit(
             store, "whole", PACKED | {"training": PACKED["training"] | {"keep_checkpoints": 30}}
         )
@@ -96,11 +126,20 @@ async def make_story(place: Place) -> Story:
         longer = PACKED | {"training": PACKED["training"] | {"max_steps": 123}}
         await submit(store, "again", longer, resume_from="killed")
         again = await ended(store, "again")
+        await submit(store, "compared", COMPARED)
+        half = COMPARED["training"] | {"max_steps": 6}
+        await submit(store, "half", COMPARED | {"training": half})
+        lora = {"path": "run:whole", "lora": {"rank": 2}}
+        half = half | {"offload": []}
+        await submit(store, "beside", COMPARED | {"model": lora, "training": half})
+        compared, _, beside = [await ended(store, id) for id in ("compared", "half", "beside")]
+        await submit(store, "rest", COMPARED, resume_from="half")
+        rest = await ended(store, "rest")
         events = await store.events.read("adapted", "0")
         learner.send_signal(signal.SIGTERM)
         learner.wait(timeout=30)
     said = [event.data["message"] for event in events if event.kind == "warning"]
-    return Story(place, whole, killed, adapted, again, said)
+    return Story(place, whole, killed, adapted, again, compared, rest, beside, said)
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +208,33 @@ def test_a_run_that_resumes_another_goes_on_in_its_order(story: Story) -> None:
     assert steps(story.place, "again")[0]["train/epoch"] > before
 
 
+def test_a_run_on_pairs_begins_at_its_reference_and_comes_to_prefer_what_is_chosen(
+    story: Story,
+) -> None:
+    for run in (story.compared, story.beside):
+        assert run.state is RunState.SUCCEEDED, run.reason
+        rows = steps(story.place, run.id)
+        assert rows[0]["validation/loss"] == pytest.approx(math.log(2), rel=1e-6)
+        assert rows[1]["train/loss"] == pytest.approx(math.log(2), rel=1e-6)
+        assert rows[1]["train/margin"] == pytest.approx(0, abs=1e-5)
+        assert rows[-1]["validation/margin"] > 0
+    last = steps(story.place, "compared")[-1]
+    assert last["validation/accuracy"] > 0.5
+    assert last["validation/loss"] < math.log(2)
+    assert last["train/chosen_reward"] > last["train/rejected_reward"]
+    assert last["throughput/samples_per_second"] > 0
+
+
+def test_a_run_on_pairs_that_is_resumed_ends_with_the_same_weights(story: Story) -> None:
+    assert story.rest.state is RunState.SUCCEEDED, story.rest.reason
+    whole, resumed = tensors(story.place, story.compared), tensors(story.place, story.rest)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
 def test_rows_are_tokenised_once_for_all_runs_of_one_template(story: Story) -> None:
     made = list((story.place.data / "datasets").glob("*/tokens/*/*.arrow"))
-    assert len(made) == 2
+    # Of sums and products, and of the two answers of pairs.
+    assert len(made) == 2 + 2
     log = [json.loads(line) for line in story.place.log.read_text().splitlines()]
     assert not [line for line in log if line["level"] == "error"]
 

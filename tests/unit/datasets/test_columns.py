@@ -136,6 +136,50 @@ def test_files_of_verl_and_humaneval_need_no_mapping(
     assert (row.prompt, row.answer, set(row.columns)) == (source["prompt"], answer, rest)
 
 
+ASKED = [{"role": "user", "content": "1+1"}]
+RIGHT, WRONG = ({"role": "assistant", "content": text} for text in ("2", "3"))
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt", "answer"),
+    [
+        (
+            {"prompt": "1+1", "chosen": "2", "rejected": "3"},
+            "1+1",
+            {"chosen": "2", "rejected": "3"},
+        ),
+        (
+            {"chosen": [*ASKED, RIGHT], "rejected": [*ASKED, WRONG], "score": 7},
+            ASKED,
+            {"chosen": RIGHT, "rejected": WRONG},
+        ),
+    ],
+    ids=["prompt", "conversations"],
+)
+def test_files_of_preferences_need_no_mapping(
+    source: dict[str, Any], prompt: object, answer: object
+) -> None:
+    row = row_from("row 1", source, ColumnMapping().resolved(source))
+
+    assert (row.prompt, row.answer) == (prompt, answer)
+    assert row.columns.keys() == source.keys() - {"prompt", "chosen", "rejected"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ("2", "row 1 has no prompt, and its `chosen` answer is no conversation"),
+        ([RIGHT], "row 1 has no prompt, and its `chosen` answer is no conversation"),
+        ([{"role": "user", "content": "1+2"}, RIGHT], "differ before the last turn"),
+    ],
+)
+def test_preferences_without_a_common_prompt_are_refused(chosen: object, said: str) -> None:
+    source = {"chosen": chosen, "rejected": [*ASKED, WRONG]}
+
+    with pytest.raises(DatasetError, match=said):
+        row_from("row 1", source, ColumnMapping().resolved(source))
+
+
 def test_the_last_turn_of_a_chat_is_the_answer_where_no_column_is() -> None:
     source = {"messages": [USER, ASSISTANT, USER, ASSISTANT]}
     mapping = ColumnMapping().resolved(source)

@@ -214,3 +214,30 @@ def test_what_exceeds_a_gpu_by_less_than_the_error_is_not_refused() -> None:
     assert not cannot_fit(tight)
     fits = estimate(sharded, learner(8, int(needed * 1.05)))
     assert any("is tight" in note for note in fits.notes)
+
+
+def test_pairs_need_room_for_a_reference_and_for_both_answers() -> None:
+    shape = shape_of(QWEN3_8B)
+    assert shape is not None
+    training: dict[str, Any] = {"tokens_per_microbatch": 1024}
+    base: dict[str, Any] = {
+        "type": "sft",
+        "model": {"path": "org/m"},
+        "data": {"dataset": "d", "max_seq_len": 16_384},
+        "optimizer": {"type": "adamw"},
+        "training": training,
+    }
+    pairs: dict[str, Any] = {"objective": {"type": "dpo"}}
+    offload = {"training": training | {"offload": ["reference"]}}
+    parts, said = [], []
+    for changes in ({}, pairs, pairs | offload):
+        need = estimate_run(
+            parse_config(base | changes), Model(shape, half=True), learner(8, 80 * GB), []
+        ).learner
+        assert need is not None
+        parts.append(need.parts.get("copies", 0))
+        said.append(need.how)
+    # A slice of the bfloat16 weights on each of eight ranks.
+    assert parts == [0, pytest.approx(2 * 8.19e9 / 8, rel=0.05), 0]
+    assert "16,384 tokens a pass" in said[0]
+    assert "32,768 tokens a pass" in said[1]

@@ -65,6 +65,8 @@ MUON = {
             {"algorithm": {"kl": {"reference": {"type": "ema", "rate": 0.01}}}},
         ),
         ("midtrain", {"data": {"mix": [{"dataset": "d"}, {"dataset": "e", "repeats": 2}]}}),
+        ("dpo", {"model": {"path": "run:r", "lora": {"rank": 16}}}),
+        ("dpo", {"training": {"offload": ["reference"]}}),
     ],
 )
 def test_the_variants_that_a_recipe_speaks_of_are_valid(name: str, changes: dict[str, Any]) -> None:
@@ -138,7 +140,7 @@ def test_a_recipe_has_the_numbers_of_its_source(name: str) -> None:
 
 
 def test_every_recipe_of_the_predecessors_and_of_the_papers_is_there() -> None:
-    papers = {"grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "icepop"}
+    papers = {"grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "icepop", "dpo"}
     predecessors = {"nanochat_grpo", "torchtune_ppo", "areal_ppo_code", "minimind_ppo", "midtrain"}
     assert papers | predecessors <= {recipe.name for recipe in list_recipes()}
 

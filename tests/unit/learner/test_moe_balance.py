@@ -22,6 +22,7 @@ from learner.objective.compose import Objective
 from learner.report.loss_metrics import Tally
 from learner.sft import backward
 from learner.step import accumulate_gradients
+from learner.supervised import LikelihoodLoss
 from services.contracts.config.algorithm import Algorithm
 from tests.unit.learner.experts import EXPERTS, LAYERS, USED, recorded, tiny_mixture
 from tests.unit.learner.policies import random_samples
@@ -161,14 +162,13 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
 
 def supervised(shares: Sequence[Sequence[Sample]], budget: int) -> dict[str, torch.Tensor]:
     """As `gradients`, of examples to imitate."""
-    tokens = sum(int(sample.loss_mask.sum()) for share in shares for sample in share)
 
     def one(ranks: Ranks) -> dict[str, torch.Tensor]:
         model = tiny_mixture()
         model.load_state_dict(MODEL.state_dict())
         policy = TokenLogprobs(model, routing=Routing(model, 0.5, 0.05))
         examples = [Example(s.tokens, s.loss_mask) for s in shares[ranks.rank]]
-        backward(policy, examples, tokens, budget, ranks)
+        backward(policy, LikelihoodLoss(examples, 1, ranks), budget, ranks)
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
     return mean_gradients(len(shares), one)
@@ -182,8 +182,7 @@ def test_supervised_training_balances_routers_whatever_the_cut() -> None:
     model = tiny_mixture()
     plain = TokenLogprobs(model)
     examples = [Example(s.tokens, s.loss_mask) for s in samples]
-    tokens = sum(int(s.loss_mask.sum()) for s in samples)
-    backward(plain, examples, tokens, 10_000, ALONE)
+    backward(plain, LikelihoodLoss(examples, 1, ALONE), 10_000, ALONE)
     expected, _ = expected_terms(samples, 0.5, 0.05)
     added = dict(expected.named_parameters())
     largest = max(float(grad.abs().max()) for grad in whole.values())

@@ -11,11 +11,12 @@ from tokenizers.processors import TemplateProcessing
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from learner.batch.sft_rows import NO_BYTES, RowTokenizer, UnusableRow, example, lacking
+from learner.batch.sft_rows import NO_BYTES, Example, RowTokenizer, UnusableRow, example, lacking
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import PackedRow, TokenLogprobs
 from learner.report.sft_metrics import validation_losses
-from learner.sft import backward, validation_sums
+from learner.sft import backward
+from learner.supervised import LikelihoodLoss, text_sums
 from services.contracts.config.data import Data, SFTData
 from services.contracts.dataset import Row
 from services.contracts.rendering import compose, render
@@ -292,7 +293,7 @@ SENTENCES = [Row(prompt="a b b"), Row(prompt="é"), Row(prompt="ab ab")]
 
 def measured(policy: nn.Module, tokens: Any) -> dict[str, float]:
     rows = [example(made(row, tokens, train_on="all")) for row in SENTENCES]
-    sums = validation_sums(policy, rows, 1000, ALONE, 1)
+    sums = text_sums(policy, rows, 1000, ALONE, 1)
     return validation_losses(["d"], sums.tolist())
 
 
@@ -344,9 +345,12 @@ def test_the_loss_of_packed_conversations_is_the_sum_of_each_alone() -> None:
     policy = TokenLogprobs(loaded.model)
     rows = [Row(prompt=f"{n}+{n}" * (1 + n % 4), answer=str(2 * n)) for n in range(12)]
     examples = [example(made(row, tokens), component=n % 2) for n, row in enumerate(rows)]
-    count = sum(int(one.loss_mask.sum()) for one in examples)
 
-    packed, _ = backward(policy, examples, count, 10_000, ALONE, components=2)
-    alone = sum(backward(policy, [one], count, 10_000, ALONE, components=2)[0] for one in examples)
+    def nats(rows: list[Example]) -> torch.Tensor:
+        loss = LikelihoodLoss(rows, 2, ALONE)
+        backward(policy, loss, 10_000, ALONE)
+        assert loss.nats is not None
+        return loss.nats
 
-    torch.testing.assert_close(packed, alone, rtol=1e-6, atol=0)
+    alone = torch.stack([nats([one]) for one in examples]).sum(0)
+    torch.testing.assert_close(nats(examples), alone, rtol=1e-6, atol=0)

@@ -31,6 +31,7 @@ from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
 from learner.sft import backward
 from learner.step import train_batch
+from learner.supervised import LikelihoodLoss
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW
@@ -244,7 +245,7 @@ def test_a_supervised_step_says_how_many_tokens_its_rows_share(
     counts = []
     for on in (True, False):
         sharing(on)
-        _, passed = backward(TokenLogprobs(model), rows, 9, 100, ALONE)
-        counts.append(passed)
+        loss = LikelihoodLoss(rows, 1, ALONE)
+        counts.append(backward(TokenLogprobs(model), loss, 100, ALONE))
     # The prompt's six tokens twice.
     assert counts == [(27, 15), (27, 27)]

@@ -1,0 +1,63 @@
+"""The rows of one dataset in tokens: a sequence of each, or of two answers two."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from learner.batch.sft_rows import RowTokenizer, TokenRow
+from learner.batch.sft_steps import Lengths
+from learner.persist.disk_retry import Disk
+from learner.persist.token_cache import TokenCache, cache_key
+from learner.slices import Part
+from services.contracts.config import SFTConfig
+from services.contracts.config.supervised_objective import DPO
+from services.contracts.preference import PAIR, Preferred
+from services.contracts.records import DatasetRecord
+from services.volume import Volume
+
+
+def sequences_of(config: SFTConfig) -> int:
+    """How many sequences a row is."""
+    return len(_answers(config))
+
+
+def _answers(config: SFTConfig) -> tuple[Preferred | None, ...]:
+    return PAIR if isinstance(config.objective, DPO) else (None,)
+
+
+class DatasetTokens:
+    """One dataset, for a run of `config` whose model reads with `tokenizer`."""
+
+    def __init__(
+        self, volume: Volume, record: DatasetRecord, config: SFTConfig, tokenizer: object
+    ) -> None:
+        self.name = record.name
+        """What the dataset is called."""
+        self._files = [
+            (
+                RowTokenizer(tokenizer, config.data, answer),
+                TokenCache(volume, record, cache_key(tokenizer, config.data, answer)),
+            )
+            for answer in _answers(config)
+        ]
+
+    def build(self, part: Part, disk: Disk, interrupted: Callable[[int, int], bool]) -> bool:
+        """As `TokenCache.build`."""
+        return all(
+            cache.build(tokenizer, part, disk, interrupted) for tokenizer, cache in self._files
+        )
+
+    def lengths(self) -> tuple[Lengths, int]:
+        """Lengths of all rows, and the largest token. Raises FileNotFoundError before all files
+        are made."""
+        found = [cache.lengths() for _, cache in self._files]
+        largest = max(token for _, token in found)
+        if len(found) == 1:
+            return found[0][0], largest
+        tokens = np.stack([lengths.tokens for lengths, _ in found])
+        first = np.stack([lengths.first for lengths, _ in found])
+        return Lengths(tokens.sum(0, dtype=np.int32), first.max(0), tokens.max(0)), largest
+
+    def row(self, index: int) -> list[TokenRow]:
+        """The sequences of row `index`: of two answers the chosen one first."""
+        return [cache.row(index) for _, cache in self._files]
