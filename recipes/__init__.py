@@ -1,16 +1,28 @@
 """Recipes: one commented YAML file per known-good run, and the merging of overrides.
 
 A recipe holds keys of the run config (`services.contracts.config`), and begins with `# when: …`.
+`chains/` has chains of runs: `steps`, each with a name, a recipe and its overrides.
 Nothing here validates: `parse_config` does, after merging.
 """
 
-from recipes.library import Recipe, UnknownRecipe, find_recipe, list_recipes, load_yaml, read_recipe
+from recipes.library import (
+    Recipe,
+    UnknownRecipe,
+    find_chain,
+    find_recipe,
+    list_chains,
+    list_recipes,
+    load_yaml,
+    read_recipe,
+)
 from recipes.merging import merged, place_in
 
 __all__ = [
     "Recipe",
     "UnknownRecipe",
+    "find_chain",
     "find_recipe",
+    "list_chains",
     "list_recipes",
     "load_yaml",
     "merged",

@@ -56,6 +56,18 @@ def find_recipe(name: str) -> Recipe:
     return Recipe(name, (folder / f"{name}.yaml").read_text())
 
 
+def list_chains() -> list[Recipe]:
+    """All chains of runs that come with Headrace, by name: their config has `steps`."""
+    folder = files("recipes") / "chains"
+    names = sorted(f.name for f in folder.iterdir() if f.name.endswith(".yaml"))
+    return [Recipe(name.removesuffix(".yaml"), (folder / name).read_text()) for name in names]
+
+
+def find_chain(name: str) -> Recipe | None:
+    """The chain `name`; None where there is none."""
+    return next((chain for chain in list_chains() if chain.name == name), None)
+
+
 class _Loader(yaml.SafeLoader):
     """Refuses a mapping that has a key twice: YAML would silently take the last."""
 

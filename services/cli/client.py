@@ -182,6 +182,10 @@ class Away(CliError):
         super().__init__(message, problems, NO_GATEWAY)
 
 
+class NotFound(CliError):
+    """There is no such thing."""
+
+
 class _Broken(Exception):
     """The stream ended although the run has not."""
 
@@ -208,7 +212,10 @@ def _refusal(response: httpx.Response) -> CliError:
         problems = []
     # 502 and 504 come from whatever stands before the gateway; 503 says that Redis is away.
     away = response.status_code in (502, 503, 504)
-    return Away(_detail(response), problems) if away else CliError(_detail(response), problems)
+    if away:
+        return Away(_detail(response), problems)
+    missing = response.status_code == httpx.codes.NOT_FOUND
+    return (NotFound if missing else CliError)(_detail(response), problems)
 
 
 def _detail(response: httpx.Response) -> str:

@@ -10,6 +10,7 @@ from services.cli import datasets, keys
 from services.cli.audit import audit
 from services.cli.backup import backup, restore
 from services.cli.bench import bench
+from services.cli.chains import chains
 from services.cli.chat import chat
 from services.cli.export import export
 from services.cli.logs import logs
@@ -44,6 +45,7 @@ COMMANDS: list[Callable[..., None]] = [
         chat,
         submit,
         runs,
+        chains,
         watch,
         cancel,
         resume,

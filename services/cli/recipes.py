@@ -1,4 +1,4 @@
-"""`headrace recipes`: the run configs that come with Headrace."""
+"""`headrace recipes`: the run configs and the chains that come with Headrace."""
 
 from typing import Annotated
 
@@ -14,12 +14,12 @@ def recipes(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recipes and when to use each; with NAME, its text to copy and change."""
-    from recipes import UnknownRecipe, find_recipe, list_recipes
+    """Recipes and chains, and when to use each; with NAME, its text to copy and change."""
+    from recipes import UnknownRecipe, find_chain, find_recipe, list_chains, list_recipes
 
     if name is not None:
         try:
-            recipe = find_recipe(name)
+            recipe = find_chain(name) or find_recipe(name)
         except UnknownRecipe as error:
             raise CliError(str(error)) from None
         if as_json:
@@ -27,7 +27,7 @@ def recipes(
         else:
             typer.echo(recipe.text, nl=False)
         return
-    found = list_recipes()
+    found = [*list_recipes(), *list_chains()]
     if as_json:
         print_json([recipe.as_json() for recipe in found])
         return

@@ -1,10 +1,11 @@
 """`headrace runs`, `watch`, `cancel` and `rm`."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from services.cli.chains import Found, find, follow_chain
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, ago, err, escape, out, print_json, size, state, table
 
@@ -41,12 +42,16 @@ def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
 
 
 def watch(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Follow RUN until it ends: exit code 0 succeeded, 1 not. Ctrl-C leaves it running.
+    """Follow RUN, or a chain, until it ends: exit code 0 succeeded, 1 not. Ctrl-C leaves it
+    running.
 
     With --json each event is one line of JSON.
     """
     api = connect(gateway)
-    follow_run(api, api.get(f"/v1/runs/{run}")["id"], as_json)
+    found = find(api, run)
+    if found.kind == "chain":
+        follow_chain(api, found.record["id"], as_json)
+    follow_run(api, found.record["id"], as_json)
 
 
 def follow_run(api: "Gateway", run: str, as_json: bool) -> None:
@@ -57,10 +62,11 @@ def follow_run(api: "Gateway", run: str, as_json: bool) -> None:
 
 
 def cancel(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Cancel RUN; `headrace resume RUN` continues it later from its checkpoint."""
+    """Cancel RUN, or a chain; `headrace resume RUN` continues it later from its checkpoint."""
     api = connect(gateway)
-    before = api.get(f"/v1/runs/{run}")
-    record = api.post(f"/v1/runs/{before['id']}/cancel")
+    found = find(api, run)
+    before = found.record
+    record = api.post(f"{found.path}/cancel")
     if as_json:
         print_json(record)
         return
@@ -78,21 +84,23 @@ def rm(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Delete runs that are over, with their checkpoints, metrics and answers. Datasets stay.
+    """Delete runs that are over, with their checkpoints, metrics and answers; a chain with all of
+    its runs. Datasets stay.
 
     Refused while another run continues one of them, or one that is not over starts from what it
     made; and for a name that several runs have.
     """
     api = connect(gateway)
-    found = {record["id"]: record for record in (_only(api, run) for run in runs)}
+    named = {one.record["id"]: one for one in (_only(api, run) for run in runs)}
     # The newest first: it may continue an older one.
-    records = sorted(found.values(), key=lambda record: record["created"], reverse=True)
+    ordered = sorted(named.values(), key=lambda one: one.record["created"], reverse=True)
     if not yes:
-        _confirm(records)
+        _confirm(ordered)
     gone: list[str] = []
-    for record in records:
+    for one in ordered:
+        record = one.record
         try:
-            api.delete(f"/v1/runs/{record['id']}")
+            api.delete(one.path)
         except CliError as error:
             before = f"; deleted before it: {', '.join(gone)}" if gone and as_json else ""
             raise CliError(error.message + before, error.problems, error.code) from None
@@ -103,24 +111,33 @@ def rm(
         print_json({"deleted": gone})
 
 
-def _only(api: "Gateway", run: str) -> dict[str, Any]:
-    """The run that `run` means, if only one: the same command twice must not delete two."""
+def _only(api: "Gateway", run: str) -> Found:
+    """The run or chain that `run` means, if only one: the same command twice must not delete
+    two."""
     from services.contracts.records import several_called
 
-    record: dict[str, Any] = api.get(f"/v1/runs/{run}")
-    names = ((one["id"], one["name"]) for one in api.pages("/v1/runs", "runs", name=run))
-    if problem := several_called(run, record["id"], names):
+    found = find(api, run)
+    # Chains cannot be asked for by name.
+    asked = {"name": run} if found.kind == "run" else {}
+    listed = api.pages(f"/v1/{found.kind}s", f"{found.kind}s", **asked)
+    names = ((one["id"], one["name"]) for one in listed)
+    if problem := several_called(run, found.record["id"], names):
         raise CliError(problem)
-    return record
+    return found
 
 
-def _confirm(records: list[dict[str, Any]]) -> None:
+def _confirm(ordered: list[Found]) -> None:
     if not sys.stdin.isatty():
         raise CliError("what is deleted is gone for good: say --yes if nobody can be asked")
-    for record in records:
-        steps = f"step {record['step']}/{record['max_steps'] or '?'}"
+    for found in ordered:
+        record = found.record
+        size = f"step {record['step']}/{record['max_steps'] or '?'}" if found.kind == "run" else ""
+        if found.kind == "chain":
+            size = f"{sum(len(step['runs']) for step in record['steps'])} runs"
         name = f"[bold]{escape(record['name'])}[/]"
         # Not where --json goes.
-        err.print(f"{record['id']}  {name}  {state(record['state'])}  {steps}")
-    what = "this run" if len(records) == 1 else f"these {len(records)} runs"
+        err.print(f"{record['id']}  {name}  {state(record['state'])}  {size}")
+    kinds = {one.kind for one in ordered}
+    noun = "chain" if kinds == {"chain"} else "run"
+    what = f"this {noun}" if len(ordered) == 1 else f"these {len(ordered)}"
     typer.confirm(f"Delete {what}, checkpoints included?", abort=True, err=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from services.cli.chains import find, follow_chain, show_chain
 from services.cli.dry_run import show_dry_run
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, escape, out, print_json
@@ -36,7 +37,9 @@ def submit(
     recipe: Annotated[
         str,
         typer.Argument(
-            metavar="RECIPE", help="A recipe's name (see `headrace recipes`) or a YAML file."
+            metavar="RECIPE",
+            help="A recipe's name (see `headrace recipes`) or a YAML file: a run's config, or a "
+            "chain's `steps`.",
         ),
     ],
     set_: Set = None,
@@ -57,12 +60,23 @@ def submit(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Queue a run of RECIPE, some of its keys overridden."""
+    """Queue a run of RECIPE, some of its keys overridden; or a chain, whose keys begin with a
+    step's name (`--set rl.training.max_steps=20`)."""
     overrides = overrides_from(set_ or [])
     request: dict[str, Any] = {"priority": priority, "resume_from": resume_from}
     path = Path(recipe)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
-        request["config"] = _with_absolute_models(_merged(_file(path), overrides))
+    file = _file(path) if path.suffix in (".yaml", ".yml") or path.is_file() else None
+    if file is None and (chain := _chain_recipe(recipe)) is not None:
+        file = chain
+    if file is not None and "steps" in file:
+        if resume_from is not None or dry_run:
+            raise CliError(f"{recipe} is a chain: it takes neither --resume-from nor --dry-run")
+        known = {"pool": pool, "priority": priority or None, "name": name}
+        file = {"name": path.stem, **file}
+        _submit_chain(file, overrides, known, follow, as_json, gateway)
+        return
+    if file is not None:
+        request["config"] = _with_absolute_models(_merged(file, overrides))
         request["name"] = name or path.stem
     else:
         request |= {"recipe": recipe, "config": _with_absolute_models(overrides), "name": name}
@@ -73,6 +87,47 @@ def submit(
     _submit(request | {"pool": pool}, follow, as_json, gateway, dry_run)
 
 
+def _chain_recipe(name: str) -> dict[str, Any] | None:
+    from recipes import find_chain
+
+    found = find_chain(name)
+    return found.config if found else None
+
+
+def _submit_chain(
+    chain: dict[str, Any],
+    overrides: dict[str, Any],
+    known: dict[str, Any],
+    follow: bool,
+    as_json: bool,
+    gateway: str | None,
+) -> None:
+    """Submit the chain of a file; `known`: what the command line says of it."""
+    from services.cli.chains import submit_chain
+    from services.settings import Settings
+
+    if not isinstance(steps := chain["steps"], list):
+        raise CliError("steps is no list: a chain has `steps:`, each with a name and a recipe")
+    named = {step.get("name"): step for step in steps if isinstance(step, dict)}
+    for step, keys in overrides.items():
+        if step not in named or not isinstance(keys, dict):
+            listed = ", ".join(map(str, named)) or "none"
+            raise CliError(
+                f"--set {step}: of a chain a key begins with a step's name ({listed}), like "
+                "--set rl.training.max_steps=20"
+            )
+        config = named[step].get("config") or {}
+        named[step]["config"] = _merged(config, keys) if isinstance(config, dict) else config
+    for config in (step.get("config") for step in named.values()):
+        if isinstance(config, dict):
+            _with_absolute_models(config)
+    given = {key: value for key, value in known.items() if value is not None}
+    request = {"pool": Settings().pool, **chain, **given}
+    if problem := next(_unsendable(request, ""), None):
+        raise CliError(problem)
+    submit_chain(connect(gateway), request, follow, as_json)
+
+
 def resume(
     run: Run,
     set_: Set = None,
@@ -81,9 +136,24 @@ def resume(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Queue a new run that continues RUN from its last checkpoint, in the same pool."""
-    request = {"resume_from": run, "config": overrides_from(set_ or []), "name": name}
-    _submit(request, follow, as_json, gateway)
+    """Queue a new run that continues RUN from its last checkpoint, in the same pool. A chain goes
+    on with the step that failed; --set changes that step's config."""
+    overrides = overrides_from(set_ or [])
+    api = connect(gateway)
+    found = find(api, run)
+    if found.kind == "run":
+        request = {"resume_from": found.record["id"], "config": overrides, "name": name}
+        _submit(request, follow, as_json, gateway)
+        return
+    if problem := next(_unsendable(overrides, ""), None):
+        raise CliError(problem)
+    chain = api.post(f"{found.path}/resume", json={"config": overrides})
+    if follow:
+        follow_chain(api, chain["id"], as_json)
+    if as_json:
+        print_json(chain)
+    else:
+        show_chain(chain)
 
 
 def _submit(

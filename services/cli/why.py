@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from services.cli.chains import find, present_run, show_chain
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import duration, escape, out, print_json, state, table, worker_state
 
@@ -9,8 +10,15 @@ FINE = ("none", "over")
 
 
 def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Say why RUN is slow or stuck: the bottleneck, the oldest prompt in flight, the workers."""
-    found = connect(gateway).get(f"/v1/runs/{run}/why")
+    """Say why RUN is slow or stuck: the bottleneck, the oldest prompt in flight, the workers. Of a
+    chain: its steps, and the run that it works on."""
+    api = connect(gateway)
+    if (named := find(api, run)).kind == "chain":
+        run = present_run(named.record)
+        if not as_json:
+            show_chain(named.record)
+            out.print()
+    found = api.get(f"/v1/runs/{run}/why")
     if as_json:
         print_json(found)
         return

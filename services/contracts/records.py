@@ -46,6 +46,7 @@ class RunSummary(BaseModel):
     resume_from: str | None = Field(
         None, description="The run whose checkpoint this one continues."
     )
+    chain: str | None = Field(None, description="The chain that it is a step of.")
     created: float = Field(description="Unix seconds.")
     started: float | None = Field(None, description="When it first ran, in Unix seconds.")
     finished: float | None = Field(None, description="When it was over, in Unix seconds.")
@@ -71,6 +72,7 @@ class RunRecord(RunSummary):
     """One run as the store knows it."""
 
     config: dict[str, Any] = Field(description="The validated run config, defaults filled in.")
+    recipe: str | None = Field(None, description="The recipe that its config began with.")
     warnings: list[str] = Field(
         default_factory=list,
         description="Settings that are allowed but probably a mistake, and what was not checked, "

@@ -125,21 +125,24 @@ def vocabulary_of(tokenizer: "CharacterTokenizer | BPETokenizer") -> int:
     return len(tokenizer.alphabet) + SPECIAL_TOKENS
 
 
+def scratch_config(config: "ScratchModel") -> dict[str, Any]:
+    """What stands in the config.json of a model that a run makes."""
+    return {
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.intermediate_size,
+        "moe_intermediate_size": config.intermediate_size,
+        "num_experts": config.experts,
+        "num_experts_per_tok": config.experts_per_token,
+        "vocab_size": vocabulary_of(config.tokenizer),
+        "max_position_embeddings": config.max_length,
+        "tie_word_embeddings": False,
+    }
+
+
 def scratch_shape(config: "ScratchModel") -> ModelShape:
     """Of a model that a run makes."""
-    found = shape_of(
-        {
-            "hidden_size": config.hidden_size,
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
-            "intermediate_size": config.intermediate_size,
-            "moe_intermediate_size": config.intermediate_size,
-            "num_experts": config.experts,
-            "num_experts_per_tok": config.experts_per_token,
-            "vocab_size": vocabulary_of(config.tokenizer),
-            "max_position_embeddings": config.max_length,
-            "tie_word_embeddings": False,
-        }
-    )
+    found = shape_of(scratch_config(config))
     assert found is not None
     return found

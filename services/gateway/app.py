@@ -14,12 +14,14 @@ from starlette.types import Scope
 
 from services.gateway import problems
 from services.gateway.authentication import Authentication, Keyring
+from services.gateway.chains.advance import keep_advancing
 from services.gateway.deletion import remove_deleted
 from services.gateway.dependencies import Dependencies
 from services.gateway.followers import Followers
 from services.gateway.retention import Sizes, keep_pruning
 from services.gateway.routes import (
     audit,
+    chains,
     datasets,
     events,
     files,
@@ -62,6 +64,7 @@ thing where several are.
 TAGS = [
     {"name": "datasets", "description": "Rows to train on; uploaded once, immutable, appendable."},
     {"name": "runs", "description": "Training jobs: submit, list, follow, cancel, delete."},
+    {"name": "chains", "description": "Runs that start from each other, queued at once."},
     {"name": "recipes", "description": "Run configs known to work."},
     {"name": "workers", "description": "Who generates."},
     {"name": "files", "description": "Parts of the data volume, for hosts without it."},
@@ -101,12 +104,16 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 Bandwidth.of(settings.file_bandwidth_mbit),
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
-            pruning = asyncio.create_task(keep_pruning(store, settings))
+            tasks = [
+                asyncio.create_task(keep_pruning(store, settings)),
+                asyncio.create_task(keep_advancing(app.state.deps)),
+            ]
             try:
                 yield
             finally:
-                pruning.cancel()
-                await asyncio.wait([pruning])
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
                 await store.close()
 
     app = FastAPIOffline(
@@ -149,6 +156,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         datasets,
         prompts,
         runs,
+        chains,
         samples,
         audit,
         why,

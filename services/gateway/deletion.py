@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from services.contracts.records import RunRecord
-from services.gateway.dependencies import Dependencies
+from services.gateway.dependencies import Dependencies, open_chains
 from services.http import Problem
 from services.models.path import starts_from
 from services.runtime.logs import get_logger
@@ -57,6 +57,14 @@ async def _wait_until_unneeded(deps: Dependencies, record: RunRecord, named: str
         needs = "starts from what it made: cancel that one, or let it end"
         live = await deps.store.runs.live()
         needed_by = [run for run in live if record.id in starts_from(run.config)]
+    for chain in await open_chains(deps):
+        steps = chain.steps
+        if any(record.id in (*step.runs, *starts_from(step.config)) for step in steps):
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"{named} is needed by the chain {chain.name} ({chain.id}, {chain.state}): cancel "
+                "that, or let it end",
+            )
     for other in needed_by:
         raise Problem(
             HTTPStatus.CONFLICT,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import httpx
 from fastapi import Depends, Path, Request
 
+from services.contracts.chains import ChainRecord
 from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, several_called
 from services.gateway.authentication import Keyring
@@ -63,6 +64,33 @@ async def find_run(deps: Dependencies, reference: str) -> RunRecord:
     raise Problem(HTTPStatus.NOT_FOUND, f"there is no run {reference!r}{hint}")
 
 
+async def find_chain(deps: Dependencies, reference: str) -> ChainRecord:
+    """The chain with this id, this name (the newest of several), or the only one whose id begins
+    so. Raises Problem 404, or 409 if several ids begin so."""
+    exact = await deps.store.chains.get(reference)
+    if exact is not None:
+        return exact
+    chains = await deps.store.chains.all()
+    named = [chain for chain in chains if chain.name == reference][:1]
+    begins = [chain for chain in chains if reference and chain.id.startswith(reference)]
+    if len(named or begins) == 1:
+        return (named or begins)[0]
+    if begins:
+        ids = ", ".join(chain.id for chain in begins[:5])
+        raise Problem(
+            HTTPStatus.CONFLICT, f"{reference!r} is the beginning of several chains' ids: {ids}"
+        )
+    near = nearest(reference, sorted({chain.name for chain in chains}))
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise Problem(HTTPStatus.NOT_FOUND, f"there is no chain {reference!r}{hint}")
+
+
+async def open_chains(deps: Dependencies) -> list[ChainRecord]:
+    """All chains that are not over."""
+    found = [await deps.store.chains.get(id) for id in await deps.store.chains.open()]
+    return [chain for chain in found if chain is not None and not chain.state.over]
+
+
 async def find_dataset(deps: Dependencies, reference: str) -> DatasetRecord:
     """The dataset with this id or name. Raises Problem 404 naming the nearest."""
     found = await deps.store.datasets.find(reference)
@@ -104,6 +132,15 @@ async def _only_run(
     return record
 
 
+async def _chain(
+    deps: Deps,
+    chain: Annotated[
+        str, Path(description="Its id, the beginning of its id, or its name (then the newest).")
+    ],
+) -> ChainRecord:
+    return await find_chain(deps, chain)
+
+
 async def _dataset(
     deps: Deps, dataset: Annotated[str, Path(description="Its name or id.")]
 ) -> DatasetRecord:
@@ -118,16 +155,29 @@ DATASET_PROBLEMS: dict[int | str, str] = {
     404: "There is no such dataset; `detail` names the nearest"
 }
 
+CHAIN_PROBLEMS: dict[int | str, str] = {
+    404: "There is no such chain; `detail` names the nearest",
+    409: "The beginning of an id that several chains have",
+}
+
+ChainDep = Annotated[ChainRecord, Depends(_chain)]
 RunDep = Annotated[RunRecord, Depends(_run)]
 OnlyRunDep = Annotated[RunRecord, Depends(_only_run)]
 DatasetDep = Annotated[DatasetRecord, Depends(_dataset)]
 
 
-async def runs_that_use(deps: Dependencies, record: DatasetRecord) -> list[RunRecord]:
-    """Runs that are not over and read `record`, for training or evaluation."""
+async def users_of(deps: Dependencies, record: DatasetRecord) -> list[str]:
+    """What is not over and reads `record`, for training or evaluation: runs and chains."""
     names = {record.id, record.name}
+    runs = [one for one in await deps.store.runs.live() if names & {*datasets_of(one.config)}]
+    chains = [
+        one
+        for one in await open_chains(deps)
+        if any(names & {*datasets_of(step.config)} for step in one.steps[one.at :])
+    ]
     return [
-        run for run in await deps.store.runs.live() if names.intersection(datasets_of(run.config))
+        *(f"{run.name} ({run.id}, {run.state})" for run in runs),
+        *(f"{chain.name} ({chain.id}, {chain.state})" for chain in chains),
     ]
 
 

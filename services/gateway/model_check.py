@@ -1,15 +1,18 @@
 """Whether the models that a submission names exist, and fit its config."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio.to_thread
 
+from services.contracts.chains import referred
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.lora import BESIDE_EXPERTS
 from services.contracts.config.trust import asks_for_trust
 from services.contracts.experts import expert_count
+from services.contracts.nearest import did_you_mean
 from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.dependencies import Dependencies, find_run
 from services.http import Problem
@@ -17,6 +20,10 @@ from services.models import ModelFolder
 from services.models.path import PREFIX, check_model, checkpoint_of, run_named, step_named
 
 Problems = list[tuple[str, str]]
+
+
+Steps = Mapping[str, ModelFolder | None]
+"""The models that earlier steps of a chain will have made, by step; None: not known."""
 
 
 class Models(NamedTuple):
@@ -27,23 +34,25 @@ class Models(NamedTuple):
 
 
 async def check_models(
-    deps: Dependencies, raw: dict[str, Any], problems: Problems
+    deps: Dependencies, raw: dict[str, Any], problems: Problems, steps: Steps | None = None
 ) -> tuple[dict[str, Any], Models]:
     """`raw` with the models of policy and critic named so that they mean the same on every host and
-    for ever; and these models. Adds what is wrong to `problems`."""
+    for ever; and these models. `step:NAME` is one of `steps`, and stays. Adds what is wrong to
+    `problems`."""
     of_critic = None
-    model, found = await _checked(deps, raw.get("model"), "model.path", problems)
+    model, found = await _checked(deps, raw.get("model"), "model.path", problems, steps)
     raw = raw if model is None else {**raw, "model": model}
     algorithm = raw.get("algorithm")
     if isinstance(algorithm, dict):
         critic = algorithm.get("critic")
-        critic, of_critic = await _checked(deps, critic, "algorithm.critic.path", problems)
+        key = "algorithm.critic.path"
+        critic, of_critic = await _checked(deps, critic, key, problems, steps)
         raw = raw if critic is None else {**raw, "algorithm": {**algorithm, "critic": critic}}
     return raw, Models(found, of_critic)
 
 
 async def _checked(
-    deps: Dependencies, section: Any, key: str, problems: Problems
+    deps: Dependencies, section: Any, key: str, problems: Problems, steps: Steps | None
 ) -> tuple[dict[str, Any] | None, ModelFolder | None]:
     """`section` with its `path` resolved, and the model there; None where there is no path, and
     for a model that is not here."""
@@ -51,6 +60,8 @@ async def _checked(
     if not isinstance(path, str) or not path:
         return None, None
     try:
+        if (step := referred(path)) is not None:
+            return section, _made_by(step[0], path, steps)
         resolved, folder = await _resolved(deps, path)
         # A run's checkpoint may lie on another host's volume.
         if folder is None or not folder.is_dir():
@@ -60,6 +71,16 @@ async def _checked(
         problems.append((key, str(error)))
         return None, None
     return {**section, "path": resolved}, found.weights
+
+
+def _made_by(step: str, path: str, steps: Steps | None) -> ModelFolder | None:
+    """The model that an earlier step will have made. Raises ValueError for none."""
+    if steps is None:
+        raise ValueError(f"{path} is what a step of a chain makes: submit both in one chain")
+    if step not in steps:
+        there = f"there is {', '.join(steps)}" if steps else "it is the first"
+        raise ValueError(f"{path} names no earlier step; {there}{did_you_mean(step, steps)}")
+    return steps[step]
 
 
 async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:

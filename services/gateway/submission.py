@@ -22,6 +22,7 @@ from services.gateway.fitting import estimated
 from services.gateway.lora_check import check_targets
 from services.gateway.model_check import (
     Problems,
+    Steps,
     check_context,
     check_experts,
     check_models,
@@ -30,6 +31,7 @@ from services.gateway.model_check import (
 from services.gateway.resuming import changed_by_resume, resumable
 from services.http import Problem
 from services.http.problems import MAX_LISTED
+from services.models import ModelFolder
 
 
 class RunSubmission(BaseModel):
@@ -74,16 +76,22 @@ class Accepted(NamedTuple):
     record: RunRecord
     estimate: Estimate | None
     """None: the model's folder is not here."""
+    config: RLConfig | SFTConfig
+    model: ModelFolder | None
+    """The policy to start from; None: not here, or none."""
 
 
-async def accept(deps: Dependencies, submission: RunSubmission) -> Accepted:
-    """The record to queue. Raises Problem (404 for an unknown recipe or run, 409 for a run that
-    cannot be resumed, 422 listing everything that is wrong with the config)."""
+async def accept(
+    deps: Dependencies, submission: RunSubmission, steps: Steps | None = None
+) -> Accepted:
+    """The record to queue. `steps`: what earlier steps of a chain will have made. Raises Problem
+    (404 for an unknown recipe or run, 409 for a run that cannot be resumed, 422 listing everything
+    that is wrong with the config)."""
     previous = await resumable(deps, submission.resume_from)
-    raw, name = _base(submission, previous)
+    raw, name = merged_config(submission, previous)
     problems: Problems = []
     raw, datasets = await check_datasets(deps, raw, problems)
-    raw, models = await check_models(deps, raw, problems)
+    raw, models = await check_models(deps, raw, problems, steps)
     model = models.policy
     warnings = await check_verifiers(deps, raw, datasets, problems)
     try:
@@ -120,12 +128,13 @@ async def accept(deps: Dependencies, submission: RunSubmission) -> Accepted:
         state=RunState.QUEUED,
         priority=submission.priority,
         config=config.model_dump(mode="json"),
+        recipe=submission.recipe or (previous.recipe if previous else None),
         warnings=warnings,
         resume_from=previous.id if previous else None,
         created=time.time(),
         max_steps=max_steps,
     )
-    return Accepted(record, estimate)
+    return Accepted(record, estimate, config, model)
 
 
 def refusal(problems: Problems, more: int = 0) -> Problem:
@@ -141,7 +150,9 @@ def refusal(problems: Problems, more: int = 0) -> Problem:
     )
 
 
-def _base(submission: RunSubmission, previous: RunRecord | None) -> tuple[dict[str, Any], str]:
+def merged_config(
+    submission: RunSubmission, previous: RunRecord | None
+) -> tuple[dict[str, Any], str]:
     """The raw config after merging, and the run's name. Raises Problem (see `accept`)."""
     base: dict[str, Any] = {}
     name = "run"

@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 from services.contracts.redis_version import lua_flaw
 from services.contracts.schema import require_schema
 from services.store.api_keys import ApiKeys
+from services.store.chains import Chains
 from services.store.connection import connect
 from services.store.datasets import Datasets
 from services.store.dumps import Dumps
@@ -47,6 +48,7 @@ class Store:
         self._beside = beside
         scripts = Scripts(redis)
         self.api_keys = ApiKeys(redis, scripts)
+        self.chains = Chains(redis, scripts)
         self.datasets = Datasets(redis, scripts)
         self.events = Events(redis, scripts)
         self.evaluations = Evaluations(redis, scripts, self.datasets)

@@ -12,8 +12,10 @@ from redis.exceptions import ResponseError
 
 from services.store.keys import (
     API_KEYS,
+    CHAINS,
     DATASET_NAMES,
     DATASETS,
+    OPEN_CHAINS,
     POOL_PARTS_KEPT,
     POOLS,
     RESTORING,
@@ -31,6 +33,8 @@ BY_FIELD = ("blobs",)
 """Hashes that may grow beyond what Redis takes in one piece (512 MB): groups that wait."""
 FIELDS_AT_ONCE = 64
 SHARED = (SCHEMA, DATASETS, DATASET_NAMES, API_KEYS)
+FIRST = (CHAINS, OPEN_CHAINS)
+"""Read before runs: a chain that is older than its runs finds them, and goes on."""
 
 
 class Dump(msgspec.Struct, frozen=True):
@@ -63,7 +67,9 @@ class Dumps(Noun):
         self._runs = runs
 
     async def read(self) -> AsyncIterator[Dump]:
-        """All there is: pools, runs, oldest first, datasets and API keys."""
+        """All there is: chains, pools, runs, oldest first, datasets and API keys."""
+        for key in FIRST:
+            yield await self._dump("shared", key, [key])
         pools = sorted(as_text(name) for name in await self._redis.smembers(POOLS))
         listed = await self._redis.zrange(RUNS, 0, -1, withscores=True)
         for name in pools:

@@ -6,6 +6,8 @@ DATASETS = "headrace:{datasets}:records"
 DATASET_NAMES = "headrace:{datasets}:names"
 POOLS = "headrace:pools"
 API_KEYS = "headrace:api-keys"
+CHAINS = "headrace:{chains}:records"
+OPEN_CHAINS = "headrace:{chains}:open"
 
 RESTORING = "headrace:restoring"
 

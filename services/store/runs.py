@@ -65,9 +65,11 @@ class Runs(Noun):
         parts = ("run", "order", "returned", "ledger", "lineages", "prompt_filter")
         keys = [run_key(record.id, part) for part in parts]
         rows = dataset.rows if dataset else 0
-        await self._scripts.run("submit", keys, submission(record, rows, ended, filters))
-        await self._redis.sadd(POOLS, record.pool)
-        await self._redis.zadd(RUNS, {record.id: record.created})
+        written = await self._scripts.run("submit", keys, submission(record, rows, ended, filters))
+        if not written and record.chain:
+            # Another gateway was faster. What it leaves undone, `queue_again` does.
+            return
+        await self._list(record)
         # Only now that a deletion can see it: see mark_deleting.lua.
         needed = {*starts_from, *([record.resume_from] if record.resume_from else [])}
         if going := [run for run in sorted(needed) if not await self._stays(run)]:
@@ -75,11 +77,28 @@ class Runs(Noun):
             await self.set_state(record.id, RunState.CANCELLED, problem)
             await self.delete(record.id)
             raise Gone(problem)
+        await self._queue(record)
+
+    async def queue_again(self, record: RunSummary) -> None:
+        """List and queue a run of the state `queued` whose submission broke off after it was
+        written. Does nothing to a run that waits already, or is active."""
+        if await self._redis.zscore(pool_key(record.pool, "queue"), record.id) is None:
+            await self._list(record)
+            await self._queue(record)
+
+    async def _list(self, record: RunSummary) -> None:
+        await self._redis.sadd(POOLS, record.pool)
+        await self._redis.zadd(RUNS, {record.id: record.created})
+
+    async def _queue(self, record: RunSummary) -> None:
         # Rows that came while the run was not listed yet.
-        if dataset is not None and (now := await self._datasets.find(dataset.id)) is not None:
-            await self._datasets.grow_run(record.id, now)
+        name = await self._redis.hget(run_key(record.id, "run"), "dataset")
+        dataset = await self._datasets.find(name.decode()) if name else None
+        if dataset is not None:
+            await self._datasets.grow_run(record.id, dataset)
+        keys = [pool_key(record.pool, "active"), pool_key(record.pool, "queue")]
         score = queue_score(record.created, record.priority)
-        await self._redis.zadd(pool_key(record.pool, "queue"), {record.id: score})
+        await self._scripts.run("queue_run", keys, [record.id, score])
 
     async def _stays(self, run: str) -> bool:
         state, deleting = await self._redis.hmget(run_key(run, "run"), ["state", "deleting"])

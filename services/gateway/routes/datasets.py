@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from services.contracts.records import DatasetRecord
 from services.contracts.strict_json import NotJSON, decode
 from services.datasets import ColumnMapping, DatasetReader, Format, import_file
-from services.gateway.dependencies import DATASET_PROBLEMS, DatasetDep, Deps, runs_that_use
+from services.gateway.dependencies import DATASET_PROBLEMS, DatasetDep, Deps, users_of
 from services.http import Problem, responses
 from services.recovery.copies import forget_dataset, keep_copy, keep_dataset
 from services.runtime.logs import get_logger
@@ -184,13 +184,14 @@ async def preview(
     responses=responses(DATASET_PROBLEMS | {409: "A run that is not over uses it"}),
 )
 async def delete(deps: Deps, record: DatasetDep) -> None:
-    """Delete a dataset and its files. Refused (409) while a run that is not over uses it."""
-    users = await runs_that_use(deps, record)
+    """Delete a dataset and its files. Refused (409) while a run or a chain uses it that is not
+    over."""
+    users = await users_of(deps, record)
     if users:
-        names = ", ".join(f"{run.name} ({run.id}, {run.state})" for run in users)
         raise Problem(
             HTTPStatus.CONFLICT,
-            f"dataset {record.name!r} is used by {names}: cancel that or let it end first",
+            f"dataset {record.name!r} is used by {', '.join(users)}: cancel that or let it end "
+            "first",
         )
     await anyio.to_thread.run_sync(forget_dataset, deps.volume.root, record.id)
     await deps.store.datasets.delete(record.id)

@@ -1,8 +1,6 @@
 """`/v1/runs`: submit, list, show, cancel, delete, metrics."""
 
-import json
 from http import HTTPStatus
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
@@ -15,6 +13,7 @@ from services.diagnosis.diagnose import queued_verdict
 from services.gateway.deletion import delete_run
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, OnlyRunDep, RunDep
 from services.gateway.fitting import DryRun, refusals
+from services.gateway.run_files import METRICS, read_metrics
 from services.gateway.submission import RunSubmission, accept, refusal
 from services.http import Problem, responses, unless_unchanged
 from services.models.path import starts_from
@@ -25,9 +24,6 @@ from services.store import Gone
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 R = TypeVar("R", bound=RunSummary)
-PLACE = {"step", "evaluation/step", "time"}
-"""What says where a row of metrics belongs."""
-
 UNCHANGED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The same as the answer whose `ETag` is sent as `If-None-Match`"}
 }
@@ -82,7 +78,8 @@ async def submit(
     may be that the run cannot fit on the GPUs of its pool. With `dry_run` nothing is queued, and
     the answer (200) is the whole config and what the run needs: memory of each GPU, disk and time,
     and what to change where it does not fit."""
-    record, estimate = await accept(deps, submission)
+    accepted = await accept(deps, submission)
+    record, estimate = accepted.record, accepted.estimate
     too_large = refusals(estimate)
     if dry_run:
         answer.status_code = HTTPStatus.OK
@@ -216,35 +213,8 @@ async def metrics(
 ) -> RunMetrics:
     """What the learner measured at each step, in the order in which it was written, page by page.
     An evaluation may come after steps that were trained meanwhile."""
-    path = deps.volume.path(f"runs/{record.id}/metrics.jsonl")
+    path = deps.volume.path(f"runs/{record.id}/{METRICS}")
     rows, following = await anyio.to_thread.run_sync(
-        _read_metrics, path, set(name or ()), after, limit, start
+        read_metrics, path, set(name or ()), after, limit, start
     )
     return RunMetrics(run=record.id, metrics=rows, next=following)
-
-
-def _read_metrics(
-    path: Path, names: set[str], after: int, limit: int, start: int
-) -> tuple[list[dict[str, Any]], int | None]:
-    rows: list[dict[str, Any]] = []
-    try:
-        with path.open("rb") as file:
-            # The file may have been cut back: what is left of a line is no row.
-            if start and not (file.seek(start - 1) and file.read(1) == b"\n"):
-                file.readline()
-            for line in iter(file.readline, b""):
-                # The line that is being written has no end yet.
-                if not line.endswith(b"\n"):
-                    break
-                row = json.loads(line, parse_constant=lambda _: None)
-                if row.get("step", row.get("evaluation/step", 0)) <= after:
-                    continue
-                if names and not (names & row.keys()):
-                    continue
-                if len(rows) == limit:
-                    return rows, file.tell() - len(line)
-                place = names | PLACE
-                rows.append({k: v for k, v in row.items() if not names or k in place})
-    except FileNotFoundError:
-        return [], None
-    return rows, None

@@ -124,7 +124,7 @@ async def test_an_interrupted_restore_goes_on_and_no_other_backup_comes_between(
     parts = await read(store)
     await raw.flushall()
     await store.dumps.begin("b")
-    await store.dumps.write(parts[1])
+    await store.dumps.write(next(part for part in parts if part.of == "run"))
     with pytest.raises(NotEmpty, match="holds 1 runs and 0 datasets"):
         await store.dumps.begin("another")
     await put_back(store, parts)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway.routes import samples
-from services.gateway.routes.samples import backwards
+from services.gateway import run_files
+from services.gateway.run_files import backwards
 
 LINES = [b'{"step": 1}\n', b'{"step": 22222222222222222}\n', b"{}\n"]
 TEXT = b"".join(LINES)
@@ -15,7 +15,7 @@ TEXT = b"".join(LINES)
 def test_lines_come_last_first_with_where_they_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(samples, "BLOCK", block)
+    monkeypatch.setattr(run_files, "BLOCK", block)
     path = tmp_path / "samples.jsonl"
     # The last one is being written.
     path.write_bytes(TEXT + b'{"st')

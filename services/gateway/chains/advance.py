@@ -1,0 +1,186 @@
+"""Goes from one step of a chain to the next.
+
+Every gateway looks at every chain that is not over once a second. What it does next follows from
+the chain's record and the run of its present step alone, and can be done twice: a gateway that was
+killed in between, or two gateways at once, submit each step once.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from services.contracts.chains import (
+    ChainRecord,
+    ChainState,
+    advanced,
+    ended,
+    references,
+    referred,
+    with_paths,
+)
+from services.contracts.records import RunRecord, RunState
+from services.gateway.dependencies import Dependencies
+from services.gateway.fitting import refusals
+from services.gateway.run_files import last_metric
+from services.gateway.submission import RunSubmission, accept, refusal
+from services.http import Problem
+from services.models.path import PREFIX, starts_from
+from services.recovery.copies import keep_copy, keep_run
+from services.runtime.logs import get_logger
+from services.store import Gone, Unreadable
+
+log = get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+_locks: dict[str, asyncio.Lock] = {}
+
+
+async def keep_advancing(deps: Dependencies) -> None:
+    """Advance all chains again and again, until cancelled."""
+    while True:
+        try:
+            for id in await deps.store.chains.open():
+                await _advance_or_log(deps, id)
+        except (RedisError, OSError) as error:
+            log.debug("chains wait for Redis", reason=str(error))
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _advance_or_log(deps: Dependencies, id: str) -> None:
+    """One chain that cannot be advanced stops no other one."""
+    try:
+        await advance(deps, id)
+    except (RedisError, OSError):
+        raise
+    except Exception as error:
+        log.exception("a chain cannot be advanced", chain=id, reason=repr(error))
+
+
+async def advance(deps: Dependencies, id: str) -> None:
+    """Do what follows for the chain `id`, until nothing follows."""
+    async with _locks.setdefault(id, asyncio.Lock()):
+        while True:
+            try:
+                chain, follows = await _look(deps, id)
+            except Gone:
+                break
+            if chain.state.over or not follows:
+                break
+    if id not in await deps.store.chains.open():
+        _locks.pop(id, None)
+
+
+async def _look(deps: Dependencies, id: str) -> tuple[ChainRecord, bool]:
+    """Look at a chain's present run, once. Returns the chain, and whether to look again."""
+    chain = await deps.store.chains.get(id)
+    if chain is None:
+        raise Gone(f"there is no chain {id} any more")
+    run = await deps.store.runs.get(chain.step.run)
+    before, after = await deps.store.chains.change(
+        id, lambda now: advanced(now, run, time.time()) if _same(now, chain) else now
+    )
+    if before != after or not _same(before, chain):
+        if before != after:
+            log.info("chain goes on", chain=id, step=after.step.name, state=after.state)
+        return after, True
+    if chain.state is ChainState.CANCELLING and run is not None:
+        if run.state is not RunState.CANCELLING:
+            await deps.store.runs.cancel(run.id)
+            return chain, True
+    elif chain.state is ChainState.RUNNING and run is None:
+        return chain, await _submit(deps, chain)
+    elif run is not None and run.state is RunState.QUEUED and not run.damage:
+        await deps.store.runs.queue_again(run)
+    return chain, False
+
+
+def _same(one: ChainRecord, other: ChainRecord) -> bool:
+    """Whether the present run is still the same, and nobody has asked for an end."""
+    return one.step.run == other.step.run and one.state == other.state
+
+
+async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
+    """Submit the present step's run. Returns whether to look again: it ended the chain."""
+    try:
+        record = await run_of(deps, chain)
+        await deps.store.runs.submit(record, starts_from(record.config))
+    except (Problem, Gone, Unreadable) as error:
+        reason = _said(error)
+
+        def end(now: ChainRecord) -> ChainRecord:
+            if not _same(now, chain):
+                return now
+            return ended(now, ChainState.FAILED, reason, time.time())
+
+        await deps.store.chains.change(chain.id, end)
+        log.warning("chain ended", chain=chain.id, step=chain.step.name, reason=reason)
+        return True
+    await keep_copy(keep_run, deps.volume.root, await deps.store.runs.get(record.id))
+    log.info("run queued", run=record.id, chain=chain.id, step=chain.step.name, kind=record.kind)
+    now = await deps.store.chains.get(chain.id)
+    if now is None or not _same(now, chain):
+        # Another gateway has cancelled the chain meanwhile, and saw no run.
+        await deps.store.runs.cancel(record.id)
+    return False
+
+
+async def run_of(deps: Dependencies, chain: ChainRecord) -> RunRecord:
+    """The run of the present step: it starts from what earlier steps made; one of a chain that was
+    resumed continues its step's last run where that has a checkpoint. Raises Problem."""
+    step = chain.step
+    config = await _resolved(deps, chain, step.config)
+    resume_from = await _continued(deps, chain)
+    submission = RunSubmission(
+        config=config,
+        name=f"{chain.name}-{step.name}",
+        pool=chain.pool,
+        priority=chain.priority,
+        resume_from=resume_from,
+    )
+    accepted = await accept(deps, submission)
+    if too_large := refusals(accepted.estimate):
+        raise refusal(too_large)
+    named = {"id": step.run, "chain": chain.id, "recipe": step.recipe}
+    return accepted.record.model_copy(update=named)
+
+
+async def _continued(deps: Dependencies, chain: ChainRecord) -> str | None:
+    """The last run of the present step that has left a checkpoint."""
+    for id in reversed(chain.step.runs[:-1]):
+        run = await deps.store.runs.get(id)
+        if run is not None and run.checkpoint is not None:
+            return id
+    return None
+
+
+async def _resolved(
+    deps: Dependencies, chain: ChainRecord, config: dict[str, Any]
+) -> dict[str, Any]:
+    """The config with the checkpoints that `step:NAME` means by now. Raises Problem."""
+    paths = {}
+    for key, path in references(config).items():
+        name, which = referred(path) or ("", "")
+        step = next((one for one in chain.steps if one.name == name), None)
+        run = await deps.store.runs.get(step.run) if step else None
+        if run is None:
+            raise Problem(409, f"{key} {path}: the run of step {name} is deleted")
+        number: int | str = which
+        if which == "last":
+            number = run.committed_step
+        elif which == "best":
+            best = await last_metric(deps.volume.path(f"runs/{run.id}"), "validation/best_step")
+            if best is None:
+                raise Problem(409, f"{key} {path}: run {run.id} has validated nothing")
+            number = int(best)
+        paths[key] = f"{PREFIX}{run.id}@{number}"
+    return with_paths(config, paths)
+
+
+def _said(error: Exception) -> str:
+    """The reason in words, with each problem's key."""
+    if isinstance(error, Problem):
+        listed = "; ".join(f"{one.path}: {one.message}" for one in error.problems)
+        return listed or error.detail
+    return str(error)

@@ -1,0 +1,198 @@
+"""From a submission to a chain's record, and from a step to its run.
+
+Every step is checked when the chain is submitted, as far as the model of an earlier step is known
+by its config; and again when its run is queued, then with the real checkpoint.
+"""
+
+import secrets
+import time
+from collections.abc import Iterable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from services.contracts.chains import (
+    CHAIN,
+    STEP,
+    ChainRecord,
+    ChainStep,
+    new_run_id,
+    references,
+    referred,
+)
+from services.contracts.config import SFTConfig
+from services.contracts.config.model import ScratchModel
+from services.estimate.shape import scratch_config
+from services.gateway.dependencies import Dependencies
+from services.gateway.fitting import refusals
+from services.gateway.model_check import Problems
+from services.gateway.submission import Accepted, RunSubmission, accept, merged_config
+from services.http import Problem
+from services.http.problems import MAX_LISTED
+from services.models import ModelFolder
+
+MOST_STEPS = 20
+
+
+class StepSubmission(BaseModel):
+    """One step of a chain: a run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")] = Field(
+        description="Unique in the chain. Small letters, digits, `-` and `_`."
+    )
+    recipe: str | None = Field(None, description="A name that `GET /v1/recipes` lists.")
+    config: dict[str, Any] = Field(
+        default_factory=dict,
+        description="As in `POST /v1/runs`. `model.path` may be `step:NAME`, the last checkpoint "
+        "of an earlier step, `step:NAME@best`, the one with the lowest validation loss, or "
+        "`step:NAME@20`, that of step 20. Without `model.path` a step starts from the one before.",
+    )
+
+
+class ChainSubmission(BaseModel):
+    """What `POST /v1/chains` takes."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "name": "sums",
+                "steps": [
+                    {
+                        "name": "sft",
+                        "recipe": "demo_sft",
+                        "config": {"data": {"dataset": "examples"}},
+                    },
+                    {
+                        "name": "rl",
+                        "recipe": "demo_grpo",
+                        "config": {"model": {"path": "step:sft"}, "data": {"dataset": "mine"}},
+                    },
+                ],
+            }
+        },
+    )
+
+    name: Annotated[str, Field(min_length=1, max_length=50)] = Field(
+        "chain", description="For people. Its runs are called NAME-STEP."
+    )
+    pool: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = Field(
+        "default", description="The learner and the workers that are to work on its runs."
+    )
+    priority: int = Field(0, ge=-1000, le=1000, description="Higher goes first.")
+    steps: list[StepSubmission] = Field(
+        min_length=1, max_length=MOST_STEPS, description="Runs, one after the other."
+    )
+
+    @model_validator(mode="after")
+    def _names(self) -> "ChainSubmission":
+        names = [step.name for step in self.steps]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"two steps are called {twice!r}: give each a name of its own")
+        return self
+
+
+class AcceptedChain(NamedTuple):
+    """A submission that may be queued."""
+
+    record: ChainRecord
+    warnings: list[str]
+
+
+async def accept_chain(deps: Dependencies, submission: ChainSubmission) -> AcceptedChain:
+    """The record to write. Raises Problem 422 listing everything that is wrong, by step and key."""
+    problems: Problems = []
+    warnings: list[str] = []
+    steps: list[ChainStep] = []
+    made: dict[str, ModelFolder | None] = {}
+    validated: dict[str, bool] = {}
+    for given in submission.steps:
+        before = next(reversed(made), None)
+        model = None
+        try:
+            raw, _ = merged_config(RunSubmission(recipe=given.recipe, config=given.config), None)
+            raw = _starting(raw, before)
+            for_run = RunSubmission(config=raw, pool=submission.pool, priority=submission.priority)
+            accepted = await accept(deps, for_run, made)
+            wrong = [*refusals(accepted.estimate), *_without_best(raw, validated)]
+            if wrong:
+                raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "", wrong)
+        except Problem as error:
+            found = [(one.path, one.message) for one in error.problems] or [("", error.detail)]
+            problems += [(_place(given.name, path), text) for path, text in found]
+        else:
+            model, config = _makes(given.name, accepted), accepted.record.config
+            step = ChainStep(
+                name=given.name, recipe=given.recipe, config=config, runs=[new_run_id()]
+            )
+            steps.append(step)
+            warnings += [_place(given.name, text) for text in accepted.record.warnings]
+            validated[given.name] = _validates(accepted)
+        made[given.name] = model
+    if problems:
+        raise _refusal(problems)
+    record = ChainRecord(
+        id=CHAIN + secrets.token_hex(4),
+        name=submission.name,
+        pool=submission.pool,
+        priority=submission.priority,
+        created=time.time(),
+        steps=steps,
+    )
+    return AcceptedChain(record, warnings)
+
+
+def _starting(raw: dict[str, Any], before: str | None) -> dict[str, Any]:
+    """The config of a step that starts from the one before it unless it says something else."""
+    model = raw.get("model", {})
+    if before is None or not isinstance(model, dict) or model.get("path"):
+        return raw
+    if model.get("source", "pretrained") != "pretrained":
+        return raw
+    return {**raw, "model": {**model, "path": STEP + before}}
+
+
+def _makes(step: str, accepted: Accepted) -> ModelFolder | None:
+    """The model that a step will have made, as far as its config tells."""
+    model = accepted.config.model
+    if isinstance(model, ScratchModel):
+        return ModelFolder(Path(STEP + step), scratch_config(model))
+    return accepted.model
+
+
+def _validates(accepted: Accepted) -> bool:
+    """Whether a step's run knows its best checkpoint."""
+    config = accepted.config
+    if not isinstance(config, SFTConfig):
+        return False
+    return bool(config.validation.datasets or config.validation.share)
+
+
+def _without_best(raw: dict[str, Any], validated: dict[str, bool]) -> Iterable[tuple[str, str]]:
+    """A problem for each best checkpoint of a step that validates nothing."""
+    for key, path in references(raw).items():
+        step, which = referred(path) or ("", "")
+        if which == "best" and not validated.get(step, True):
+            yield (
+                key,
+                f"{path}: step {step} has no validation that would say which checkpoint is best: "
+                f"set validation there, or use {STEP}{step}",
+            )
+
+
+def _place(step: str, rest: str) -> str:
+    return f"steps.{step}.{rest}".rstrip(".")
+
+
+def _refusal(problems: Problems) -> Problem:
+    count = "a problem" if len(problems) == 1 else f"{len(problems):,} problems"
+    listed = f", of which {MAX_LISTED} are listed" if len(problems) > MAX_LISTED else ""
+    return Problem(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        f"the chain was not queued: its steps have {count}{listed}",
+        problems,
+    )

@@ -1,0 +1,177 @@
+"""`/v1/chains`: submit, list, show, cancel, resume, delete."""
+
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from recipes import merged
+from services.contracts.chains import (
+    ChainRecord,
+    ChainState,
+    ChainView,
+    cancelling,
+    new_run_id,
+    resumed,
+    viewed,
+)
+from services.contracts.config import ConfigError
+from services.gateway.chains.advance import advance, run_of
+from services.gateway.chains.deletion import delete_chain
+from services.gateway.chains.submission import ChainSubmission, accept_chain
+from services.gateway.dependencies import CHAIN_PROBLEMS, ChainDep, Dependencies, Deps
+from services.gateway.routes.runs import UNCHANGED
+from services.gateway.submission import refusal
+from services.http import Problem, responses, unless_unchanged
+from services.runtime.logs import get_logger
+
+router = APIRouter(prefix="/v1/chains", tags=["chains"])
+
+log = get_logger(__name__)
+
+
+class ChainList(BaseModel):
+    """A page of chains, newest first."""
+
+    chains: list[ChainView] = Field(description="With the states of their steps.")
+    next: str | None = Field(
+        description="Where older ones begin: `before` of the next request. Null: there are none."
+    )
+
+
+class Resumption(BaseModel):
+    """What `POST /v1/chains/{chain}/resume` takes."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"example": {"config": {"training": {"tokens_per_microbatch": 2048}}}},
+    )
+
+    config: dict[str, Any] = Field(
+        default_factory=dict, description="Laid over the config of the step that failed."
+    )
+
+
+@router.post(
+    "",
+    status_code=HTTPStatus.CREATED,
+    summary="Submit a chain",
+    responses=responses(
+        {422: "A step cannot be used; `problems` lists everything, by step and key"}
+    ),
+)
+async def submit(deps: Deps, submission: ChainSubmission) -> ChainView:
+    """Check all steps of a chain and queue them at once. Each step is a run, which starts when the
+    one before it has succeeded. A step that fails or is cancelled ends the chain."""
+    record, warnings = await accept_chain(deps, submission)
+    await deps.store.chains.add(record)
+    log.info("chain queued", chain=record.id, name=record.name, pool=record.pool)
+    await advance(deps, record.id)
+    view = await shown(deps, await deps.store.chains.get(record.id) or record)
+    return view.model_copy(update={"warnings": warnings})
+
+
+@router.get("", summary="List chains", response_model=ChainList, responses=UNCHANGED)
+async def list_all(
+    deps: Deps,
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 50,
+    before: Annotated[
+        str | None, Query(description="Only older ones: `next` of the answer before.")
+    ] = None,
+) -> Response:
+    """Chains with their steps, newest first, page by page. The answer has an `ETag`, as the list of
+    runs has."""
+    chains = await deps.store.chains.all()
+    ids = [chain.id for chain in chains]
+    first = ids.index(before) + 1 if before in ids else 0
+    page = chains[first : first + limit]
+    more = len(chains) > first + limit
+    views = [await shown(deps, chain) for chain in page]
+    following = page[-1].id if more else None
+    return unless_unchanged(request, ChainList(chains=views, next=following))
+
+
+async def shown(deps: Dependencies, chain: ChainRecord) -> ChainView:
+    """A chain with what the runs of its steps say."""
+    found = await deps.store.runs.summaries([step.run for step in chain.steps])
+    return viewed(chain, {run.id: run for run in found if run is not None})
+
+
+@router.get("/{chain}", summary="Show a chain", responses=responses(CHAIN_PROBLEMS))
+async def show(deps: Deps, chain: ChainDep) -> ChainView:
+    """One chain: its state, the reason for it, and the runs of its steps."""
+    return await shown(deps, chain)
+
+
+@router.post(
+    "/{chain}/cancel",
+    status_code=HTTPStatus.ACCEPTED,
+    summary="Cancel a chain",
+    responses=responses(CHAIN_PROBLEMS | {409: "It has succeeded or failed already"}),
+)
+async def cancel(deps: Deps, chain: ChainDep) -> ChainView:
+    """Ask a chain to end: its present run is cancelled, and no later step begins. Cancelling twice
+    is fine; a chain that has succeeded or failed cannot be cancelled (409)."""
+    _, after = await deps.store.chains.change(chain.id, cancelling)
+    if after.state in (ChainState.SUCCEEDED, ChainState.FAILED):
+        raise Problem(
+            HTTPStatus.CONFLICT, f"chain {chain.name} ({chain.id}) is over: it {after.state}"
+        )
+    log.info("chain cancelled", chain=chain.id, name=chain.name)
+    await advance(deps, chain.id)
+    return await shown(deps, await deps.store.chains.get(chain.id) or after)
+
+
+@router.post(
+    "/{chain}/resume",
+    status_code=HTTPStatus.CREATED,
+    summary="Resume a chain",
+    responses=responses(
+        CHAIN_PROBLEMS
+        | {
+            409: "It has not failed and was not cancelled, or what its step needs is gone",
+            422: "The config of its step cannot be used",
+        }
+    ),
+)
+async def resume(deps: Deps, chain: ChainDep, resumption: Resumption) -> ChainView:
+    """Go on with the step that failed or was cancelled: a new run continues it from its last
+    checkpoint, or begins it anew where there is none."""
+    step, run = chain.step, new_run_id()
+    try:
+        config = merged(step.config, resumption.config)
+    except ConfigError as error:
+        raise refusal(error.problems) from None
+
+    def change(now: ChainRecord) -> ChainRecord:
+        return resumed(now, config, run) if now.step.run == step.run else now
+
+    planned = change(chain)
+    if planned is not chain:
+        await run_of(deps, planned)
+        _, after = await deps.store.chains.change(chain.id, change)
+    if planned is chain or after.step.run != run:
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"chain {chain.name} ({chain.id}) is {chain.state}: only one that has failed or was "
+            "cancelled can be resumed",
+        )
+    log.info("chain resumed", chain=chain.id, step=step.name, run=run)
+    await advance(deps, chain.id)
+    return await shown(deps, await deps.store.chains.get(chain.id) or after)
+
+
+@router.delete(
+    "/{chain}",
+    status_code=HTTPStatus.NO_CONTENT,
+    summary="Delete a chain",
+    responses=responses(CHAIN_PROBLEMS | {409: "It is not over, or another run needs its runs"}),
+)
+async def delete(deps: Deps, chain: ChainDep) -> None:
+    """Delete a chain that is over, with all its runs: their records, metrics, answers and
+    checkpoints. Refused (409) while another run continues one of them."""
+    await delete_chain(deps, chain)
+    log.info("chain deleted", chain=chain.id, name=chain.name)

@@ -1,0 +1,59 @@
+"""Chains by id: one record each, changed as a whole, and the list of those that are not over."""
+
+from collections.abc import Callable
+
+from services.contracts.chains import ChainRecord
+from services.store.errors import Gone
+from services.store.keys import CHAINS, OPEN_CHAINS
+from services.store.scripts import Noun
+from services.store.unreadable import as_text, read_json
+
+
+class Chains(Noun):
+    """Records only: steps are runs like any other."""
+
+    async def add(self, record: ChainRecord) -> None:
+        """Write a chain, whole."""
+        await self._change(record.id, "", record)
+
+    async def get(self, id: str) -> ChainRecord | None:
+        """A chain by id. One that cannot be read is none, with a line in the log."""
+        text = await self._redis.hget(CHAINS, id)
+        return read_json(ChainRecord, f"chain {id}", text) if text is not None else None
+
+    async def all(self) -> list[ChainRecord]:
+        """All chains, newest first. O(chains)."""
+        texts = await self._redis.hgetall(CHAINS)
+        read = [read_json(ChainRecord, f"chain {as_text(i)}", text) for i, text in texts.items()]
+        found = [record for record in read if record is not None]
+        return sorted(found, key=lambda record: (record.created, record.id), reverse=True)
+
+    async def open(self) -> list[str]:
+        """Ids of the chains that are not over."""
+        return sorted(as_text(id) for id in await self._redis.smembers(OPEN_CHAINS))
+
+    async def change(
+        self, id: str, to: Callable[[ChainRecord], ChainRecord]
+    ) -> tuple[ChainRecord, ChainRecord]:
+        """Change a chain as the pure `to` says. Returns it before and after. Raises Gone where
+        there is none, or none that can be read."""
+        while True:
+            text = await self._redis.hget(CHAINS, id)
+            record = read_json(ChainRecord, f"chain {id}", text) if text is not None else None
+            if text is None or record is None:
+                raise Gone(f"there is no chain {id} any more")
+            changed = to(record)
+            if await self._change(id, text, changed):
+                return record, changed
+
+    async def delete(self, id: str) -> None:
+        """Forget a chain."""
+        text = await self._redis.hget(CHAINS, id)
+        if text is not None:
+            await self._change(id, text, None)
+
+    async def _change(self, id: str, old: bytes | str, new: ChainRecord | None) -> bool:
+        text = new.model_dump_json() if new else ""
+        listed = int(new is not None and not new.state.over)
+        given = [id, old, text, listed]
+        return bool(await self._scripts.run("change_chain", [CHAINS, OPEN_CHAINS], given))
