@@ -138,6 +138,6 @@ def _confirm(ordered: list[Found]) -> None:
         # Not where --json goes.
         err.print(f"{record['id']}  {name}  {state(record['state'])}  {size}")
     kinds = {one.kind for one in ordered}
-    noun = "chain" if kinds == {"chain"} else "run"
-    what = f"this {noun}" if len(ordered) == 1 else f"these {len(ordered)}"
+    nouns = "s and ".join(sorted(kinds))
+    what = f"this {nouns}" if len(ordered) == 1 else f"these {len(ordered)} {nouns}s"
     typer.confirm(f"Delete {what}, checkpoints included?", abort=True, err=True)
