@@ -34,7 +34,7 @@ BY_FIELD = ("blobs",)
 FIELDS_AT_ONCE = 64
 SHARED = (SCHEMA, DATASETS, DATASET_NAMES, API_KEYS)
 FIRST = (CHAINS, OPEN_CHAINS)
-"""Read before runs, and written last: a chain that is older than its runs finds them, and goes on."""
+"""Read before runs and written last: a chain that is older than its runs finds them."""
 
 
 class Dump(msgspec.Struct, frozen=True):
