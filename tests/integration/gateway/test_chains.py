@@ -26,8 +26,8 @@ __all__ = ["environment", "headrace"]
 
 pytestmark = pytest.mark.usefixtures("sums")
 
-SFT = {"name": "sft", "recipe": "demo_sft", "config": {"data": {"dataset": "sums"}}}
-RL = {
+SFT: dict[str, Any] = {"name": "sft", "recipe": "demo_sft", "config": {"data": {"dataset": "sums"}}}
+RL: dict[str, Any] = {
     "name": "rl",
     "recipe": "demo_grpo",
     "config": {"data": {"dataset": "sums"}, "evaluation": None},
@@ -234,7 +234,7 @@ def test_a_gateway_that_dies_at_any_moment_between_steps_submits_each_step_once(
         eventually(lambda: redis.zrange(queue, 0, -1) == [second.encode()])
         assert ends("succeeded") == second
         eventually(lambda: chains()[id].state == "succeeded")
-        eventually(lambda: id.encode() not in redis.smembers(OPEN_CHAINS))  # type: ignore[operator]
+        eventually(lambda: id.encode() not in redis.smembers(OPEN_CHAINS))
         runs = [r for r in api.get("/v1/runs?limit=1000").json()["runs"] if r["chain"] == id]
         assert [(r["id"], r["state"]) for r in runs] == [(second, "succeeded"), (run, "succeeded")]
     finally:
