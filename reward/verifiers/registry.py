@@ -22,7 +22,10 @@ from reward.sandbox.host import SandboxOptions
 from reward.verifiers.base import Item, RemoteVerifier, Verdict, Verifier, VerifierParams, broken
 from reward.verifiers.choice import ChoiceVerifier
 from reward.verifiers.code import CodeVerifier
+from reward.verifiers.countdown import CountdownVerifier
+from reward.verifiers.ifeval import IFEvalVerifier
 from reward.verifiers.mathematics import MathVerifier
+from reward.verifiers.reasoning import ReasoningGymVerifier
 from reward.verifiers.sandboxed import SandboxedCodeVerifier
 from reward.verifiers.shape import LanguageVerifier, LengthVerifier, RepetitionVerifier
 from reward.verifiers.structured import JsonSchemaVerifier
@@ -41,6 +44,9 @@ BUILT_IN: tuple[type[Verifier[Any]], ...] = (
     ContainsVerifier,
     RegexVerifier,
     JsonSchemaVerifier,
+    CountdownVerifier,
+    IFEvalVerifier,
+    ReasoningGymVerifier,
     FormatVerifier,
     XmlFormatVerifier,
     LengthVerifier,

@@ -1,6 +1,7 @@
-"""`headrace datasets …`: add, list, show, rm."""
+"""`headrace datasets …`: add, gym, list, show, rm."""
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,14 @@ def add(
         list[str] | None,
         typer.Option(metavar="COL", help="Other columns to keep. Repeat. Default: all of them."),
     ] = None,
+    mapping: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="FILE is a well-known one, as its authors ship it: gsm8k, math, humaneval, mbpp, "
+            "ifeval, countdown, reasoning_gym. The dataset has its template and verifier.",
+        ),
+    ] = None,
     format: Annotated[
         str | None, typer.Option(help="jsonl, csv or parquet. Default: guessed.")
     ] = None,
@@ -48,9 +57,12 @@ def add(
         raise CliError(f"{file} {kind}: name a .jsonl, .csv or .parquet file")
     form: dict[str, str] = {}
     several = answer if answer is None or len(answer) > 1 else answer[0]
-    mapping = {"prompt": prompt, "answer": several, "keep": keep}
-    if any(mapping.values()):
-        form["mapping"] = json.dumps({key: column for key, column in mapping.items() if column})
+    columns = {"prompt": prompt, "answer": several, "keep": keep}
+    named = {key: column for key, column in columns.items() if column}
+    if named and mapping:
+        raise CliError(f"--mapping {mapping} names the columns, and so does --{next(iter(named))}")
+    if named or mapping:
+        form["mapping"] = mapping or json.dumps(named)
     if name is not None:
         form["name"] = name
     if format is not None:
@@ -63,6 +75,52 @@ def add(
         record = connect(gateway).post(
             "/v1/datasets", data=form, files={"file": (file.name, content)}
         )
+    _added(record, as_json)
+
+
+@commands.command()
+def gym(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="A task of reasoning-gym, e.g. chain_sum.")
+    ],
+    size_: Annotated[int, typer.Option("--size", help="Rows.", min=1, max=1_000_000)] = 500,
+    seed: Annotated[int, typer.Option(help="The same rows for the same seed.", min=0)] = 0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="The task's config. Repeat for several."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Default: the task's name.")] = None,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Make the rows of a reasoning-gym task, and upload them with their own verifier."""
+    import yaml
+
+    from services.datasets.columns import DatasetError
+    from services.datasets.generated import MAPPING, gym_rows, gym_version
+
+    config: dict[str, Any] = {}
+    for assignment in set_ or []:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise CliError(f"--set {assignment!r} is not KEY=VALUE")
+        config[key] = yaml.safe_load(value)
+    words = ["reasoning-gym", task, f"size={size_}", f"seed={seed}", *(set_ or [])]
+    with tempfile.TemporaryFile() as content:
+        try:
+            words.insert(1, gym_version())
+            content.writelines(gym_rows(task, size_, seed, config))
+        except DatasetError as error:
+            raise CliError(str(error)) from None
+        content.seek(0)
+        form = {"name": name or task, "mapping": MAPPING, "source": " ".join(words)[:200]}
+        record = connect(gateway).post(
+            "/v1/datasets", data=form, files={"file": (f"{task}.jsonl", content)}
+        )
+    _added(record, as_json)
+
+
+def _added(record: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(record)
         return
@@ -78,7 +136,9 @@ def add(
         )
 
 
-def _mapping(used: dict[str, Any]) -> str:
+def _mapping(used: dict[str, Any] | str) -> str:
+    if isinstance(used, str):
+        return f"rows of {used}, with its template and verifier"
     prompts = f"prompts are column {used['prompt']!r}"
     match used["answer"]:
         case None:
@@ -133,6 +193,9 @@ def show(
         f"[bold]{escape(record['name'])}[/]  {record['rows']:,} rows in "
         f"{len(record['segments'])} segment(s), id {record['id']}, from {escape(record['source'])}"
     )
+    if record["defaults"]:
+        verifiers = ", ".join(one["verifier"] for one in record["defaults"]["rewards"])
+        out.print(f"[dim]scored by {escape(verifiers)}, where a config names no rewards[/]")
     for row in preview:
         out.print(f"\n[dim]row {row['index']}[/]")
         for part in ("prompt", "answer", "columns"):

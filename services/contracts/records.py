@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from services.contracts.config.rewards import Reward
 from services.contracts.devices import GPUDevice
 
 
@@ -117,6 +118,13 @@ class DatasetSegment(BaseModel):
     xxh3: str = Field(description="Its checksum (64 bit, hex).")
 
 
+class DatasetDefaults(BaseModel):
+    """How the rows of a dataset are asked and scored where a config does not say."""
+
+    template: str = Field("{prompt}", description="`data.template`.")
+    rewards: list[Reward] = Field(description="`rewards`: the dataset's own verifier.")
+
+
 class DatasetRecord(BaseModel):
     """A named list of rows; it only ever grows, so a row's index never changes meaning."""
 
@@ -126,6 +134,11 @@ class DatasetRecord(BaseModel):
     created: float = Field(description="Unix seconds.")
     segments: list[DatasetSegment] = Field(description="Its files, in the order of their rows.")
     source: str = Field("", description="Where the first rows came from, e.g. the file name.")
+    defaults: DatasetDefaults | None = Field(
+        None,
+        description="How its rows are asked and scored where a config names neither "
+        "`data.template` nor `rewards`; null: configs have to say.",
+    )
     damage: str | None = Field(
         None, description="What of its record cannot be read, and why; null: all of it can be."
     )

@@ -1,23 +1,28 @@
 """Datasets: from an uploaded file to immutable Arrow segments, and back to rows by index.
 
-`columns` maps columns to prompt and answer, `sources` reads the formats, `segments` writes and
-names the files, `importing` combines the three; rollout workers and the learner use `reader`.
+`columns` maps columns to prompt and answer, `known_files` those of well-known files, `sources`
+reads the formats, `segments` writes and names the files, `importing` combines them; rollout workers
+and the learner use `reader`.
 Imports neither Redis nor HTTP: callers pass records in and get records back.
 """
 
 from services.datasets.columns import ColumnMapping, DatasetError
 from services.datasets.importing import Imported, append_rows, import_file
+from services.datasets.known_files import KNOWN_FILES, KnownFile, known_file
 from services.datasets.reader import DatasetReader
 from services.datasets.sources import Format, UnsupportedFormat, guess_format
 
 __all__ = [
+    "KNOWN_FILES",
     "ColumnMapping",
     "DatasetError",
     "DatasetReader",
     "Format",
     "Imported",
+    "KnownFile",
     "UnsupportedFormat",
     "append_rows",
     "guess_format",
     "import_file",
+    "known_file",
 ]

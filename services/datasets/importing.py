@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
@@ -24,8 +24,10 @@ from services.datasets.columns import (
     guessed_answer,
     row_from,
 )
+from services.datasets.known_files import KnownFile
 from services.datasets.segments import write_segment
 from services.datasets.sources import Format, check_encoding, guess_format, read_rows
+from services.datasets.unpacking import MAGIC, Unpacked
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Imported:
     id: str
     """The same for the same name, rows and mapping, wherever and whenever it is imported."""
     segment: DatasetSegment
-    mapping: ColumnMapping
+    mapping: ColumnMapping | KnownFile
     """The columns that were used, guesses made."""
     duplicates: int
     """Rows whose prompt and answer an earlier row of the file has."""
@@ -47,7 +49,7 @@ def import_file(
     filename: str,
     name: str,
     format: Format | None = None,
-    mapping: ColumnMapping | None = None,
+    mapping: ColumnMapping | KnownFile | None = None,
 ) -> Imported:
     """Convert `file` (seekable) into the first segment of the dataset `name` under `root`.
 
@@ -56,6 +58,10 @@ def import_file(
     """
     file.seek(0)
     head = file.read(16)
+    if head.startswith(MAGIC):
+        file = cast(BinaryIO, Unpacked(file, filename))
+        filename = filename.removesuffix(".gz")
+        head = file.read(16)
     if not head:
         raise DatasetError(f"{filename} is empty: it has no rows")
     check_encoding(filename, head)
@@ -65,14 +71,19 @@ def import_file(
     if first is None:
         raise DatasetError(f"{filename} has no rows")
     own_columns = format == "jsonl"
-    resolved = (mapping or ColumnMapping()).resolved(first[1], first[0] if own_columns else None)
+    resolved = mapping or ColumnMapping()
+    if isinstance(resolved, ColumnMapping):
+        resolved = resolved.resolved(first[1], first[0] if own_columns else None)
     hashes = array("Q")
 
     def checked() -> Iterator[Row]:
         for place, source in chain([first], pairs):
-            if own_columns and resolved.answer is None:
-                _check_unanswered(place, source, resolved, first[0])
-            row = row_from(place, source, resolved)
+            if isinstance(resolved, KnownFile):
+                row = resolved.row(place, source)
+            else:
+                if own_columns and resolved.answer is None:
+                    _check_unanswered(place, source, resolved, first[0])
+                row = row_from(place, source, resolved)
             hashes.append(xxhash.xxh3_64_intdigest(msgspec.json.encode([row.prompt, row.answer])))
             yield row
 

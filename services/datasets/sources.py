@@ -46,7 +46,7 @@ def guess_format(filename: str, head: bytes) -> Format:
     """
     if head[:4] == b"PAR1":
         return "parquet"
-    if head[:2] in (b"\x1f\x8b", b"PK") or head[:4] == b"\x28\xb5\x2f\xfd":
+    if head[:2] == b"PK" or head[:4] == b"\x28\xb5\x2f\xfd":
         raise UnsupportedFormat(f"{filename} is compressed: unpack it and upload what is inside")
     suffix = PurePath(filename).suffix.lower()
     if suffix in SUFFIXES:

@@ -123,6 +123,19 @@ def _uncomparable(deps: Dependencies, record: DatasetRecord) -> str | None:
     return None
 
 
+def with_defaults(raw: dict[str, Any], datasets: Datasets) -> dict[str, Any]:
+    """`raw` with the template and the rewards of its dataset, where a run of RL names none."""
+    record, data = datasets.get("data.dataset"), raw.get("data")
+    defaults = record.defaults if record else None
+    if defaults is None or raw.get("type", "rl") != "rl" or not isinstance(data, dict):
+        return raw
+    if "template" not in data:
+        raw = {**raw, "data": {**data, "template": defaults.template}}
+    if raw.get("rewards") is None:
+        raw = {**raw, "rewards": [one.model_dump() for one in defaults.rewards]}
+    return raw
+
+
 def check_held_out(datasets: Datasets) -> list[str]:
     """A warning for an evaluation that measures on rows that are trained."""
     trained, evaluated = datasets.get("data.dataset"), datasets.get("evaluation.dataset")

@@ -16,7 +16,12 @@ from services.contracts.config.episodes import OwnEpisode, own_episodes, unknown
 from services.contracts.config.model import lora_of
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.estimate.answer import Estimate
-from services.gateway.dataset_check import check_datasets, check_held_out, check_verifiers
+from services.gateway.dataset_check import (
+    check_datasets,
+    check_held_out,
+    check_verifiers,
+    with_defaults,
+)
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import estimated
 from services.gateway.lora_check import check_targets
@@ -91,6 +96,7 @@ async def accept(
     raw, name = merged_config(submission, previous)
     problems: Problems = []
     raw, datasets = await check_datasets(deps, raw, problems)
+    raw = with_defaults(raw, datasets)
     raw, models = await check_models(deps, raw, problems, steps)
     model = models.policy
     warnings = await check_verifiers(deps, raw, datasets, problems)

@@ -39,7 +39,8 @@ class RLConfig(Section):
     """The prompts."""
     rewards: list[Reward] = Field(min_length=1)
     """Components of the reward, which is their weighted sum. The first one decides whether an
-    answer counts as correct."""
+    answer counts as correct. Where a submission names none, those of its dataset are taken, if that
+    was uploaded with a named mapping; so is `data.template`."""
     sampling: Sampling = Sampling()
     """Sampling options."""
     rollout: Rollout = Rollout()

@@ -1,5 +1,6 @@
 """`/v1/datasets`: upload, list, show, preview, delete."""
 
+import re
 import shutil
 import time
 from http import HTTPStatus
@@ -12,7 +13,14 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from services.contracts.records import DatasetRecord
 from services.contracts.strict_json import NotJSON, decode
-from services.datasets import ColumnMapping, DatasetReader, Format, import_file
+from services.datasets import (
+    ColumnMapping,
+    DatasetReader,
+    Format,
+    KnownFile,
+    import_file,
+    known_file,
+)
 from services.gateway.dependencies import DATASET_PROBLEMS, DatasetDep, Deps, users_of
 from services.http import Problem, responses
 from services.recovery.copies import forget_dataset, keep_copy, keep_dataset
@@ -51,7 +59,9 @@ class Preview(BaseModel):
 class Uploaded(DatasetRecord):
     """A dataset, and how its file was read."""
 
-    mapping: ColumnMapping = Field(description="The columns that were used, guesses made.")
+    mapping: ColumnMapping | str = Field(
+        description="The columns that were used, guesses made; or the name of the mapping."
+    )
     duplicates: int = Field(description="Rows with the prompt and answer of an earlier row.")
 
 
@@ -90,8 +100,14 @@ async def upload(
             description='Columns as JSON: `{"prompt": "question", "answer": "answer"}`. Default: '
             "the first of prompt, question, problem, instruction, messages; and of answer, "
             "solution, gold, target, verl's and HumanEval's columns, and the last turn of a chat "
-            "that the assistant ends. Rows keep the other columns for verifiers."
+            "that the assistant ends. Rows keep the other columns for verifiers. Or the name of "
+            "a well-known file: gsm8k, math, humaneval, mbpp, ifeval, countdown, reasoning_gym. "
+            "The dataset then has a template and a verifier of its own (`defaults`)."
         ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        Form(max_length=200, description="Where the rows come from. Default: the file's name."),
     ] = None,
 ) -> Uploaded:
     """Convert an uploaded file into a dataset. Uploading the same again changes nothing (200);
@@ -108,7 +124,8 @@ async def upload(
         rows=imported.segment.rows,
         created=time.time(),
         segments=[imported.segment],
-        source=filename,
+        source=source or filename,
+        defaults=columns.defaults if isinstance(columns, KnownFile) else None,
     )
     kept = await deps.store.datasets.add(record)
     if kept.damage:
@@ -129,7 +146,8 @@ async def upload(
         response.status_code = HTTPStatus.OK
     else:
         log.info("dataset added", dataset=record.id, name=chosen, rows=record.rows)
-    return Uploaded(**kept.model_dump(), mapping=imported.mapping, duplicates=imported.duplicates)
+    used = imported.mapping.name if isinstance(imported.mapping, KnownFile) else imported.mapping
+    return Uploaded(**kept.model_dump(), mapping=used, duplicates=imported.duplicates)
 
 
 @router.get("", summary="List datasets")
@@ -209,9 +227,11 @@ def _name_from(filename: str) -> str:
     return kept.lstrip("._-")[:100] or "dataset"
 
 
-def _mapping(text: str | None) -> ColumnMapping:
+def _mapping(text: str | None) -> ColumnMapping | KnownFile:
     if text is None or not text.strip():
         return ColumnMapping()
+    if re.fullmatch(r"[\w-]+", text.strip()):
+        return known_file(text.strip())
     try:
         return TypeAdapter(ColumnMapping).validate_python(decode(text.encode()))
     except NotJSON as error:

@@ -59,6 +59,19 @@ def test_an_answer_is_made_of_several_columns_and_paths(api: httpx.Client) -> No
     assert (row["answer"], row["columns"]) == ({"code": "assert f", "entry_point": "f"}, {})
 
 
+def test_a_named_mapping_gives_the_dataset_a_template_and_a_verifier_that_runs_use(
+    api: httpx.Client,
+) -> None:
+    response = upload(api, "gsm8k-rows", ROWS, mapping="gsm8k")
+
+    assert response.status_code == 201, response.text
+    assert response.json()["mapping"] == "gsm8k"
+    defaults = response.json()["defaults"]
+    assert "####" in defaults["template"]
+    assert [one["verifier"] for one in defaults["rewards"]] == ["math"]
+    assert api.get("/v1/datasets/gsm8k-rows").json()["defaults"] == defaults
+
+
 def test_duplicate_rows_are_counted_at_each_upload(api: httpx.Client) -> None:
     assert upload(api, "twice", ROWS + ROWS).json()["duplicates"] == 2
     assert upload(api, "twice", ROWS + ROWS).json()["duplicates"] == 2
@@ -104,11 +117,13 @@ def test_a_name_with_other_rows_is_a_conflict_and_leaves_no_file(
         (b'{"prompt": "\xff"}\n', {}, 422, "line 1 is not valid UTF-8"),
         (ROWS, {"mapping": '{"prompt": "quest"}'}, 422, "did you mean 'question'?"),
         (ROWS, {"mapping": '{"prompts": "question"}'}, 422, "the mapping cannot be used"),
-        (ROWS, {"mapping": "question"}, 422, "the mapping is not JSON"),
+        (ROWS, {"mapping": "{question"}, 422, "the mapping is not JSON"),
         (ROWS, {"format": "xml"}, 422, "format"),
         (ROWS, {"name": "no/slashes"}, 422, "name"),
         (b"hello", {"filename": "bad.txt"}, 415, "cannot tell the format of 'bad.txt'"),
-        (b"\x1f\x8b\x08", {"filename": "bad.jsonl.gz"}, 415, "unpack it"),
+        (b"PK\x03", {"filename": "bad.zip"}, 415, "unpack it"),
+        (b"\x1f\x8b\x08", {"filename": "bad.jsonl.gz"}, 422, "no whole gzip file"),
+        (ROWS, {"mapping": "gsm9k"}, 422, "did you mean 'gsm8k'"),
         (b"x" * (UPLOAD_LIMIT + 1), {}, 413, "HEADRACE_UPLOAD_LIMIT"),
     ],
 )

@@ -1,0 +1,130 @@
+"""The `countdown` verifier: does an equation use the given numbers and reach the target?
+
+The rule is TinyZero's, which made the task popular: each number is used exactly once, with + - * /
+and parentheses. Computed in fractions, so no rounding decides.
+"""
+
+import ast
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from typing import NamedTuple
+
+from reward.verifiers.base import (
+    BadReferenceError,
+    Item,
+    Verdict,
+    Verifier,
+    VerifierParams,
+    correct,
+    failed,
+    shown,
+)
+from reward.verifiers.final_answer import after_thinking, find_answer
+from services.contracts.scores import ScoreStatus
+
+MAX_CHARACTERS = 1000
+_SIGNS = str.maketrans({"×": "*", "÷": "/", "−": "-", "–": "-"})
+_LATEX = {r"\times": "*", r"\cdot": "*", r"\div": "/", r"\left": "", r"\right": "", "$": ""}
+_OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+class Puzzle(NamedTuple):
+    """A row: the numbers to use, and what to reach."""
+
+    nums: list[int]
+    target: int
+
+
+class CountdownVerifier(Verifier[VerifierParams]):
+    """See the module."""
+
+    name = "countdown"
+    description = (
+        "Correct when the equation (in <answer> tags, a box or the last line) uses each number of "
+        "the row's nums once and equals its target."
+    )
+    Params = VerifierParams
+
+    def check_reference(self, item: Item, params: VerifierParams) -> None:
+        _puzzle(item)
+
+    def score(self, item: Item, params: VerifierParams) -> Verdict:
+        """See Verifier.score."""
+        puzzle = _puzzle(item)
+        text = _equation(after_thinking(item.completion))
+        if not text:
+            return failed(ScoreStatus.NO_ANSWER, "the completion holds no equation")
+        try:
+            value, used = computed(text)
+        except ZeroDivisionError:
+            return failed(ScoreStatus.WRONG, f"{shown(text)} divides by 0")
+        except ValueError as error:
+            return failed(ScoreStatus.UNPARSABLE, f"{shown(text)}: {error}")
+        if Counter(used) != Counter(puzzle.nums):
+            return failed(
+                ScoreStatus.WRONG, f"{shown(text)} uses {sorted(used)}, not {sorted(puzzle.nums)}"
+            )
+        if value != puzzle.target:
+            return failed(ScoreStatus.WRONG, f"{shown(text)} is {value}, not {puzzle.target}")
+        return correct(f"{shown(text)} is {puzzle.target}")
+
+
+def computed(text: str) -> tuple[Fraction, list[int]]:
+    """The value of an expression, and the numbers in it. Raises ValueError for anything but whole
+    numbers, + - * / and parentheses, and ZeroDivisionError."""
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"it is longer than {MAX_CHARACTERS} characters")
+    # Nothing else reaches Python's parser.
+    if not re.fullmatch(r"[\d+\-*/() ]+", text):
+        raise ValueError("an equation has whole numbers, + - * / and parentheses alone")
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError("it is no equation") from error
+    used: list[int] = []
+
+    def value(node: ast.expr) -> Fraction:
+        match node:
+            case ast.Constant(value=int(number)):
+                used.append(number)
+                return Fraction(number)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -value(operand)
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATIONS:
+                return _OPERATIONS[type(sign)](value(left), value(right))
+        raise ValueError("an equation has whole numbers, + - * / and parentheses alone")
+
+    return value(tree.body), used
+
+
+def _equation(text: str) -> str:
+    """The expression that is the answer: without the right side of an equation."""
+    found = find_answer(text)
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    said = found.text if found else last
+    said = said.translate(_SIGNS)
+    for mark, sign in _LATEX.items():
+        said = said.replace(mark, sign)
+    return " ".join(said.partition("=")[0].split())
+
+
+def _puzzle(item: Item) -> Puzzle:
+    """Raises BadReferenceError."""
+    given = item.answer if isinstance(item.answer, dict) else item.columns
+    nums, target = given.get("nums"), given.get("target")
+    if not isinstance(nums, list) or not nums or not all(type(one) is int for one in nums):
+        raise BadReferenceError(
+            f"nums of the row is {shown(nums)}, no list of whole numbers: upload the file with the "
+            "mapping countdown"
+        )
+    if type(target) is not int:
+        raise BadReferenceError(f"target of the row is {shown(target)}, no whole number")
+    return Puzzle(nums, target)

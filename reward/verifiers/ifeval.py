@@ -1,0 +1,109 @@
+"""The `ifeval` verifier: does the completion follow the instructions of an IFEval row?"""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from reward.verifiers.base import (
+    BadReferenceError,
+    Item,
+    Verdict,
+    Verifier,
+    VerifierParams,
+    correct,
+    failed,
+    shown,
+)
+from reward.verifiers.final_answer import after_thinking
+from reward.verifiers.instructions import INSTRUCTIONS
+from services.contracts.nearest import did_you_mean
+from services.contracts.scores import ScoreStatus
+
+
+class IFEvalParams(VerifierParams):
+    """How strictly an answer is read, and the credit for a part of the instructions."""
+
+    mode: Literal["strict", "loose"] = Field(
+        "strict",
+        description="`strict`: the answer as it is. `loose`: also without its first or last line "
+        "and without asterisks; any of these readings will do.",
+    )
+    credit: Literal["all", "fraction"] = Field(
+        "all",
+        description="`all`: 1 for following all instructions, else 0. `fraction`: the fraction of "
+        "the instructions that are followed.",
+    )
+
+
+class IFEvalVerifier(Verifier[IFEvalParams]):
+    """See the module."""
+
+    name = "ifeval"
+    description = (
+        "Correct when the completion follows all instructions of an IFEval row: its columns "
+        "instruction_id_list and kwargs."
+    )
+    Params = IFEvalParams
+
+    def check_reference(self, item: Item, params: IFEvalParams) -> None:
+        _instructions(item)
+
+    def score(self, item: Item, params: IFEvalParams) -> Verdict:
+        """See Verifier.score."""
+        wanted = _instructions(item)
+        text = after_thinking(item.completion)
+        if not text.strip():
+            return failed(ScoreStatus.NO_ANSWER, "the completion is empty")
+        readings = [text] if params.mode == "strict" else loose_readings(text)
+        missed = [
+            name
+            for name, arguments in wanted
+            if not any(INSTRUCTIONS[name].follows(one, arguments) for one in readings)
+        ]
+        if not missed:
+            return correct(f"follows {len(wanted)} instructions")
+        detail = f"does not follow {', '.join(missed)}"
+        share = 1 - len(missed) / len(wanted)
+        if params.credit == "fraction" and share:
+            return Verdict(ScoreStatus.PARTIAL, share, detail)
+        return failed(ScoreStatus.WRONG, detail)
+
+
+def loose_readings(text: str) -> list[str]:
+    """The authors' eight: all lines, without the first, the last or both; with asterisks or
+    without."""
+    lines = text.split("\n")
+    cut = [lines, lines[1:], lines[:-1], lines[1:-1]]
+    texts = [text, *("\n".join(one).strip() for one in cut[1:])]
+    return [one for one in texts + [t.replace("*", "") for t in texts] if one.strip()]
+
+
+def _instructions(item: Item) -> list[tuple[str, dict[str, Any]]]:
+    """The instructions of a row, each with its arguments. Raises BadReferenceError."""
+    given = item.answer if isinstance(item.answer, dict) else item.columns
+    names, arguments = given.get("instruction_id_list"), given.get("kwargs")
+    if not isinstance(names, list) or not names:
+        raise BadReferenceError(
+            f"the row has no list instruction_id_list, but {shown(names)}: upload the file with "
+            "the mapping ifeval"
+        )
+    if not isinstance(arguments, list) or len(arguments) != len(names):
+        raise BadReferenceError(f"kwargs of the row is no list of {len(names)} objects")
+    found = []
+    for name, one in zip(names, arguments, strict=True):
+        kind = INSTRUCTIONS.get(name) if isinstance(name, str) else None
+        if kind is None:
+            near = did_you_mean(str(name), INSTRUCTIONS)
+            raise BadReferenceError(f"instruction {shown(name)} is none of IFEval's{near}")
+        # Parquet has every argument of any row in each of them, most as null.
+        own = {key: v for key, v in (one or {}).items() if v is not None}
+        for key, wanted in kind.needs.items():
+            if isinstance(own.get(key), float) and own[key].is_integer():
+                own[key] = int(own[key])
+            if not isinstance(own.get(key), wanted):
+                raise BadReferenceError(
+                    f"instruction {name} needs {key}, of type {wanted.__name__}; kwargs has "
+                    f"{shown(own.get(key))}"
+                )
+        found.append((name, own))
+    return found

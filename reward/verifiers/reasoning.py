@@ -1,0 +1,172 @@
+"""The `reasoning_gym` verifier: the score that reasoning-gym gives an answer to one of its tasks.
+
+The library is optional (`pip install 'headrace[tasks]'`), and its version is pinned: rows are made
+by one version and scored by another only if it is the same. Some of its tasks evaluate an answer as
+Python (`eval`, sympy's `parse_expr`), which an answer of a model must never be. So these modules
+get functions in their place that evaluate literals, and arithmetic alone.
+"""
+
+import ast
+import importlib
+import importlib.util
+import re
+from functools import cache
+from importlib.metadata import version
+from tokenize import TokenError
+from typing import Any
+
+from reward.errors import brief
+from reward.verifiers.base import (
+    BadReferenceError,
+    Item,
+    Verdict,
+    Verifier,
+    VerifierParams,
+    correct,
+    failed,
+    shown,
+)
+from reward.verifiers.final_answer import after_thinking, tagged
+from services.contracts.nearest import did_you_mean
+from services.contracts.scores import ScoreStatus
+
+PACKAGE = "reasoning_gym"
+VERSION = "0.1.25"
+"""As pyproject.toml pins it. A new one needs a look at which of its modules evaluate answers."""
+EVALUATING = (
+    "algorithmic.binary_matrix",
+    "algorithmic.number_sorting",
+    "algorithmic.spiral_matrix",
+    "algorithmic.string_insertion",
+    "arithmetic.bitwise_arithmetic",
+    "games.n_queens",
+)
+"""Modules whose scoring calls `eval`."""
+PARSING = {
+    "algebra.intermediate_integration": "sympy",
+    "algebra.polynomial_multiplication": "sp",
+    "algebra.simple_integration": "sympy",
+    "games.countdown": "",
+    "games.puzzle24": "",
+}
+"""Modules whose scoring calls `parse_expr`, and under which name they have sympy (none: they have
+the function itself)."""
+MAX_CHARACTERS = 2000
+# Possessive, so that a long text takes no time to be refused.
+_ARITHMETIC = re.compile(r"(?:0x[0-9a-fA-F]++|\d++|[-+*/&|^~<>()\s])++")
+_FUNCTIONS = (
+    "sqrt|exp|log|ln|sin|cos|tan|sec|csc|cot|asin|acos|atan|sinh|cosh|tanh|erf|Abs|pi|E|I|C"
+)
+# No attribute, no string, no name of more than a letter but for these functions.
+_FORMULA = re.compile(rf"(?:\b(?:{_FUNCTIONS}|[A-Za-z])\b|\d++(?:\.\d++)?(?![\w.])|[-+*/^(),\s])++")
+
+
+class ReasoningGymVerifier(Verifier[VerifierParams]):
+    """See the module."""
+
+    name = "reasoning_gym"
+    description = (
+        "The score of reasoning-gym for an answer (in <answer> tags) to a row that it made."
+    )
+    Params = VerifierParams
+
+    def probe(self) -> None:
+        """See Verifier.probe."""
+        if importlib.util.find_spec(PACKAGE) is None:
+            self.available = False
+            self.notice = "reasoning-gym is not installed here: pip install 'headrace[tasks]'"
+        elif (found := version("reasoning-gym")) != VERSION:
+            self.available = False
+            self.notice = f"reasoning-gym {found} is installed, and {VERSION} is needed"
+
+    def check_reference(self, item: Item, params: VerifierParams) -> None:
+        _entry(item)
+
+    def score(self, item: Item, params: VerifierParams) -> Verdict:
+        """See Verifier.score."""
+        entry = _entry(item)
+        said = tagged(after_thinking(item.completion))
+        if said is None or not said.strip():
+            return failed(ScoreStatus.NO_ANSWER, "the completion has no <answer> tags")
+        try:
+            reward = float(scorer(entry["metadata"]["source_dataset"])(said.strip(), entry))
+        except Exception as error:  # as the library raises it: any
+            return failed(ScoreStatus.UNPARSABLE, f"{shown(said)}: {brief(error)}")
+        if reward >= 1:
+            return correct(f"{shown(said)} is right")
+        status = ScoreStatus.PARTIAL if reward > 0 else ScoreStatus.WRONG
+        return Verdict(status, reward, f"{shown(said)}, and one answer is {shown(entry['answer'])}")
+
+
+@cache
+def scorer(task: str) -> Any:
+    """What scores (answer, row) of `task`, with evaluation made safe. Raises ValueError for an
+    unknown task."""
+    gym = safe_library()
+    names = importlib.import_module(f"{PACKAGE}.factory").DATASETS
+    if task not in names:
+        raise ValueError(f"reasoning-gym has no task {task!r}{did_you_mean(task, names)}")
+    return gym.get_score_answer_fn(task)
+
+
+@cache
+def safe_library() -> Any:
+    """The library, none of whose modules evaluates text as Python any more."""
+    gym = importlib.import_module(PACKAGE)
+    for name in EVALUATING:
+        importlib.import_module(f"{PACKAGE}.{name}").eval = evaluated  # type: ignore[attr-defined]
+    for name, sympy in PARSING.items():
+        module: Any = importlib.import_module(f"{PACKAGE}.{name}")
+        if sympy:
+            setattr(module, sympy, _Sympy())
+        else:
+            module.parse_expr = parsed
+    return gym
+
+
+def evaluated(text: str) -> Any:
+    """A literal of Python, or the value of arithmetic. Raises ValueError and SyntaxError."""
+    if len(text) <= MAX_CHARACTERS and _ARITHMETIC.fullmatch(text) and "**" not in text:
+        return eval(text, {"__builtins__": {}})
+    return ast.literal_eval(text)
+
+
+def parsed(text: str, *arguments: Any, **options: Any) -> Any:
+    """A formula as sympy reads it. Raises ValueError for what is more than a formula."""
+    from sympy.parsing.sympy_parser import parse_expr
+
+    if len(text) > MAX_CHARACTERS or not _FORMULA.fullmatch(text):
+        raise ValueError("this is no formula")
+    try:
+        return parse_expr(text, *arguments, **options)
+    except TokenError as error:
+        raise ValueError(f"this is no formula: {error}") from None
+
+
+class _Sympy:
+    """The module sympy, with `parsed` in the place of its `parse_expr`."""
+
+    parse_expr = staticmethod(parsed)
+
+    def __getattr__(self, name: str) -> Any:
+        import sympy
+
+        return getattr(sympy, name)
+
+
+def _entry(item: Item) -> dict[str, Any]:
+    """The row as reasoning-gym made it. Raises BadReferenceError."""
+    given = item.answer if isinstance(item.answer, dict) else item.columns
+    metadata = given.get("metadata")
+    task = metadata.get("source_dataset") if isinstance(metadata, dict) else None
+    if not isinstance(task, str):
+        raise BadReferenceError(
+            "the row has no metadata.source_dataset: make the dataset with `headrace datasets "
+            "gym TASK`, or upload reasoning-gym's rows with the mapping reasoning_gym"
+        )
+    try:
+        scorer(task)
+    except ValueError as error:
+        raise BadReferenceError(str(error)) from None
+    question = item.prompt if isinstance(item.prompt, str) else ""
+    return {"question": question, "answer": given.get("answer"), "metadata": metadata}
