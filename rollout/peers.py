@@ -36,9 +36,9 @@ from services.http import (
     OpenFile,
     Problem,
     byte_range,
-    open_served,
     server_config,
 )
+from services.http.served_files import open_served
 from services.models import open_below
 from services.runtime import logs
 from services.runtime.api_key import key_for, key_for_peers

@@ -23,7 +23,6 @@ from services.http.problems import (
     unexpected,
 )
 from services.http.sendfile import Bandwidth, OpenFile, byte_range
-from services.http.served_files import open_served
 
 __all__ = [
     "MEDIA_TYPE",
@@ -46,7 +45,6 @@ __all__ = [
     "host_of",
     "host_problem",
     "install",
-    "open_served",
     "responses",
     "server_config",
     "summary",

@@ -7,7 +7,8 @@ from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse
 
 from services.gateway.dependencies import Deps
-from services.http import OpenFile, open_served, responses
+from services.http import OpenFile, responses
+from services.http.served_files import open_served
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 
