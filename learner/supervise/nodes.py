@@ -17,12 +17,10 @@ class Start:
     """Ranks on this node."""
     size: int
     """Ranks on all nodes."""
-    rendezvous: str
-    """The ranks meet there: a file, or `redis:ID`."""
+    rendezvous: int | str
+    """The ranks meet there: the descriptor of a file that they inherit, or `redis:ID`."""
     environment: dict[str, str]
     """For the ranks."""
-    files: tuple[int, ...] = ()
-    """Descriptors that they inherit."""
 
 
 class Nodes(Protocol):
@@ -47,18 +45,19 @@ class OneNode:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._start: Start | None = None
+        self._file = -1
 
     async def agree(self, running: Start | None, ended: str) -> Start | None:
         """As `Nodes` says."""
         if running is None and (self._start is None or self._start.id == ended):
             await self.leave()
-            file = os.memfd_create("headrace-ranks")
-            where, id = f"/proc/self/fd/{file}", secrets.token_hex(16)
-            self._start = Start(id, 0, self._ranks, self._ranks, where, self.LOOPBACK, (file,))
+            self._file = os.memfd_create("headrace-ranks")
+            id = secrets.token_hex(16)
+            self._start = Start(id, 0, self._ranks, self._ranks, self._file, self.LOOPBACK)
         return self._start
 
     async def leave(self) -> None:
         """As `Nodes` says."""
         if self._start is not None:
-            os.close(*self._start.files)
+            os.close(self._file)
             self._start = None

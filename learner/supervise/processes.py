@@ -1,15 +1,18 @@
-"""The processes of one start on one host."""
+"""The processes of one start on one host, and the server that starts them."""
 
 import asyncio
 import contextlib
 import os
 import secrets
-import signal
+import socket
 import sys
 from collections.abc import Sequence
 
+import msgspec
+
 from learner.settings import RENDEZVOUS, STARTS
 from learner.supervise.nodes import Start
+from learner.supervise.orders import MAX_BYTES, Ended, Order, Report, Spawn, Terminate
 from services.runtime.logs import get_logger
 from services.runtime.process import die_with, kill_marked
 from services.runtime.threads import WAITING
@@ -20,7 +23,7 @@ GRACE_SECONDS = 10.0
 """From SIGTERM to SIGKILL, for ranks that cannot go on because another has ended. They have nothing
 to finish: only a step of all ranks counts."""
 MARKER = "HEADRACE_RANKS_OF"
-"""In the environment of all ranks that one start has on this host, and of their descendants."""
+"""In the environment of all ranks that one supervisor has, and of their descendants."""
 QUIET = {
     # A port on which NCCL answers whoever asks, and a file of pickles in /tmp.
     "NCCL_RAS_ENABLE": "0",
@@ -30,28 +33,109 @@ QUIET = {
 }
 
 
-class RankProcesses:
-    """The ranks of one start on this host. They end with the supervisor, however it ends."""
+class RankServer:
+    """The process that starts ranks (`learner.supervise.rank_server`); a new one when it dies.
 
-    def __init__(self, start: Start) -> None:
-        self.start = start
+    It ends with the supervisor, however that ends, and all ranks end with it.
+    """
+
+    def __init__(self, module: Sequence[str]) -> None:
+        """Ranks are as `python -m MODULE` would be; the module has a `main()`."""
+        self._module = module
         self._marker = {MARKER: secrets.token_hex(16)}
-        self._waits: list[asyncio.Task[int]] = []
-        self._processes: list[asyncio.subprocess.Process] = []
+        self._process: asyncio.subprocess.Process | None = None
+        self._ready = False
+        self._ranks: dict[int, asyncio.Future[int]] = {}
 
-    async def spawn(self, module: Sequence[str], starts: int) -> None:
-        """Start them: `python -m MODULE`. `starts`: how often ranks have been started before."""
-        for local in range(self.start.here):
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", *module),
-                env=WAITING | os.environ | QUIET | self._marker | self._environment(local, starts),
-                pass_fds=self.start.files,
+    async def start(self) -> None:
+        """Start it, if it does not run. It imports for seconds, and takes orders meanwhile."""
+        if self._process is not None:
+            return
+        self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        with control:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "learner.supervise.rank_server", str(control.fileno())),
+                *self._module,
+                env=WAITING | os.environ | QUIET | self._marker,
+                pass_fds=[control.fileno()],
                 # Ctrl-C is for the supervisor.
                 start_new_session=True,
                 preexec_fn=die_with(os.getpid()),
             )
-            self._processes.append(process)
-            self._waits.append(asyncio.create_task(process.wait()))
+        self._ready = False
+        self._watch = asyncio.create_task(self._listen(self._process))
+
+    def spawn(self, local: int, environment: dict[str, str], files: Sequence[int]) -> None:
+        """Start a rank with this number on this host."""
+        self._ranks[local] = asyncio.get_running_loop().create_future()
+        self._send(Spawn(local, environment), files)
+
+    @property
+    def ranks(self) -> list[asyncio.Future[int]]:
+        """How each rank has ended, once it has: an exit code, or minus the number of a signal."""
+        return list(self._ranks.values())
+
+    def terminate(self) -> None:
+        """SIGTERM to all ranks; to the server, if it still imports for them."""
+        if self._ready:
+            self._send(Terminate())
+        elif self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+
+    async def kill_ranks(self) -> None:
+        """SIGKILL to all ranks and to what they have started, but not to this server."""
+        spared = [self._process.pid] if self._process is not None else []
+        _, alive = await asyncio.to_thread(kill_marked, self._marker, spared=spared)
+        if alive:
+            log.error("processes survived SIGKILL", pids=alive)
+
+    async def close(self) -> None:
+        """End the server. Call it when no rank runs any more."""
+        if self._process is not None:
+            if self._process.returncode is None:
+                self._process.kill()
+            await self._watch
+
+    def _send(self, order: Order, files: Sequence[int] = ()) -> None:
+        # If it has died, `_listen` notices that as well.
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._control, [msgspec.msgpack.encode(order)], files)
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        """Take its reports until it ends."""
+        loop, decoder = asyncio.get_running_loop(), msgspec.msgpack.Decoder(Report)
+        with self._control, contextlib.suppress(ConnectionError):
+            while message := await loop.sock_recv(self._control, MAX_BYTES):
+                report = decoder.decode(message)
+                if isinstance(report, Ended):
+                    self._ranks[report.local].set_result(report.code)
+                else:
+                    self._ready = True
+        code = await process.wait()
+        self._process, self._ready = None, False
+        for rank in self._ranks.values():
+            if not rank.done():
+                rank.set_result(code)
+
+
+class RankProcesses:
+    """The ranks of one start on this host."""
+
+    def __init__(self, start: Start, server: RankServer) -> None:
+        self.start = start
+        self._server = server
+
+    async def spawn(self, starts: int) -> None:
+        """Start them. `starts`: how often ranks have been started before."""
+        await self._server.start()
+        where = self.start.rendezvous
+        for local in range(self.start.here):
+            environment = self._environment(local, starts)
+            if isinstance(where, str):
+                self._server.spawn(local, environment | {RENDEZVOUS: where}, [])
+            else:
+                self._server.spawn(local, environment, [where])
 
     def _environment(self, local: int, starts: int) -> dict[str, str]:
         return {
@@ -60,34 +144,28 @@ class RankProcesses:
             "WORLD_SIZE": str(self.start.size),
             "LOCAL_RANK": str(local),
             "LOCAL_WORLD_SIZE": str(self.start.here),
-            RENDEZVOUS: self.start.rendezvous,
             STARTS: str(starts),
         }
 
     @property
-    def running(self) -> list[asyncio.Task[int]]:
-        """One task for each process that runs; it ends with the process."""
-        return [task for task in self._waits if not task.done()]
+    def running(self) -> list[asyncio.Future[int]]:
+        """One future for each process that runs; it is done when the process has ended."""
+        return [rank for rank in self._server.ranks if not rank.done()]
 
     @property
     def codes(self) -> list[int]:
         """How those that have ended did so: an exit code, or minus the number of a signal."""
-        return [task.result() for task in self._waits if task.done()]
+        return [rank.result() for rank in self._server.ranks if rank.done()]
 
     def terminate(self) -> None:
         """SIGTERM to all."""
-        for process in self._processes:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGTERM)
+        self._server.terminate()
 
     async def end(self) -> None:
         """SIGTERM, and after GRACE_SECONDS SIGKILL, to all and to what they have started."""
-        self.terminate()
         if self.running:
+            self.terminate()
             await asyncio.wait(self.running, timeout=GRACE_SECONDS)
-        _, alive = await asyncio.to_thread(kill_marked, self._marker)
-        if alive:
-            log.error("processes survived SIGKILL", pids=alive)
+        await self._server.kill_ranks()
         if self.running:
             await asyncio.wait(self.running, timeout=GRACE_SECONDS)

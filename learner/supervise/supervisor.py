@@ -9,10 +9,11 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, LearnerSettings
 from learner.supervise.nodes import Nodes, OneNode
-from learner.supervise.processes import RankProcesses
+from learner.supervise.processes import RankProcesses, RankServer
 from services.runtime.logs import get_logger
 from services.settings import EXIT_SETTINGS
 
@@ -58,7 +59,7 @@ class Supervisor:
     def __init__(self, nodes: Nodes, module: Sequence[str], stop: asyncio.Event) -> None:
         """`stop` is set when everything is to end in order."""
         self._nodes = nodes
-        self._module = module
+        self._server = RankServer(module)
         self._stop = stop
         self._ranks: RankProcesses | None = None
         self._ended = ""
@@ -83,6 +84,7 @@ class Supervisor:
         finally:
             if self._ranks is not None:
                 await self._ranks.end()
+            await self._server.close()
             await self._nodes.leave()
 
     async def _follow(self) -> None:
@@ -95,15 +97,15 @@ class Supervisor:
             return
         ready = time.monotonic() >= self._not_before and not self._stop.is_set()
         if self._ranks is None and start is not None and ready:
-            self._ranks, self._began = RankProcesses(start), time.monotonic()
-            await self._ranks.spawn(self._module, self._starts)
+            self._ranks, self._began = RankProcesses(start, self._server), time.monotonic()
+            await self._ranks.spawn(self._starts)
             self._starts += 1
 
     async def _wait(self, told: bool) -> None:
         """Until a rank ends, for EVERY_SECONDS at most, or until told to stop."""
         stop = asyncio.create_task(self._stop.wait())
         ranks = self._ranks.running if self._ranks else []
-        events = [*ranks, *([] if told else [stop])]
+        events: list[asyncio.Future[Any]] = [*ranks, *([] if told else [stop])]
         if events:
             await asyncio.wait(events, timeout=EVERY_SECONDS, return_when="FIRST_COMPLETED")
         stop.cancel()

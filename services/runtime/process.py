@@ -19,7 +19,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 # `headrace up` gives its children these; see services.launch.
@@ -120,14 +120,17 @@ def _carries(pid: int, marker: Mapping[str, str]) -> bool:
     )
 
 
-def marked(marker: Mapping[str, str]) -> list[int]:
-    """The pids of all living processes whose environment, as of their exec, holds `marker`."""
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return sorted(pid for pid in pids if pid != os.getpid() and _carries(pid, marker))
+def marked(marker: Mapping[str, str], spared: Collection[int] = ()) -> list[int]:
+    """The pids of all living processes, but `spared`, whose environment as of their exec holds
+    `marker`."""
+    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    return sorted(pid for pid in pids - {os.getpid(), *spared} if _carries(pid, marker))
 
 
-def kill_marked(marker: Mapping[str, str], within: float = 10.0) -> tuple[list[int], list[int]]:
-    """Kill every process that carries `marker`, again until none is left.
+def kill_marked(
+    marker: Mapping[str, str], within: float = 10.0, spared: Collection[int] = ()
+) -> tuple[list[int], list[int]]:
+    """Kill every process that carries `marker`, but not `spared`, again until none is left.
 
     Returns the pids that were killed, and those that still live after `within` seconds (a process
     stuck in the kernel, as under a failed GPU driver). An empty marker would match everything:
@@ -137,7 +140,7 @@ def kill_marked(marker: Mapping[str, str], within: float = 10.0) -> tuple[list[i
         raise ValueError("kill_marked needs a marker: an empty one matches every process")
     killed: set[int] = set()
     deadline = time.monotonic() + within
-    while pids := marked(marker):
+    while pids := marked(marker, spared):
         pidfds = {pid: pidfd for pid in pids if (pidfd := _kill(pid, marker)) is not None}
         for pid, pidfd in pidfds.items():
             poll = select.poll()
@@ -148,7 +151,7 @@ def kill_marked(marker: Mapping[str, str], within: float = 10.0) -> tuple[list[i
             os.close(pidfd)
         if time.monotonic() >= deadline:
             break
-    return sorted(killed), marked(marker)
+    return sorted(killed), marked(marker, spared)
 
 
 def _kill(pid: int, marker: Mapping[str, str]) -> int | None:

@@ -59,7 +59,7 @@ def that_can_hang(stack: Stack) -> list[int]:
 
 
 def ranks(stack: Stack) -> list[int]:
-    return [pid for supervisor in part("learner")(stack) for pid in children(supervisor)]
+    return [pid for supervisor in part("learner")(stack) for pid in descendants(supervisor)]
 
 
 def updating(stack: Stack) -> list[int]:

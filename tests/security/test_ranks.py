@@ -114,9 +114,10 @@ async def test_nobody_else_reaches_the_ranks_of_a_learner(place: Place) -> None:
 
         try:
             await eventually(step, within=150)
-            ranks = children(learner.pid)
+            (server,) = children(learner.pid)
+            ranks = children(server)
             assert len(ranks) == 2
-            assert listening(learner.pid) == []
+            assert listening(learner.pid) == listening(server) == []
             # Gloo's, for the other ranks: one for each rank and group.
             ports = [one for rank in ranks for one in listening(rank)]
             assert [host for host, _ in ports] == ["127.0.0.1"] * 6

@@ -4,6 +4,8 @@ import signal
 
 from services.runtime.process import die_with_parent
 
-die_with_parent()
-print("rank up", flush=True)
-signal.pause()
+
+def main() -> None:
+    die_with_parent()
+    print("rank up", flush=True)
+    signal.pause()

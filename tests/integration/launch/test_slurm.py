@@ -116,7 +116,9 @@ def test_a_job_serves_and_stops_in_order(job: Job) -> None:
 
     eventually(works, within=120)
     assert sorted(devices_of(job.data, "rollout")) == ["1,2", "4,5"]
-    assert devices_of(job.data, "learner") + devices_of(job.data, "learner.rank") == ["0", "0"]
+    assert devices_of(job.data, "learner") == ["0"]
+    # The rank, and its parent.
+    assert devices_of(job.data, "learner.supervise.rank_server") == ["0", "0"]
     assert "1 of the 6 GPUs of node 127.0.0.1 are idle: a worker needs 2" in job.log.read_text()
     password = (job.data / "redis" / "password").read_text().strip()
     assert password not in job.log.read_text()

@@ -126,7 +126,8 @@ def test_kill_9_takes_the_learners_ranks_along(up: Starter) -> None:
     one.ready()
     eventually(lambda: one.log("learner").count("rank up") == 2, within=60, what=one.said)
     instance = one.instance
-    assert len(marked({INSTANCE: instance})) == 3
+    # The supervisor, its rank server and the ranks.
+    assert len(marked({INSTANCE: instance})) == 4
     one.process.kill()
     one.process.wait()
     eventually(lambda: one.leaves_nothing(instance))

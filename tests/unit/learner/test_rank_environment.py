@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from learner.supervise.nodes import Start
-from learner.supervise.processes import RankProcesses
+from learner.supervise.processes import RankProcesses, RankServer
 
 TELLS = """
 import os
 from pathlib import Path
-Path(os.environ["TELL"]).write_text(os.environ["GOMP_SPINCOUNT"] + os.environ["RANK"])
+def main():
+    Path(os.environ["TELL"]).write_text(os.environ["GOMP_SPINCOUNT"] + os.environ["RANK"])
 """
 
 
@@ -25,11 +26,13 @@ def test_threads_that_wait_soon_sleep_unless_the_user_says_otherwise(
     (tmp_path / "telling_rank.py").write_text(TELLS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     told = {"TELL": str(tmp_path / "told")}
-    ranks = RankProcesses(Start("id", 3, 1, 4, "nowhere", told))
+    server = RankServer(["telling_rank"])
+    ranks = RankProcesses(Start("id", 3, 1, 4, "nowhere", told), server)
 
     async def run() -> None:
-        await ranks.spawn(["telling_rank"], 0)
+        await ranks.spawn(0)
         await asyncio.wait(ranks.running)
+        await server.close()
 
     asyncio.run(run())
     assert ranks.codes == [0]

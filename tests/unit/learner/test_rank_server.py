@@ -1,0 +1,153 @@
+"""The ranks' common parent: what a rank gets from it, and how both end."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from learner.supervise.nodes import OneNode, Start
+from learner.supervise.orders import MAX_BYTES, Ended, Ready, Report, Spawn, Terminate
+from learner.supervise.processes import RankProcesses, RankServer
+from services.runtime.process import die_with
+from tests.integration.launch.conditions import eventually
+
+# Ends at once with a code that it is given, else at a signal.
+RANK = """
+import json, os, signal, sys
+def main():
+    met = os.environ["HEADRACE_RENDEZVOUS"]
+    told = {
+        "pid": os.getpid(), "session": os.getsid(0), "parent": os.getppid(),
+        "arguments": sys.argv[1:], "met": open(met).read(),
+        "ignored": signal.getsignal(signal.SIGTERM) == signal.SIG_IGN,
+        "sockets": sum("socket" in os.readlink(f"/proc/self/fd/{fd}") for fd in own()),
+    }
+    name = os.environ["TELL"] + os.environ["RANK"]
+    with open(name + ".part", "w") as file:
+        json.dump(told, file)
+    os.rename(name + ".part", name)
+    if os.environ["END"]:
+        return int(os.environ["END"])
+    signal.pause()
+def own():
+    return [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+# The server as it is with a build of vLLM for this device.
+SERVER = """
+import sys
+from learner.supervise import rank_server
+rank_server.installed_device = lambda: {device!r}
+sys.exit(rank_server.main())
+"""
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def server(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """The process, and the supervisor's socket."""
+    (tmp_path / "small_rank.py").write_text(RANK)
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    code = SERVER.format(device=request.param)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with ours, its:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(its.fileno()), "small_rank", "--ranks", "2"],
+            env=os.environ | {"PYTHONPATH": path},
+            pass_fds=[its.fileno()],
+            preexec_fn=die_with(os.getpid()),
+        )
+        its.close()
+        ours.settimeout(100)
+        yield process, ours
+        process.kill()
+        process.wait()
+
+
+def report(supervisor: socket.socket) -> Any:
+    return msgspec.msgpack.decode(supervisor.recv(MAX_BYTES), type=Report)
+
+
+def told(file: Path) -> dict[str, Any]:
+    eventually(file.exists, within=60, what=str(file))
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_a_rank_has_its_own_session_the_meeting_file_and_default_signals(
+    server: tuple[subprocess.Popen[bytes], socket.socket], tmp_path: Path
+) -> None:
+    process, supervisor = server
+    assert report(supervisor) == Ready()
+    (tmp_path / "meeting").write_text("here")
+    with (tmp_path / "meeting").open() as meeting:
+        for local, end in enumerate(["", "3"]):
+            environment = {"RANK": str(local), "TELL": str(tmp_path / "told"), "END": end}
+            order = msgspec.msgpack.encode(Spawn(local, environment))
+            socket.send_fds(supervisor, [order], [meeting.fileno()])
+    assert report(supervisor) == Ended(1, 3)
+    first = told(tmp_path / "told0")
+    assert first["session"] == first["pid"] != process.pid
+    assert first["parent"] == process.pid
+    assert first["arguments"] == ["--ranks", "2"]
+    assert (first["met"], first["ignored"], first["sockets"]) == ("here", False, 0)
+
+    # A scheduler that tells every process of a job: the ranks end first.
+    process.send_signal(signal.SIGTERM)
+    supervisor.send(msgspec.msgpack.encode(Terminate()))
+    assert report(supervisor) == Ended(0, -signal.SIGTERM)
+    assert process.poll() is None
+    supervisor.close()
+    assert process.wait(60) == 0
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RankProcesses]:
+    """Two ranks under one server, again and again."""
+    (tmp_path / "small_rank.py").write_text(RANK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("TELL", str(tmp_path / "told"))
+    monkeypatch.setenv("END", "")
+    server = RankServer(["small_rank"])
+    (tmp_path / "meeting").touch()
+    start = Start("id", 0, 2, 2, str(tmp_path / "meeting"), OneNode.LOOPBACK)
+    return lambda: RankProcesses(start, server)
+
+
+async def test_ranks_end_with_their_server_and_start_again_under_a_new_one(
+    ranks: Callable[[], RankProcesses], tmp_path: Path
+) -> None:
+    for death in ("parent", "pid"):
+        one = ranks()
+        await one.spawn(0)
+        os.kill((await asyncio.to_thread(told, tmp_path / "told0"))[death], signal.SIGKILL)
+        await asyncio.wait(one.running, timeout=60, return_when="FIRST_COMPLETED")
+        await one.end()
+        assert set(one.codes) <= {-signal.SIGKILL, -signal.SIGTERM}
+        assert not one.running
+        (tmp_path / "told0").unlink()
+    await one._server.close()
+
+
+async def test_ranks_that_are_not_wanted_any_more_are_not_waited_for(
+    ranks: Callable[[], RankProcesses], tmp_path: Path
+) -> None:
+    """Told to end while the server imports."""
+    (tmp_path / "small_rank.py").write_text("import signal\nsignal.pause()")
+    one = ranks()
+    await one.spawn(0)
+    one.terminate()
+    await asyncio.wait(one.running, timeout=60)
+    assert one.codes == [-signal.SIGTERM] * 2
+    await one.end()
