@@ -21,6 +21,7 @@ from rollout.episodes import load_episode
 from rollout.peers import keep_serving, other_hosts
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
+from rollout.sessions.worker import SessionWorker
 from rollout.settings import RolloutSettings
 from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.expert_routing import bytes_per_token
@@ -36,7 +37,7 @@ from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
 from rollout.worker import RunWorker
 from services.contracts.config import RLConfig
-from services.contracts.config.episodes import own_episodes
+from services.contracts.config.episodes import Sessions, own_episodes
 from services.contracts.config.trust import parse_trusted
 from services.contracts.records import HostLoad, RunRecord, WorkerRecord
 from services.contracts.schema import SchemaMismatch
@@ -239,6 +240,7 @@ class Supervisor:
             self._heartbeat,
             distrust,
         )
+        episode = config.rollout.episode
         longest, capacity = await policy.context_length(), await policy.capacity()
         explicit = config.rollout.vllm.max_num_seqs
         context = RunContext(
@@ -249,7 +251,7 @@ class Supervisor:
             follower=follower,
             rewards=self._rewards,
             tokenizer=tokenizer,
-            episode=load_episode(config.rollout.episode, tokenizer),
+            episode=None if isinstance(episode, Sessions) else load_episode(episode, tokenizer),
             eos=eos_token_ids(model, tokenizer),
             context=longest,
             sequences=Sequences(
@@ -261,7 +263,8 @@ class Supervisor:
             vocabulary=vocabulary(model) if installed_device() == "cpu" else None,
             routing_bytes=bytes_per_token(model) if config.algorithm.router.replay else 0,
         )
-        self._worker = RunWorker(
+        worker = SessionWorker if isinstance(episode, Sessions) else RunWorker
+        self._worker = worker(
             context,
             self._store,
             Rows(self._store, self._volume, config.data.dataset),

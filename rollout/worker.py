@@ -56,6 +56,8 @@ class RunWorker:
     ) -> None:
         self._context = context
         self._store = store
+        self._rows = rows
+        self._run_events = run_events
         self._wake = wake
         self._check_server = check_server
         config = context.config
@@ -121,6 +123,7 @@ class RunWorker:
             asyncio.create_task(self._renew(), name="renew"),
             asyncio.create_task(stop.wait(), name="stop"),
             leasing,
+            *self._listening(),
         ]
         try:
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
@@ -134,14 +137,22 @@ class RunWorker:
             await end(loops)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_SECONDS):
-                    await self._leases.release_all()
-                    await self._evaluator.release_all()
+                    await self._release_all()
         for task in done:
             task.result()
 
     async def release_groups(self) -> None:
         """Stop all groups, and release them: their tokens may be of other weights than they say."""
         await self._leases.release_all()
+
+    async def _release_all(self) -> None:
+        """Release all that this worker holds."""
+        await self._leases.release_all()
+        await self._evaluator.release_all()
+
+    def _listening(self) -> list[asyncio.Task[None]]:
+        """More loops of the worker."""
+        return []
 
     async def _release(self, leasing: asyncio.Task[None]) -> None:
         """At a stop: release the groups in vLLM at once; those that are being scored get some
@@ -222,11 +233,16 @@ class RunWorker:
         if refusal == "weights":
             broken = self.follower.error
             self._status.state = "unhealthy" if broken else "updating"
-        elif len(self._leases):
+        elif self._busy:
             self._status.state = "generating"
         else:
             waits = refusal in LEARNER_REFUSALS
             self._status.state = "waiting_admission" if waits else "idle"
+
+    @property
+    def _busy(self) -> bool:
+        """Whether the worker holds anything."""
+        return len(self._leases) > 0
 
     async def _ended(self) -> bool:
         """Whether this worker is done with the run."""
@@ -251,13 +267,22 @@ class RunWorker:
             if self._progress.stalled(time.monotonic()):
                 raise VLLMFailed(f"vLLM has sampled nothing for {self._ttl:g} s with work to do")
             try:
-                await self._leases.renew(moving)
-                await self._evaluator.renew(self._ttl, moving)
+                await self._renew_held(moving)
             except (RedisError, OSError) as error:
                 self._status.error = f"Redis: {error}"
 
+    async def _renew_held(self, moving: bool) -> None:
+        """Renew what is held; of what is in vLLM only if that is `moving`. Raises RedisError."""
+        await self._leases.renew(moving)
+        await self._evaluator.renew(self._ttl, moving)
+
+    @property
+    def _generating(self) -> int:
+        """What is in vLLM, counted for its progress."""
+        return self._leases.generating + self._evaluator.generating
+
     async def _moving(self, within: float) -> bool:
-        generating = self._leases.generating + self._evaluator.generating
+        generating = self._generating
         try:
             async with asyncio.timeout(within):
                 tokens, unfinished = await self._context.policy.counters()

@@ -31,7 +31,7 @@ from rollout.vllm.response import Sample, parse_answer, request_body
 from rollout.vllm.resume import ABORTED, DEADLINE, joined, rest_of
 from rollout.vllm_plugin.lora_slot import AdapterSlot
 from rollout.vllm_plugin.weight_file import WEIGHTS_KEPT
-from rollout.vllm_plugin.wire import CAPACITY, GENERATE, UNFINISHED, Capacity
+from rollout.vllm_plugin.wire import CAPACITY, GENERATE, MESSAGE, UNFINISHED, Capacity, Parsed
 from services.contracts.canary import Floats
 
 ABORT_AGAIN_SECONDS = 1.0
@@ -202,6 +202,16 @@ class PolicyClient:
         if response.is_error:
             raise canary.Unscored(f"vLLM does not score a prompt: {_message(response)}")
         return canary.parse_scores(response.content, tokens)
+
+    async def message(self, parsed: Parsed) -> dict[str, Any]:
+        """An answer as an assistant's message, by the server's tool and reasoning parsers. Raises
+        VLLMUnavailable, RequestRefused if they cannot read it."""
+        content = msgspec.msgpack.encode(parsed)
+        response = await self._send("POST", MESSAGE, content=content, timeout=CONTROL_SECONDS)
+        if response.is_error:
+            raise RequestRefused(f"vLLM does not parse an answer: {_message(response)}")
+        found: dict[str, Any] = msgspec.json.decode(response.content)
+        return found
 
     async def _abort_at(self, expired: asyncio.Event, id: str) -> None:
         """Once `expired` is set, abort the request in vLLM until it has answered."""

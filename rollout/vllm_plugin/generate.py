@@ -29,15 +29,10 @@ async def generate(
     send: Callable[[Message], Awaitable[None]],
 ) -> None:
     """One request over ASGI. A client that goes away aborts it."""
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    sampling = asyncio.create_task(_answer(scope["app"].state, bytes(body)))
+    body = await body_of(receive)
+    if body is None:
+        return
+    sampling = asyncio.create_task(_answer(scope["app"].state, body))
     # The body is whole: what comes next is that the client has gone.
     gone = asyncio.ensure_future(receive())
     try:
@@ -48,7 +43,20 @@ async def generate(
     finally:
         sampling.cancel()
         gone.cancel()
-    await _respond(send, status, answer)
+    await respond(send, status, answer)
+
+
+async def body_of(receive: Callable[[], Awaitable[Message]]) -> bytes | None:
+    """A request's whole body; None if the client has gone."""
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return bytes(body)
 
 
 async def capacity(
@@ -59,7 +67,7 @@ async def capacity(
     """What the server takes at once, as it found when it measured its memory."""
     config = scope["app"].state.engine_client.vllm_config
     found = Capacity(config.scheduler_config.max_num_seqs, config.cache_config.kv_cache_size_tokens)
-    await _respond(send, 200, msgspec.msgpack.encode(found))
+    await respond(send, 200, msgspec.msgpack.encode(found))
 
 
 async def unfinished(
@@ -69,10 +77,11 @@ async def unfinished(
 ) -> None:
     """How many sequences run or wait."""
     number = scope["app"].state.engine_client.output_processor.get_num_unfinished_requests()
-    await _respond(send, 200, str(number).encode())
+    await respond(send, 200, str(number).encode())
 
 
-async def _respond(send: Callable[[Message], Awaitable[None]], status: int, content: bytes) -> None:
+async def respond(send: Callable[[Message], Awaitable[None]], status: int, content: bytes) -> None:
+    """Answer one request."""
     headers = [(b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})
@@ -96,11 +105,11 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
         async for output in outputs:
             last = output
     except (VLLMClientError, ValueError, TypeError) as error:
-        return 400, _error(400, error)
+        return 400, error_body(400, error)
     except Exception as error:
-        return 500, _error(500, error.__cause__ or error)
+        return 500, error_body(500, error.__cause__ or error)
     if last is None or any(one.finish_reason == "error" for one in last.outputs):
-        return 500, _error(500, RuntimeError("the engine failed the request; its log says why"))
+        return 500, error_body(500, RuntimeError("the engine failed the request; its log says why"))
     answer = Answer([choice(one) for one in last.outputs])
     if last.prompt_logprobs is not None:
         flat: Any = last.prompt_logprobs
@@ -109,7 +118,8 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
     return 200, msgspec.msgpack.encode(answer)
 
 
-def _error(status: int, error: BaseException) -> bytes:
+def error_body(status: int, error: BaseException) -> bytes:
+    """An error in vLLM's shape."""
     text = str(error) or type(error).__name__
     return msgspec.json.encode({"error": {"message": text, "code": status}})
 

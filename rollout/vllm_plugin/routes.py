@@ -7,7 +7,7 @@ worker (`/collective_rpc`), or reset and profile the server.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rollout.vllm_plugin.wire import CAPACITY, GENERATE, UNFINISHED
+from rollout.vllm_plugin.wire import CAPACITY, GENERATE, MESSAGE, UNFINISHED
 
 IN_USE = frozenset(
     {
@@ -27,11 +27,17 @@ class OnlyRoutesInUse:
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         from rollout.vllm_plugin.generate import capacity, generate, unfinished
+        from rollout.vllm_plugin.message import message
         from rollout.vllm_plugin.patches import pause_at_once
 
         pause_at_once()
         self.app = app
-        self._own = {GENERATE: generate, CAPACITY: capacity, UNFINISHED: unfinished}
+        self._own = {
+            GENERATE: generate,
+            CAPACITY: capacity,
+            UNFINISHED: unfinished,
+            MESSAGE: message,
+        }
 
     async def __call__(
         self,

@@ -19,6 +19,8 @@ UNFINISHED = "/headrace/unfinished"
 """The route that says how many sequences it has now, as a decimal number."""
 LOWEST = -9999.0
 """In place of the logarithm of 0, and of what is no number."""
+MESSAGE = "/headrace/message"
+"""The route that parses an answer: its text, its tool calls, its reasoning."""
 ID, LOGPROB = np.dtype("<i4"), np.dtype("<f4")
 
 
@@ -63,6 +65,16 @@ class Answer(msgspec.Struct):
     choices: list[Choice]
     prompt_logprobs: bytes = b""
     """Of the prompt's tokens but the first, if the request asked for them (`prompt_logprobs`)."""
+
+
+class Parsed(msgspec.Struct):
+    """An answer to parse as an assistant's message."""
+
+    token_ids: list[int]
+    """Without an end of sequence."""
+    messages: list[dict[str, Any]]
+    """What it answers."""
+    tools: list[dict[str, Any]]
 
 
 class Capacity(msgspec.Struct):

@@ -44,7 +44,8 @@ class RunContext:
     follower: Follower
     rewards: RewardClient
     tokenizer: TokenizerLike
-    episode: Episode
+    episode: Episode | None
+    """None: agents lead the episodes (`rollout.sessions`)."""
     eos: list[int]
     context: int
     """Longest prompt + completion, in tokens."""
@@ -166,6 +167,7 @@ async def sample_and_score(
     Raises PastDeadline, PromptTooLong, ValueError (a prompt that cannot be rendered, or a wrong
     result of an episode), RequestRefused, VLLMUnavailable, ScoringRefused.
     """
+    assert context.episode is not None
     prompt = compose(row, context.config.data)
     prompt_tokens = render(prompt, context.config.data, context.tokenizer)
     room(prompt_tokens, context.context)
@@ -180,7 +182,7 @@ async def sample_and_score(
         text_of(context.tokenizer, one.token_ids) if one.text is None else one.text
         for one in completions
     ]
-    sampled.scores = await _scores(context, prompt, row, index, texts)
+    sampled.scores = await scores_of(context, prompt, row, index, texts)
     sampled.scored_at = time.time()
     return sampled
 
@@ -191,7 +193,7 @@ def text_of(tokenizer: TokenizerLike, token_ids: Any) -> str:
     return text
 
 
-async def _scores(
+async def scores_of(
     context: RunContext,
     prompt: str | list[dict[str, Any]],
     row: Row,

@@ -18,12 +18,10 @@ from rollout.vllm.model_files import PromptTooLong
 from rollout.vllm.progress import Rate
 from rollout.work.dataset_rows import Rows
 from rollout.work.failure_limit import FailureLimit
-from rollout.work.filtering import filter_reason
-from rollout.work.group import RunContext, VerifierBroke, sample_and_score, task_seed, to_group
+from rollout.work.group import RunContext, VerifierBroke, sample_and_score, task_seed
+from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
-from services.contracts.config.data import DatasetFilter
-from services.contracts.trajectory import encode
-from services.contracts.weights import WeightManifest, parse_version_tag
+from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
 from services.store.prompts import Lease
@@ -103,12 +101,18 @@ class GroupTasks:
         self._limit = limit
         self._status = status
         self._look = look
+        self._hand_in = HandIn(context, leases, run_events)
         self._pause_until = 0.0
 
     @property
     def paused(self) -> bool:
         """Whether to begin no more tasks now."""
         return self._limit.reason is not None or time.monotonic() < self._pause_until
+
+    def pause(self) -> None:
+        """Begin no more tasks for a moment, and have the worker look whether it can go on."""
+        self._pause_until = time.monotonic() + PAUSE_SECONDS
+        self._look()
 
     def begin(self, lease: Lease, live: WeightManifest) -> None:
         """Work on `lease`, which was granted for the version `live`."""
@@ -125,18 +129,16 @@ class GroupTasks:
         except (VLLMUnavailable, RedisError, GatewayAway) as error:
             # The worker finds out whether vLLM is dead; more requests would not help.
             self._status.error = str(error)
-            self._pause_until = time.monotonic() + PAUSE_SECONDS
-            self._look()
+            self.pause()
             await self._leases.release([lease.attempt])
         except Exception as error:
-            await self._failed(lease.attempt, row, error)
+            await self.failed(lease.attempt, row, error)
         finally:
             self._leases.ended(lease.attempt)
 
     async def _sample(self, lease: Lease, live: WeightManifest, row: int) -> None:
         config, leased_at = self._context.config, time.time()
-        algorithm, filter = config.algorithm, config.data.filter
-        if filter is not None and await self._leases.prompt_filtered(row):
+        if config.data.filter is not None and await self._leases.prompt_filtered(row):
             detail = f"dataset row {row} (data.filter)"
             await self._leases.drop(lease.attempt, "filtered_prompt", detail)
             return
@@ -147,57 +149,15 @@ class GroupTasks:
             row,
             await self._rows.row(row),
             config.sampling,
-            algorithm.samples_generated,
+            config.algorithm.samples_generated,
             task_seed(config.sampling.seed, lease.task),
             lambda: self._leases.generated(lease.attempt),
             None if limit is None else now + limit,
         )
-        lengths = [len(completion.token_ids) for completion in sampled.completions]
-        prompt_length = len(sampled.prompt_tokens)
-        self._context.sequences.finished(prompt_length, sum(lengths), len(lengths))
-        reward, trained = sampled.mean_reward(), sampled.trained(algorithm)
-        if filter is not None:
-            await self._filter_prompt(lease, row, reward, filter)
-        if algorithm.dynamic_sampling is not None:
-            reason = filter_reason(algorithm.dynamic_sampling, trained.rewards, sampled.rewards)
-            if reason:
-                detail = f"dataset row {row}: {reason}"
-                await self._leases.filter_group(lease.attempt, detail, reward)
-                return
-        group, oldest = to_group(
-            self._context,
-            trained,
-            task=lease.task,
-            attempt=lease.attempt,
-            row=row,
-            live=live,
-            leased_at=leased_at,
-            sampled_reward=reward if algorithm.best_of else None,
-        )
-        if broken := next((s for s in sampled.scores if s.reward is None), None):
-            await self._run_events.once(
-                "some without a reward",
-                f"the loss ignores samples without a reward; their share is reward/missing: "
-                f"{broken.detail}",
-            )
-        await self._context.follower.until_proven(group.header.tags)
-        lineage, version = parse_version_tag(oldest)
-        trained_lengths = group.trained_lengths(algorithm.shaping.mask_truncated)
-        await self._leases.complete(lease.attempt, version, lineage, encode(group), trained_lengths)
+        await self._hand_in(lease, live, leased_at, row, sampled)
 
-    async def _filter_prompt(
-        self, lease: Lease, row: int, reward: float, filter: DatasetFilter
-    ) -> None:
-        outside = filter.outside(reward)
-        if await self._leases.filter_prompt(lease.attempt, row, outside is not None, filter):
-            await self._run_events.once(
-                "filtered_prompt",
-                f"dataset row {row} is filtered, as is any other like it, up to "
-                f"{filter.max_share:.0%} of the dataset: its mean reward {reward:g} is {outside}, "
-                f"{filter.passes} times in a row",
-            )
-
-    async def _failed(self, attempt: str, row: int, error: Exception) -> None:
+    async def failed(self, attempt: str, row: int, error: Exception) -> None:
+        """End the attempt at a task of dataset row `row` for which `error` was raised."""
         kind = next(kind for kind in FAILURES if isinstance(error, kind.error))
         detail = str(error)
         if not detail.startswith("dataset row"):

@@ -33,9 +33,13 @@ from services.gateway.routes import (
     recipes,
     runs,
     samples,
+    sessions,
     why,
     workers,
 )
+from services.gateway.sessions.errors import BELOW as SESSIONS
+from services.gateway.sessions.errors import OpenAIErrors
+from services.gateway.sessions.waiting import Waiting
 from services.gateway.settings import GatewaySettings
 from services.http import (
     Bandwidth,
@@ -58,7 +62,7 @@ use what it made.
 
 Every error is an [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problem document
 (`application/problem+json`): `detail` says what is wrong and the way out, `problems` lists each
-thing where several are.
+thing where several are. Those below `/v1/sessions/` have the format of OpenAI's API instead.
 """
 
 TAGS = [
@@ -66,6 +70,11 @@ TAGS = [
     {"name": "runs", "description": "Training jobs: submit, list, follow, cancel, delete."},
     {"name": "chains", "description": "Runs that start from each other, queued at once."},
     {"name": "recipes", "description": "Run configs known to work."},
+    {
+        "name": "sessions",
+        "description": "Agents that are trained: groups of sessions, and the "
+        "OpenAI API of each (docs/agents.md). Its errors have OpenAI's format.",
+    },
     {"name": "workers", "description": "Who generates."},
     {"name": "files", "description": "Parts of the data volume, for hosts without it."},
     {"name": "keys", "description": "Who may ask."},
@@ -93,6 +102,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         async with httpx.AsyncClient() as http:
             keyring = Keyring(first_key, store)
             sizes = Sizes(settings.data)
+            waiting = Waiting(store)
             app.state.deps = Dependencies(
                 settings,
                 store,
@@ -102,6 +112,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 sizes,
                 Followers(store),
                 Bandwidth.of(settings.file_bandwidth_mbit),
+                waiting,
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
             tasks = [
@@ -114,6 +125,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
+                await waiting.close()
                 await store.close()
 
     app = FastAPIOffline(
@@ -138,7 +150,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 "gateway's HEADRACE_UPLOAD_LIMIT",
                 uploads,
             )
-        if scope["path"].rstrip("/") == "/v1/prompts":
+        if scope["path"].rstrip("/") == "/v1/prompts" or scope["path"].startswith(SESSIONS):
             way_out = "split it, or raise the gateway's HEADRACE_BODY_LIMIT"
             return Limit(settings.body_limit, way_out, bodies)
         return Limit(SMALL_BODY, "no request but those with a dataset's rows needs as much", bodies)
@@ -152,12 +164,14 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         hosts=settings.host_names,
     )
     app.add_middleware(BrowserHeaders)
+    app.add_middleware(OpenAIErrors)
     for module in (
         datasets,
         prompts,
         runs,
         chains,
         samples,
+        sessions,
         audit,
         why,
         events,

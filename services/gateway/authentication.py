@@ -1,5 +1,5 @@
-"""Which requests are answered: those that carry an API key, from whatever host they come, and those
-of the page.
+"""Which requests are answered: those that carry an API key, from whatever host they come, those of
+an agent's session that carry its key, and those of the page.
 
 A key stands in the header `Authorization: Bearer KEY`. The page has a session instead: its cookie
 holds a token that is no key. The browser also sends the cookie with requests that other sites'
@@ -17,7 +17,9 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.contracts.sessions import parse_session_id
 from services.gateway.problems import RETRY_AFTER
+from services.gateway.sessions.errors import BELOW as SESSIONS
 from services.http import Problem, discard, foreign, host_of, host_problem, trust
 from services.runtime.api_key import bearer, digest
 from services.runtime.logs import get_logger
@@ -46,6 +48,15 @@ class Keyring:
     async def accepts(self, key: str) -> bool:
         """Whether this is the first key or one that was made later."""
         return await self._knows(digest(key))
+
+    async def opens_session(self, path: str, key: str) -> bool:
+        """Whether this is the key of the agent's session whose path this is."""
+        try:
+            run, attempt, index = parse_session_id(path.removeprefix(SESSIONS).split("/")[0])
+        except ValueError:
+            return False
+        found = await self._store.agent_sessions.key_of(run, attempt, index)
+        return found is not None and hmac.compare_digest(found, digest(key))
 
     async def has_session(self, token: str) -> bool:
         """Whether a session has this token, and its key is still accepted."""
@@ -113,7 +124,9 @@ class Authentication:
         key = bearer(headers.get("authorization", ""))
         try:
             if key is not None and not is_open:
-                if not await self.keyring_of().accepts(key):
+                keyring = self.keyring_of()
+                ours = path.startswith(SESSIONS) and await keyring.opens_session(path, key)
+                if not ours and not await keyring.accepts(key):
                     return unauthorized(
                         "this gateway does not know this API key: it may have been revoked"
                     )

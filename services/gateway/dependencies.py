@@ -1,7 +1,7 @@
 """What routes use: the store, the data volume, and the run or dataset that a request names."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from services.contracts.records import DatasetRecord, RunRecord, several_called
 from services.gateway.authentication import Keyring
 from services.gateway.followers import Followers
 from services.gateway.retention import Sizes
+from services.gateway.sessions.waiting import Waiting
 from services.gateway.settings import GatewaySettings
 from services.http import Bandwidth, Problem
 from services.store import Store
@@ -32,6 +33,9 @@ class Dependencies:
     sizes: Sizes
     followers: Followers
     bandwidth: Bandwidth
+    waiting: Waiting
+    sampling: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Sampling options of runs that agents have called lately, by run."""
 
 
 def _dependencies(request: Request) -> Dependencies:

@@ -8,6 +8,7 @@ from redis.exceptions import ResponseError
 
 from services.contracts.redis_version import lua_flaw
 from services.contracts.schema import require_schema
+from services.store.agent_sessions import AgentSessions
 from services.store.api_keys import ApiKeys
 from services.store.chains import Chains
 from services.store.connection import connect
@@ -47,6 +48,7 @@ class Store:
         self._redis = redis
         self._beside = beside
         scripts = Scripts(redis)
+        self.agent_sessions = AgentSessions(redis, scripts)
         self.api_keys = ApiKeys(redis, scripts)
         self.chains = Chains(redis, scripts)
         self.datasets = Datasets(redis, scripts)

@@ -15,6 +15,7 @@ RUN_PARTS = (
     *("run", "order", "returned", "attempts", "held", "tries", "groups", "blobs", "bytes", "plans"),
     *("lineages", "ledger", "weights", "events", "evaluation", "evaluation_returned"),
     *("evaluation_attempts", "evaluation_held", "evaluation_results", "prompt_filter"),
+    *("calls", "calls_due", "calls_log"),
 )
 """All keys that a run may have: a backup takes these."""
 POOL_PARTS = ("queue", "active", "learner", "workers", "heartbeats", "nodes", "ranks", "devices")
@@ -32,6 +33,11 @@ def run_key(run: str, part: str) -> str:
     if part not in RUN_PARTS:
         raise ValueError(f"a run has no key {part!r}")
     return f"headrace:{{{run}}}:{part}"
+
+
+def sessions_key(run: str, attempt: str) -> str:
+    """The key of the sessions of one attempt, which expires."""
+    return f"headrace:{{{run}}}:sessions:{attempt}"
 
 
 def pool_key(pool: str, part: str) -> str:

@@ -17,6 +17,9 @@ from services.gateway.settings import GatewaySettings
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
 
 
+OPENAI = {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIErrorDocument"}}}
+
+
 def gateway() -> dict[str, Any]:
     return create_gateway(GatewaySettings(), "hr-key").openapi()
 
@@ -72,7 +75,8 @@ def test_every_error_is_a_problem_document(document: dict[str, Any]) -> None:
         for status, response in errors.items():
             # The reward service's readiness answers as a health check is read: by its status.
             if name != "GET /readyz":
-                assert response["content"] == PROBLEM, f"{name} {status}"
+                wanted = OPENAI if " /v1/sessions/" in name else PROBLEM
+                assert response["content"] == wanted, f"{name} {status}"
 
 
 def test_whatever_names_a_thing_says_what_happens_if_it_is_not_there() -> None:

@@ -1,4 +1,5 @@
-"""How a completion is made: in one request, with a tool, or by a class of the user's own."""
+"""How a completion is made: in one request, with a tool, by an agent outside, or by a class of the
+user's own."""
 
 from collections.abc import Iterable
 from importlib.metadata import entry_points
@@ -46,6 +47,17 @@ class Calculator(Section):
         return self
 
 
+class Sessions(Section):
+    """Agents outside Headrace lead the episodes: programs that speak the OpenAI API to the gateway,
+    in a session for each completion (docs/agents.md). `sampling.max_tokens` then limits all tokens
+    of a session after its first prompt."""
+
+    type: Literal["sessions"]
+    idle_seconds: float = Field(300, ge=5)
+    """Sessions of a group without a call for so long are lost, and their task is leased again. In
+    place of `rollout.lease_seconds`, for them."""
+
+
 class OwnEpisode(Section):
     """A class that an installed package has as an entry point of the group `headrace.episodes`."""
 
@@ -56,7 +68,7 @@ class OwnEpisode(Section):
     """Keyword arguments for the class."""
 
 
-BUILT_IN = ("single_turn", "calculator")
+BUILT_IN = ("single_turn", "calculator", "sessions")
 
 
 def _by_name(value: Any) -> Any:
@@ -66,7 +78,9 @@ def _by_name(value: Any) -> Any:
 
 
 Episode = Annotated[
-    SingleTurn | Calculator | OwnEpisode, Field(discriminator="type"), BeforeValidator(_by_name)
+    SingleTurn | Calculator | Sessions | OwnEpisode,
+    Field(discriminator="type"),
+    BeforeValidator(_by_name),
 ]
 
 

@@ -8,7 +8,7 @@ from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.copies import FrozenReference, LaggedProximal
 from services.contracts.config.data import Data
-from services.contracts.config.episodes import Calculator
+from services.contracts.config.episodes import Calculator, Sessions
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW, Optimizer
@@ -179,6 +179,35 @@ class RLConfig(Section):
             steps is not None and warmup >= steps,
             f"algorithm.critic.warmup_steps {warmup} leaves the policy none of training.max_steps "
             f"{steps}: lower it",
+        )
+        return self
+
+    @model_validator(mode="after")
+    def _sessions(self) -> "RLConfig":
+        if not isinstance(self.rollout.episode, Sessions):
+            return self
+        refuse_if(
+            self.evaluation is not None,
+            "evaluation: agents answer the prompts of rollout.episode sessions, and there is no "
+            "agent for an evaluation: leave it out",
+        )
+        refuse_if(
+            any(reward.dense for reward in self.rewards),
+            "rewards: dense rewards belong to parts of one answer, and with rollout.episode "
+            "sessions verifiers read the last answer of several: leave dense out",
+        )
+        refuse_if(
+            self.algorithm.router.replay,
+            "algorithm.router.replay: expert routing is not recorded in sessions: set it to false",
+        )
+        refuse_if(
+            self.sampling.ignore_eos,
+            "sampling.ignore_eos: an answer in a session ends at its end of sequence: leave it out",
+        )
+        refuse_if(
+            self.rollout.straggler_deadline is not None,
+            "rollout.straggler_deadline: workers do not hold the groups of rollout.episode "
+            "sessions: leave it out; rollout.episode.idle_seconds ends idle sessions",
         )
         return self
 

@@ -26,12 +26,14 @@ HARMLESS = frozenset(
     {
         "async-scheduling", "attention-backend", "block-size", "cpu-offload-gb",
         "disable-cascade-attn", "disable-custom-all-reduce",
-        "disable-sliding-window", "enable-chunked-prefill", "enable-expert-parallel",
+        "disable-sliding-window", "enable-auto-tool-choice", "enable-chunked-prefill",
+        "enable-expert-parallel",
         "enable-prefix-caching", "enforce-eager", "kv-cache-dtype", "kv-cache-memory-bytes",
         "long-prefill-token-threshold", "mamba-block-size", "mamba-cache-dtype",
         "mamba-ssm-cache-dtype", "max-cudagraph-capture-size", "max-num-batched-tokens",
         "moe-backend", "num-gpu-blocks-override", "optimization-level", "performance-mode",
-        "prefix-caching-hash-algo", "seed", "stream-interval",
+        "prefix-caching-hash-algo", "reasoning-parser", "seed", "stream-interval",
+        "tool-call-parser",
     }
 )  # fmt: skip
 """Options of vLLM (0.32) that any run may set: they neither run code nor read files."""

@@ -92,3 +92,31 @@ local function has_room(run, groups, bytes, plans, size, version, lineage)
   return (not training and unplanned(groups, plans, batch) < batch)
     or r[5] ~= lineage or version + tonumber(r[3]) <= newest
 end
+
+-- Whether the sessions of an attempt may go on; if so, its lease is renewed. Reply '', or why not: 'gone'
+-- (nothing is known of them any more), 'lapsed', or what ended the group (its field `state`).
+local function sessions_go_on(sessions, attempts, attempt)
+  local s = redis.call('HMGET', sessions, 'idle', 'state')
+  if not s[1] then return 'gone' end
+  if s[2] then return s[2] end
+  local deadline, now = redis.call('ZSCORE', attempts, attempt), now_ms()
+  if not deadline or tonumber(deadline) <= now then return 'lapsed' end
+  redis.call('ZADD', attempts, 'XX', now + tonumber(s[1]), attempt)
+  -- Kept for an hour longer, so that late calls learn what became of it.
+  redis.call('PEXPIRE', sessions, tonumber(s[1]) + 3600000)
+  return ''
+end
+
+-- Have a worker take a call. Only readers that wait are told by the log; none depends on it.
+local function add_call(calls, due, log, id, call, worker)
+  redis.call('HSET', calls, id, call, id .. ':worker', worker or '')
+  redis.call('ZADD', due, now_ms(), id)
+  redis.call('XADD', log, 'MAXLEN', '~', 1000, '*', 'asked', id)
+end
+
+-- A call has come to its end.
+local function end_call(calls, due, log, id)
+  redis.call('HDEL', calls, id, id .. ':worker')
+  redis.call('ZREM', due, id)
+  redis.call('XADD', log, 'MAXLEN', '~', 1000, '*', 'ended', id)
+end

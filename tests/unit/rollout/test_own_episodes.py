@@ -51,7 +51,10 @@ def test_an_episode_type_gets_the_configs_options() -> None:
 @pytest.mark.parametrize(
     ("episode", "said"),
     [
-        (own("gessing"), "'gessing' is not installed here; .*single_turn, calculator, guessing"),
+        (
+            own("gessing"),
+            "'gessing' is not installed here; .*single_turn, calculator, sessions, guessing",
+        ),
         (own("guessing", turns=3), "options: .* unexpected keyword argument 'turns'"),
         (own("other"), "guessing_game:Other has no method `run`"),
     ],

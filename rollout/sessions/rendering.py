@@ -1,0 +1,103 @@
+"""From messages to token ids, so that later turns extend what was sampled. Pure, except for the
+tokenizer.
+
+An answer that was sampled is never rendered again: text may have other ids than those that the
+policy chose. What a turn adds is found in a stand-in for the conversation, a question and an answer
+with the new messages after it: all that follows the end of that answer.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from rollout.vllm.model_files import TokenizerLike
+from services.contracts.rendering import Chat, chat_text, plain_text
+from services.contracts.sessions import text_of
+
+QUESTION, ANSWER = "a", "b"
+"""Of the stand-in: texts without special tokens."""
+Tools = list[dict[str, Any]]
+
+
+def opening(messages: Chat, tools: Tools, tokenizer: TokenizerLike) -> list[int]:
+    """The prompt of a session's first turn. Raises ValueError if the template refuses it."""
+    if tokenizer.chat_template:
+        return _rendered(messages, tools, tokenizer, True)
+    _no_tools(tools)
+    return list(tokenizer(plain_text([_plain(message) for message in messages]))["input_ids"])
+
+
+def added(
+    messages: Chat,
+    new: int,
+    tools: Tools,
+    last: Sequence[int],
+    ends: Collection[int],
+    tokenizer: TokenizerLike,
+) -> list[int]:
+    """The ids between the last answer, whose ids are `last`, and the next one, which `messages`
+    from number `new` on ask for; message `new` - 1 is that answer. `ends`: ids that mean end of
+    sequence. Raises ValueError if the template refuses the messages, or does not end an answer with
+    such an id."""
+    if not tokenizer.chat_template:
+        text = "\n\n" + plain_text([_plain(message) for message in messages[new:]])
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    question: dict[str, Any] = {"role": "user", "content": QUESTION}
+    answer: dict[str, Any] = {"role": "assistant", "content": ANSWER}
+    if calls := messages[new - 1].get("tool_calls"):
+        # Templates look up whose result a tool's message is; the arguments play no part.
+        answer["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": "{}"}} for call in calls
+        ]
+    asked = _ends_in(_rendered([question], tools, tokenizer, False), ends)
+    told = _ends_in(_rendered([question, answer], tools, tokenizer, False), ends)
+    if len(told) != len(asked) + 1:
+        raise ValueError(
+            "the chat template does not end an answer with one end-of-sequence token, so that no "
+            "second turn can follow what was sampled"
+        )
+    whole = _rendered([question, answer, *messages[new:]], tools, tokenizer, True)
+    end = _ends_in(whole, ends)[len(asked)]
+    # An answer that was truncated, or stopped at a text, lacks its end.
+    ended = len(last) > 0 and int(last[-1]) in ends
+    return whole[end + 1 :] if ended else whole[end:]
+
+
+def _rendered(messages: Chat, tools: Tools, tokenizer: TokenizerLike, follows: bool) -> list[int]:
+    chat = [_for_template(message) for message in messages]
+    text = chat_text(chat, tokenizer, tools or None, follows)
+    # The template has written the special tokens.
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _ends_in(ids: list[int], ends: Collection[int]) -> list[int]:
+    """Places of end-of-sequence tokens."""
+    return [place for place, id in enumerate(ids) if id in ends]
+
+
+def _for_template(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as templates expect it: text in one piece, arguments of calls as objects."""
+    found = {**message, "content": text_of(message)}
+    if calls := message.get("tool_calls"):
+        found["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": _arguments(call)}}
+            for call in calls
+        ]
+    return found
+
+
+def _arguments(call: dict[str, Any]) -> Any:
+    text = call["function"]["arguments"]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "content": text_of(message)}
+
+
+def _no_tools(tools: Tools) -> None:
+    if tools:
+        raise ValueError("tools: the model has no chat template that could describe them")

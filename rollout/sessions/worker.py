@@ -1,0 +1,234 @@
+"""The worker loop of a run whose episodes agents lead: it takes calls, and leases nothing.
+
+A call is held until a deadline that is prolonged while vLLM moves. A turn is in Redis before it is
+answered, so a worker that dies loses only turns that nobody has read: another one plays them.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from redis.exceptions import RedisError
+from structlog.contextvars import bind_contextvars
+
+from rollout.aio import end, retry
+from rollout.sessions.groups import answer_text, completion, score, shared_prompt, unplayed
+from rollout.sessions.turns import Refused, TurnPlayer
+from rollout.vllm.client import VLLMUnavailable
+from rollout.work.group import Sampled, scores_of, task_seed
+from rollout.work.hand_in import HandIn
+from rollout.worker import RunWorker
+from services.contracts.config.episodes import Sessions
+from services.contracts.records import WorkerRecord
+from services.contracts.rendering import compose
+from services.contracts.task import TaskPosition
+from services.runtime.logs import get_logger
+from services.runtime.panics import panics_as
+from services.store.agent_sessions import Claimed, Opened
+from services.store.prompts import Lease
+from services.volume import GatewayAway
+
+log = get_logger(__name__)
+
+NEWS_SECONDS = 5.0
+AT_ONCE = 2
+"""Calls held for each sequence that vLLM runs at once: the next ones already wait in vLLM."""
+
+
+@dataclass
+class _Held:
+    work: asyncio.Task[None]
+    generating: bool
+
+
+class SessionWorker(RunWorker):
+    """Plays turns, and hands ended groups in, until the run ends."""
+
+    def __init__(self, *arguments: object, **named: object) -> None:
+        """As RunWorker."""
+        super().__init__(*arguments, **named)  # type: ignore[arg-type]
+        episode = self._context.config.rollout.episode
+        assert isinstance(episode, Sessions)
+        self._idle = episode.idle_seconds
+        self._player = TurnPlayer(self._context)
+        self._hand_in = HandIn(self._context, self._leases, self._run_events)
+        self._calls: dict[str, _Held] = {}
+
+    def describe(self, record: WorkerRecord) -> None:
+        """As RunWorker; its groups in flight are the calls that it works on."""
+        super().describe(record)
+        record.groups_in_flight = len(self._calls)
+        record.scoring = len(self._calls) - self._generating
+
+    async def release_groups(self) -> None:
+        """Give up all turns in work: their tokens may be of other weights than they say."""
+        await self._give_up([id for id, held in self._calls.items() if held.generating])
+
+    # --- calls --------------------------------------------------------------------------------
+
+    async def _take(self) -> str:
+        if self.follower.live is None or not self.follower.healthy:
+            return "weights"
+        if self._tasks.paused:
+            return "unavailable"
+        room = AT_ONCE * self._context.sequences.at_once - len(self._calls)
+        if room <= 0:
+            return "full"
+        run, worker = self._context.run, self._context.worker
+        claimed = await self._store.agent_sessions.claim(run, worker, room)
+        for one in claimed:
+            if one.id in self._calls:
+                continue
+            generating = one.call.kind != "finish"
+            work = asyncio.create_task(self._work_on(one), name=f"call {one.id}")
+            self._calls[one.id] = _Held(work, generating)
+        # Nobody else says that the run has ended: this worker leases nothing.
+        return "" if claimed else "state"
+
+    async def _ended(self) -> bool:
+        return (await self._store.runs.standing(self._context.run))[0]
+
+    async def _work_on(self, claimed: Claimed) -> None:
+        bind_contextvars(attempt=claimed.attempt, session=claimed.index)
+        sessions, run = self._store.agent_sessions, self._context.run
+        try:
+            with panics_as(RuntimeError):
+                if claimed.call.kind == "finish":
+                    await self._finish(claimed)
+                else:
+                    await self._turn(claimed)
+        except (VLLMUnavailable, RedisError, GatewayAway) as error:
+            self._status.error = str(error)
+            self._tasks.pause()
+            await retry("a call", lambda: sessions.release(run, self._context.worker, [claimed.id]))
+        finally:
+            self._calls.pop(claimed.id, None)
+            self._wake.set()
+
+    async def _turn(self, claimed: Claimed) -> None:
+        sessions, run, worker = self._store.agent_sessions, self._context.run, self._context.worker
+        place = (run, claimed.attempt, claimed.index)
+        before = await sessions.turns(*place, claimed.call.turn)
+        opened = await sessions.opened(run, claimed.attempt)
+        if before is None or opened is None:
+            failure = {"status": 409, "message": "this session's turns are gone"}
+            await sessions.fail(run, worker, claimed, failure)
+            return
+        try:
+            seed = self._seed(opened, claimed.index)
+            turn, standing, oldest = await self._player.play(claimed.call, before, seed)
+        except Refused as refused:
+            failure = {
+                "status": 400,
+                "message": str(refused),
+                "code": refused.code,
+                "param": refused.param,
+            }
+            await retry("a turn", lambda: sessions.fail(run, worker, claimed, failure))
+            return
+        except (VLLMUnavailable, RedisError):
+            raise
+        except Exception as error:
+            log.exception("a turn failed")
+            self._status.error = str(error)
+            failure = {"status": 500, "message": f"the turn could not be sampled: {error}"[:500]}
+            await retry("a turn", lambda: sessions.fail(run, worker, claimed, failure))
+            return
+        recorded = partial(sessions.answer, run, worker, claimed, turn, standing, oldest)
+        if not await retry("a turn", recorded):
+            log.info("a turn came too late and is discarded")
+
+    def _seed(self, opened: Opened, index: int) -> int | None:
+        """The session's seed, if the run has one."""
+        seed = task_seed(
+            self._context.config.sampling.seed, TaskPosition.parse(opened.task).position
+        )
+        return None if seed is None else seed + index
+
+    # --- ended groups -------------------------------------------------------------------------
+
+    async def _finish(self, claimed: Claimed) -> None:
+        """Hand in a group whose sessions have ended."""
+        sessions, run = self._store.agent_sessions, self._context.run
+        opened, live = await sessions.opened(run, claimed.attempt), self.follower.live
+        if opened is None or live is None:
+            return
+        lease = Lease(claimed.attempt, TaskPosition.parse(opened.task))
+        try:
+            sampled = await self._sampled(claimed, opened)
+            completed = await self._hand_in(lease, live, opened.leased_at, opened.row, sampled)
+            state = "completed" if completed else "filtered"
+            self._limit.group_finished()
+        except (VLLMUnavailable, RedisError, GatewayAway):
+            raise
+        except Exception as error:
+            await self._tasks.failed(claimed.attempt, opened.row, error)
+            state = "failed"
+        await retry("a group", lambda: sessions.close(run, claimed.attempt, state))
+
+    async def _sampled(self, claimed: Claimed, opened: Opened) -> Sampled:
+        """The group's completions, with the rewards that clients gave or verifiers give."""
+        context, config = self._context, self._context.config
+        sessions = self._store.agent_sessions
+        played = await sessions.played(context.run, claimed.attempt, opened.samples)
+        prompt = shared_prompt(played)
+        made = [completion(one.turns, len(prompt), config.sampling.cuts) for one in played]
+        ended = time.time()
+        scores = [score(one.reward) if one.reward else unplayed() for one in played]
+        scored = [at for at, one in enumerate(played) if one.turns and one.reward is None]
+        if scored:
+            row = await self._rows.row(opened.row)
+            texts = [answer_text(played[at].turns) for at in scored]
+            asked = compose(row, config.data)
+            found = await scores_of(context, asked, row, opened.row, texts)
+            for at, verdict in zip(scored, found, strict=True):
+                scores[at] = verdict
+        return Sampled(prompt, made, scores, ended, time.time())
+
+    # --- while calls are held -----------------------------------------------------------------
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def _generating(self) -> int:
+        return sum(held.generating for held in self._calls.values())
+
+    async def _renew_held(self, moving: bool) -> None:
+        keep = [id for id, held in self._calls.items() if moving or not held.generating]
+        if not keep:
+            return
+        run, worker = self._context.run, self._context.worker
+        for id in await self._store.agent_sessions.renew(run, worker, self._idle, keep):
+            if held := self._calls.get(id):
+                held.work.cancel()
+
+    def _listening(self) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(self._listen(), name="listen")]
+
+    async def _listen(self) -> None:
+        """Wake the loop when calls come; it looks for them by itself as well, only later."""
+        sessions, run = self._store.agent_sessions, self._context.run
+        after = "$"
+        while True:
+            try:
+                if after == "$":
+                    after = await sessions.newest_entry(run)
+                after, news = await sessions.news(run, after, NEWS_SECONDS)
+                if any(kind == "asked" for kind, _ in news):
+                    self._wake.set()
+            except (RedisError, OSError):
+                await asyncio.sleep(1)
+
+    async def _release_all(self) -> None:
+        await super()._release_all()
+        await self._give_up(list(self._calls))
+
+    async def _give_up(self, calls: list[str]) -> None:
+        held = [self._calls[id].work for id in calls if id in self._calls]
+        await end(held)
+        if calls:
+            run, worker = self._context.run, self._context.worker
+            await self._store.agent_sessions.release(run, worker, calls)

@@ -1,0 +1,48 @@
+"""vLLM's parsers of answers, behind a route: an answer's text, tool calls and reasoning.
+
+vLLM's own route for it takes no answer without an id of a generate request, and needs options that
+open more routes. Imported only in vLLM's API server.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.scale_out.token_in_token_out.protocol import (
+    GenerateTokensChoice,
+    GenerateTokensResponse,
+)
+
+from rollout.vllm_plugin.generate import Message, body_of, error_body, respond
+from rollout.vllm_plugin.wire import Parsed
+
+_parsed = msgspec.msgpack.Decoder(Parsed)
+
+
+async def message(
+    scope: Message,
+    receive: Callable[[], Awaitable[Message]],
+    send: Callable[[Message], Awaitable[None]],
+) -> None:
+    """One answer as an assistant's message, by the server's tool and reasoning parsers."""
+    body = await body_of(receive)
+    if body is None:
+        return
+    try:
+        found = await _message(scope["app"].state, _parsed.decode(body))
+        status, content = 200, json.dumps(found).encode()
+    # A parser reads what the policy wrote, and raises what it likes.
+    except Exception as error:
+        status, content = 400, error_body(400, error)
+    await respond(send, status, content)
+
+
+async def _message(state: Any, parsed: Parsed) -> dict[str, Any]:
+    request = ChatCompletionRequest(messages=parsed.messages, tools=parsed.tools or None)
+    choice = GenerateTokensChoice(index=0, token_ids=parsed.token_ids, finish_reason="stop")
+    response = GenerateTokensResponse(request_id="parse", choices=[choice])
+    (made,) = await state.online_derenderer.derender_chat(response, request)
+    found: dict[str, Any] = made.message.model_dump(exclude_none=True)
+    return found

@@ -1,0 +1,408 @@
+"""Sessions of agents: groups leased over HTTP, and the OpenAI API of each session."""
+
+import asyncio
+import time
+from http import HTTPStatus
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Path, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, Field
+
+from services.contracts.config import RLConfig, parse_config
+from services.contracts.config.episodes import Sessions
+from services.contracts.records import RunState, WorkerRecord
+from services.contracts.rendering import compose
+from services.contracts.sessions import Call, Turn, call_id, parse_session_id, session_id
+from services.datasets.reader import DatasetReader
+from services.gateway.dependencies import Dependencies, Deps, RunDep
+from services.gateway.sessions.answers import (
+    chat_answer,
+    chat_chunks,
+    completions_answer,
+    completions_chunks,
+)
+from services.gateway.sessions.bodies import ChatRequest, CompletionsRequest, RewardRequest
+from services.gateway.sessions.errors import OpenAIErrorDocument, SessionProblem, over
+from services.gateway.sessions.requests import (
+    chat_call,
+    completions_call,
+    continued,
+    request_digest,
+    reward_of,
+)
+from services.http import Problem, responses
+from services.runtime.api_key import digest, new_key
+from services.store.agent_sessions import Opened
+
+router = APIRouter(tags=["sessions"])
+
+RETRY_SECONDS = 1
+LOOK_SECONDS = 1.0
+"""Between two looks for an answer of which no news came."""
+WAITS = {
+    "admission": "as many groups are in flight as the next batches can train "
+    "(rollout.max_staleness)",
+    "bytes": "finished groups fill rollout.stream_bytes",
+    "lineage": "no worker serves the learner's weights yet",
+    "state": "the run is not running yet",
+}
+OVER = (
+    "no group can be leased: the run has ended, or its rows have nothing more to give; its record "
+    "says why"
+)
+
+
+class LeasedSession(BaseModel):
+    """One session, for one episode of an agent."""
+
+    id: str = Field(description="Its name.")
+    base_url: str = Field(description="What an OpenAI client takes as its base URL.")
+    key: str = Field(
+        description="What it takes as its key. It permits this session's calls, and ends with it."
+    )
+
+
+class LeasedGroup(BaseModel):
+    """A dataset row, and a session for each of the group's completions."""
+
+    attempt: str = Field(description="The lease.")
+    task: int = Field(description="The task's position in the run's order.")
+    row: int = Field(description="Index of the dataset row.")
+    prompt: str | list[dict[str, Any]] = Field(
+        description="Its prompt, with the run's `data.template` and `data.system`."
+    )
+    answer: Any = Field(description="Its reference answer.")
+    columns: dict[str, Any] = Field(description="Its other columns by name.")
+    idle_seconds: float = Field(
+        description="The sessions are lost when no call of any of them comes for so long."
+    )
+    sessions: list[LeasedSession] = Field(description="To be played in any order, or at once.")
+
+
+class RewardAnswer(BaseModel):
+    """The reward that counts: the first one of the session."""
+
+    reward: float | None = Field(description="Null: there is none, and it is not trained.")
+    components: dict[str, float] = Field(description="Its parts by name.")
+    error: str = Field(description="Why there is none.")
+
+
+class EndAnswer(BaseModel):
+    """What became of the session."""
+
+    ended: bool = Field(description="True.")
+
+
+class OpenAIAnswer(BaseModel):
+    """An answer as OpenAI's API gives it."""
+
+    id: str = Field(description="Its name.")
+    object: str = Field(description="`chat.completion` or `text_completion`.")
+    created: int = Field(description="Unix time.")
+    model: str = Field(description="The run.")
+    choices: list[dict[str, Any]] = Field(description="One.")
+    usage: dict[str, int] = Field(description="Tokens of prompt and answer.")
+
+
+class OpenAIModels(BaseModel):
+    """The models of a session."""
+
+    object: str = Field(description="`list`.")
+    data: list[dict[str, Any]] = Field(description="One: the run's policy.")
+
+
+@router.post(
+    "/v1/runs/{run}/groups:lease",
+    status_code=HTTPStatus.CREATED,
+    summary="Lease a group of sessions for an agent",
+    responses=responses(
+        {
+            404: "There is no such run",
+            409: "The run takes no sessions, or has ended",
+            429: "Admission is closed: try again after `Retry-After` seconds",
+        }
+    ),
+)
+async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
+    """Lease the next row of a run with `rollout.episode: sessions`, with a session for each
+    completion of its group. The group is completed when its last session ends. It keeps its lease
+    while calls come, and is leased again when none does for `idle_seconds`."""
+    config = parse_config(run.config)
+    episode = config.rollout.episode if isinstance(config, RLConfig) else None
+    if not isinstance(config, RLConfig) or not isinstance(episode, Sessions):
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"run {run.id} takes no sessions of agents: submit one with rollout.episode: sessions",
+        )
+    if run.state.ending:
+        raise Problem(HTTPStatus.CONFLICT, f"run {run.id} is {run.state}: {run.reason or OVER}")
+    serving = _serving(await deps.store.workers.list(run.pool), run.id, run.lineage)
+    if run.state is not RunState.RUNNING or not serving:
+        raise _later("lineage" if run.state is RunState.RUNNING else "state")
+    while True:
+        granted = await deps.store.prompts.lease(
+            run.id,
+            worker="agents",
+            lineage=run.lineage,
+            version=min(serving),
+            count=1,
+            ttl=episode.idle_seconds,
+            reserve_bytes=_most_bytes(config),
+        )
+        if granted.refusal in ("exhausted", "filtered_group"):
+            raise Problem(HTTPStatus.CONFLICT, OVER)
+        if not granted.leases:
+            raise _later(granted.refusal)
+        (leased,) = granted.leases
+        row = leased.position.row(config.training.seed)
+        if config.data.filter is None or not await deps.store.prompts.prompt_filtered(run.id, row):
+            break
+        detail = f"dataset row {row} (data.filter)"
+        await deps.store.prompts.drop(run.id, leased.attempt, "filtered_prompt", detail)
+    samples = config.algorithm.samples_generated
+    try:
+        record = await deps.store.datasets.find(config.data.dataset)
+        if record is None:
+            raise Problem(HTTPStatus.CONFLICT, f"there is no dataset {config.data.dataset!r}")
+        reader = DatasetReader(deps.volume, record)
+        await reader.fetch()
+        found = reader.row(row)
+        keys = [new_key() for _ in range(samples)]
+        opened = Opened(str(leased.position), row, samples, time.time(), episode.idle_seconds)
+        digests = [digest(key) for key in keys]
+        await deps.store.agent_sessions.open(run.id, leased.attempt, opened, digests)
+    except BaseException:
+        await deps.store.prompts.release(run.id, [leased.attempt])
+        raise
+    names = [session_id(run.id, leased.attempt, index) for index in range(samples)]
+    return LeasedGroup(
+        attempt=leased.attempt,
+        task=leased.task,
+        row=row,
+        prompt=compose(found, config.data),
+        answer=found.answer,
+        columns=found.columns,
+        idle_seconds=episode.idle_seconds,
+        sessions=[
+            LeasedSession(id=name, base_url=f"{request.base_url}v1/sessions/{name}/v1", key=key)
+            for name, key in zip(names, keys, strict=True)
+        ],
+    )
+
+
+def _serving(workers: list[WorkerRecord], run: str, lineage: str) -> list[int]:
+    """Versions that workers serve, of the learner's lineage."""
+    return [
+        worker.version
+        for worker in workers
+        if worker.run == run
+        and worker.lineage == lineage
+        and worker.version is not None
+        and worker.state not in ("silent", "unhealthy", "drained", "stopping")
+    ]
+
+
+def _most_bytes(config: RLConfig) -> int:
+    """About the most that one finished group weighs, until there are some (lease.lua)."""
+    per_token = 9 + 4 * config.sampling.top_k
+    return 4096 + config.algorithm.samples_per_prompt * config.sampling.max_tokens * per_token
+
+
+def _later(reason: str) -> Problem:
+    return Problem(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        f"no group can be leased now: {WAITS.get(reason, reason)}. Try again in a moment",
+        headers={"Retry-After": str(RETRY_SECONDS)},
+    )
+
+
+# --- one session --------------------------------------------------------------------------------
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A session by the parts of its name."""
+
+    run: str
+    attempt: str
+    index: int
+    name: str
+
+
+async def _place(
+    session: Annotated[str, Path(description="The session's name.", max_length=200)],
+) -> Place:
+    try:
+        return Place(*parse_session_id(session), session)
+    except ValueError:
+        raise SessionProblem(HTTPStatus.NOT_FOUND, f"there is no session {session!r}") from None
+
+
+Session = Annotated[Place, Depends(_place)]
+SESSION_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "model": OpenAIErrorDocument}
+    for status, text in (
+        (400, "An option or a message cannot be used"),
+        (404, "There is no such session"),
+        (409, "The session takes no such call (any more)"),
+        (422, "The body is no JSON object"),
+        ("4XX", "What is wrong with the request"),
+        ("5XX", "What is wrong here"),
+    )
+}
+
+
+ANSWERED: dict[int | str, dict[str, Any]] = SESSION_ERRORS | {
+    200: {
+        "description": "The answer; with `stream`, the same as server-sent events",
+        "model": OpenAIAnswer,
+    }
+}
+
+
+@router.get(
+    "/v1/sessions/{session}/v1/models",
+    summary="The policy, as an OpenAI model",
+    responses=SESSION_ERRORS,
+)
+async def models(session: Session) -> OpenAIModels:
+    """One model: the run's policy, in its newest version."""
+    about = {"id": session.run, "object": "model", "created": 0, "owned_by": "headrace"}
+    return OpenAIModels(object="list", data=[about])
+
+
+@router.post(
+    "/v1/sessions/{session}/v1/chat/completions",
+    summary="The session's next turn",
+    responses=ANSWERED,
+    response_model=None,
+)
+async def chat(deps: Deps, session: Session, request: ChatRequest) -> Response:
+    """OpenAI's chat completions, for one conversation. The request's messages continue those of the
+    session's last one and its answer. The same request again gets the recorded answer."""
+    body = request.given()
+    call = chat_call(body, await _sampling(deps, session.run))
+    turn, id = await _played(deps, session, call)
+    if body.get("stream"):
+        chunks = chat_chunks(turn, id, session.run, _with_usage(body))
+        return StreamingResponse(chunks, media_type="text/event-stream")
+    return JSONResponse(chat_answer(turn, id, session.run))
+
+
+@router.post(
+    "/v1/sessions/{session}/v1/completions",
+    summary="The session's next turn, as plain text",
+    responses=ANSWERED,
+    response_model=None,
+)
+async def completions(deps: Deps, session: Session, request: CompletionsRequest) -> Response:
+    """OpenAI's completions, of a text or of token ids. A later request's prompt begins with the
+    last one's prompt and its answer."""
+    body = request.given()
+    call = completions_call(body, await _sampling(deps, session.run))
+    turn, id = await _played(deps, session, call)
+    if body.get("stream"):
+        chunks = completions_chunks(turn, id, session.run, _with_usage(body))
+        return StreamingResponse(chunks, media_type="text/event-stream")
+    return JSONResponse(completions_answer(turn, id, session.run))
+
+
+@router.post(
+    "/v1/sessions/{session}/reward",
+    summary="What a session has earned",
+    responses=SESSION_ERRORS,
+)
+async def reward(deps: Deps, session: Session, request: RewardRequest) -> RewardAnswer:
+    """`{"reward": 0.5}`, or `{"components": {"format": 0.2, "right": 1}}`, whose sum is the reward,
+    or `{"reward": null, "error": "the tool broke"}`: the session is then not trained. The first one
+    counts. A session without any is scored by the run's verifiers, by its last answer."""
+    given = reward_of(request.given())
+    place = (session.run, session.attempt, session.index)
+    counts = await deps.store.agent_sessions.reward(*place, given)
+    if isinstance(counts, str):
+        raise over(counts)
+    return RewardAnswer(**msgspec.structs.asdict(counts))
+
+
+@router.post("/v1/sessions/{session}/end", summary="End a session", responses=SESSION_ERRORS)
+async def end(deps: Deps, session: Session) -> EndAnswer:
+    """The session takes no calls any more. With the last one of its group, the group is scored and
+    completed. Ending it again changes nothing."""
+    place = (session.run, session.attempt, session.index)
+    if refusal := await deps.store.agent_sessions.end(*place):
+        raise over(refusal)
+    return EndAnswer(ended=True)
+
+
+def _with_usage(body: dict[str, Any]) -> bool:
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
+
+
+async def _sampling(deps: Dependencies, run: str) -> dict[str, Any]:
+    """A run's sampling options, which never change."""
+    if run not in deps.sampling:
+        record = await deps.store.runs.get(run)
+        if record is None:
+            raise SessionProblem(HTTPStatus.NOT_FOUND, f"there is no run {run!r} any more")
+        while len(deps.sampling) >= 256:
+            deps.sampling.pop(next(iter(deps.sampling)))
+        deps.sampling[run] = record.config.get("sampling", {})
+    return deps.sampling[run]
+
+
+async def _played(deps: Dependencies, session: Place, call: Call) -> tuple[Turn, str]:
+    """The turn that answers `call`, and an id for it."""
+    place = (session.run, session.attempt, session.index)
+    asked, sessions = request_digest(call), deps.store.agent_sessions
+    known = await sessions.known(*place, asked)
+    if not known.answered:
+        if known.over:
+            raise over(known.over)
+        call = continued(call, known.turns, known.standing)
+    id = call_id(session.attempt, session.index, asked)
+    async with deps.waiting.answer(session.run, id) as news:
+        outcome = await sessions.call(*place, asked, call)
+        if outcome == "busy":
+            raise SessionProblem(
+                HTTPStatus.CONFLICT,
+                "this session is at work on another request: a session is one conversation, turn "
+                "after turn; wait for the answer",
+                code="session_busy",
+            )
+        if outcome == "history":
+            # Another request of this session was answered in this moment.
+            raise SessionProblem(
+                HTTPStatus.CONFLICT,
+                "another request of this session has been answered meanwhile, and this one does "
+                "not continue it",
+                "messages",
+                "history_differs",
+            )
+        if outcome == "stale":
+            detail = "its oldest token is more than rollout.max_staleness versions old"
+            await deps.store.prompts.release(
+                session.run, [session.attempt], cause="too_slow", detail=detail
+            )
+        if outcome not in ("waiting", "answered"):
+            raise over(outcome)
+        while True:
+            news.clear()
+            answer = await sessions.answer_of(*place, asked)
+            if isinstance(answer, Turn):
+                return answer, asked
+            if answer is not None:
+                raise SessionProblem(
+                    int(answer["status"]),
+                    str(answer["message"]),
+                    answer.get("param"),
+                    answer.get("code"),
+                )
+            if refusal := await sessions.goes_on(*place):
+                raise over(refusal)
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await news.wait()
+            except TimeoutError:
+                pass

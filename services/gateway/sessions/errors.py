@@ -1,0 +1,118 @@
+"""Errors of a session's routes, in the format of OpenAI's API: its clients show their message."""
+
+import json
+from http import HTTPStatus
+
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.http import Problem
+from services.http.problems import MEDIA_TYPE
+
+BELOW = "/v1/sessions/"
+"""Paths whose errors have this format."""
+MAX_MESSAGE = 2000
+ENDED = {
+    "gone": "this session does not exist, or ended more than an hour ago",
+    "lapsed": "this session's lease has lapsed: no call came for rollout.episode.idle_seconds, or "
+    "its run has ended",
+    "stale": "this session is stale: the policy has moved on by more than rollout.max_staleness "
+    "versions since its group's oldest token",
+    "ended": "this session has ended",
+    "completed": "this session has ended, and its group is completed",
+    "filtered": "this session has ended, and its group is filtered (algorithm.dynamic_sampling)",
+    "failed": "this session has ended, and its group could not be completed",
+}
+WAY_OUT = "; lease another group with POST /v1/runs/RUN/groups:lease"
+
+
+class OpenAIError(BaseModel):
+    """What is wrong, as OpenAI's API says it."""
+
+    message: str = Field(description="What went wrong, and the way out.")
+    type: str = Field(description="`invalid_request_error` or `server_error`.")
+    param: str | None = Field(description="What of the request is at fault.")
+    code: str | None = Field(description="The kind of error, for programs.")
+
+
+class OpenAIErrorDocument(BaseModel):
+    """An error of a session's route."""
+
+    error: OpenAIError = Field(description="What is wrong.")
+
+
+class SessionProblem(Problem):
+    """A refused call of a session. `param` names what of the request is at fault."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, headers=headers)
+        self.param, self.code = param, code
+
+    def response(self, path: str) -> Response:
+        """As OpenAI's API would say it."""
+        client = self.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        error = {
+            "message": self.detail[:MAX_MESSAGE],
+            "type": "invalid_request_error" if client else "server_error",
+            "param": self.param,
+            "code": self.code,
+        }
+        # Its clients try 409 again, unless the answer says that this is of no use.
+        headers = {"x-should-retry": "false"} if self.status == HTTPStatus.CONFLICT else {}
+        body = json.dumps({"error": error})
+        return Response(body, self.status, headers | dict(self.headers or {}), "application/json")
+
+
+def over(reason: str) -> SessionProblem:
+    """409 for a session that takes no calls any more, by what the store says."""
+    message = ENDED.get(reason, f"this session has ended ({reason})")
+    return SessionProblem(HTTPStatus.CONFLICT, message + WAY_OUT, code=f"session_{reason}")
+
+
+class OpenAIErrors:
+    """ASGI middleware that puts all other errors below BELOW into the same format: of the limits of
+    bodies, of keys, of Redis."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; those of other paths pass through."""
+        if scope["type"] != "http" or not scope["path"].startswith(BELOW):
+            await self.app(scope, receive, send)
+            return
+        problem: list[Message] = []
+
+        async def send_in_format(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kind = Headers(raw=message["headers"]).get("content-type", "")
+                if kind.startswith(MEDIA_TYPE):
+                    problem.append(message)
+                    return
+            if not problem:
+                await send(message)
+                return
+            problem.append(message)
+            if not message.get("more_body", False):
+                await _translated(problem)(scope, receive, send)
+
+        await self.app(scope, receive, send_in_format)
+
+
+def _translated(messages: list[Message]) -> Response:
+    start, *parts = messages
+    document = json.loads(b"".join(part.get("body", b"") for part in parts))
+    response = SessionProblem(start["status"], document["detail"]).response("")
+    for name, value in Headers(raw=start["headers"]).items():
+        if name not in ("content-type", "content-length"):
+            response.headers[name] = value
+    return response

@@ -1,0 +1,228 @@
+"""From requests of the OpenAI API to calls that workers take. Pure.
+
+An option that changes what tokens are sampled from is refused by name, unless it says what the run
+says: training would compute other probabilities than sampling did. Raises SessionProblem.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from services.contracts.sessions import Call, Reward, Standing, conversation_digest, digest_of
+from services.gateway.sessions.errors import SessionProblem
+
+UNUSED = frozenset(
+    {
+        "model", "user", "metadata", "stream", "stream_options", "service_tier", "prompt_cache_key",
+        "safety_identifier",
+    }
+)  # fmt: skip
+"""Options that change no token; `stream` and its options are the route's."""
+MAX_STOPS = 4
+ROLES = ("system", "developer", "user", "assistant", "tool")
+WHOLE = "training accounts for whole samples of the policy alone: leave it out"
+
+Allowed = Callable[[Any], bool]
+NEUTRAL: dict[str, Allowed] = {
+    "n": lambda value: value == 1,
+    "best_of": lambda value: value == 1,
+    "echo": lambda value: value is False,
+    "suffix": lambda value: value == "",
+    "store": lambda value: value is False,
+    "logprobs": lambda value: value is False,
+    "top_logprobs": lambda value: value == 0,
+    "presence_penalty": lambda value: value == 0,
+    "frequency_penalty": lambda value: value == 0,
+    "repetition_penalty": lambda value: value == 1,
+    "min_p": lambda value: value == 0,
+    "logit_bias": lambda value: value == {},
+    "tool_choice": lambda value: value in ("auto", "none"),
+    "parallel_tool_calls": lambda value: value is True,
+    "response_format": lambda value: value == {"type": "text"},
+}
+"""Options that are taken with the value that changes nothing."""
+OF_THE_RUN = ("temperature", "top_p", "top_k")
+TAKEN = frozenset({"messages", "tools", "prompt", "stop", "seed", "max_tokens"}) | {
+    "max_completion_tokens"
+}
+
+
+def refused(param: str, message: str, code: str | None = None) -> SessionProblem:
+    """400 for one option."""
+    return SessionProblem(HTTPStatus.BAD_REQUEST, f"{param}: {message}", param, code)
+
+
+def chat_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
+    """The call of a chat request, as if it were the session's first. `sampling`: the run's."""
+    call = _call("chat", body, sampling)
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise refused("messages", "a list of at least one message is wanted")
+    call.messages = [_message(message, at) for at, message in enumerate(messages)]
+    call.tools = [] if body.get("tool_choice") == "none" else _tools(body.get("tools") or [])
+    return call
+
+
+def completions_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
+    """The call of a request for the completion of a text, or of token ids."""
+    call = _call("completions", body, sampling)
+    prompt = body.get("prompt")
+    text = isinstance(prompt, str) and prompt
+    ids = isinstance(prompt, list) and prompt and all(map(_is_id, prompt))
+    if not (text or ids):
+        raise refused("prompt", "one text, or one list of token ids, is wanted")
+    assert isinstance(prompt, str | list)
+    call.prompt = prompt
+    return call
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 31
+
+
+def request_digest(call: Call) -> str:
+    """The same for the same request, of whichever connection."""
+    said = [call.kind, call.messages, call.prompt, call.tools, call.stop, call.seed]
+    return digest_of([*said, call.max_tokens])
+
+
+def continued(call: Call, turns: int, standing: Standing | None) -> Call:
+    """`call` as the next turn of a session with `turns` turns, which stands at `standing`."""
+    call.turn = turns
+    if standing is None:
+        return call
+    if call.kind == "chat":
+        begins = conversation_digest(call.tools, call.messages[: standing.items])
+        length = len(call.messages)
+    else:
+        begins, length = digest_of(call.prompt[: standing.items]), len(call.prompt)
+    if begins != standing.digest or length <= standing.items:
+        raise SessionProblem(
+            HTTPStatus.CONFLICT,
+            f"this request does not continue the session's conversation of {standing.items} "
+            "messages (of /completions: characters or ids) with new ones. A session is one "
+            "conversation: send its messages and answers unchanged, with the same tools, and new "
+            "messages after them; a fork or an edited history is a conversation of its own, which "
+            "this version does not train",
+            "messages" if call.kind == "chat" else "prompt",
+            "history_differs",
+        )
+    call.new = standing.items
+    return call
+
+
+def reward_of(body: Mapping[str, Any]) -> Reward:
+    """A session's reward: a number, or named components that it is the sum of, or null with the
+    reason why there is none."""
+    if unknown := sorted(body.keys() - {"reward", "components", "error"}):
+        raise refused(
+            unknown[0][:100], "there is no such field; there is reward, components, error"
+        )
+    components = body.get("components") or {}
+    if not isinstance(components, dict):
+        raise refused("components", "an object of numbers by name is wanted")
+    for name, value in components.items():
+        if not _is_number(value):
+            raise refused(f"components.{name}"[:200], "a finite number is wanted")
+    reward, error = body.get("reward"), body.get("error") or ""
+    if reward is None and components:
+        reward = math.fsum(components.values())
+    if reward is not None and not _is_number(reward):
+        raise refused("reward", "a finite number is wanted")
+    if reward is None and not error:
+        raise refused("reward", "a number is wanted, or null with an `error` that says why not")
+    if not isinstance(error, str):
+        raise refused("error", "a text is wanted")
+    numbers = {name: float(value) for name, value in components.items()}
+    known = None if reward is None else float(reward)
+    return Reward(reward=known, components=numbers, error=error[:1000])
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
+    for name, value in body.items():
+        if value is None or name in UNUSED or name in TAKEN:
+            continue
+        if name in OF_THE_RUN:
+            run = sampling.get(name)
+            if isinstance(value, bool) or value != run:
+                raise refused(name, f"the run samples with {run}: leave it out, or send {run}")
+        elif name not in NEUTRAL or not NEUTRAL[name](value):
+            raise refused(name[:100], WHOLE)
+    most = body.get("max_completion_tokens") or body.get("max_tokens")
+    if most is not None and (type(most) is not int or most < 1):
+        raise refused("max_tokens", "a whole number above 0 is wanted")
+    seed = body.get("seed")
+    if seed is not None and (type(seed) is not int or not 0 <= seed < 1 << 62):
+        raise refused("seed", "a whole number from 0 to 2^62 is wanted")
+    stop = body.get("stop") or []
+    stops = [stop] if isinstance(stop, str) else stop
+    if (
+        not isinstance(stops, list)
+        or len(stops) > MAX_STOPS
+        or not all(isinstance(text, str) and text for text in stops)
+    ):
+        raise refused("stop", f"a text, or up to {MAX_STOPS} texts, are wanted")
+    return Call(kind=kind, stop=stops, seed=seed, max_tokens=most)
+
+
+def _message(message: Any, at: int) -> dict[str, Any]:
+    """One message, of known shape: what the chat template and the session's history rely on."""
+    where = f"messages[{at}]"
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        raise refused(where, f"an object with a role is wanted, one of {', '.join(ROLES)}")
+    content = message.get("content")
+    if isinstance(content, list):
+        for part in content:
+            if not (isinstance(part, dict) and part.get("type") in ("text", "refusal")):
+                raise refused(f"{where}.content", "only parts of type text can be trained")
+            if not isinstance(part.get("text"), str):
+                raise refused(f"{where}.content", "a part of type text has a `text`")
+    elif content is not None and not isinstance(content, str):
+        raise refused(f"{where}.content", "a text, or parts of type text, are wanted")
+    for name in ("name", "tool_call_id"):
+        if message.get(name) is not None and not isinstance(message[name], str):
+            raise refused(f"{where}.{name}", "a text is wanted")
+    calls = message.get("tool_calls")
+    if calls is not None and not (isinstance(calls, list) and all(map(_is_tool_call, calls))):
+        raise refused(f"{where}.tool_calls", "a list of calls with an id and a function is wanted")
+    return {str(name): value for name, value in message.items() if value is not None}
+
+
+def _is_tool_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return (
+        isinstance(function, dict)
+        and isinstance(call.get("id"), str)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get("arguments"), str)
+    )
+
+
+def _tools(tools: Any) -> list[dict[str, Any]]:
+    if not isinstance(tools, list):
+        raise refused("tools", "a list of functions is wanted")
+    for at, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not (
+            isinstance(function, dict)
+            and tool.get("type") == "function"
+            and isinstance(function.get("name"), str)
+            and isinstance(function.get("parameters") or {}, dict)
+        ):
+            raise refused(f"tools[{at}]", "a function with a name and parameters is wanted")
+        if function.get("strict"):
+            raise refused(
+                f"tools[{at}].function.strict",
+                "it would change what tokens are sampled from; " + WHOLE,
+            )
+    return tools

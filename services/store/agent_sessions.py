@@ -1,0 +1,285 @@
+"""Sessions of agents: a hash per attempt with all of its sessions, and the calls of a run that wait
+for a worker.
+
+Every call may be made twice: the client repeats one whose reply was lost.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from services.contracts.sessions import FINISH, Call, Reward, Standing, Turn, call_id
+from services.store.keys import run_key, sessions_key
+from services.store.scripts import Noun
+from services.store.unreadable import reading
+
+CLAIM_SECONDS = 10.0
+"""A worker that has not prolonged a call for so long has lost it to the others."""
+HEAD_START_SECONDS = 0.5
+"""For so long a call waits for the worker that has the session's tokens cached."""
+KEPT_SECONDS = 3600.0
+"""How long Redis knows what became of sessions."""
+
+_turn = msgspec.msgpack.Decoder(Turn)
+_call = msgspec.msgpack.Decoder(Call)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What the sessions of an attempt have in common."""
+
+    task: str
+    """`position:epoch:rows:index`."""
+    row: int
+    samples: int
+    leased_at: float
+    idle: float
+    """Seconds."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a session's next request is compared with."""
+
+    turns: int
+    standing: Standing | None
+    answered: bool
+    """Whether this very request has an answer."""
+    over: str
+    """Why the session takes no more; '' while it may."""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A call that this worker may work on."""
+
+    id: str
+    call: Call
+
+    @property
+    def attempt(self) -> str:
+        """Whose session it is."""
+        return self.id.split("/")[0]
+
+    @property
+    def index(self) -> int:
+        """Which of its sessions; of the end of a group 0."""
+        return int(self.id.split("/")[1])
+
+    @property
+    def digest(self) -> str:
+        """Of the request."""
+        return self.id.split("/")[2]
+
+
+@dataclass
+class Played:
+    """A session whose group has ended."""
+
+    turns: list[Turn] = field(default_factory=list)
+    reward: Reward | None = None
+
+
+class AgentSessions(Noun):
+    """`attempt` names a group's sessions, `index` one of them."""
+
+    async def open(self, run: str, attempt: str, opened: Opened, keys: list[str]) -> None:
+        """Make the sessions of a leased attempt; `keys`: the digest of each one's key."""
+        fields: dict[str, Any] = {
+            "task": opened.task,
+            "row": opened.row,
+            "samples": opened.samples,
+            "leased_at": opened.leased_at,
+            "idle": int(opened.idle * 1000),
+            "open": opened.samples,
+            **{f"key:{index}": key for index, key in enumerate(keys)},
+        }
+        key = sessions_key(run, attempt)
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hset(key, mapping=fields)
+        pipe.expire(key, int(opened.idle + KEPT_SECONDS))
+        await pipe.execute()
+
+    async def key_of(self, run: str, attempt: str, index: int) -> str | None:
+        """The digest of a session's key; None if nothing is known of it (any more)."""
+        found = await self._redis.hget(sessions_key(run, attempt), f"key:{index}")
+        return found.decode() if found else None
+
+    async def known(self, run: str, attempt: str, index: int, digest: str) -> Known:
+        """The session, for a request with this digest."""
+        of_session = (f"turns:{index}", f"standing:{index}", f"asked:{index}:{digest}")
+        names = (*of_session, "idle", "state", f"ended:{index}")
+        with reading(f"session {index} of attempt {attempt}"):
+            found = await self._redis.hmget(sessions_key(run, attempt), names)
+            turns, standing, asked, *rest = found
+            return Known(
+                int(turns or 0),
+                msgspec.json.decode(standing, type=Standing) if standing else None,
+                asked is not None,
+                _over(*rest),
+            )
+
+    async def call(self, run: str, attempt: str, index: int, digest: str, call: Call) -> str:
+        """Ask for a turn: `waiting`, `answered`, or why not (see session_call.lua)."""
+        arguments = [attempt, index, digest, call.turn, msgspec.msgpack.encode(call)]
+        parts = ("attempts", "calls", "calls_due", "calls_log", "run")
+        return str((await self._run("call", run, attempt, parts, arguments)).decode())
+
+    async def answer_of(
+        self, run: str, attempt: str, index: int, digest: str
+    ) -> Turn | dict[str, Any] | None:
+        """The turn that a request was answered with, or why it has none; None: not yet."""
+        key = sessions_key(run, attempt)
+        names = (f"asked:{index}:{digest}", f"failed:{index}:{digest}")
+        with reading(f"session {index} of attempt {attempt}"):
+            turn, failure = await self._redis.hmget(key, names)
+            if turn is not None:
+                blob = await self._redis.hget(key, f"turn:{index}:{int(turn)}")
+                return None if blob is None else _turn.decode(blob)
+            return None if failure is None else msgspec.json.decode(failure)
+
+    async def goes_on(self, run: str, attempt: str, index: int) -> str:
+        """'' while a session's call may still be answered, or why not."""
+        names = ("idle", "state", f"ended:{index}")
+        if over := _over(*await self._redis.hmget(sessions_key(run, attempt), names)):
+            return over
+        deadline = await self._redis.zscore(run_key(run, "attempts"), attempt)
+        seconds, micros = await self._redis.time()
+        now = seconds * 1000 + micros / 1000
+        return "" if deadline is not None and deadline > now else "lapsed"
+
+    async def reward(self, run: str, attempt: str, index: int, reward: Reward) -> Reward | str:
+        """Note a session's reward. Returns the one that counts, or why there is none."""
+        arguments = [attempt, index, msgspec.json.encode(reward)]
+        refusal, *counts = await self._run("reward", run, attempt, ("attempts",), arguments)
+        return msgspec.json.decode(counts[0], type=Reward) if counts else str(refusal.decode())
+
+    async def end(self, run: str, attempt: str, index: int) -> str:
+        """End a session: '', or why it could not."""
+        finish = msgspec.msgpack.encode(Call(kind="finish"))
+        arguments = [attempt, index, call_id(attempt, 0, FINISH), finish]
+        parts = ("attempts", "calls", "calls_due", "calls_log")
+        return str((await self._run("end", run, attempt, parts, arguments)).decode())
+
+    # --- workers ------------------------------------------------------------------------------
+
+    async def claim(self, run: str, worker: str, count: int) -> list[Claimed]:
+        """Up to `count` calls to work on."""
+        keys = [run_key(run, part) for part in ("attempts", "calls", "calls_due", "calls_log")]
+        times = [int(CLAIM_SECONDS * 1000), int(HEAD_START_SECONDS * 1000)]
+        found = await self._scripts.run("session_claim", keys, [worker, count, *times])
+        with reading(f"the calls of run {run}"):
+            return [
+                Claimed(id.decode(), _call.decode(call))
+                for id, call in zip(found[::2], found[1::2], strict=True)
+            ]
+
+    async def renew(self, run: str, worker: str, idle: float, calls: list[str]) -> list[str]:
+        """Prolong calls, and the leases of their attempts by `idle` seconds. Returns those that
+        this worker has lost."""
+        keys = [run_key(run, part) for part in ("attempts", "calls", "calls_due")]
+        times = [int(CLAIM_SECONDS * 1000), int(idle * 1000)]
+        lost = await self._scripts.run("session_renew", keys, [worker, *times, *calls])
+        return [id.decode() for id in lost]
+
+    async def release(self, run: str, worker: str, calls: list[str]) -> None:
+        """Give calls up without an answer."""
+        keys = [run_key(run, part) for part in ("calls", "calls_due", "calls_log")]
+        await self._scripts.run("session_release", keys, [worker, *calls])
+
+    async def turns(self, run: str, attempt: str, index: int, count: int) -> list[Turn] | None:
+        """The first `count` turns of a session; None if they are gone."""
+        if count == 0:
+            return []
+        names = [f"turn:{index}:{turn}" for turn in range(count)]
+        found = await self._redis.hmget(sessions_key(run, attempt), names)
+        with reading(f"session {index} of attempt {attempt}"):
+            return None if None in found else [_turn.decode(blob) for blob in found]
+
+    async def answer(
+        self,
+        run: str,
+        worker: str,
+        claimed: Claimed,
+        turn: Turn,
+        standing: Standing,
+        oldest: tuple[str, int],
+    ) -> bool:
+        """Record a turn; `oldest`: (lineage, version) of its oldest token. False: it came too
+        late."""
+        recorded = [msgspec.msgpack.encode(turn), msgspec.json.encode(standing)]
+        lineage, version = oldest
+        return await self._answer(run, worker, claimed, [*recorded, version, lineage], b"")
+
+    async def fail(self, run: str, worker: str, claimed: Claimed, error: dict[str, Any]) -> bool:
+        """Answer a call with an error. The session stays as it is."""
+        failure = msgspec.json.encode(error)
+        return await self._answer(run, worker, claimed, [b"", b"", 0, ""], failure)
+
+    async def _answer(
+        self, run: str, worker: str, claimed: Claimed, recorded: list[Any], failure: bytes
+    ) -> bool:
+        of = [claimed.attempt, claimed.index, claimed.digest, claimed.call.turn, worker]
+        parts = ("attempts", "calls", "calls_due", "calls_log")
+        arguments = [*of, *recorded, claimed.id, failure]
+        return bool(await self._run("answer", run, claimed.attempt, parts, arguments))
+
+    async def opened(self, run: str, attempt: str) -> Opened | None:
+        """What is known of the sessions of an attempt; None: nothing any more."""
+        names = ("task", "row", "samples", "leased_at", "idle")
+        found = await self._redis.hmget(sessions_key(run, attempt), names)
+        if None in found:
+            return None
+        with reading(f"the sessions of attempt {attempt}"):
+            task, row, samples, leased_at, idle = (value.decode() for value in found)
+            return Opened(task, int(row), int(samples), float(leased_at), int(idle) / 1000)
+
+    async def played(self, run: str, attempt: str, samples: int) -> list[Played]:
+        """All sessions of a group, with their turns and rewards."""
+        found = await self._redis.hgetall(sessions_key(run, attempt))
+        sessions = []
+        with reading(f"the sessions of attempt {attempt}"):
+            for index in range(samples):
+                count = int(found.get(b"turns:%d" % index, 0))
+                turns = [_turn.decode(found[b"turn:%d:%d" % (index, n)]) for n in range(count)]
+                reward = found.get(b"reward:%d" % index)
+                known = msgspec.json.decode(reward, type=Reward) if reward else None
+                sessions.append(Played(turns, known))
+        return sessions
+
+    async def close(self, run: str, attempt: str, state: str) -> None:
+        """Forget the turns of a group whose attempt has ended, and remember why."""
+        key = sessions_key(run, attempt)
+        names = [name for name in await self._redis.hkeys(key) if name.startswith(b"turn:")]
+        arguments = [call_id(attempt, 0, FINISH), state, *names]
+        await self._run("close", run, attempt, ("calls", "calls_due", "calls_log"), arguments)
+
+    # --- who waits ----------------------------------------------------------------------------
+
+    async def newest_entry(self, run: str) -> str:
+        """The place in the run's log of calls after which `news` begins."""
+        found = await self._redis.xrevrange(run_key(run, "calls_log"), count=1)
+        return str(found[0][0].decode()) if found else "0"
+
+    async def news(self, run: str, after: str, wait: float) -> tuple[str, list[tuple[str, str]]]:
+        """(place, [(`asked` or `ended`, call)]) after `after`, waiting up to `wait` seconds."""
+        key = run_key(run, "calls_log")
+        await self._redis.xread({key: after}, count=1, block=max(1, int(wait * 1000)))
+        found = await self._redis.xrange(key, min=f"({after}", count=1000)
+        entries = [
+            (kind.decode(), call.decode()) for _, fields in found for kind, call in fields.items()
+        ]
+        return (found[-1][0].decode() if found else after), entries
+
+    async def _run(
+        self, name: str, run: str, attempt: str, parts: tuple[str, ...], arguments: list[Any]
+    ) -> Any:
+        keys = [sessions_key(run, attempt), *(run_key(run, part) for part in parts)]
+        return await self._scripts.run(f"session_{name}", keys, arguments)
+
+
+def _over(idle: bytes | None, state: bytes | None, ended: bytes | None) -> str:
+    if idle is None:
+        return "gone"
+    return state.decode() if state else "ended" if ended else ""

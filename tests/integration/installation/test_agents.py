@@ -1,0 +1,164 @@
+"""An agent that speaks the OpenAI API is trained: the official client, over HTTP, through Redis and
+a worker, to a learner that trains what was sampled."""
+
+import asyncio
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from services.contracts.trajectory import TrajectoryGroup, decode
+from services.store import Store
+from tests.integration.installation.conftest import Installation
+from tests.integration.launch.conditions import eventually
+
+pytestmark = pytest.mark.timeout(240)
+
+CONFIG: dict[str, Any] = {
+    "data": {"dataset": "sums"},
+    "algorithm": {"prompts_per_step": 2, "samples_per_prompt": 2},
+    "training": {"max_steps": 1},
+    "sampling": {"max_tokens": 40},
+    "rollout": {"episode": {"type": "sessions", "idle_seconds": 120}},
+}
+
+
+def lease(http: httpx.Client, run: str) -> dict[str, Any]:
+    """A group, once there is a worker."""
+    found: dict[str, Any] = {}
+
+    def leased() -> bool:
+        response = http.post(f"/v1/runs/{run}/groups:lease")
+        assert response.status_code in (201, 429), response.text
+        assert response.status_code == 201 or response.headers["Retry-After"]
+        found.update(response.json())
+        return response.status_code == 201
+
+    eventually(leased, within=60)
+    return found
+
+
+def client_of(session: dict[str, Any]) -> openai.OpenAI:
+    return openai.OpenAI(base_url=session["base_url"], api_key=session["key"], timeout=120)
+
+
+def play(group: dict[str, Any], session: dict[str, Any]) -> str:
+    """Two turns; the second is streamed. Returns its text."""
+    with client_of(session) as client:
+        model = client.models.list().data[0].id
+        messages: list[Any] = [{"role": "user", "content": group["prompt"]}]
+        first = client.chat.completions.create(model=model, messages=messages, max_tokens=8)
+        again = client.chat.completions.create(model=model, messages=messages, max_tokens=8)
+        assert again.choices[0] == first.choices[0]
+        messages += [first.choices[0].message, {"role": "user", "content": "2+2="}]
+        stream = client.chat.completions.create(
+            model=model, messages=messages, max_tokens=6, stream=True
+        )
+        return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+
+
+async def payload(redis_url: str, run: str, task: int) -> TrajectoryGroup:
+    store = Store.from_url(redis_url)
+    try:
+        while True:
+            try:
+                return decode((await store.trajectories.payloads(run, [task]))[0])
+            except KeyError:
+                await asyncio.sleep(0.05)
+    finally:
+        await store.close()
+
+
+def refusals(http: httpx.Client, session: dict[str, Any], other: dict[str, Any]) -> None:
+    """What a session does not take, each with its reason."""
+    with client_of(session) as client:
+        asked: list[Any] = [{"role": "user", "content": "1+1="}]
+        tool: Any = {"type": "function", "function": {"name": "add", "parameters": {}}}
+        with pytest.raises(openai.BadRequestError, match="temperature: the run samples with 1"):
+            client.chat.completions.create(model="m", messages=asked, temperature=0.2)
+        with pytest.raises(openai.BadRequestError, match="no parser for the model's tool calls"):
+            client.chat.completions.create(model="m", messages=asked, tools=[tool])
+        long: list[Any] = [{"role": "user", "content": "1+" * 5000}]
+        with pytest.raises(openai.BadRequestError, match="no room for an answer") as full:
+            client.chat.completions.create(model="m", messages=long)
+        assert full.value.code == "context_length_exceeded"
+    with (
+        openai.OpenAI(base_url=other["base_url"], api_key=session["key"]) as stranger,
+        pytest.raises(openai.AuthenticationError),
+    ):
+        stranger.models.list()
+    authorization = {"Authorization": f"Bearer {session['key']}"}
+    for path in ("/v1/runs", f"/v1/sessions/{other['id']}/end"):
+        assert http.request("POST", path, headers=authorization).status_code == 401
+    kind = {"Content-Type": "application/json"}
+    for body, status in ((b'{"reward": NaN}', 422), (b'{"reward": "1"}', 400), (b"[", 400)):
+        base = f"/v1/sessions/{session['id']}"
+        refused = http.post(f"{base}/reward", content=body, headers=kind)
+        assert refused.json()["error"]["type"] == "invalid_request_error"
+        assert refused.status_code in (400, status)
+
+
+def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installation) -> None:
+    run = installation.submit(**CONFIG)
+    url, key = installation.stack.gateway_url, installation.stack.api_key
+    with (
+        httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as http,
+        ThreadPoolExecutor(2) as agents,
+    ):
+        group = lease(http, run)
+        sessions = group["sessions"]
+        refusals(http, *sessions)
+        list(agents.map(lambda session: play(group, session), sessions))
+        for index, session in enumerate(sessions):
+            base = f"/v1/sessions/{session['id']}"
+            for reward in (index, 7):  # the first one counts
+                given = http.post(f"{base}/reward", json={"reward": reward})
+                assert given.json()["reward"] == index
+            assert http.post(f"{base}/end").json() == {"ended": True}
+            assert http.post(f"{base}/end").status_code == 200
+        trained = asyncio.run(payload(installation.stack.redis_url, run, group["task"]))
+
+        assert trained.header.rewards == [0.0, 1.0]
+        lines = installation.requests.read_text().splitlines()
+        prompts = [json.loads(line)["prompt"] for line in lines]
+        begin = 0
+        for length in trained.lengths.tolist():
+            tokens = trained.tokens[begin : begin + length]
+            mask = trained.loss_mask[begin : begin + length]
+            begin += length
+            whole = [*trained.prompt_tokens.tolist(), *tokens.tolist()]
+            last = int(mask[::-1].argmin())
+            # What vLLM was asked for in the last turn, to the id.
+            assert whole[: len(whole) - last] in prompts
+            assert 0 < last <= 6
+            assert mask.sum() > last
+        asked: list[Any] = [{"role": "user", "content": "1+1="}]
+        with client_of(sessions[0]) as client, pytest.raises(openai.ConflictError, match="ended"):
+            client.chat.completions.create(model="m", messages=asked)
+
+        group = lease(http, run)
+        first, second = group["sessions"]
+        played = agents.submit(play, group, first)
+        eventually(
+            lambda: (
+                installation.api.get("/v1/workers")["workers"][0]["groups_in_flight"] > 0
+                or played.done()
+            ),
+            within=60,
+        )
+        os.kill(installation.stack.processes["rollout-0"], signal.SIGKILL)
+        played.result()
+        play(group, second)
+        # Scored by the run's verifier: no client says what these have earned.
+        for session in (first, second):
+            assert http.post(f"/v1/sessions/{session['id']}/end").status_code == 200
+    record, _ = installation.ended(run)
+    assert record["state"] == "succeeded", record["reason"]
+    audit = installation.api.get(f"/v1/runs/{run}/audit")
+    assert (audit["trained"], audit["lost"], audit["duplicated"]) == (2, 0, 0)
+    assert audit["problems"] == []

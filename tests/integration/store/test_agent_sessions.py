@@ -1,0 +1,152 @@
+"""Sessions of agents in the store: one turn at a time, recorded once, under one attempt's lease."""
+
+import time
+
+from services.contracts.sessions import Call, Reward, Standing, Turn, packed
+from services.store.agent_sessions import Claimed, Opened
+from services.store.keys import sessions_key
+from services.store.prompts import Lease
+from tests.integration.store.scene import RUN, Scene
+
+
+def turn(text: str) -> Turn:
+    return Turn(
+        added=packed([1, 2]),
+        token_ids=packed([3]),
+        logprobs=packed([-0.5], "<f4"),
+        versions=[("aaa:0", 0, 1)],
+        finish_reason="stop",
+        message={"role": "assistant", "content": text},
+        prompt_tokens=2,
+        created=1,
+    )
+
+
+async def opened(scene: Scene, samples: int = 2) -> Lease:
+    await scene.start(eta=1)
+    (lease,) = await scene.leased(1)
+    about = Opened(str(lease.position), 0, samples, time.time(), 60.0)
+    keys = [f"key{index}" for index in range(samples)]
+    await scene.store.agent_sessions.open(RUN, lease.attempt, about, keys)
+    return lease
+
+
+async def ask(scene: Scene, lease: Lease, digest: str, number: int = 0, index: int = 0) -> str:
+    call = Call(kind="chat", turn=number)
+    return await scene.store.agent_sessions.call(RUN, lease.attempt, index, digest, call)
+
+
+async def claim(scene: Scene, worker: str = "w") -> list[Claimed]:
+    return await scene.store.agent_sessions.claim(RUN, worker, 10)
+
+
+async def answer(scene: Scene, claimed: Claimed, text: str = "hi", worker: str = "w") -> bool:
+    standing = Standing(items=2, digest="d")
+    return await scene.store.agent_sessions.answer(
+        RUN, worker, claimed, turn(text), standing, ("aaa", 0)
+    )
+
+
+async def test_a_repeated_request_gets_the_recorded_answer(scene: Scene) -> None:
+    lease = await opened(scene)
+    assert await ask(scene, lease, "one") == "waiting"
+    assert await ask(scene, lease, "one") == "waiting"
+    assert await ask(scene, lease, "two") == "busy"
+    (claimed,) = await claim(scene)
+    assert await claim(scene) == []
+    assert await answer(scene, claimed)
+    assert await answer(scene, claimed, "again")
+    assert await ask(scene, lease, "one") == "answered"
+    recorded = await scene.store.agent_sessions.answer_of(RUN, lease.attempt, 0, "one")
+    assert recorded == turn("hi")
+    assert await ask(scene, lease, "two") == "history"
+    assert await ask(scene, lease, "two", 1) == "waiting"
+    assert await ask(scene, lease, "other session", index=1) == "waiting"
+
+
+async def test_a_call_of_a_dead_worker_goes_to_another_and_only_one_answer_counts(
+    scene: Scene,
+) -> None:
+    lease = await opened(scene)
+    await ask(scene, lease, "one")
+    (lost,) = await claim(scene, "dead")
+    sessions = scene.store.agent_sessions
+    assert await sessions.renew(RUN, "dead", 60, [lost.id]) == []
+    await sessions.release(RUN, "dead", [lost.id])
+    (taken,) = await claim(scene, "living")
+    assert await sessions.renew(RUN, "dead", 60, [lost.id]) == [lost.id]
+    assert await answer(scene, taken, "living", "living")
+    await answer(scene, lost, "dead", "dead")
+    found = await sessions.answer_of(RUN, lease.attempt, 0, "one")
+    assert isinstance(found, Turn)
+    assert found.message["content"] == "living"
+
+
+async def test_the_worker_that_has_the_tokens_cached_comes_first(scene: Scene) -> None:
+    lease = await opened(scene)
+    await ask(scene, lease, "one")
+    await answer(scene, (await claim(scene, "first"))[0], worker="first")
+    await ask(scene, lease, "two", 1)
+    assert await claim(scene, "other") == []
+    assert len(await claim(scene, "first")) == 1
+
+
+async def test_a_failed_call_is_tried_again_by_the_same_request(scene: Scene) -> None:
+    lease = await opened(scene)
+    await ask(scene, lease, "one")
+    (claimed,) = await claim(scene)
+    sessions = scene.store.agent_sessions
+    assert await sessions.fail(RUN, "w", claimed, {"status": 400})
+    assert await sessions.answer_of(RUN, lease.attempt, 0, "one") == {"status": 400}
+    assert await ask(scene, lease, "one") == "waiting"
+    assert await sessions.answer_of(RUN, lease.attempt, 0, "one") is None
+
+
+async def test_the_first_reward_counts_and_the_last_end_asks_for_the_group(scene: Scene) -> None:
+    lease = await opened(scene)
+    sessions = scene.store.agent_sessions
+    first = Reward(reward=1.0)
+    assert await sessions.reward(RUN, lease.attempt, 0, first) == first
+    assert await sessions.reward(RUN, lease.attempt, 0, Reward(reward=0.0)) == first
+    assert await sessions.end(RUN, lease.attempt, 0) == ""
+    assert await ask(scene, lease, "late") == "ended"
+    assert await claim(scene) == []
+    await ask(scene, lease, "one", index=1)
+    assert await sessions.end(RUN, lease.attempt, 1) == ""
+    assert await sessions.end(RUN, lease.attempt, 1) == ""
+    (claimed,) = await claim(scene)
+    assert claimed.call.kind == "finish"
+    about = await sessions.opened(RUN, lease.attempt)
+    assert about is not None
+    assert [one.reward for one in await sessions.played(RUN, lease.attempt, 2)] == [first, None]
+    assert await scene.complete(lease)
+    await sessions.close(RUN, lease.attempt, "completed")
+    assert await sessions.goes_on(RUN, lease.attempt, 0) == "completed"
+    assert await claim(scene) == []
+    assert await scene.raw.zcard(f"headrace:{{{RUN}}}:calls_due") == 0
+
+
+async def test_calls_renew_the_lease_and_a_lapsed_one_takes_none(scene: Scene) -> None:
+    lease = await opened(scene)
+    await scene.store.prompts.renew(RUN, [lease.attempt], 5)
+    assert await ask(scene, lease, "one") == "waiting"
+    assert await scene.store.agent_sessions.goes_on(RUN, lease.attempt, 0) == ""
+    (claimed,) = await claim(scene)
+    await scene.lapse(lease)
+    assert await ask(scene, lease, "one") == "lapsed"
+    assert not await answer(scene, claimed)
+    assert await scene.store.agent_sessions.reward(RUN, lease.attempt, 0, Reward()) == "lapsed"
+    assert await scene.store.agent_sessions.end(RUN, lease.attempt, 0) == "lapsed"
+    await scene.raw.delete(sessions_key(RUN, lease.attempt))
+    assert await ask(scene, lease, "one") == "gone"
+
+
+async def test_a_group_that_no_batch_may_train_is_stale(scene: Scene) -> None:
+    lease = await opened(scene)
+    await ask(scene, lease, "one")
+    await answer(scene, (await claim(scene))[0])
+    await scene.publish(1)
+    assert await ask(scene, lease, "two", 1) == "waiting"
+    await scene.publish(2)
+    assert await ask(scene, lease, "two", 1) == "stale"
+    assert await scene.store.agent_sessions.end(RUN, lease.attempt, 0) == "stale"
