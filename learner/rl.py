@@ -121,7 +121,8 @@ def fetch(
     """This rank's samples of each minibatch of each pass, from the groups that `command` names.
     Their advantages come from whole groups; the metrics of a group are counted by one rank."""
     ancestry, algorithm = Ancestry(tuple(progress.lineages)), config.algorithm
-    max_tokens, version = config.sampling.max_tokens, command.step - 1
+    longest = {name: one.sampling.max_tokens for name, one in config.datasets.items()}
+    version = command.step - 1
     minibatches: list[list[Sample]] = []
     groups: list[TrajectoryGroup] = []
     counted: list[TrajectoryGroup] = []
@@ -134,7 +135,9 @@ def fetch(
         minibatches.append([])
         for share, group in zip(shares, part, strict=True):
             # All of them: the log shows any, on whatever rank they train.
-            of_group = group_samples(group, algorithm, max_tokens, ancestry, version, len(groups))
+            # Of a run that had another mixture before it was resumed.
+            limit = longest.get(group.header.dataset, config.sampling.max_tokens)
+            of_group = group_samples(group, algorithm, limit, ancestry, version, len(groups))
             own[share.position] = [of_group[number] for number in share.samples]
             minibatches[-1] += own[share.position]
             everything += of_group

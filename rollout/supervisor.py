@@ -35,6 +35,7 @@ from rollout.work.capacity import Sequences
 from rollout.work.dataset_rows import Rows
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
+from rollout.work.task_rows import task_rows
 from rollout.worker import RunWorker
 from services.contracts.config import RLConfig
 from services.contracts.config.episodes import Sessions, own_episodes
@@ -258,7 +259,7 @@ class Supervisor:
                 explicit or capacity.sequences,
                 None if explicit else capacity.cache_tokens,
                 # Prompts are not known yet: as long as a completion may be.
-                min(longest, 2 * config.sampling.max_tokens),
+                min(longest, 2 * config.max_tokens),
             ),
             vocabulary=vocabulary(model) if installed_device() == "cpu" else None,
             routing_bytes=bytes_per_token(model) if config.algorithm.router.replay else 0,
@@ -267,7 +268,7 @@ class Supervisor:
         self._worker = worker(
             context,
             self._store,
-            Rows(self._store, self._volume, config.data.dataset),
+            task_rows(run, context, self._store, self._volume),
             Rows(self._store, self._volume, config.evaluation.dataset)
             if config.evaluation
             else None,

@@ -26,6 +26,7 @@ from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
 from rollout.work.group_tasks import GroupTasks, Status
 from rollout.work.leases import Leases
+from rollout.work.task_rows import TaskRows
 from services.contracts.records import WorkerRecord
 from services.runtime.logs import get_logger
 from services.store import Store
@@ -47,7 +48,7 @@ class RunWorker:
         self,
         context: RunContext,
         store: Store,
-        rows: Rows,
+        rows: TaskRows,
         evaluation_rows: Rows | None,
         run_events: RunEvents,
         limit: FailureLimit,
@@ -61,14 +62,15 @@ class RunWorker:
         self._wake = wake
         self._check_server = check_server
         config = context.config
+        datasets = config.datasets.values()
         # Grows while groups fill fewer sequences than they have samples.
         self._group_limit = self._slots()
         self._reserve = reserve_bytes(
             config.algorithm.samples_per_prompt,
-            config.sampling.max_tokens,
+            config.max_tokens,
             context.context,
-            len(config.rewards),
-            getattr(config.rollout.episode, "max_calls", 0),
+            max(len(one.rewards) for one in datasets),
+            max(getattr(one.rollout.episode, "max_calls", 0) for one in datasets),
             config.sampling.top_k,
             context.routing_bytes,
         )
@@ -83,7 +85,7 @@ class RunWorker:
         limit.start()
         self._status = Status()
         self._tasks = GroupTasks(
-            context, rows, self._leases, run_events, limit, self._status, self._look.set
+            rows, self._leases, run_events, limit, self._status, self._look.set
         )
 
     @property

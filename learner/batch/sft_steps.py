@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from learner.batch.best_fit import BestFit, Placed
-from learner.batch.mixture import Mixture
 from services.contracts.config.sft import SFTConfig, check_packed_rows
+from services.contracts.mixture import Mixture
 
 BLOCK = 4096
 """Positions of the order that are looked up at a time."""

@@ -24,7 +24,7 @@ from learner.persist.export_model import export_description
 from learner.persist.jsonl import RowsFile, SamplesFile
 from learner.persist.publisher import Again, Publisher
 from learner.persist.versions import Version, Versions
-from learner.report.reward_metrics import outcome_metrics, selection_metrics
+from learner.report.reward_metrics import dataset_metrics, outcome_metrics, selection_metrics
 from learner.report.sample_log import Picked, described
 from learner.report.step_metrics import (
     StepTime,
@@ -96,6 +96,10 @@ class Coordinator(FirstRank):
         """Whether the samples of the last batch shared prefixes."""
         self._filtered = (0, 0.0)
         """Groups without reward variance until the last step, and the sum of their mean rewards."""
+        self._dataset_names = [name for name in config.datasets if name]
+        """Of a mixture."""
+        self._filtered_of: dict[str, int] = {}
+        """Such groups of each dataset of a mixture."""
         self._all_zero = False
         """Whether the last batch had no reward other than 0."""
 
@@ -125,6 +129,7 @@ class Coordinator(FirstRank):
         for part, words in computation.items():
             self._store.computes(part, words)
         self._filtered = self._store.call(self._store.trajectories.filtered)
+        self._filtered_of = self._filtered_by_dataset()
         self._store.set_state("running")
         _, self._waits = admission_wait({}, self._store.workers())
 
@@ -292,6 +297,7 @@ class Coordinator(FirstRank):
             **metrics,
             **outcome_metrics(sums, self._config.algorithm.samples_per_prompt),
             **self._selection(sums),
+            **self._datasets(sums),
             **canary_metrics(workers),
             **staleness_metrics(self._planner.staleness),
             **time_metrics(spent, samples, tokens, int(sums["prompt_tokens"])),
@@ -317,6 +323,18 @@ class Coordinator(FirstRank):
         groups, reward = self._filtered
         self._filtered = self._store.call(self._store.trajectories.filtered)
         return selection_metrics(sums, self._filtered[0] - groups, self._filtered[1] - reward)
+
+    def _datasets(self, sums: dict[str, float]) -> dict[str, float]:
+        names = self._dataset_names
+        if self._config.algorithm.dynamic_sampling is None:
+            return dataset_metrics(sums, names, {})
+        before, self._filtered_of = self._filtered_of, self._filtered_by_dataset()
+        filtered = {name: count - before[name] for name, count in self._filtered_of.items()}
+        return dataset_metrics(sums, names, filtered)
+
+    def _filtered_by_dataset(self) -> dict[str, int]:
+        found = self._store.trajectories.filtered_by_dataset
+        return self._store.call(found, self._dataset_names)
 
     def _utilisation(self, sums: dict[str, float], metrics: dict[str, float]) -> dict[str, float]:
         if self._work is None:

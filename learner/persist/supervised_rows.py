@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from learner.batch.mixture import Mixture, sources
 from learner.batch.sft_rows import Example, UnusableRow, example
 from learner.batch.sft_steps import Lengths, Steps, Use, step_count
 from learner.distributed import Ranks
@@ -20,6 +19,7 @@ from learner.slices import Part
 from learner.state import Supervised, TrainingState
 from learner.store.run_store import RunStore
 from services.contracts.config import SFTConfig
+from services.contracts.mixture import Mixture, sources
 from services.contracts.records import DatasetRecord
 from services.runtime.logs import get_logger
 from services.volume import Volume

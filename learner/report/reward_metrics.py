@@ -1,6 +1,6 @@
 """How a batch's answers fared: sums that ranks add up, and the metrics made of them. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from services.contracts.pass_at import ks, pass_at
 from services.contracts.scores import VERDICTS, ScoreStatus
@@ -20,6 +20,8 @@ BASIC = (
 )
 SUM, COUNT = "sum ", "count "
 """Before a component's name."""
+DATASET = "dataset "
+"""Before what is summed of a dataset, and its name."""
 
 
 def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, float]:
@@ -51,11 +53,56 @@ def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, f
             sums["whole_groups"] += 1
             for k in ks(samples):
                 sums[f"pass {k}"] += pass_at(k, samples, correct)
+        if header.dataset:
+            for key, value in _dataset_sums(group, rewards).items():
+                key = f"{DATASET}{key} {header.dataset}"
+                sums[key] = sums.get(key, 0.0) + value
         for name, rewards_of_it in header.components.items():
             values = [v for v in rewards_of_it if v is not None]
             sums[SUM + name] = sums.get(SUM + name, 0.0) + sum(values)
             sums[COUNT + name] = sums.get(COUNT + name, 0.0) + len(values)
     return sums
+
+
+def _dataset_sums(group: TrajectoryGroup, rewards: Sequence[float]) -> dict[str, float]:
+    """Of one group, for the metrics of its dataset; `rewards`: those that it has."""
+    statuses = group.header.statuses
+    judged = [status for status in statuses if status in VERDICTS]
+    return {
+        "groups": 1.0,
+        "samples": float(group.samples),
+        "scored": float(len(rewards)),
+        "reward": sum(rewards),
+        "judged": float(len(judged)),
+        "correct": float(sum(status == ScoreStatus.CORRECT for status in judged)),
+        "tokens": float(group.lengths.sum()),
+        "truncated": float(sum(reason in TRUNCATED for reason in group.header.finish_reasons)),
+    }
+
+
+def dataset_metrics(
+    sums: dict[str, float], names: Sequence[str], filtered: Mapping[str, int]
+) -> dict[str, float]:
+    """Of each dataset of a mixture, from sums over all ranks. `filtered`: groups that were filtered
+    since the step before, by dataset; empty without dynamic sampling."""
+    metrics: dict[str, float] = {}
+    for name in names:
+
+        def of(key: str, name: str = name) -> float:
+            return sums.get(f"{DATASET}{key} {name}", 0.0)
+
+        metrics[f"dataset/share/{name}"] = of("groups") / max(sums["groups"], 1.0)
+        if of("scored"):
+            metrics[f"dataset/reward/{name}"] = of("reward") / of("scored")
+        if of("judged"):
+            metrics[f"dataset/pass_rate/{name}"] = of("correct") / of("judged")
+        if of("samples"):
+            metrics[f"dataset/tokens/{name}"] = of("tokens") / of("samples")
+            metrics[f"dataset/truncated/{name}"] = of("truncated") / of("samples")
+        if name in filtered:
+            groups = of("groups") + filtered[name]
+            metrics[f"dataset/filtered/{name}"] = filtered[name] / max(groups, 1.0)
+    return metrics
 
 
 def outcome_metrics(sums: dict[str, float], samples: int) -> dict[str, float]:

@@ -103,6 +103,7 @@ def described(
             step=step,
             task=header.task,
             row=header.row,
+            dataset=header.dataset,
             prompt=cut(decode(tokens[: one.prompt_tokens])),
             completion=cut(decode(tokens[one.prompt_tokens :])),
             tokens=len(tokens) - one.prompt_tokens,

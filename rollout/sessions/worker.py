@@ -18,6 +18,7 @@ from rollout.sessions.turns import Refused, TurnPlayer
 from rollout.vllm.client import VLLMUnavailable
 from rollout.work.group import Sampled, scores_of, task_seed
 from rollout.work.hand_in import HandIn
+from rollout.work.task_rows import TaskRow
 from rollout.worker import RunWorker
 from services.contracts.config.episodes import Sessions
 from services.contracts.records import WorkerRecord
@@ -52,7 +53,7 @@ class SessionWorker(RunWorker):
         assert isinstance(episode, Sessions)
         self._idle = episode.idle_seconds
         self._player = TurnPlayer(self._context)
-        self._hand_in = HandIn(self._context, self._leases, self._run_events)
+        self._hand_in = HandIn(self._leases, self._run_events)
         self._calls: dict[str, _Held] = {}
 
     def describe(self, record: WorkerRecord) -> None:
@@ -155,19 +156,20 @@ class SessionWorker(RunWorker):
         if opened is None or live is None:
             return
         lease = Lease(claimed.attempt, TaskPosition.parse(opened.task))
+        row = self._rows.of(lease.position)
         try:
-            sampled = await self._sampled(claimed, opened)
-            completed = await self._hand_in(lease, live, opened.leased_at, opened.row, sampled)
+            sampled = await self._sampled(claimed, opened, row)
+            completed = await self._hand_in(lease, live, opened.leased_at, row, sampled)
             state = "completed" if completed else "filtered"
             self._limit.group_finished()
         except (VLLMUnavailable, RedisError, GatewayAway):
             raise
         except Exception as error:
-            await self._tasks.failed(claimed.attempt, opened.row, error)
+            await self._tasks.failed(claimed.attempt, row, error)
             state = "failed"
         await retry("a group", lambda: sessions.close(run, claimed.attempt, state))
 
-    async def _sampled(self, claimed: Claimed, opened: Opened) -> Sampled:
+    async def _sampled(self, claimed: Claimed, opened: Opened, of: TaskRow) -> Sampled:
         """The group's completions, with the rewards that clients gave or verifiers give."""
         context, config = self._context, self._context.config
         sessions = self._store.agent_sessions
@@ -178,10 +180,10 @@ class SessionWorker(RunWorker):
         scores = [score(one.reward) if one.reward else unplayed() for one in played]
         scored = [at for at, one in enumerate(played) if one.turns and one.reward is None]
         if scored:
-            row = await self._rows.row(opened.row)
+            row = await of.dataset.rows.row(of.index)
             texts = [answer_text(played[at].turns) for at in scored]
             asked = compose(row, config.data)
-            found = await scores_of(context, asked, row, opened.row, texts)
+            found = await scores_of(context, asked, row, of.index, texts)
             for at, verdict in zip(scored, found, strict=True):
                 scores[at] = verdict
         return Sampled(prompt, made, scores, ended, time.time())

@@ -30,6 +30,8 @@ class Origin:
     leased_at: float
     generated_at: float
     scored_at: float
+    dataset: str = ""
+    """Of a mixture."""
 
 
 def assemble(
@@ -67,6 +69,7 @@ def assemble(
             attempt=origin.attempt,
             worker=origin.worker,
             row=origin.row,
+            dataset=origin.dataset,
             lineage=origin.lineage,
             tags=list(tags),
             finish_reasons=[completion.finish_reason for completion in completions],

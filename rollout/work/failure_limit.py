@@ -26,7 +26,7 @@ class FailureLimit:
     start_tries: int = 1
     failures: int = 0
     """In a row, of vLLM or of the run: the next try waits longer."""
-    rows: set[int] = field(default_factory=set)
+    rows: set[str] = field(default_factory=set)
     worked: bool = False
     """Whether a group was finished since the last start of work."""
     reason: str | None = None
@@ -43,8 +43,8 @@ class FailureLimit:
         self.start()
         self.worked, self.failures = True, 0
 
-    def row_failed(self, row: int, rows: int, reason: str) -> None:
-        """`row` of a dataset of `rows` failed."""
+    def row_failed(self, row: str, rows: int, reason: str) -> None:
+        """The row that is called so, of `rows`, failed."""
         if self.worked:
             return
         self.rows.add(row)

@@ -246,9 +246,11 @@ def to_group(
     live: WeightManifest,
     leased_at: float,
     sampled_reward: float | None = None,
+    dataset: str = "",
 ) -> tuple[TrajectoryGroup, str]:
     """The group on the wire, and the version tag of its oldest token. `live`: the version of the
-    lease; `sampled_reward`: with `best_of`, the mean over all completions. Raises ValueError for
+    lease; `sampled_reward`: with `best_of`, the mean over all completions; `dataset`: of a mixture.
+    Raises ValueError for
     what this run's episode type must deliver and did not."""
     origin = Origin(
         run=context.run,
@@ -256,6 +258,7 @@ def to_group(
         attempt=attempt,
         worker=context.worker,
         row=row,
+        dataset=dataset,
         lineage=live.lineage,
         leased_at=leased_at,
         generated_at=sampled.generated_at,

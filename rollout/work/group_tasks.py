@@ -16,11 +16,11 @@ from rollout.run_events import RunEvents
 from rollout.vllm.client import PastDeadline, VLLMUnavailable
 from rollout.vllm.model_files import PromptTooLong
 from rollout.vllm.progress import Rate
-from rollout.work.dataset_rows import Rows
 from rollout.work.failure_limit import FailureLimit
-from rollout.work.group import RunContext, VerifierBroke, sample_and_score, task_seed
+from rollout.work.group import VerifierBroke, sample_and_score, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
+from rollout.work.task_rows import TaskRow, TaskRows
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
@@ -85,8 +85,7 @@ class GroupTasks:
 
     def __init__(
         self,
-        context: RunContext,
-        rows: Rows,
+        rows: TaskRows,
         leases: Leases,
         run_events: RunEvents,
         limit: FailureLimit,
@@ -94,14 +93,13 @@ class GroupTasks:
         look: Callable[[], None],
     ) -> None:
         """`look` is called when the worker should check whether it can go on."""
-        self._context = context
         self._rows = rows
         self._leases = leases
         self._run_events = run_events
         self._limit = limit
         self._status = status
         self._look = look
-        self._hand_in = HandIn(context, leases, run_events)
+        self._hand_in = HandIn(leases, run_events)
         self._pause_until = 0.0
 
     @property
@@ -121,7 +119,7 @@ class GroupTasks:
 
     async def _group(self, lease: Lease, live: WeightManifest) -> None:
         bind_contextvars(task=lease.task, attempt=lease.attempt)
-        row = lease.position.row(self._context.config.training.seed)
+        row = self._rows.of(lease.position)
         try:
             with panics_as(RuntimeError):
                 await self._sample(lease, live, row)
@@ -136,18 +134,19 @@ class GroupTasks:
         finally:
             self._leases.ended(lease.attempt)
 
-    async def _sample(self, lease: Lease, live: WeightManifest, row: int) -> None:
-        config, leased_at = self._context.config, time.time()
-        if config.data.filter is not None and await self._leases.prompt_filtered(row):
-            detail = f"dataset row {row} (data.filter)"
+    async def _sample(self, lease: Lease, live: WeightManifest, row: TaskRow) -> None:
+        context, leased_at = row.dataset.context, time.time()
+        config = context.config
+        if config.data.filter is not None and await self._leases.prompt_filtered(row.key):
+            detail = f"{row} (data.filter)"
             await self._leases.drop(lease.attempt, "filtered_prompt", detail)
             return
         limit = config.rollout.straggler_deadline
         now = asyncio.get_running_loop().time()
         sampled = await sample_and_score(
-            self._context,
-            row,
-            await self._rows.row(row),
+            context,
+            row.index,
+            await row.dataset.rows.row(row.index),
             config.sampling,
             config.algorithm.samples_generated,
             task_seed(config.sampling.seed, lease.task),
@@ -156,20 +155,20 @@ class GroupTasks:
         )
         await self._hand_in(lease, live, leased_at, row, sampled)
 
-    async def failed(self, attempt: str, row: int, error: Exception) -> None:
-        """End the attempt at a task of dataset row `row` for which `error` was raised."""
+    async def failed(self, attempt: str, row: TaskRow, error: Exception) -> None:
+        """End the attempt at a task of this row for which `error` was raised."""
         kind = next(kind for kind in FAILURES if isinstance(error, kind.error))
         detail = str(error)
         if not detail.startswith("dataset row"):
-            detail = f"dataset row {row}: {detail}"
+            detail = f"{row}: {detail}"
         if isinstance(error, PromptTooLong):
             await self._leases.drop(attempt, kind.cause, detail)
         else:
             await self._leases.release([attempt], kind.cause, detail)
         reason = f"{kind.summary}, e.g. {detail}"
-        log.warning("task failed", row=row, reason=reason)
+        log.warning("task failed", row=row.key, reason=reason)
         self._status.error = reason
-        self._limit.row_failed(row, self._rows.count, reason)
+        self._limit.row_failed(row.key, self._rows.count, reason)
         if self._limit.reason:
             self._look()
         if kind.event:

@@ -2,8 +2,9 @@
 
 from rollout.run_events import RunEvents
 from rollout.work.filtering import filter_reason
-from rollout.work.group import RunContext, Sampled, to_group
+from rollout.work.group import Sampled, to_group
 from rollout.work.leases import Leases
+from rollout.work.task_rows import TaskRow
 from services.contracts.config.data import DatasetFilter
 from services.contracts.trajectory import encode
 from services.contracts.weights import WeightManifest, parse_version_tag
@@ -13,35 +14,36 @@ from services.store.prompts import Lease
 class HandIn:
     """Hands in the groups of one run."""
 
-    def __init__(self, context: RunContext, leases: Leases, run_events: RunEvents) -> None:
-        self._context = context
+    def __init__(self, leases: Leases, run_events: RunEvents) -> None:
         self._leases = leases
         self._run_events = run_events
 
     async def __call__(
-        self, lease: Lease, live: WeightManifest, leased_at: float, row: int, sampled: Sampled
+        self, lease: Lease, live: WeightManifest, leased_at: float, row: TaskRow, sampled: Sampled
     ) -> bool:
-        """Hand in the group of `lease`, of dataset row `row`. False: it is filtered. Raises
-        VerifierBroke if no completion has a reward, and as `to_group`."""
-        algorithm, filter = self._context.config.algorithm, self._context.config.data.filter
+        """Hand in the group of `lease`, of this row. False: it is filtered. Raises VerifierBroke if
+        no completion has a reward, and as `to_group`."""
+        context = row.dataset.context
+        algorithm, filter = context.config.algorithm, context.config.data.filter
         lengths = [len(completion.token_ids) for completion in sampled.completions]
         prompt_length = len(sampled.prompt_tokens)
-        self._context.sequences.finished(prompt_length, sum(lengths), len(lengths))
+        context.sequences.finished(prompt_length, sum(lengths), len(lengths))
         reward, trained = sampled.mean_reward(), sampled.trained(algorithm)
         if filter is not None:
             await self._filter_prompt(lease, row, reward, filter)
         if algorithm.dynamic_sampling is not None:
             reason = filter_reason(algorithm.dynamic_sampling, trained.rewards, sampled.rewards)
             if reason:
-                detail = f"dataset row {row}: {reason}"
-                await self._leases.filter_group(lease.attempt, detail, reward)
+                dataset = row.dataset.name
+                await self._leases.filter_group(lease.attempt, f"{row}: {reason}", reward, dataset)
                 return False
         group, oldest = to_group(
-            self._context,
+            context,
             trained,
             task=lease.task,
             attempt=lease.attempt,
-            row=row,
+            row=row.index,
+            dataset=row.dataset.name,
             live=live,
             leased_at=leased_at,
             sampled_reward=reward if algorithm.best_of else None,
@@ -52,20 +54,20 @@ class HandIn:
                 f"the loss ignores samples without a reward; their share is reward/missing: "
                 f"{broken.detail}",
             )
-        await self._context.follower.until_proven(group.header.tags)
+        await context.follower.until_proven(group.header.tags)
         lineage, version = parse_version_tag(oldest)
         trained_lengths = group.trained_lengths(algorithm.shaping.mask_truncated)
         await self._leases.complete(lease.attempt, version, lineage, encode(group), trained_lengths)
         return True
 
     async def _filter_prompt(
-        self, lease: Lease, row: int, reward: float, filter: DatasetFilter
+        self, lease: Lease, row: TaskRow, reward: float, filter: DatasetFilter
     ) -> None:
         outside = filter.outside(reward)
-        if await self._leases.filter_prompt(lease.attempt, row, outside is not None, filter):
+        if await self._leases.filter_prompt(lease.attempt, row.key, outside is not None, filter):
             await self._run_events.once(
                 "filtered_prompt",
-                f"dataset row {row} is filtered, as is any other like it, up to "
+                f"dataset row {row.place} is filtered, as is any other like it, up to "
                 f"{filter.max_share:.0%} of the dataset: its mean reward {reward:g} is {outside}, "
                 f"{filter.passes} times in a row",
             )

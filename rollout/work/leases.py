@@ -130,14 +130,17 @@ class Leases:
         """End the task without training it."""
         await self._end([attempt], lambda: self._prompts.drop(self._run, attempt, reason, detail))
 
-    async def filter_group(self, attempt: str, detail: str, reward: float) -> None:
-        """End the task because its group is filtered."""
+    async def filter_group(
+        self, attempt: str, detail: str, reward: float, dataset: str = ""
+    ) -> None:
+        """End the task because its group is filtered; `dataset`: of a mixture."""
         await self._end(
-            [attempt], lambda: self._prompts.filter_group(self._run, attempt, detail, reward)
+            [attempt],
+            lambda: self._prompts.filter_group(self._run, attempt, detail, reward, dataset),
         )
 
     async def filter_prompt(
-        self, attempt: str, row: int, outside: bool, filter: DatasetFilter
+        self, attempt: str, row: str, outside: bool, filter: DatasetFilter
     ) -> bool:
         """Report, before the task ends, whether the row was outside the prompt filter. Returns
         whether the row is filtered from now on."""
@@ -148,7 +151,7 @@ class Leases:
             )
         )
 
-    async def prompt_filtered(self, row: int) -> bool:
+    async def prompt_filtered(self, row: str) -> bool:
         """Whether the prompt filter has filtered the row."""
         return await _retry(lambda: self._prompts.prompt_filtered(self._run, row))
 

@@ -34,6 +34,10 @@ def show_dry_run(answer: dict[str, Any], as_json: bool) -> None:
 def _show(answer: dict[str, Any]) -> None:
     for warning in answer["warnings"]:
         out.print(f"[yellow]warning[/] {escape(warning)}")
+    # An older gateway knows no mixtures.
+    for one in answer.get("mixture") or ():
+        rows = f"{one['per_epoch']:,} of an epoch's prompts, from {one['rows']:,} rows"
+        out.print(f"[bold]dataset[/]  {escape(one['name'])}: {one['share']:.0%}, {rows}")
     estimate = answer["estimate"]
     if estimate is None:
         out.print("[dim]the model is not on the gateway's host: what the run needs is not known[/]")

@@ -79,6 +79,11 @@ class RunRecord(RunSummary):
         description="Settings that are allowed but probably a mistake, and what was not checked, "
         "each with its key.",
     )
+    dataset_rows: list[int] = Field(
+        default_factory=list,
+        description="Of a mixture of prompts: the rows of each dataset that the run uses, in the "
+        "order of its config. Empty: one dataset, of which it uses all rows, also new ones.",
+    )
     metrics: dict[str, float] = Field(
         default_factory=dict, description="Newest value of each metric."
     )

@@ -12,6 +12,9 @@ class SampledAnswer(BaseModel):
     step: int = Field(description="The batch it was trained in.")
     task: int = Field(description="Its prompt's place in the run's order, as in the audit.")
     row: int = Field(description="Index of the dataset row.")
+    dataset: str = Field(
+        "", description="Which dataset of a mixture that is; empty: the run has one."
+    )
     prompt: str = Field(
         description="The policy's input with its special tokens. Of more than "
         f"{TEXT_LIMIT:,} characters the middle is omitted, as in the completion."

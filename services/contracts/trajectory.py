@@ -41,6 +41,8 @@ class GroupHeader(msgspec.Struct, kw_only=True):
     worker: str
     row: int
     """Index of the dataset row."""
+    dataset: str = ""
+    """Which dataset of a mixture that is; '' where there is one."""
     lineage: str
     """The lineage that granted the lease."""
     tags: list[str]

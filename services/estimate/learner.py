@@ -76,7 +76,7 @@ def _longest(config: Config) -> int:
     """Tokens of the longest sequence, as far as the config says."""
     if not isinstance(config, RLConfig):
         return config.data.max_seq_len or 0
-    return config.sampling.max_tokens + PROMPT
+    return config.max_tokens + PROMPT
 
 
 def _checkpoints(config: Config, model: Model, how: Pass, memory: int | None) -> bool:

@@ -31,7 +31,7 @@ def server_of(
     longest = options.max_model_len or model.shape.positions
     dtype = config.model.dtype if options.dtype == "auto" else options.dtype
     half = dtype == "bfloat16" or (dtype == "auto" and model.half)
-    wanted = config.sampling.max_tokens + PROMPT
+    wanted = config.max_tokens + PROMPT
     sequences = options.max_num_seqs or (MANY if memory >= LARGE else FEW)
     return sampling.Server(options.tensor_parallel_size, budget, sequences, longest or wanted, half)
 
@@ -71,7 +71,7 @@ def rollout_advice(
 ) -> Iterator[str]:
     """What makes a worker's part fit."""
     server = server_of(config, model, learner, weakest(workers))
-    wanted = config.sampling.max_tokens + PROMPT
+    wanted = config.max_tokens + PROMPT
     tried = config.rollout.vllm.model_copy(update={"max_model_len": wanted})
     shorter = config.model_copy(
         update={"rollout": config.rollout.model_copy(update={"vllm": tried})}

@@ -98,7 +98,7 @@ def step_time(
     if not isinstance(config, RLConfig):
         return StepTime(training=None, sampling=None)
     algorithm = config.algorithm
-    length = config.sampling.max_tokens + PROMPT
+    length = config.max_tokens + PROMPT
     groups = algorithm.prompts_per_step
     trained = groups * algorithm.samples_per_prompt * length
     flops = training.pass_flops(model.shape, trained, length)
@@ -117,10 +117,10 @@ def step_time(
         server = server_of(config, model, learner, worker.gpus)
         if fast and sampling.cache(model.shape, server) > 0:
             rates.append(sampling.tokens_a_second(model.shape, server, fast, length))
-    sampled = groups * algorithm.samples_generated * config.sampling.max_tokens
+    sampled = groups * algorithm.samples_generated * config.max_tokens
     if seconds is not None or rates:
         notes.append(
-            f"times are for completions of all {config.sampling.max_tokens:,} tokens and prompts "
+            f"times are for completions of all {config.max_tokens:,} tokens and prompts "
             f"of {PROMPT}, with {UTILISATION:.0%} of the learner's peak"
         )
     return StepTime(training=seconds, sampling=sampled / sum(rates) if rates else None)

@@ -1,11 +1,13 @@
 """Whether the datasets that a submission names exist, and have rows that its run can use."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
 import httpx
 
+from services.contracts.config.data import numbered
 from services.contracts.preference import PAIR, preferred
 from services.contracts.records import DatasetRecord
 from services.contracts.scores import CheckRequest, CheckResponse, ReferenceRow, Use, UseProblem
@@ -43,8 +45,9 @@ async def check_datasets(
                 part = {**part, "dataset": record.id}
                 found[f"{section}.dataset"] = record
         if isinstance(mix := part.get("mix"), list):
-            part = {**part, "mix": await _mixed(deps, raw, f"{section}.mix", mix, problems)}
+            part = {**part, "mix": await _mixed(deps, raw, f"{section}.mix", mix, problems, found)}
         raw = {**raw, section: part}
+    raw = _named(raw, found)
     validation = raw.get("validation")
     named = validation.get("datasets") if isinstance(validation, dict) else None
     if isinstance(validation, dict) and isinstance(named, list):
@@ -59,17 +62,40 @@ async def check_datasets(
 
 
 async def _mixed(
-    deps: Dependencies, raw: dict[str, Any], key: str, mix: list[Any], problems: Problems
+    deps: Dependencies,
+    raw: dict[str, Any],
+    key: str,
+    mix: list[Any],
+    problems: Problems,
+    found: Datasets,
 ) -> list[Any]:
-    """The datasets of a mixture, by id; what is none stays as it is."""
+    """The datasets of a mixture, by id; what is none stays as it is. Adds records to `found`."""
     by_id: list[Any] = []
     for i, one in enumerate(mix):
         name = one.get("dataset") if isinstance(one, dict) else None
         if isinstance(name, str):
             record = await _dataset(deps, raw, f"{key}.{i}.dataset", name, problems)
-            one = {**one, "dataset": record.id} if record else one
+            if record is not None:
+                one = {**one, "dataset": record.id}
+                found[f"{key}.{i}.dataset"] = record
         by_id.append(one)
     return by_id
+
+
+def _named(raw: dict[str, Any], found: Datasets) -> dict[str, Any]:
+    """`raw`, in which each dataset of a mixture of prompts has a name for metrics."""
+    data = raw.get("data")
+    if raw.get("type", "rl") != "rl" or not isinstance(data, dict) or not data.get("mix"):
+        return raw
+    keys = ["data.dataset", *(f"data.mix.{i}.dataset" for i in range(len(data["mix"])))]
+    if not all(key in found for key in keys):
+        return raw
+    ones = [data, *data["mix"]]
+    names = numbered(
+        [one.get("name") or found[key].name for key, one in zip(keys, ones, strict=True)]
+    )
+    first, *others = [{**one, "name": name} for one, name in zip(ones, names, strict=True)]
+    return {**raw, "data": {**first, "mix": others}}
 
 
 async def _dataset(
@@ -124,10 +150,15 @@ def _uncomparable(deps: Dependencies, record: DatasetRecord) -> str | None:
 
 
 def with_defaults(raw: dict[str, Any], datasets: Datasets) -> dict[str, Any]:
-    """`raw` with the template and the rewards of its dataset, where a run of RL names none."""
+    """`raw` with the template and the rewards of its datasets, where a run of RL names none."""
     record, data = datasets.get("data.dataset"), raw.get("data")
+    if raw.get("type", "rl") != "rl" or not isinstance(data, dict):
+        return raw
+    if isinstance(mix := data.get("mix"), list):
+        data = {**data, "mix": [_with_own(one, i, datasets) for i, one in enumerate(mix)]}
+        raw = {**raw, "data": data}
     defaults = record.defaults if record else None
-    if defaults is None or raw.get("type", "rl") != "rl" or not isinstance(data, dict):
+    if defaults is None:
         return raw
     if "template" not in data:
         raw = {**raw, "data": {**data, "template": defaults.template}}
@@ -136,17 +167,30 @@ def with_defaults(raw: dict[str, Any], datasets: Datasets) -> dict[str, Any]:
     return raw
 
 
+def _with_own(one: Any, place: int, datasets: Datasets) -> Any:
+    """A dataset of a mixture with its own template and rewards, where it names none."""
+    record = datasets.get(f"data.mix.{place}.dataset")
+    if record is None or record.defaults is None:
+        return one
+    own = {
+        "template": record.defaults.template,
+        "rewards": [reward.model_dump() for reward in record.defaults.rewards],
+    }
+    return {**own, **one}
+
+
 def check_held_out(datasets: Datasets) -> list[str]:
     """A warning for an evaluation that measures on rows that are trained."""
-    trained, evaluated = datasets.get("data.dataset"), datasets.get("evaluation.dataset")
-    if trained is None or evaluated is None:
+    evaluated = datasets.get("evaluation.dataset")
+    if evaluated is None:
         return []
-    if not {s.xxh3 for s in trained.segments} & {s.xxh3 for s in evaluated.segments}:
-        return []
+    measured = {segment.xxh3 for segment in evaluated.segments}
     return [
-        f"evaluation.dataset: {evaluated.name} has rows that the run trains on (data.dataset is "
+        f"evaluation.dataset: {evaluated.name} has rows that the run trains on ({key} is "
         f"{trained.name}), so accuracy will look better than it is: upload held-out rows as a "
         "dataset of their own"
+        for key, trained in datasets.items()
+        if key.startswith("data.") and measured & {segment.xxh3 for segment in trained.segments}
     ]
 
 
@@ -164,15 +208,19 @@ async def check_verifiers(
     """Have the reward service check the verifiers' names and parameters, and whether they can score
     with the references of a few rows. Returns a warning if the service does not do so in time.
     While it is away nothing is checked, and the run waits for it."""
-    rewards = raw.get("rewards")
     rows = await anyio.to_thread.run_sync(_checked_rows, deps, datasets)
-    uses = {
-        index: Use(verifier=name, params=params, rows=[row.reference for row in rows])
-        for index, reward in enumerate(rewards if isinstance(rewards, list) else [])
-        if isinstance(reward, dict)
-        and isinstance(name := reward.get("verifier"), str)
-        and isinstance(params := reward.get("params") or {}, dict)
-    }
+    uses: dict[str, Use] = {}
+    scored: dict[str, list[_CheckedRow]] = {}
+    for path, rewards, keys in _rewards(raw, datasets):
+        here = [row for row in rows if row.key in keys]
+        for index, reward in enumerate(rewards):
+            if (
+                isinstance(reward, dict)
+                and isinstance(name := reward.get("verifier"), str)
+                and isinstance(params := reward.get("params") or {}, dict)
+            ):
+                use = Use(verifier=name, params=params, rows=[row.reference for row in here])
+                uses[f"{path}.{index}"], scored[f"{path}.{index}"] = use, here
     if not uses:
         return []
     try:
@@ -187,18 +235,34 @@ async def check_verifiers(
     except (httpx.HTTPError, ValueError) as error:
         log.warning("verifiers not checked", reason=type(error).__name__)
         return _unchecked(error)
-    indices, refused = list(uses), set()
+    paths, refused = list(uses), set()
     for problem in found.problems:
-        index = indices[problem.use]
+        path = paths[problem.use]
         if problem.row is None:
-            problems.append((f"rewards.{index}.{problem.path}", problem.message))
+            problems.append((f"{path}.{problem.path}", problem.message))
             continue
-        row = rows[problem.row]
+        row = scored[path][problem.row]
         # Other rows of a dataset mostly have the same problem.
-        if (index, row.dataset) not in refused:
-            refused.add((index, row.dataset))
-            problems.append((row.key, _unscorable(row, uses[index], problem)))
+        if (path, row.dataset) not in refused:
+            refused.add((path, row.dataset))
+            problems.append((row.key, _unscorable(row, uses[path], problem)))
     return []
+
+
+def _rewards(raw: dict[str, Any], datasets: Datasets) -> Iterator[tuple[str, list[Any], set[str]]]:
+    """The rewards of a submission: where each list of them is, and the keys of the datasets whose
+    answers it scores."""
+    data = raw.get("data")
+    mix = data.get("mix") if isinstance(data, dict) else None
+    own = {
+        f"data.mix.{i}": one["rewards"]
+        for i, one in enumerate(mix if isinstance(mix, list) else [])
+        if isinstance(one, dict) and isinstance(one.get("rewards"), list) and one["rewards"]
+    }
+    if isinstance(rewards := raw.get("rewards"), list):
+        yield "rewards", rewards, set(datasets) - {f"{key}.dataset" for key in own}
+    for key, rewards in own.items():
+        yield f"{key}.rewards", rewards, {f"{key}.dataset"}
 
 
 def _unchecked(error: Exception) -> list[str]:

@@ -11,6 +11,7 @@ from services.estimate.given import Model, gigabytes, known_workers, of_half
 from services.estimate.run import CERTAIN, estimate_run
 from services.estimate.shape import scratch_shape, shape_of
 from services.gateway.dependencies import Dependencies
+from services.gateway.mixing import DatasetShare
 from services.gateway.model_check import Models, Problems
 
 
@@ -23,6 +24,10 @@ class DryRun(BaseModel):
     estimate: Estimate | None = Field(
         description="Null where the gateway cannot tell: the model's folder is not here, or its "
         "config.json names no widths."
+    )
+    mixture: list[DatasetShare] = Field(
+        description="Of a mixture of prompts: what an epoch takes of each dataset. Empty: there is "
+        "one dataset, or the run is supervised."
     )
     refusals: list[str] = Field(
         description="Why the submission would be refused: it cannot fit. Empty: it would be queued."

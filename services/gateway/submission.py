@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from recipes import UnknownRecipe, find_recipe, merged
 from services.contracts.config import ConfigError, RLConfig, SFTConfig, parse_config
-from services.contracts.config.episodes import OwnEpisode, own_episodes, unknown_episode
+from services.contracts.config.episodes import Episode, OwnEpisode, own_episodes, unknown_episode
 from services.contracts.config.model import lora_of
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.estimate.answer import Estimate
@@ -25,6 +25,7 @@ from services.gateway.dataset_check import (
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import estimated
 from services.gateway.lora_check import check_targets
+from services.gateway.mixing import DatasetShare, MixtureShares, mixed_rows
 from services.gateway.model_check import (
     Problems,
     Steps,
@@ -84,6 +85,8 @@ class Accepted(NamedTuple):
     config: RLConfig | SFTConfig
     model: ModelFolder | None
     """The policy to start from; None: not here, or none."""
+    mixture: list[DatasetShare]
+    """Empty: one dataset."""
 
 
 async def accept(
@@ -115,7 +118,10 @@ async def accept(
         await _check_episode(deps, config, problems)
     if previous is not None:
         problems += changed_by_resume(config.model_dump(mode="json"), previous.config)
-    max_steps = _length(config, datasets.get("data.dataset"), problems)
+    mixture = MixtureShares([], [])
+    if isinstance(config, RLConfig) and config.data.mix and not problems:
+        mixture = mixed_rows(config, datasets, previous, problems)
+    max_steps = _length(config, datasets.get("data.dataset"), mixture.epoch_rows, problems)
     if previous is not None and max_steps is not None and max_steps <= previous.committed_step:
         trained = f"the run that is resumed has trained {previous.committed_step} steps"
         problems.append(("training.max_steps", f"is {max_steps}, and {trained}: set it higher"))
@@ -139,8 +145,9 @@ async def accept(
         resume_from=previous.id if previous else None,
         created=time.time(),
         max_steps=max_steps,
+        dataset_rows=mixture.rows,
     )
-    return Accepted(record, estimate, config, model)
+    return Accepted(record, estimate, config, model, mixture.shares)
 
 
 def refusal(problems: Problems, more: int = 0) -> Problem:
@@ -184,13 +191,14 @@ def merged_config(
 
 async def _check_episode(deps: Dependencies, config: RLConfig, problems: Problems) -> None:
     """Whether the type is installed: here, or with any worker that is there now."""
-    episode = config.rollout.episode
-    if not isinstance(episode, OwnEpisode):
+    named: dict[str, Episode | None] = {"rollout.episode": config.rollout.episode}
+    named |= {f"data.mix.{i}.episode": one.episode for i, one in enumerate(config.data.mix)}
+    asked = {key: one.name for key, one in named.items() if isinstance(one, OwnEpisode)}
+    if not asked:
         return
     workers = await deps.store.workers.list()
     own = {*own_episodes(), *(name for worker in workers for name in worker.episodes)}
-    if episode.name not in own:
-        problems.append(("rollout.episode", unknown_episode(episode.name, own)))
+    problems += [(key, unknown_episode(one, own)) for key, one in asked.items() if one not in own]
 
 
 async def _check_gpus(deps: Dependencies, pool: str, config: RLConfig) -> list[str]:
@@ -207,22 +215,27 @@ async def _check_gpus(deps: Dependencies, pool: str, config: RLConfig) -> list[s
 
 
 def _length(
-    config: RLConfig | SFTConfig, dataset: DatasetRecord | None, problems: Problems
+    config: RLConfig | SFTConfig,
+    dataset: DatasetRecord | None,
+    mixed: int,
+    problems: Problems,
 ) -> int | None:
-    """Steps the run will have: ⌊epochs · N / B⌋ unless the config says. A supervised run knows when
-    it has its rows in tokens."""
+    """Steps the run will have: ⌊epochs · N / B⌋ unless the config says, with N rows of `dataset`,
+    or of an epoch of several (`mixed`; 0: one dataset). A supervised run knows when it has its rows
+    in tokens."""
     if isinstance(config, SFTConfig):
         return config.training.max_steps
     if config.training.max_steps is not None or dataset is None:
         return config.training.max_steps
     epochs = config.training.epochs or 1
     batch = config.algorithm.prompts_per_step
-    steps = int(epochs * dataset.rows / batch)
+    rows = mixed or dataset.rows
+    steps = int(epochs * rows / batch)
     if steps == 0:
         problems.append(
             (
                 "training.epochs",
-                f"{epochs:g} epochs over {dataset.rows} rows make no step of {batch} prompts: "
+                f"{epochs:g} epochs over {rows} rows make no step of {batch} prompts: "
                 "lower algorithm.prompts_per_step, or set training.max_steps",
             )
         )

@@ -21,6 +21,11 @@ from services.runtime.terminal import one_line
 
 PLOTS = (
     ("reward", "Reward", "reward", ("reward/mean",), ("reward/component/",)),
+    ("dataset-reward", "Reward by dataset", "reward", (), ("dataset/reward/",)),
+    ("dataset-pass-rate", "Correct answers by dataset", "share", (), ("dataset/pass_rate/",)),
+    ("dataset-length", "Length of answers by dataset", "tokens", (), ("dataset/tokens/",)),
+    ("dataset-share", "Share of each batch by dataset", "share", (), ("dataset/share/",)),
+    ("dataset-filtered", "Filtered groups by dataset", "share", (), ("dataset/filtered/",)),
     ("pass-at-k", "Training prompts solved", "probability", (), ("reward/pass_at_",)),
     ("accuracy", "Held-out accuracy", "share", ("evaluation/accuracy",), ("evaluation/pass_at_",)),
     ("held-out-reward", "Held-out reward", "reward", ("evaluation/reward",), ()),
@@ -106,12 +111,24 @@ def _data(facts: Facts) -> Iterator[Part]:
     rows = [["kind of run", facts.record["kind"]]]
     rows += [["model", str(model.get("path") or model.get("source"))]]
     rows += [["dataset", _about(facts.dataset) if facts.dataset else str(data.get("dataset"))]]
-    for reward in config.get("rewards") or ():
-        named = reward.get("name") or reward["verifier"]
-        rows.append(["reward", f"{named}: {reward['verifier']}, weight {reward['weight']:g}"])
+    used = facts.record.get("dataset_rows") or ()
+    for one, count in zip([data, *(data.get("mix") or ())], used, strict=False):
+        rows.append([f"of the mixture, {one.get('name')}", f"{count:,} rows{_amount(one)}"])
+    rows += [["reward", _reward(reward)] for reward in config.get("rewards") or ()]
+    for one in data.get("mix") or ():
+        rows += [[f"reward of {one.get('name')}", _reward(r)] for r in one.get("rewards") or ()]
     if held_out := config.get("evaluation"):
         rows.append(["held-out dataset", str(held_out.get("dataset"))])
     yield Table(["", ""], rows)
+
+
+def _amount(one: Row) -> str:
+    return "".join(f", {key} {one[key]:g}" for key in ("repeats", "weight") if one.get(key))
+
+
+def _reward(reward: Row) -> str:
+    named = reward.get("name") or reward["verifier"]
+    return f"{named}: {reward['verifier']}, weight {reward['weight']:g}"
 
 
 def _about(dataset: Row) -> str:
@@ -184,11 +201,16 @@ def _answers(facts: Facts) -> Iterator[Part]:
             for one in {id(one): one for one in (shown[0], shown[-1])}.values():
                 reward = "none" if one["reward"] is None else f"{one['reward']:.3g}"
                 yield Paragraph(
-                    f"In {when} (step {one['step']}), row {one['row']}: reward {reward}, "
+                    f"In {when} (step {one['step']}), {_place(one)}: reward {reward}, "
                     f"{one['status']}, {one['tokens']} tokens."
                 )
                 yield Code(_cut(one["prompt"]))
                 yield Code(_cut(one["completion"]))
+
+
+def _place(answer: Row) -> str:
+    of = f" of {answer['dataset']}" if answer.get("dataset") else ""
+    return f"row {answer['row']}{of}"
 
 
 def _cut(text: str) -> str:

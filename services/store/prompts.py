@@ -164,15 +164,19 @@ class Prompts(Noun):
         keys = [run_key(run, part) for part in ("attempts", "held", "ledger", "tries")]
         return bool(await self._scripts.run("drop", keys, [attempt, reason, detail]))
 
-    async def filter_group(self, run: str, attempt: str, detail: str, reward: float) -> bool:
+    async def filter_group(
+        self, run: str, attempt: str, detail: str, reward: float, dataset: str = ""
+    ) -> bool:
         """End the held task because its group is filtered; `reward`: the mean of what was
-        sampled. False: it was no longer held."""
+        sampled; `dataset`: of a mixture. False: it was no longer held."""
         parts = ("attempts", "held", "ledger", "tries", "order")
         keys = [run_key(run, part) for part in parts]
-        return bool(await self._scripts.run("filter_group", keys, [attempt, detail, reward]))
+        return bool(
+            await self._scripts.run("filter_group", keys, [attempt, detail, reward, dataset])
+        )
 
     async def filter_prompt(
-        self, run: str, attempt: str, row: int, *, outside: bool, passes: int, max_share: float
+        self, run: str, attempt: str, row: str, *, outside: bool, passes: int, max_share: float
     ) -> bool:
         """Note, before the held task of dataset row `row` ends, whether it lay outside the bounds
         of the run's filter. Returns whether the row is filtered: `passes` tasks of it in a row lay
@@ -181,9 +185,9 @@ class Prompts(Noun):
         arguments = [attempt, row, int(outside), passes, max_share]
         return bool(await self._scripts.run("filter_prompt", keys, arguments))
 
-    async def prompt_filtered(self, run: str, row: int) -> bool:
+    async def prompt_filtered(self, run: str, row: str) -> bool:
         """Whether the run's filter has filtered a row."""
-        note = await self._redis.hget(run_key(run, "prompt_filter"), str(row))
+        note = await self._redis.hget(run_key(run, "prompt_filter"), row)
         return note is not None and note.endswith(b":1")
 
     async def release(

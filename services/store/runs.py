@@ -15,7 +15,14 @@ from services.store.errors import Fenced, Gone, StillRunning, Unreadable
 from services.store.evaluations import PARTS as EVALUATION_PARTS
 from services.store.keys import POOLS, RUN_PARTS, RUNS, pool_key, run_key
 from services.store.scripts import Noun, Scripts
-from services.store.submission import ORDER, EndedRun, submission, text_of
+from services.store.submission import (
+    ORDER,
+    EndedRun,
+    order_of,
+    same_mixture,
+    submission,
+    text_of,
+)
 from services.store.unreadable import as_text, is_damage, read_run, reading, report
 
 OLDEST_FIRST = 1e10
@@ -60,11 +67,13 @@ class Runs(Noun):
             )
         dataset = await self._datasets.find(record.config["data"]["dataset"])
         filters = None
-        if ended is not None and await self._same_dataset(ended.run, dataset):
+        if ended is not None and await self._same_rows(ended.run, record, dataset):
             filters = await self._redis.hgetall(run_key(ended.run, "prompt_filter"))
         parts = ("run", "order", "returned", "ledger", "lineages", "prompt_filter")
         keys = [run_key(record.id, part) for part in parts]
         rows = dataset.rows if dataset else 0
+        if record.dataset_rows:
+            rows, dataset = order_of(record).epoch_rows, None
         written = await self._scripts.run("submit", keys, submission(record, rows, ended, filters))
         if not written and record.chain:
             # Another gateway was faster. What it leaves undone, `queue_again` does.
@@ -104,10 +113,14 @@ class Runs(Noun):
         state, deleting = await self._redis.hmget(run_key(run, "run"), ["state", "deleting"])
         return state is not None and deleting is None
 
-    async def _same_dataset(self, run: str, dataset: DatasetRecord | None) -> bool:
+    async def _same_rows(self, run: str, record: RunRecord, dataset: DatasetRecord | None) -> bool:
+        """Whether a task of `run` is the same prompt in the run that `record` describes."""
+        if record.dataset_rows:
+            before = await self.get(run)
+            return before is not None and not before.damage and same_mixture(before, record)
         named = await self._redis.hget(run_key(run, "run"), "dataset")
-        before = await self._datasets.find(named.decode()) if named else None
-        return before is not None and dataset is not None and before.id == dataset.id
+        found = await self._datasets.find(named.decode()) if named else None
+        return found is not None and dataset is not None and found.id == dataset.id
 
     async def _close(self, run: str) -> EndedRun:
         """Close a run that has ended, and say where it stopped."""

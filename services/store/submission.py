@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from services.contracts.config.data import Data
+from services.contracts.mixture import Mixture, prompt_mixture
 from services.contracts.records import RunRecord
 
 ORDER = ("position", "epoch", "rows", "index")
@@ -27,12 +29,13 @@ class EndedRun:
 def submission(
     record: RunRecord, rows: int, ended: EndedRun | None, filters: dict[bytes, bytes] | None
 ) -> list[str]:
-    """The arguments of `submit.lua`. `rows`: of the run's dataset. `filters`: what the run that is
+    """The arguments of `submit.lua`. `rows`: of an epoch. `filters`: what the run that is
     continued has noted of these rows (see `filter_prompt.lua`); None where it had another dataset.
     """
     config = record.config
     fields: dict[str, Any] = record.model_dump(mode="json")
-    fields["dataset"] = config["data"]["dataset"]
+    if not record.dataset_rows:
+        fields["dataset"] = config["data"]["dataset"]
     order: dict[str, int] = {}
     returned: list[str] = []
     cancelled: list[str] = []
@@ -69,10 +72,25 @@ def submission(
         json.dumps({name: str(value) for name, value in order.items()}),
         json.dumps(returned),
         json.dumps(cancelled),
-        f"run {record.resume_from} used another dataset",
+        f"run {record.resume_from} used other rows",
         json.dumps(lineages),
         json.dumps(notes),
     ]
+
+
+def order_of(record: RunRecord) -> Mixture:
+    """The order of the prompts of a run on several datasets."""
+    data = Data.model_validate(record.config["data"])
+    return prompt_mixture(data, record.dataset_rows, record.config["training"]["seed"])
+
+
+def same_mixture(before: RunRecord, record: RunRecord) -> bool:
+    """Whether two runs on several datasets have the same order, but for their seeds."""
+    amounts = [
+        [(one.dataset, one.repeats, one.weight) for one in data.components]
+        for data in (Data.model_validate(run.config["data"]) for run in (before, record))
+    ]
+    return before.dataset_rows == record.dataset_rows and amounts[0] == amounts[1]
 
 
 def text_of(value: Any) -> str:

@@ -5,6 +5,7 @@ plans without touching them and each is read only by the ranks that train some o
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,15 @@ class Trajectories(Noun):
         names = ["filtered_total", "filtered_reward"]
         total, reward = await self._redis.hmget(run_key(run, "order"), names)
         return int(total or 0), float(reward or 0)
+
+    async def filtered_by_dataset(self, run: str, names: Sequence[str]) -> dict[str, int]:
+        """How many groups of each dataset of a mixture were filtered since the run was
+        submitted."""
+        if not names:
+            return {}
+        keys = [f"filtered_of:{name}" for name in names]
+        counts = await self._redis.hmget(run_key(run, "order"), keys)
+        return {name: int(count or 0) for name, count in zip(names, counts, strict=True)}
 
     async def plan(
         self, run: str, fencing_token: int, step: int, pairs: list[tuple[str, str]]

@@ -1,10 +1,13 @@
 """The rows of a run: prompts for the policy, answers for a supervised run."""
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from services.contracts.config.base import Section
+from services.contracts.config.episodes import Episode
+from services.contracts.config.rewards import Reward
 
 
 class PromptOptions(Section):
@@ -19,9 +22,14 @@ class PromptOptions(Section):
 
     @model_validator(mode="after")
     def _placeholder(self) -> Self:
-        if "{prompt}" not in self.template:
-            raise ValueError(f"template {self.template!r} lacks the placeholder {{prompt}}")
+        check_template(self.template)
         return self
+
+
+def check_template(template: str) -> None:
+    """Raise ValueError where a prompt has no place in `template`."""
+    if "{prompt}" not in template:
+        raise ValueError(f"template {template!r} lacks the placeholder {{prompt}}")
 
 
 class DatasetFilter(Section):
@@ -55,16 +63,6 @@ class DatasetFilter(Section):
         return None
 
 
-class Data(PromptOptions):
-    """The prompts."""
-
-    dataset: str = Field(min_length=1)
-    """Name or id of an uploaded dataset."""
-    filter: DatasetFilter | None = None
-    """Filter prompts that stay too hard or too easy: their later tasks end at once, as
-    `filtered_prompt`, and other prompts take their place."""
-
-
 class Component(Section):
     """A dataset, and how much of an epoch it makes up."""
 
@@ -76,6 +74,77 @@ class Component(Section):
     weight: float | None = Field(None, gt=0)
     """Its share of an epoch, in proportion to the weights of the other datasets, instead of
     `repeats`. An epoch then has as many rows as all datasets have together."""
+
+
+class PromptDataset(Component):
+    """A dataset of prompts, and what metrics call it."""
+
+    name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.#-]{1,100}$")
+    """Name in the metrics of a mixture; default: the dataset's, numbered if it is there more than
+    once (`words`, `words#2`)."""
+
+
+class MixedPrompts(PromptDataset):
+    """A dataset that is mixed in. What it does not set is as for `data.dataset`."""
+
+    system: str | None = None
+    """System message; default: `data.system`."""
+    template: str | None = None
+    """Text around a text prompt; default: `data.template`."""
+    chat_template: Literal["auto", "none"] | None = None
+    """Default: `data.chat_template`."""
+    rewards: list[Reward] = []
+    """Components of the reward of its answers; default: the run's `rewards`."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Longest completion, in tokens; default: `sampling.max_tokens`."""
+    episode: Episode | None = None
+    """How a completion is made; default: `rollout.episode`."""
+
+    @model_validator(mode="after")
+    def _placeholder(self) -> Self:
+        if self.template is not None:
+            check_template(self.template)
+        return self
+
+
+class Data(PromptOptions, PromptDataset):
+    """The prompts."""
+
+    mix: list[MixedPrompts] = []
+    """More datasets, mixed in. A mixture has the rows that its datasets have at submission."""
+    filter: DatasetFilter | None = None
+    """Filter prompts that stay too hard or too easy: their later tasks end at once, as
+    `filtered_prompt`, and other prompts take their place."""
+
+    @property
+    def components(self) -> list[PromptDataset]:
+        """All datasets, in the order of the config."""
+        return [self, *self.mix]
+
+    @property
+    def names(self) -> list[str]:
+        """What metrics call them, in the same order."""
+        return numbered([one.name or one.dataset for one in self.components])
+
+    @model_validator(mode="after")
+    def _amounts(self) -> Self:
+        alone = next((key for key in ("repeats", "weight") if getattr(self, key)), None)
+        if alone and not self.mix:
+            raise ValueError(
+                f"{alone} says how much of a mixture the dataset is, and it is alone: leave it "
+                "out, or add other datasets as mix"
+            )
+        check_amounts(self.components)
+        return self
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """`names`, in which the second of a name gets `#2`, the third `#3`."""
+    found: list[str] = []
+    for i, name in enumerate(names):
+        count = names[:i].count(name) + 1
+        found.append(name if count == 1 else f"{name}#{count}")
+    return found
 
 
 class SFTData(PromptOptions, Component):
@@ -102,16 +171,21 @@ class SFTData(PromptOptions, Component):
 
     @model_validator(mode="after")
     def _amounts(self) -> Self:
-        weighted = [one.dataset for one in self.components if one.weight is not None]
-        repeated = [one.dataset for one in self.components if one.repeats is not None]
-        if weighted and repeated:
-            raise ValueError(
-                f"{weighted[0]} has a weight and {repeated[0]} has repeats: use one of the two for "
-                "all datasets"
-            )
-        if weighted and len(weighted) < len(self.components):
-            missing = next(one.dataset for one in self.components if one.weight is None)
-            raise ValueError(
-                f"{weighted[0]} has a weight and {missing} has none: give each dataset one"
-            )
+        check_amounts(self.components)
         return self
+
+
+def check_amounts(components: Sequence[Component]) -> None:
+    """Raise ValueError where some datasets have a weight and others none, or repeats."""
+    weighted = [one.dataset for one in components if one.weight is not None]
+    repeated = [one.dataset for one in components if one.repeats is not None]
+    if weighted and repeated:
+        raise ValueError(
+            f"{weighted[0]} has a weight and {repeated[0]} has repeats: use one of the two for "
+            "all datasets"
+        )
+    if weighted and len(weighted) < len(components):
+        missing = next(one.dataset for one in components if one.weight is None)
+        raise ValueError(
+            f"{weighted[0]} has a weight and {missing} has none: give each dataset one"
+        )

@@ -1,14 +1,15 @@
 """A run of reinforcement learning, and what kinds of run there are."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.copies import FrozenReference, LaggedProximal
-from services.contracts.config.data import Data
-from services.contracts.config.episodes import Calculator, Sessions
+from services.contracts.config.data import Data, MixedPrompts, PromptDataset
+from services.contracts.config.dataset_checks import check_lengths, check_rewards
+from services.contracts.config.episodes import Sessions
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW, Optimizer
@@ -17,8 +18,6 @@ from services.contracts.config.rewards import Reward, named
 from services.contracts.config.rollout import Rollout, Sampling
 from services.contracts.config.sft import SFTConfig
 from services.contracts.config.terms import (
-    GAE,
-    GlobalWhiten,
     LoglinearProximal,
     MaskCorrection,
     NoKL,
@@ -30,7 +29,7 @@ from services.contracts.config.vllm import RECORD_ROUTING, VLLM
 
 
 class RLConfig(Section):
-    """Reinforcement learning of one policy on one dataset."""
+    """Reinforcement learning of one policy, on one dataset or on several."""
 
     type: Literal["rl"] = "rl"
     model: PretrainedModel
@@ -73,6 +72,38 @@ class RLConfig(Section):
     def components(self) -> dict[str, Reward]:
         """The rewards by name, in their order."""
         return named(self.rewards)
+
+    @property
+    def datasets(self) -> dict[str, "RLConfig"]:
+        """The config of each dataset's prompts, by the dataset's name, in their order. One that is
+        alone is called '', and has this config."""
+        if not self.data.mix:
+            return {"": self}
+        return dict(zip(self.data.names, map(self._of, self.data.components), strict=True))
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest completion of any dataset, in tokens."""
+        return max(one.sampling.max_tokens for one in self.datasets.values())
+
+    def _of(self, one: PromptDataset) -> "RLConfig":
+        if not isinstance(one, MixedPrompts):
+            return self
+        options = {
+            key: getattr(one, key)
+            for key in ("system", "template", "chat_template")
+            if getattr(one, key) is not None
+        }
+        changed: dict[str, Any] = {
+            "data": self.data.model_copy(update={"dataset": one.dataset, **options}),
+        }
+        if one.rewards:
+            changed["rewards"] = one.rewards
+        if one.max_tokens is not None:
+            changed["sampling"] = self.sampling.model_copy(update={"max_tokens": one.max_tokens})
+        if one.episode is not None:
+            changed["rollout"] = self.rollout.model_copy(update={"episode": one.episode})
+        return self.model_copy(update=changed)
 
     def warnings(self) -> list[str]:
         """Settings that are allowed but probably a mistake, each with its key."""
@@ -117,51 +148,19 @@ class RLConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _rewards(self) -> "RLConfig":
-        earlier: list[str] = []
-        advantage = self.algorithm.advantage
-        for name, reward in self.components.items():
-            component = reward.only_if.component if reward.only_if else None
-            there = f"there is {', '.join(earlier)}" if earlier else "it is the first"
-            refuse_if(
-                component is not None and component not in earlier,
-                f"reward {name!r} has only_if.component {component!r}, which is no earlier reward; "
-                f"{there}",
-            )
-            earlier.append(name)
-            refuse_if(
-                reward.dense is not None and not isinstance(advantage, GlobalWhiten | GAE),
-                f"reward {name!r} is dense, and advantage {advantage.type} takes one reward per "
-                "sample: set algorithm.advantage.type to gae or global_whiten, or leave dense out",
-            )
-            refuse_if(
-                reward.dense is not None and isinstance(self.rollout.episode, Calculator),
-                f"reward {name!r} is dense, and with rollout.episode calculator verifiers read "
-                "markers and results, whose parts have no tokens of their own: leave dense out, or "
-                "the calculator",
-            )
+    def _datasets(self) -> "RLConfig":
+        limit = self.rollout.vllm.max_model_len
+        for name, one in self.datasets.items():
+            try:
+                check_rewards(one.rewards, one.algorithm, one.rollout.episode)
+                check_lengths(one.sampling.max_tokens, one.algorithm, limit)
+            except ValueError as error:
+                where = f"dataset {name} of data.mix: " if name else ""
+                raise ValueError(f"{where}{error}") from None
         return self
 
     @model_validator(mode="after")
     def _lengths(self) -> "RLConfig":
-        tokens, limit = self.sampling.max_tokens, self.rollout.vllm.max_model_len
-        refuse_if(
-            limit is not None and tokens >= limit,
-            f"sampling.max_tokens {tokens} leaves no room for a prompt in "
-            f"rollout.vllm.max_model_len {limit}",
-        )
-        buffer = self.algorithm.shaping.overlong_buffer
-        refuse_if(
-            buffer >= tokens,
-            f"algorithm.shaping.overlong_buffer {buffer} is not below sampling.max_tokens "
-            f"{tokens}: every answer would be penalised for its length",
-        )
-        least = self.algorithm.shaping.min_response_length
-        refuse_if(
-            least > tokens,
-            f"algorithm.shaping.min_response_length {least} exceeds sampling.max_tokens "
-            f"{tokens}: every answer would be penalised for its length",
-        )
         samples, most = self.algorithm.samples_generated, self.rollout.vllm.max_num_seqs
         key = "best_of.generation_size" if self.algorithm.best_of else "samples_per_prompt"
         refuse_if(
@@ -184,6 +183,12 @@ class RLConfig(Section):
 
     @model_validator(mode="after")
     def _sessions(self) -> "RLConfig":
+        episodes = [self.rollout.episode, *(one.episode for one in self.data.mix)]
+        refuse_if(
+            bool(self.data.mix) and any(isinstance(one, Sessions) for one in episodes),
+            "data.mix: agents of rollout.episode sessions take the prompts of one dataset: leave "
+            "mix out, or choose another episode for all datasets",
+        )
         if not isinstance(self.rollout.episode, Sessions):
             return self
         refuse_if(

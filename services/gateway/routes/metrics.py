@@ -22,7 +22,14 @@ from services.gateway.dependencies import Deps
 
 router = APIRouter(tags=["operation"])
 
-COMPONENT = "reward/component/"
+NAMED = (
+    ("reward/component/", "component"),
+    *(
+        (f"dataset/{key}/", "dataset")
+        for key in ("share", "reward", "pass_rate", "tokens", "truncated", "filtered")
+    ),
+)
+"""Metrics that end with a name of the user's, and the label that this is."""
 
 WORKER_GAUGES = {
     "groups_in_flight": "Groups whose leases it holds",
@@ -76,10 +83,9 @@ class Scrape(Collector):
             if run.state is not RunState.QUEUED:
                 step.add_metric([run.id, run.name], run.step)
         yield step
-        yield _components(self.live)
-        names = {
-            name for run in self.live for name in run.metrics if not name.startswith(COMPONENT)
-        }
+        yield from (_named(self.live, beginning, label) for beginning, label in NAMED)
+        labelled = tuple(beginning for beginning, _ in NAMED)
+        names = {name for run in self.live for name in run.metrics if not name.startswith(labelled)}
         for name in sorted(names):
             family = GaugeMetricFamily(
                 "headrace_" + re.sub(r"[^a-zA-Z0-9_]", "_", name),
@@ -116,16 +122,16 @@ class Scrape(Collector):
             yield family
 
 
-def _components(live: list[RunRecord]) -> Metric:
+def _named(live: list[RunRecord], beginning: str, label: str) -> Metric:
     family = GaugeMetricFamily(
-        "headrace_reward_component",
-        "Mean of a component of the reward at the newest step",
-        labels=["run", "name", "component"],
+        "headrace_" + beginning.rstrip("/").replace("/", "_"),
+        f"{beginning}NAME at the newest step, by {label}",
+        labels=["run", "name", label],
     )
     for run in live:
         for name, value in run.metrics.items():
-            if name.startswith(COMPONENT):
-                family.add_metric([run.id, run.name, name.removeprefix(COMPONENT)], value)
+            if name.startswith(beginning):
+                family.add_metric([run.id, run.name, name.removeprefix(beginning)], value)
     return family
 
 

@@ -88,6 +88,7 @@ async def submit(
             max_steps=record.max_steps,
             warnings=record.warnings,
             estimate=estimate,
+            mixture=accepted.mixture,
             refusals=[f"{key}: {reason}" for key, reason in too_large],
         )
     if too_large:

@@ -17,7 +17,7 @@ function answer(one) {
     element("span", `step ${one.step}`),
     element("span", `advantage ${number(one.advantage, 3) ?? "–"}`),
     element("span", `${one.tokens} tokens, ${one.finish_reason}`),
-    element("span", `row ${one.row}, task ${one.task}`),
+    element("span", `${one.dataset ? `${one.dataset}, ` : ""}row ${one.row}, task ${one.task}`),
   );
   const parts = Object.entries(one.components);
   if (parts.length > 1)

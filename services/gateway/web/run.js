@@ -18,6 +18,8 @@ const TILES = [
   ["Push", (m) => size(m["push/bytes"])],
   ["On disk", (m, run) => size(run.disk_bytes)],
 ];
+const SHARE = "dataset/share/";
+const OF_DATASET = [["share", 2], ["reward", 3], ["pass_rate", 3], ["tokens", 1], ["truncated", 3], ["filtered", 3]];
 const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 const $ = (id) => document.getElementById(id);
 
@@ -40,6 +42,7 @@ export function open(record) {
   $("run").hidden = false;
   $("action-problem").textContent = "";
   showRun();
+  showDatasets();
   showMetrics();
   showChart();
   source = new EventSource(`${runPath(run.id, "/events")}?newest=${EVENTS}`);
@@ -128,6 +131,7 @@ function apply({ kind, data, time }) {
     drawing = false;
     if (!run) return;
     showRun();
+    showDatasets();
     showMetrics();
     showChart();
   });
@@ -172,6 +176,20 @@ function showRun() {
         tile.append(element("dt", name), element("dd", value));
         return tile;
       }),
+  );
+}
+
+// Of a mixture. What a dataset has no number of in the newest step, it has from an earlier one.
+function showDatasets() {
+  const names = Object.keys(latest).filter((name) => name.startsWith(SHARE)).map((name) => name.slice(SHARE.length));
+  $("datasets-box").hidden = !names.length;
+  $("datasets").replaceChildren(
+    ...names.sort().map((name) => {
+      const row = element("tr");
+      row.append(element("td", name));
+      for (const [key, digits] of OF_DATASET) row.append(element("td", number(latest[`dataset/${key}/${name}`], digits) ?? "–", { class: "n" }));
+      return row;
+    }),
   );
 }
 

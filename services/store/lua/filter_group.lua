@@ -3,7 +3,7 @@
 -- groups that ended so while those of one batch were finished (see complete, lease); the totals
 -- only grow. The row was of use to nobody, but can be: `last_finished` moves as in complete, so
 -- that only `filtered` ends a run in which every group is filtered.
--- KEYS attempts held ledger tries order   ARGV attempt detail reward
+-- KEYS attempts held ledger tries order   ARGV attempt detail reward dataset ('' where there is one)
 -- Reply 1 filtered, 0 not held
 local attempts, held, ledger, tries, order = unpack(KEYS)
 local task = end_attempt(attempts, held, ARGV[1])
@@ -12,5 +12,6 @@ drop_task(ledger, tries, task, 'filtered_group', ARGV[2])
 redis.call('HSET', order, 'last_finished', redis.call('HGET', order, 'position'))
 redis.call('HINCRBY', order, 'filtered', 1)
 redis.call('HINCRBY', order, 'filtered_total', 1)
+if ARGV[4] ~= '' then redis.call('HINCRBY', order, 'filtered_of:' .. ARGV[4], 1) end
 redis.call('HINCRBYFLOAT', order, 'filtered_reward', ARGV[3])
 return 1

@@ -195,6 +195,42 @@ def test_every_dataset_of_a_mixture_is_looked_for_and_cannot_be_deleted_meanwhil
     assert api.delete("/v1/datasets/more").status_code == 204
 
 
+def test_a_mixture_of_prompts_has_names_rows_and_steps_from_its_datasets(
+    api: httpx.Client, submit: Any
+) -> None:
+    rows = b"".join(b'{"question": "%d-1", "answer": "%d"}\n' % (n, n - 1) for n in range(4))
+    upload(api, "less", rows)
+    mix = [{"dataset": "less", "repeats": 3, "template": "Less: {prompt}"}, {"dataset": "less"}]
+    data = {"dataset": "sums", "mix": mix}
+    own = api.get("/v1/datasets/sums").json()["rows"]
+    small = {"algorithm": {"prompts_per_step": 2}, "training": {"max_steps": None, "epochs": 2}}
+    body = {"recipe": "grpo", "config": {"model": {"path": "x/y"}, "data": data} | small}
+
+    run = submit({"data": data} | small).json()
+    planned = api.post("/v1/runs?dry_run=true", json=body).json()
+
+    assert [one["name"] for one in run["config"]["data"]["mix"]] == ["less", "less#2"]
+    assert run["dataset_rows"] == [own, 4, 4]
+    assert run["max_steps"] == own + 12 + 4
+    assert [(one["name"], one["per_epoch"]) for one in planned["mixture"]] == [
+        ("sums", own),
+        ("less", 12),
+        ("less#2", 4),
+    ]
+    assert api.delete("/v1/datasets/less").status_code == 409
+
+
+def test_what_is_wrong_with_a_dataset_of_a_mixture_is_named_by_its_key(submit: Any) -> None:
+    def said(*mix: dict[str, Any]) -> dict[str, str]:
+        return problems(submit({"data": {"dataset": "sums", "mix": list(mix)}}))
+
+    assert "did you mean 'sums'" in said({"dataset": "summs"})["data.mix.0.dataset"]
+    few = said({"dataset": "sums", "repeats": 0.001})["data.mix"]
+    assert few.startswith("dataset sums#2 gives ")
+    episode = said({"dataset": "sums", "episode": "nobodys"})["data.mix.0.episode"]
+    assert "'nobodys' is not installed here" in episode
+
+
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [

@@ -236,8 +236,8 @@ async def whole_life(scene: Scene) -> None:
     assert await store.trajectories.in_flight(RUN, "aaa") == {0: 7}
     assert await store.prompts.renew(RUN, [lease.attempt for lease in leases], 60) == []
     judging = {"outside": True, "passes": 1, "max_share": 0.5}
-    assert await store.prompts.filter_prompt(RUN, leases[0].attempt, 0, **judging)  # type: ignore[arg-type]
-    assert await store.prompts.prompt_filtered(RUN, 0)
+    assert await store.prompts.filter_prompt(RUN, leases[0].attempt, "0", **judging)  # type: ignore[arg-type]
+    assert await store.prompts.prompt_filtered(RUN, "0")
     for lease in leases[:4]:
         assert await scene.complete(lease, scene.group(lease))
     assert await store.prompts.drop(RUN, leases[4].attempt, "too_long", "")

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from services.contracts.records import RunRecord
 from services.store.keys import run_key
 from services.store.prompts import Lease
-from tests.integration.store.scene import RUN, Scene, record
+from tests.integration.store.scene import RUN, Scene, record, segment
 
 ROWS = 10
 
@@ -22,7 +23,7 @@ async def started(scene: Scene) -> Scene:
 async def note(scene: Scene, lease: Lease, row: int, outside: bool = True, **fields: Any) -> bool:
     given = {"passes": 2, "max_share": 0.2} | fields
     return await scene.store.prompts.filter_prompt(
-        scene.run, lease.attempt, row, outside=outside, **given
+        scene.run, lease.attempt, str(row), outside=outside, **given
     )
 
 
@@ -41,10 +42,10 @@ async def test_a_row_is_filtered_once_so_many_of_its_tasks_in_a_row_lay_outside(
     assert not await noted(started, 4, True)
     assert not await noted(started, 5, True)
     assert not await noted(started, 4, False, True)
-    assert not await started.store.prompts.prompt_filtered(RUN, 4)
+    assert not await started.store.prompts.prompt_filtered(RUN, "4")
     assert await noted(started, 4, True)
-    assert await started.store.prompts.prompt_filtered(RUN, 4)
-    assert not await started.store.prompts.prompt_filtered(RUN, 5)
+    assert await started.store.prompts.prompt_filtered(RUN, "4")
+    assert not await started.store.prompts.prompt_filtered(RUN, "5")
 
 
 async def test_a_task_counts_once_by_what_its_last_attempt_said(started: Scene) -> None:
@@ -105,7 +106,7 @@ async def test_a_run_that_goes_on_with_the_dataset_knows_its_rows(
     await started.take_over("bbb")
 
     same = dataset == "d"
-    assert await started.store.prompts.prompt_filtered("r2", 4) == same
+    assert await started.store.prompts.prompt_filtered("r2", "4") == same
     if same:
         # What was open goes out first.
         for lease in await started.leased(3):
@@ -113,3 +114,43 @@ async def test_a_run_that_goes_on_with_the_dataset_knows_its_rows(
     assert await noted(started, 5, True) == same
     counted = await started.raw.hget(run_key("r2", "order"), "filtered_prompts")
     assert int(counted) == (2 if same else 0)
+
+
+@pytest.mark.parametrize("weight", [1.0, 2.0])
+async def test_a_run_goes_on_with_the_rows_of_a_mixture_and_its_notes_only_if_it_is_the_same(
+    scene: Scene, weight: float
+) -> None:
+    await scene.dataset(6)
+    await scene.dataset(4, "other")
+    rows = {"dataset_rows": [6, 4]}
+    await scene.store.runs.submit(mixed(RUN, 1.0, eta=19, **rows))
+    await scene.take_over("aaa")
+    # Rows that come later change nothing.
+    await scene.store.datasets.append("d", segment(5))
+    (first, *_) = await scene.leased(12)
+    assert (first.position.rows, await last_epoch(scene)) == (10, 1)
+    await scene.store.runs.finish(
+        RUN, "default", "cancelled", "", fencing_token=scene.fencing_token
+    )
+
+    await scene.store.runs.submit(mixed("r2", weight, eta=19, resume_from=RUN, **rows))
+
+    scene.run = "r2"
+    await scene.take_over("bbb")
+    (again,) = await scene.leased(1)
+    same = weight == 1.0
+    assert (again.task == first.task) == same
+    audit = await scene.store.ledger.audit("r2")
+    assert audit.dropped == ({} if same else {"cancelled": 12})
+
+
+def mixed(run: str, weight: float, **fields: Any) -> RunRecord:
+    one = record(run, **fields)
+    mix = [{"dataset": "other", "weight": weight}]
+    one.config["data"] = {"dataset": "d", "weight": 1.0, "mix": mix}
+    one.config["training"] = {"seed": 0}
+    return one
+
+
+async def last_epoch(scene: Scene) -> int:
+    return int(await scene.raw.hget(run_key(scene.run, "order"), "epoch"))

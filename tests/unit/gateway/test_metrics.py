@@ -16,6 +16,8 @@ def test_components_whose_names_differ_in_one_sign_are_told_apart() -> None:
             "reward/component/a-b": 0.25,
             "reward/component/a_b": 0.75,
             "reward/component/a/b": 1.0,
+            "dataset/reward/a-b": 0.5,
+            "dataset/reward/a_b": 0.75,
         },
     )  # fmt: skip
     registry = CollectorRegistry(auto_describe=False)
@@ -30,6 +32,11 @@ def test_components_whose_names_differ_in_one_sign_are_told_apart() -> None:
         "a-b": 0.25,
         "a_b": 0.75,
         "a/b": 1.0,
+    }
+    (datasets,) = [f for f in families if f.name == "headrace_dataset_reward"]
+    assert {sample.labels["dataset"]: sample.value for sample in datasets.samples} == {
+        "a-b": 0.5,
+        "a_b": 0.75,
     }
 
 

@@ -2,7 +2,12 @@
 
 import pytest
 
-from learner.report.reward_metrics import outcome_metrics, outcome_sums, selection_metrics
+from learner.report.reward_metrics import (
+    dataset_metrics,
+    outcome_metrics,
+    outcome_sums,
+    selection_metrics,
+)
 from services.contracts.pass_at import ks, pass_at
 from tests.unit.learner.policies import trajectory_group
 
@@ -91,3 +96,31 @@ def test_groups_that_were_filtered_count_in_what_was_sampled() -> None:
         "reward/groups_filtered": 0.5,
         "reward/mean_sampled": (0.5 + 0.25 + 1.0 + 0.0) / 4,
     }
+
+
+def test_each_dataset_of_a_mixture_has_its_own_means() -> None:
+    groups = [
+        trajectory_group([1.0, 0.0, None], statuses=["correct", "wrong", "error"]),
+        trajectory_group([0.25, 0.75], statuses=["scored", "scored"]),
+        trajectory_group([0.0], statuses=["wrong"], finish_reasons=["length"]),
+    ]
+    for group, name in zip(groups, ("sums", "essays", "sums"), strict=True):
+        group.header.dataset = name
+
+    found = dataset_metrics(outcome_sums(groups, 2), ["sums", "essays", "none"], {"sums": 3})
+
+    assert found == pytest.approx(
+        {
+            "dataset/share/sums": 2 / 3,
+            "dataset/reward/sums": 1 / 3,
+            "dataset/pass_rate/sums": 1 / 3,
+            "dataset/tokens/sums": (2 + 3 + 4 + 2) / 4,
+            "dataset/truncated/sums": 1 / 4,
+            "dataset/filtered/sums": 3 / 5,
+            "dataset/share/essays": 1 / 3,
+            "dataset/reward/essays": 0.5,
+            "dataset/tokens/essays": 2.5,
+            "dataset/truncated/essays": 0.0,
+            "dataset/share/none": 0.0,
+        }
+    )

@@ -102,16 +102,16 @@ def test_rate_is_tokens_over_time_and_zero_after_a_restart():
 def test_a_small_dataset_fails_its_run_when_every_row_failed():
     limit = FailureLimit()
     for row in (0, 1, 1, 0):
-        limit.row_failed(row, rows=3, reason="too long")
+        limit.row_failed(str(row), rows=3, reason="too long")
         assert limit.reason is None
-    limit.row_failed(2, rows=3, reason="too long")
+    limit.row_failed("2", rows=3, reason="too long")
     assert limit.reason == "too long"
 
 
 def test_a_large_dataset_fails_its_run_after_the_first_rows():
     limit = FailureLimit()
     for row in range(MAX_ROWS):
-        limit.row_failed(row, rows=10_000, reason="too long")
+        limit.row_failed(str(row), rows=10_000, reason="too long")
     assert limit.reason == "too long"
 
 
@@ -119,7 +119,7 @@ def test_rows_that_fail_after_a_finished_group_do_not_fail_the_run():
     limit = FailureLimit()
     limit.group_finished()
     for row in range(1000):
-        limit.row_failed(row, rows=1000, reason="too long")
+        limit.row_failed(str(row), rows=1000, reason="too long")
     assert limit.reason is None
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.batch.mixture import Mixture, Source, sources
 from services.contracts.config.data import Component
+from services.contracts.mixture import Mixture, Source, sources
 
 
 def read(mixture: Mixture, start: int, stop: int) -> list[tuple[int, int]]:

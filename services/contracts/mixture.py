@@ -1,5 +1,4 @@
-"""In which order a supervised run reads the rows of its datasets. Pure; a function of seed and
-position.
+"""In which order a run reads the rows of several datasets. Pure; a function of seed and position.
 
 An epoch has a number of rows of each dataset, in one seeded order. Each dataset is read through
 permutations of its own, one after another: with half of its rows in an epoch, two epochs have them
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from services.contracts.config.data import Component
+from services.contracts.config.data import Component, Data
 
 HELD_OUT, ORDER, MIXED = 0, 1, 2
 """Which random stream of a seed."""
@@ -86,6 +85,11 @@ class Mixture:
                 rows[mine] = self._rows(number, source, places)
         return which, rows
 
+    def place(self, position: int) -> tuple[int, int]:
+        """The dataset and its row at one position of the order."""
+        which, rows = self.block(position, position + 1)
+        return int(which[0]), int(rows[0])
+
     def held_out(self, number: int) -> npt.NDArray[np.int64]:
         """Rows of dataset `number` that are never trained on, in their order."""
         source = self.sources[number]
@@ -113,3 +117,13 @@ class Mixture:
             found = np.random.Generator(np.random.PCG64(entropy)).permutation(rows)
             kept[epoch] = found.astype(np.int32) if rows < 2**31 else found
         return kept[epoch]
+
+
+def prompt_mixture(data: Data, rows: Sequence[int], seed: int) -> Mixture:
+    """The order of an RL run's prompts, of datasets that have so many `rows`. Raises ValueError as
+    `sources` does, with the names that metrics have."""
+    called = [
+        one.model_copy(update={"dataset": name})
+        for one, name in zip(data.components, data.names, strict=True)
+    ]
+    return Mixture(sources(called, rows, 0.0), seed)

@@ -1,0 +1,83 @@
+"""Which dataset and row a task is, and how the prompts of that dataset are worked on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rollout.episodes import load_episode
+from rollout.work.dataset_rows import Rows
+from rollout.work.group import RunContext
+from services.contracts.mixture import Mixture, prompt_mixture
+from services.contracts.records import RunRecord
+from services.contracts.task import TaskPosition
+from services.store import Store
+from services.volume import Volume
+
+
+@dataclass(frozen=True)
+class DatasetWork:
+    """One dataset of a run."""
+
+    name: str
+    """What metrics call it; '' where it is alone."""
+    number: int
+    """Its place in the run's mixture."""
+    context: RunContext
+    """With its own template, rewards, limits and episode."""
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """The row of a task."""
+
+    dataset: DatasetWork
+    index: int
+
+    @property
+    def place(self) -> str:
+        """For people."""
+        return f"{self.index} of {self.dataset.name}" if self.dataset.name else str(self.index)
+
+    def __str__(self) -> str:
+        return f"dataset row {self.place}"
+
+    @property
+    def key(self) -> str:
+        """Names the row in the run: by what the store notes of it."""
+        return f"{self.dataset.number}/{self.index}" if self.dataset.name else str(self.index)
+
+
+class TaskRows:
+    """The rows of a run's tasks."""
+
+    def __init__(
+        self, datasets: Sequence[DatasetWork], seed: int, mixture: Mixture | None = None
+    ) -> None:
+        """`mixture`: the order of several datasets, with this seed; None for one alone."""
+        self._datasets, self._seed, self._mixture = datasets, seed, mixture
+
+    @property
+    def count(self) -> int:
+        """Rows known here, of all datasets."""
+        return sum(one.rows.count for one in self._datasets)
+
+    def of(self, task: TaskPosition) -> TaskRow:
+        """The row of `task`."""
+        if self._mixture is None:
+            return TaskRow(self._datasets[0], task.row(self._seed))
+        number, index = self._mixture.place(task.epoch * self._mixture.epoch_rows + task.index)
+        return TaskRow(self._datasets[number], index)
+
+
+def task_rows(run: RunRecord, context: RunContext, store: Store, volume: Volume) -> TaskRows:
+    """The rows of the tasks of `run`. Raises UnusableEpisode."""
+    config, seed = context.config, context.config.training.seed
+    datasets = []
+    for number, (name, one) in enumerate(config.datasets.items()):
+        own = context
+        if name:
+            episode = load_episode(one.rollout.episode, context.tokenizer)
+            own = replace(context, config=one, episode=episode)
+        datasets.append(DatasetWork(name, number, own, Rows(store, volume, one.data.dataset)))
+    rows = run.dataset_rows
+    return TaskRows(datasets, seed, prompt_mixture(config.data, rows, seed) if rows else None)

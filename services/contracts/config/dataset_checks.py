@@ -1,0 +1,55 @@
+"""What the options of one dataset's prompts have to fulfil, beside the rest of the run."""
+
+from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.base import refuse_if
+from services.contracts.config.episodes import Calculator, Episode
+from services.contracts.config.rewards import Reward, named
+from services.contracts.config.terms import GAE, GlobalWhiten
+
+
+def check_rewards(rewards: list[Reward], algorithm: Algorithm, episode: Episode) -> None:
+    """Gates name earlier rewards, and dense rewards reach tokens. Raises ValueError."""
+    earlier: list[str] = []
+    advantage = algorithm.advantage
+    for name, reward in named(rewards).items():
+        component = reward.only_if.component if reward.only_if else None
+        there = f"there is {', '.join(earlier)}" if earlier else "it is the first"
+        refuse_if(
+            component is not None and component not in earlier,
+            f"reward {name!r} has only_if.component {component!r}, which is no earlier reward; "
+            f"{there}",
+        )
+        earlier.append(name)
+        refuse_if(
+            reward.dense is not None and not isinstance(advantage, GlobalWhiten | GAE),
+            f"reward {name!r} is dense, and advantage {advantage.type} takes one reward per "
+            "sample: set algorithm.advantage.type to gae or global_whiten, or leave dense out",
+        )
+        refuse_if(
+            reward.dense is not None and isinstance(episode, Calculator),
+            f"reward {name!r} is dense, and with rollout.episode calculator verifiers read "
+            "markers and results, whose parts have no tokens of their own: leave dense out, or "
+            "the calculator",
+        )
+
+
+def check_lengths(tokens: int, algorithm: Algorithm, max_model_len: int | None) -> None:
+    """Completions of so many tokens fit the context and what shaping asks of them. Raises
+    ValueError."""
+    refuse_if(
+        max_model_len is not None and tokens >= max_model_len,
+        f"sampling.max_tokens {tokens} leaves no room for a prompt in "
+        f"rollout.vllm.max_model_len {max_model_len}",
+    )
+    buffer = algorithm.shaping.overlong_buffer
+    refuse_if(
+        buffer >= tokens,
+        f"algorithm.shaping.overlong_buffer {buffer} is not below sampling.max_tokens "
+        f"{tokens}: every answer would be penalised for its length",
+    )
+    least = algorithm.shaping.min_response_length
+    refuse_if(
+        least > tokens,
+        f"algorithm.shaping.min_response_length {least} exceeds sampling.max_tokens "
+        f"{tokens}: every answer would be penalised for its length",
+    )
