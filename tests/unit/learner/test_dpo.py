@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from learner.batch.mixture import Mixture, Source
 from learner.batch.sft_rows import Example, RowTokenizer, UnusableRow
 from learner.batch.sft_steps import Lengths, Steps
 from learner.distributed import Ranks
@@ -22,6 +21,7 @@ from services.contracts.config import ConfigError, SFTConfig, parse_config
 from services.contracts.config.data import SFTData
 from services.contracts.config.supervised_objective import DPO
 from services.contracts.dataset import Row
+from services.contracts.mixture import Mixture, Source
 from services.contracts.preference import PAIR
 from tests.unit.learner.policies import tiny_model
 from tests.unit.learner.test_sft_rows import TEMPLATE
