@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from rollout.episodes import load_episode
 from rollout.work.dataset_rows import Rows
 from rollout.work.group import RunContext
+from services.contracts.config.episodes import Sessions
 from services.contracts.mixture import Mixture, prompt_mixture
 from services.contracts.records import RunRecord
 from services.contracts.task import TaskPosition
@@ -76,6 +77,7 @@ def task_rows(run: RunRecord, context: RunContext, store: Store, volume: Volume)
     for number, (name, one) in enumerate(config.datasets.items()):
         own = context
         if name:
+            assert not isinstance(one.rollout.episode, Sessions), "not of a mixture"
             episode = load_episode(one.rollout.episode, context.tokenizer)
             own = replace(context, config=one, episode=episode)
         datasets.append(DatasetWork(name, number, own, Rows(store, volume, one.data.dataset)))

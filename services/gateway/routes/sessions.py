@@ -157,7 +157,9 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
             raise _later(granted.refusal)
         (leased,) = granted.leases
         row = leased.position.row(config.training.seed)
-        if config.data.filter is None or not await deps.store.prompts.prompt_filtered(run.id, row):
+        if config.data.filter is None or not await deps.store.prompts.prompt_filtered(
+            run.id, str(row)
+        ):
             break
         detail = f"dataset row {row} (data.filter)"
         await deps.store.prompts.drop(run.id, leased.attempt, "filtered_prompt", detail)

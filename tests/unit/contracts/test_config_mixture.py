@@ -64,6 +64,7 @@ def test_a_dataset_that_is_alone_has_no_name() -> None:
             "dataset b of data.mix: sampling.max_tokens 4096 leaves no room for a prompt",
         ),
         ({"mix": [{"dataset": "b", "name": "a/b"}]}, "String should match pattern"),
+        ({"mix": [{"dataset": "b", "episode": "sessions"}]}, "take the prompts of one dataset"),
     ],
 )
 def test_a_mixture_that_cannot_work_is_refused(data: dict[str, Any], said: str) -> None:
