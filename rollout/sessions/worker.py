@@ -103,6 +103,10 @@ class SessionWorker(RunWorker):
             self._status.error = str(error)
             self._tasks.pause()
             await retry("a call", lambda: sessions.release(run, self._context.worker, [claimed.id]))
+        except Exception as error:
+            # Of what Redis holds of it: its lease lapses.
+            log.exception("a call cannot be worked on")
+            self._status.error = str(error)
         finally:
             self._calls.pop(claimed.id, None)
             self._wake.set()

@@ -186,6 +186,14 @@ class NotFound(CliError):
     """There is no such thing."""
 
 
+class Later(CliError):
+    """The gateway refuses for now (429); the same again after `seconds` may work."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
 class _Broken(Exception):
     """The stream ended although the run has not."""
 
@@ -214,12 +222,24 @@ def _refusal(response: httpx.Response) -> CliError:
     away = response.status_code in (502, 503, 504)
     if away:
         return Away(_detail(response), problems)
+    if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        return Later(_detail(response), _seconds(response))
     missing = response.status_code == httpx.codes.NOT_FOUND
     return (NotFound if missing else CliError)(_detail(response), problems)
 
 
+def _seconds(response: httpx.Response) -> float:
+    """What `Retry-After` says."""
+    try:
+        return min(60.0, max(0.1, float(response.headers["Retry-After"])))
+    except (KeyError, ValueError):
+        return 1.0
+
+
 def _detail(response: httpx.Response) -> str:
     try:
-        return str(json.loads(response.text)["detail"])
+        found = json.loads(response.text)
+        # Those of sessions have the format of OpenAI's API.
+        return str(found["error"]["message"] if "error" in found else found["detail"])
     except (ValueError, KeyError, TypeError):
         return f"{response.url} answered {response.status_code} {response.reason_phrase}"

@@ -7,6 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from services.cli import datasets, keys
+from services.cli.agents import agents
 from services.cli.audit import audit
 from services.cli.backup import backup, restore
 from services.cli.bench import bench
@@ -47,6 +48,7 @@ COMMANDS: list[Callable[..., None]] = [
         runs,
         chains,
         watch,
+        agents,
         cancel,
         resume,
         rm,

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from services.contracts.sessions import FINISH, Call, Reward, Standing, Turn, call_id
+from services.store.errors import Unreadable
 from services.store.keys import run_key, sessions_key
 from services.store.scripts import Noun
-from services.store.unreadable import reading
+from services.store.unreadable import as_text, reading, report
 
 CLAIM_SECONDS = 10.0
 """A worker that has not prolonged a call for so long has lost it to the others."""
@@ -95,11 +96,8 @@ class AgentSessions(Noun):
             "open": opened.samples,
             **{f"key:{index}": key for index, key in enumerate(keys)},
         }
-        key = sessions_key(run, attempt)
-        pipe = self._redis.pipeline(transaction=True)
-        pipe.hset(key, mapping=fields)
-        pipe.expire(key, int(opened.idle + KEPT_SECONDS))
-        await pipe.execute()
+        flat = [part for pair in fields.items() for part in pair]
+        await self._run("open", run, attempt, (), [int(opened.idle + KEPT_SECONDS), *flat])
 
     async def key_of(self, run: str, attempt: str, index: int) -> str | None:
         """The digest of a session's key; None if nothing is known of it (any more)."""
@@ -128,26 +126,18 @@ class AgentSessions(Noun):
 
     async def answer_of(
         self, run: str, attempt: str, index: int, digest: str
-    ) -> Turn | dict[str, Any] | None:
-        """The turn that a request was answered with, or why it has none; None: not yet."""
-        key = sessions_key(run, attempt)
-        names = (f"asked:{index}:{digest}", f"failed:{index}:{digest}")
+    ) -> Turn | dict[str, Any] | str | None:
+        """The turn that a request was answered with, or its error (an object), or why it gets none
+        (a text); None: not yet."""
+        reply = await self._run("look", run, attempt, ("attempts",), [attempt, index, digest])
+        turn, failure, refusal = reply
         with reading(f"session {index} of attempt {attempt}"):
-            turn, failure = await self._redis.hmget(key, names)
-            if turn is not None:
-                blob = await self._redis.hget(key, f"turn:{index}:{int(turn)}")
-                return None if blob is None else _turn.decode(blob)
-            return None if failure is None else msgspec.json.decode(failure)
-
-    async def goes_on(self, run: str, attempt: str, index: int) -> str:
-        """'' while a session's call may still be answered, or why not."""
-        names = ("idle", "state", f"ended:{index}")
-        if over := _over(*await self._redis.hmget(sessions_key(run, attempt), names)):
-            return over
-        deadline = await self._redis.zscore(run_key(run, "attempts"), attempt)
-        seconds, micros = await self._redis.time()
-        now = seconds * 1000 + micros / 1000
-        return "" if deadline is not None and deadline > now else "lapsed"
+            if turn:
+                return _turn.decode(turn)
+            if failure:
+                found: dict[str, Any] = msgspec.json.decode(failure, type=dict[str, Any])
+                return found
+            return str(refusal.decode()) or None
 
     async def reward(self, run: str, attempt: str, index: int, reward: Reward) -> Reward | str:
         """Note a session's reward. Returns the one that counts, or why there is none."""
@@ -169,11 +159,16 @@ class AgentSessions(Noun):
         keys = [run_key(run, part) for part in ("attempts", "calls", "calls_due", "calls_log")]
         times = [int(CLAIM_SECONDS * 1000), int(HEAD_START_SECONDS * 1000)]
         found = await self._scripts.run("session_claim", keys, [worker, count, *times])
-        with reading(f"the calls of run {run}"):
-            return [
-                Claimed(id.decode(), _call.decode(call))
-                for id, call in zip(found[::2], found[1::2], strict=True)
-            ]
+        claimed = []
+        for id, call in zip(found[::2], found[1::2], strict=True):
+            try:
+                with reading(f"call {as_text(id)} of run {run}"):
+                    claimed.append(Claimed(id.decode(), _call.decode(call)))
+            except Unreadable as error:
+                report(f"run {run}", f"{error}; it is forgotten")
+                await self._redis.hdel(run_key(run, "calls"), id, id + b":worker")
+                await self._redis.zrem(run_key(run, "calls_due"), id)
+        return claimed
 
     async def renew(self, run: str, worker: str, idle: float, calls: list[str]) -> list[str]:
         """Prolong calls, and the leases of their attempts by `idle` seconds. Returns those that

@@ -394,6 +394,8 @@ async def _played(deps: Dependencies, session: Place, call: Call) -> tuple[Turn,
             answer = await sessions.answer_of(*place, asked)
             if isinstance(answer, Turn):
                 return answer, asked
+            if isinstance(answer, str):
+                raise over(answer)
             if answer is not None:
                 raise SessionProblem(
                     int(answer["status"]),
@@ -401,8 +403,6 @@ async def _played(deps: Dependencies, session: Place, call: Call) -> tuple[Turn,
                     answer.get("param"),
                     answer.get("code"),
                 )
-            if refusal := await sessions.goes_on(*place):
-                raise over(refusal)
             try:
                 async with asyncio.timeout(LOOK_SECONDS):
                     await news.wait()

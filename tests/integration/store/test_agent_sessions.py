@@ -47,6 +47,26 @@ async def answer(scene: Scene, claimed: Claimed, text: str = "hi", worker: str =
     )
 
 
+async def whole_session(scene: Scene, lease: Lease) -> None:
+    """All that is done with a session, once; the attempt stays held."""
+    sessions, attempt = scene.store.agent_sessions, lease.attempt
+    about = Opened(str(lease.position), 0, 1, time.time(), 60.0)
+    await sessions.open(RUN, attempt, about, ["key"])
+    assert await sessions.key_of(RUN, attempt, 0) == "key"
+    assert await ask(scene, lease, "one") == "waiting"
+    assert await sessions.answer_of(RUN, attempt, 0, "one") is None
+    (claimed,) = await claim(scene)
+    assert await sessions.renew(RUN, "w", 60, [claimed.id]) == []
+    await sessions.release(RUN, "w", [claimed.id])
+    (claimed,) = await claim(scene)
+    assert await answer(scene, claimed)
+    assert await sessions.turns(RUN, attempt, 0, 1) == [turn("hi")]
+    assert await sessions.reward(RUN, attempt, 0, Reward(reward=1.0)) == Reward(reward=1.0)
+    assert await sessions.end(RUN, attempt, 0) == ""
+    assert len((await sessions.news(RUN, "0", 0.01))[1]) == 4
+    await sessions.close(RUN, attempt, "completed")
+
+
 async def test_a_repeated_request_gets_the_recorded_answer(scene: Scene) -> None:
     lease = await opened(scene)
     assert await ask(scene, lease, "one") == "waiting"
@@ -121,7 +141,7 @@ async def test_the_first_reward_counts_and_the_last_end_asks_for_the_group(scene
     assert [one.reward for one in await sessions.played(RUN, lease.attempt, 2)] == [first, None]
     assert await scene.complete(lease)
     await sessions.close(RUN, lease.attempt, "completed")
-    assert await sessions.goes_on(RUN, lease.attempt, 0) == "completed"
+    assert await sessions.answer_of(RUN, lease.attempt, 0, "other") == "completed"
     assert await claim(scene) == []
     assert await scene.raw.zcard(f"headrace:{{{RUN}}}:calls_due") == 0
 
@@ -130,10 +150,11 @@ async def test_calls_renew_the_lease_and_a_lapsed_one_takes_none(scene: Scene) -
     lease = await opened(scene)
     await scene.store.prompts.renew(RUN, [lease.attempt], 5)
     assert await ask(scene, lease, "one") == "waiting"
-    assert await scene.store.agent_sessions.goes_on(RUN, lease.attempt, 0) == ""
+    assert await scene.store.agent_sessions.answer_of(RUN, lease.attempt, 0, "one") is None
     (claimed,) = await claim(scene)
     await scene.lapse(lease)
     assert await ask(scene, lease, "one") == "lapsed"
+    assert await scene.store.agent_sessions.answer_of(RUN, lease.attempt, 0, "one") == "lapsed"
     assert not await answer(scene, claimed)
     assert await scene.store.agent_sessions.reward(RUN, lease.attempt, 0, Reward()) == "lapsed"
     assert await scene.store.agent_sessions.end(RUN, lease.attempt, 0) == "lapsed"
@@ -150,3 +171,12 @@ async def test_a_group_that_no_batch_may_train_is_stale(scene: Scene) -> None:
     await scene.publish(2)
     assert await ask(scene, lease, "two", 1) == "stale"
     assert await scene.store.agent_sessions.end(RUN, lease.attempt, 0) == "stale"
+
+
+async def test_a_call_that_cannot_be_read_stops_no_other(scene: Scene) -> None:
+    lease = await opened(scene)
+    await ask(scene, lease, "one")
+    await ask(scene, lease, "two", index=1)
+    await scene.raw.hset(f"headrace:{{{RUN}}}:calls", f"{lease.attempt}/0/one", b"\xff")
+    assert [one.digest for one in await claim(scene)] == ["two"]
+    assert await scene.raw.zcard(f"headrace:{{{RUN}}}:calls_due") == 1

@@ -29,6 +29,7 @@ from tests.integration.store.servers import (
     start_cluster,
     tls_in_front_of,
 )
+from tests.integration.store.test_agent_sessions import whole_session
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -241,6 +242,7 @@ async def whole_life(scene: Scene) -> None:
     for lease in leases[:4]:
         assert await scene.complete(lease, scene.group(lease))
     assert await store.prompts.drop(RUN, leases[4].attempt, "too_long", "")
+    await whole_session(scene, leases[5])
     assert await store.prompts.release(RUN, [leases[5].attempt]) == 0
     assert await store.prompts.filter_group(RUN, leases[6].attempt, "", 1.0)
     assert await store.trajectories.filtered(RUN) == (1, 1.0)

@@ -1,0 +1,142 @@
+"""One agent: a command in a process group of its own, with a time limit, and what it wrote.
+
+A thread waits for each. Its whole group is killed when the command ends, when its time is over, and
+when `headrace agents` is told to stop.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.runtime.process import die_with
+
+KEPT = 256 * 1024
+"""Bytes of each stream that are kept: the last ones."""
+LOOK_SECONDS = 0.5
+"""Between two looks whether to stop."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of an agent."""
+
+    exit_code: int | None
+    """None: it was killed, or did not start."""
+    seconds: float
+    output: str
+    errors: str
+    problem: str
+    """Why it earns nothing; '' if it ended by itself with 0."""
+
+
+def play(
+    command: Sequence[str], environment: Mapping[str, str], limit: float, stop: threading.Event
+) -> Ended:
+    """Run `command` for up to `limit` seconds, or until `stop` is set."""
+    began = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=die_with(os.getpid()),
+        )
+    except OSError as error:
+        return Ended(None, 0.0, "", "", f"{command[0]} does not start: {error.strerror}")
+    with process:
+        written, problem = _watch(process, began + limit, stop)
+        # Its number is nobody else's until the command is waited for.
+        os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+    if not problem and code != 0:
+        problem = f"it ended with exit code {code}"
+    elif problem == "time":
+        problem = f"it was stopped after {limit:g} s"
+    output, errors = (bytes(text[-KEPT:]).decode(errors="replace") for text in written)
+    return Ended(code if code >= 0 else None, time.monotonic() - began, output, errors, problem)
+
+
+def _watch(
+    process: subprocess.Popen[bytes], deadline: float, stop: threading.Event
+) -> tuple[tuple[bytearray, bytearray], str]:
+    """Read both streams until the process has ended: what it wrote, and why it is stopped."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    texts = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    written = tuple(texts.values())
+    end = os.pidfd_open(process.pid)
+    poll, problem = select.poll(), ""
+    for number in (*texts, end):
+        os.set_blocking(number, False)
+        poll.register(number, select.POLLIN | select.POLLHUP)
+    try:
+        ended = False
+        while not ended and not problem:
+            ready = {number for number, _ in poll.poll(LOOK_SECONDS * 1000)}
+            ended = end in ready
+            for number in texts if ended else ready & texts.keys():
+                if not _read(number, texts[number]) and not ended:
+                    poll.unregister(number)
+            if stop.is_set():
+                problem = "it was interrupted"
+            elif time.monotonic() > deadline:
+                problem = "time"
+    finally:
+        os.close(end)
+    return (written[0], written[1]), "" if ended else problem
+
+
+def _read(number: int, text: bytearray) -> bool:
+    """Add what there is to read to `text`. False: nothing more will come."""
+    while True:
+        try:
+            chunk = os.read(number, 65536)
+        except BlockingIOError:
+            return True
+        if not chunk:
+            return False
+        text += chunk
+        if len(text) > 2 * KEPT:
+            del text[:-KEPT]
+
+
+def reward_in(text: str) -> dict[str, Any]:
+    """The reward that the last line of `text` says, as the gateway takes it: a number, or an object
+    with `reward` or `components`. Raises ValueError."""
+    lines = text.strip().splitlines()
+    if not lines:
+        raise ValueError("it wrote no reward")
+    try:
+        found = json.loads(lines[-1])
+    except ValueError:
+        raise ValueError(f"its last line is no reward: {lines[-1][:200]!r}") from None
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        return {"reward": found}
+    if isinstance(found, dict) and found.keys() & {"reward", "components"}:
+        return found
+    raise ValueError(f"its last line is no reward: {lines[-1][:200]!r}")
+
+
+def reward_of(ended: Ended, source: str, file: Path) -> dict[str, Any] | None:
+    """What the agent earned, by `source`: `last-line`, `file` or `verifier` (None: the run's
+    verifiers say it). An agent that failed has no reward, never 0."""
+    if ended.problem:
+        return {"reward": None, "error": ended.problem}
+    if source == "verifier":
+        return None
+    try:
+        text = ended.output if source == "last-line" else file.read_text(errors="replace")
+        return reward_in(text)
+    except (ValueError, OSError) as error:
+        return {"reward": None, "error": str(error)}

@@ -1,0 +1,231 @@
+"""`headrace agents`: a command for each session of a run, several at once, until the run ends."""
+
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from services.cli.options import Data, GatewayURL, Run, connect, data_folder
+from services.cli.output import CliError, err, escape, out
+
+if TYPE_CHECKING:
+    from services.cli.agent_process import Ended
+    from services.cli.client import Gateway
+
+FAILURES = 16
+"""Sessions in a row that earn nothing before the command gives up."""
+PATIENCE = 60.0
+"""Seconds to repeat a call while the gateway or Redis is away."""
+KEPT = 1000
+"""Outputs that stay."""
+
+
+class RewardFrom(StrEnum):
+    """Who says what a session has earned."""
+
+    LAST_LINE = "last-line"
+    FILE = "file"
+    VERIFIER = "verifier"
+
+
+def agents(
+    run: Run,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND", help="What plays one session.")
+    ],
+    parallel: Annotated[int, typer.Option(min=1, max=1024, help="Sessions at once.")] = 8,
+    limit: Annotated[
+        float, typer.Option("--time-limit", min=0.1, help="Seconds for one session.")
+    ] = 600.0,
+    reward: Annotated[
+        RewardFrom,
+        typer.Option(
+            help="last-line: of what the command prints, a number or JSON. file: the same in the "
+            "file that HEADRACE_REWARD_FILE names. verifier: the run's verifiers read the last "
+            "answer."
+        ),
+    ] = RewardFrom.LAST_LINE,
+    data: Data = None,
+    gateway: GatewayURL = None,
+) -> None:
+    """Play the sessions of RUN, each with a COMMAND of its own, until RUN ends.
+
+    COMMAND finds OPENAI_BASE_URL and OPENAI_API_KEY in its environment, which the OpenAI client
+    reads, and in HEADRACE_ROW the dataset's row as JSON. One that fails, or takes too long, earns
+    no reward: its session is not trained. What each printed is in DATA/agents/RUN.
+    """
+    if shutil.which(command[0]) is None:
+        raise CliError(f"there is no program {command[0]!r}", code=2)
+    api = connect(gateway)
+    record = api.get(f"/v1/runs/{run}")
+    players = Players(api, record["id"], command, limit, reward, data_folder(data).absolute())
+    with ThreadPoolExecutor(parallel) as pool:
+        try:
+            players.play_all(pool, parallel)
+        except BaseException:
+            players.stop.set()
+            raise
+    ended = api.get(f"/v1/runs/{record['id']}")
+    played, failed = players.played, players.failed
+    out.print(f"{played} sessions, {failed} without a reward. {ended['name']} {ended['state']}")
+    if ended["state"] != "succeeded":
+        raise CliError(f"run {record['id']} {ended['state']}: {ended['reason']}")
+
+
+class Players:
+    """Plays groups of sessions of one run."""
+
+    def __init__(
+        self,
+        api: "Gateway",
+        run: str,
+        command: list[str],
+        limit: float,
+        reward: RewardFrom,
+        data: Path,
+    ) -> None:
+        self._api, self._run, self._command = api, run, command
+        self._limit, self._reward = limit, reward
+        self._folder = data / "agents" / run
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._in_a_row = 0
+        self.stop = threading.Event()
+        """Ends all agents."""
+        self.played = self.failed = 0
+
+    def play_all(self, pool: ThreadPoolExecutor, parallel: int) -> None:
+        """Play until the run takes no more. Raises CliError if nothing works."""
+        playing: set[Future[None]] = set()
+        while (group := self._lease()) is not None:
+            playing |= {pool.submit(self._play, group, one) for one in group["sessions"]}
+            # A session that waits for its turn has a lease that runs.
+            while len(playing) >= parallel:
+                done, playing = wait(playing, return_when=FIRST_COMPLETED)
+                self._look(done)
+        self._look(wait(playing).done)
+
+    def _look(self, done: set[Future[None]]) -> None:
+        for one in done:
+            one.result()
+
+    def _lease(self) -> dict[str, Any] | None:
+        """The next group; None when the run has ended."""
+        from services.cli.client import Later
+
+        path = f"/v1/runs/{self._run}/groups:lease"
+        while True:
+            try:
+                group: dict[str, Any] = _patiently(lambda: self._api.post(path))
+                return group
+            except Later as later:
+                time.sleep(later.seconds)
+            except CliError:
+                record = self._api.get(f"/v1/runs/{self._run}")
+                if record["state"] in ("cancelling", "cancelled", "succeeded", "failed"):
+                    return None
+                raise
+
+    def _play(self, group: dict[str, Any], session: dict[str, Any]) -> None:
+        from services.cli import agent_process
+
+        if self.stop.is_set():
+            return
+        with tempfile.TemporaryDirectory(prefix="headrace-agent-") as folder:
+            file = Path(folder) / "reward"
+            environment = environment_of(os.environ, group, session, file)
+            ended = agent_process.play(self._command, environment, self._limit, self.stop)
+            if self.stop.is_set():
+                return
+            reward = agent_process.reward_of(ended, self._reward, file)
+        problem = self._report(session["id"], reward)
+        self._note(group, session["id"], ended, reward, problem)
+
+    def _report(self, session: str, reward: dict[str, Any] | None) -> str:
+        """Tell the gateway. Returns why that had no effect."""
+        base = f"/v1/sessions/{session}"
+        try:
+            if reward is not None:
+                try:
+                    _patiently(lambda: self._api.post(f"{base}/reward", json=reward))
+                except CliError as error:
+                    refused = {"reward": None, "error": error.message}
+                    _patiently(lambda: self._api.post(f"{base}/reward", json=refused))
+            _patiently(lambda: self._api.post(f"{base}/end"))
+        except CliError as error:
+            return error.message
+        return ""
+
+    def _note(
+        self,
+        group: dict[str, Any],
+        session: str,
+        ended: "Ended",
+        reward: dict[str, Any] | None,
+        problem: str,
+    ) -> None:
+        failed = problem or (reward or {}).get("error", "")
+        about = {
+            "session": session,
+            "row": group["row"],
+            "exit_code": ended.exit_code,
+            "seconds": round(ended.seconds, 3),
+            "reward": reward,
+            "problem": failed,
+        }
+        text = f"{json.dumps(about)}\n--- output\n{ended.output}\n--- errors\n{ended.errors}\n"
+        with self._lock:
+            (self._folder / f"{session}.log").write_text(text, errors="replace")
+            for old in sorted(self._folder.iterdir(), key=lambda f: f.stat().st_mtime)[:-KEPT]:
+                old.unlink(missing_ok=True)
+            self.played += 1
+            self.failed += bool(failed)
+            self._in_a_row = self._in_a_row + 1 if failed else 0
+            if failed:
+                err.print(f"[yellow]session {session}:[/] {escape(failed)}", soft_wrap=True)
+            if self._in_a_row >= FAILURES and self._in_a_row == self.failed == self.played:
+                raise CliError(
+                    f"none of the first {self.played} sessions earned anything, the last one: "
+                    f"{failed}. What they printed is in {self._folder}"
+                )
+
+
+def environment_of(
+    inherited: "os._Environ[str] | dict[str, str]",
+    group: dict[str, Any],
+    session: dict[str, Any],
+    reward_file: Path,
+) -> dict[str, str]:
+    """What an agent finds in its environment: no key but its session's."""
+    names = ("prompt", "answer", "columns", "row", "task")
+    plain = {name: value for name, value in inherited.items() if not name.startswith("HEADRACE_")}
+    return plain | {
+        "OPENAI_BASE_URL": session["base_url"],
+        "OPENAI_API_KEY": session["key"],
+        "HEADRACE_ROW": json.dumps({name: group[name] for name in names}),
+        "HEADRACE_SESSION": session["id"],
+        "HEADRACE_REWARD_FILE": str(reward_file),
+    }
+
+
+def _patiently(call: Callable[[], Any]) -> Any:
+    """The result of `call`, which is repeated while the gateway or Redis is away."""
+    from services.cli.client import Away
+
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except Away:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)

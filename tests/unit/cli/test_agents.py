@@ -1,0 +1,99 @@
+"""`headrace agents`: a command's process group, its reward, and what it finds in its
+environment."""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from services.cli.agent_process import KEPT, Ended, play, reward_in, reward_of
+from services.cli.agents import environment_of
+
+SHELL = ["/bin/sh", "-c"]
+
+
+def shell(script: str, limit: float = 60.0) -> Ended:
+    return play([*SHELL, script], dict(os.environ), limit, threading.Event())
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, reaped or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_what_a_command_prints_is_kept_apart() -> None:
+    ended = shell("echo thinking; echo oops >&2; echo 0.5")
+    assert (ended.exit_code, ended.problem) == (0, "")
+    assert (ended.output, ended.errors) == ("thinking\n0.5\n", "oops\n")
+    assert reward_of(ended, "last-line", Path()) == {"reward": 0.5}
+    assert reward_of(ended, "verifier", Path()) is None
+
+
+def test_of_much_output_the_end_is_kept() -> None:
+    ended = shell("head -c 5000000 /dev/zero | tr '\\0' x; echo; echo 1")
+    assert len(ended.output) == KEPT
+    assert reward_of(ended, "last-line", Path()) == {"reward": 1}
+
+
+def test_a_command_that_fails_has_no_reward() -> None:
+    for ended in (shell("echo 1; exit 3"), play(["/no/such"], {}, 1, threading.Event())):
+        reward = reward_of(ended, "last-line", Path())
+        assert reward is not None
+        assert reward["reward"] is None
+    assert "exit code 3" in shell("exit 3").problem
+
+
+def test_a_command_past_its_time_is_killed_with_all_it_started() -> None:
+    ended = shell("sleep 600 & echo $!; wait", limit=0.5)
+    assert ended.problem == "it was stopped after 0.5 s"
+    deadline = time.monotonic() + 30
+    while not gone(int(ended.output)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert gone(int(ended.output))
+
+
+def test_what_a_command_leaves_running_does_not_delay_it() -> None:
+    ended = shell("sleep 600 & echo $!")
+    assert (ended.problem, ended.seconds < 300) == ("", True)
+
+
+def test_stopping_ends_an_agent() -> None:
+    stop = threading.Event()
+    stop.set()
+    ended = play([sys.executable, "-c", "import time; time.sleep(600)"], {}, 600, stop)
+    assert ended.problem == "it was interrupted"
+
+
+def test_rewards_that_a_line_says() -> None:
+    assert reward_in('x\n{"components": {"a": 1}}\n\n') == {"components": {"a": 1}}
+    assert reward_in("1") == {"reward": 1}
+    for text in ("", "done", "true", "[1]", '{"score": 1}'):
+        with pytest.raises(ValueError, match="no reward"):
+            reward_in(text)
+
+
+def test_a_reward_may_stand_in_a_file(tmp_path: Path) -> None:
+    ended = shell("echo hi")
+    missing = reward_of(ended, "file", tmp_path / "reward")
+    assert missing is not None
+    assert missing["reward"] is None
+    (tmp_path / "reward").write_text("0.25\n")
+    assert reward_of(ended, "file", tmp_path / "reward") == {"reward": 0.25}
+
+
+def test_an_agent_gets_its_sessions_key_and_no_other() -> None:
+    group = {"prompt": "1+1", "answer": "2", "columns": {}, "row": 3, "task": 7}
+    session = {"id": "s", "base_url": "http://h/v1", "key": "hr-session"}
+    inherited = {"PATH": "/bin", "HEADRACE_API_KEY": "hr-secret", "OPENAI_API_KEY": "sk-mine"}
+    found = environment_of(inherited, group, session, Path("/tmp/r"))
+    assert json.loads(found["HEADRACE_ROW"]) == group
+    assert (found["OPENAI_BASE_URL"], found["OPENAI_API_KEY"]) == ("http://h/v1", "hr-session")
+    assert found["PATH"] == "/bin"
+    assert "hr-secret" not in found.values()
