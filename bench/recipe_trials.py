@@ -116,11 +116,11 @@ def staleness_trials(seeds: int, steps: int, eta: int) -> list[Trial]:
 
 
 def of_reinforcement_learning() -> list[str]:
-    """The recipes that are compared: all but those of the demo itself, and of supervised runs."""
+    """The recipes that are compared: all that learn from rewards but those of the demo itself."""
     return [
         recipe.name
         for recipe in list_recipes()
-        if recipe.config.get("type", "rl") == "rl" and not recipe.config["data"].get("dataset")
+        if recipe.config.get("rewards") and not recipe.config["data"].get("dataset")
     ]
 
 

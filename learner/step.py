@@ -66,6 +66,10 @@ def train_batch(
         with copies.reference.present() as reference:
             for sample, values in _forward(reference, everything, temperature, budget, ranks):
                 sample.reference_logprobs = values
+    if copies.teacher:
+        with copies.teacher.present() as teacher:
+            for sample, values in _forward(teacher, everything, temperature, budget, ranks):
+                sample.teacher_logprobs = values
     if critic is not None:
         set_values(critic, everything, budget, ranks)
     set_returns(everything, objective, ranks.sum, critic.scale if critic else Scale())
@@ -95,9 +99,19 @@ def train_batch(
     metrics["train/lr"] = rate
     if copies.reference:
         metrics["train/kl_beta"] = objective.beta
+    if copies.teacher:
+        metrics |= teacher_metrics(everything, ranks)
     if critic is not None:
         metrics |= train_critic(critic, minibatches, algorithm, budget, ranks, lr_share)
     return metrics
+
+
+def teacher_metrics(samples: list[Sample], ranks: Ranks) -> dict[str, float]:
+    """How far the policy was from its teacher before the batch's updates; the same on every
+    rank."""
+    apart = [-one.token_advantages for one in samples if one.token_advantages is not None]
+    total, count = ranks.sum([float(sum(a.sum() for a in apart)), float(sum(map(len, apart)))])
+    return {"train/teacher_kl": total / max(count, 1.0)}
 
 
 def stops_early(algorithm: Algorithm) -> bool:

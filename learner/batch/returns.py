@@ -18,6 +18,7 @@ from services.contracts.config.terms import (
     GAE,
     GlobalWhiten,
     LoglinearProximal,
+    ReverseKL,
     RewardKL,
     SequenceValue,
 )
@@ -29,9 +30,9 @@ def set_returns(
     add_up: Callable[[list[float]], list[float]],
     scale: Scale,
 ) -> None:
-    """Set advantages of estimators that use the whole batch or a critic, and the critic's returns.
-    `samples`: all that this rank trains, with their proximal and reference log-probabilities and
-    values. `add_up`: sums over ranks; `scale`: of the values."""
+    """Set advantages of estimators that use the whole batch, a critic or a teacher, and the returns
+    of the critic. `samples`: all that this rank trains, with their proximal, reference and
+    teacher's log-probabilities and values. `add_up`: sums over ranks; `scale`: of the values."""
     config = objective.algorithm.advantage
     match config:
         case GlobalWhiten(gamma=gamma):
@@ -43,6 +44,8 @@ def set_returns(
                 found = whitened(found, add_up, config.keep_mean)
         case SequenceValue():
             found = [_over_value(sample, scale) for sample in samples]
+        case ReverseKL():
+            found = [_to_teacher(sample) for sample in samples]
         case _:
             return
     for sample, advantages in zip(samples, found, strict=True):
@@ -66,6 +69,11 @@ def _over_value(sample: Sample, scale: Scale) -> torch.Tensor:
     return apart.expand(len(sample.sampler_logprobs))
 
 
+def _to_teacher(sample: Sample) -> torch.Tensor:
+    """Advantages [k]: how much more likely the teacher finds each token."""
+    return log_ratio(known(sample.teacher_logprobs), policy_logprobs(sample)).double()
+
+
 def token_rewards(sample: Sample, objective: Objective) -> torch.Tensor:
     """[k] float64 reward of each token in the loss: the sample's reward at the last one, less dense
     rewards before it; and −β·KL on each where the KL is in the reward."""
@@ -81,9 +89,13 @@ def penalties(sample: Sample, objective: Objective) -> torch.Tensor:
     """[k] β·(log π_prox − log π_ref) where the KL is in the reward, else 0."""
     if not isinstance(objective.algorithm.kl, RewardKL):
         return torch.zeros_like(sample.sampler_logprobs)
+    return objective.beta * log_ratio(policy_logprobs(sample), known(sample.reference_logprobs))
+
+
+def policy_logprobs(sample: Sample) -> torch.Tensor:
+    """[k] log π_prox, fixed while the batch is trained."""
     proximal = sample.proximal_logprobs
-    policy = sample.sampler_logprobs if proximal is None else proximal
-    return objective.beta * log_ratio(policy, known(sample.reference_logprobs))
+    return sample.sampler_logprobs if proximal is None else proximal
 
 
 def gathered(samples: Sequence[Sample], logprobs: torch.Tensor, algorithm: Algorithm) -> Tokens:

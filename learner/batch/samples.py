@@ -31,7 +31,7 @@ class Sample:
     staleness: torch.Tensor
     """[k] versions between the token's sampler and the version being trained."""
     advantage: float
-    """Of each of its tokens; with `global_whiten` or a critic, its reward."""
+    """Of each of its tokens; with `global_whiten`, a critic or a teacher, its reward."""
     group: int
     """Which of this rank's groups of the batch it belongs to."""
     number: int
@@ -42,6 +42,8 @@ class Sample:
     """[k], where the proximal policy is not the sampler."""
     reference_logprobs: torch.Tensor | None = None
     """[k], with a KL to a reference."""
+    teacher_logprobs: torch.Tensor | None = None
+    """[k], where a teacher scores each token."""
     token_advantages: torch.Tensor | None = None
     """[k], from estimators that give each token its own."""
     rewards: torch.Tensor | None = None

@@ -88,7 +88,8 @@ class Coordinator(FirstRank):
         self._planner = Planner(config, store, ancestry, cost, shares)
         self._evaluations = Evaluations(config.evaluation, max_steps, store, self._file)
         critic = state.critic.model if state.critic else None
-        self._work = work(state.loaded.model, config.algorithm, ranks, critic)
+        teacher = state.copies.teacher.logprobs.model if state.copies.teacher else None
+        self._work = work(state.loaded.model, config.algorithm, ranks, critic, teacher)
         self._time = StepTime()
         self._plan = Plan([], [], [], [])
         self._waits: dict[str, float] = {}
@@ -164,10 +165,10 @@ class Coordinator(FirstRank):
         self._store.step_done(step, row)
         self._file.add(row)
         self._say_sharing(metrics.get("train/shared_tokens", 0.0))
-        if row["reward/all_zero"] and not self._all_zero:
+        if row.get("reward/all_zero") and not self._all_zero:
             # Nothing can be learned from it, and a broken verifier looks just like this.
             self._store.warn(f"every reward of step {step} {ALL_ZERO}")
-        self._all_zero = bool(row["reward/all_zero"])
+        self._all_zero = bool(row.get("reward/all_zero"))
         self._evaluations.after_step(self._state.progress)
         tokenizer = self._state.loaded.tokenizer
         self._samples.add(*described(picked, step, self._config.algorithm, tokenizer))
@@ -295,7 +296,9 @@ class Coordinator(FirstRank):
             "version": self._state.progress.version,
             "time": time.time(),
             **metrics,
-            **outcome_metrics(sums, self._config.algorithm.samples_per_prompt),
+            **outcome_metrics(
+                sums, self._config.algorithm.samples_per_prompt, bool(self._config.rewards)
+            ),
             **self._selection(sums),
             **self._datasets(sums),
             **canary_metrics(workers),

@@ -96,14 +96,17 @@ def gpu_of(device: torch.device) -> GPUDevice:
     return GPUDevice(uuid=f"GPU-{found.uuid}", name=found.name, memory=found.total_memory)
 
 
-def known_model(path: str, config: PretrainedModel, critic: str | None = None) -> Model | None:
-    """What the estimate needs of the model at `path`, and of a critic that starts from another
-    one. Raises UnusableModel."""
+def known_model(
+    path: str, config: PretrainedModel, critic: str | None = None, teacher: str | None = None
+) -> Model | None:
+    """What the estimate needs of the model at `path`, of a critic that starts from another one, and
+    of a teacher. Raises UnusableModel."""
     shape, half = _shape(path, config, "model")
     if shape is None:
         return None
     other = _shape(critic, config, "the critic's model")[0] if critic else None
-    return Model(shape, half, other)
+    taught = _shape(teacher, config, "the teacher")[0] if teacher else None
+    return Model(shape, half, other, taught)
 
 
 def _shape(path: str, config: PretrainedModel, what: str) -> tuple[ModelShape | None, bool]:

@@ -7,7 +7,7 @@ the same copies: they follow policies that are equal bit for bit.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
+from learner.errors import UnusableModel
 from learner.model.compiling import compile_blocks
 from learner.model.loading.lora import BaseLogprobs
 from learner.model.loading.models import load_model
@@ -33,6 +34,9 @@ from services.contracts.config.copies import (
 )
 from services.contracts.config.terms import NoKL
 from services.contracts.config.training import Training
+from services.models.vocabulary import vocabulary_difference
+
+Copied = Literal["reference", "lagged", "teacher"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,8 @@ class Copies:
 
     reference: PolicyCopy | None = None
     lagged: PolicyCopy | None = None
+    teacher: PolicyCopy | None = None
+    """Another model, which knows the same tokens."""
 
     @property
     def moving(self) -> dict[str, PolicyCopy]:
@@ -111,18 +117,21 @@ def load_copies(
     start: str,
     policy: TokenLogprobs,
     compiled: bool = False,
+    teacher: str | None = None,
+    tokenizer: Any = None,
 ) -> Copies:
     """The copies before a checkpoint's weights: a reference is the model at `base`, a lagged copy
-    the policy at `start`. Beside adapters the reference is `policy` without them. Raises
-    UnusableModel, UnusableDevice."""
+    the policy at `start`. Beside adapters the reference is `policy` without them. `teacher`: where
+    the run's teacher is; `tokenizer`: of the policy. Raises UnusableModel, UnusableDevice."""
 
-    def loaded(
-        path: str, follows: Following | None, name: Literal["reference", "lagged"]
-    ) -> PolicyCopy:
+    def loaded(path: str, follows: Following | None, name: Copied) -> PolicyCopy:
         where = place(f"placement.{name}", getattr(config.placement, name), ranks)
         # An earlier policy replays the same experts; another model routes by itself.
         replays = name == "lagged" and config.algorithm.router.replay
-        copy = make_copy(path, config.model, follows, where, ranks, policy, compiled, replays)
+        another = tokenizer if name == "teacher" else None
+        copy = make_copy(
+            path, config.model, follows, where, ranks, policy, compiled, replays, another
+        )
         return offloaded(copy, name, config.training, ranks)
 
     copies = Copies()
@@ -134,6 +143,8 @@ def load_copies(
     proximal = config.algorithm.proximal
     if isinstance(proximal, LaggedProximal):
         copies.lagged = loaded(start, following(proximal), "lagged")
+    if teacher is not None:
+        copies.teacher = loaded(teacher, None, "teacher")
     return copies
 
 
@@ -158,13 +169,17 @@ def make_copy(
     policy: TokenLogprobs,
     compiled: bool,
     replays: bool = False,
+    tokenizer: Any = None,
 ) -> PolicyCopy:
-    """The model at `path` as a copy of `policy`, on the device `where`. Raises UnusableModel."""
+    """The model at `path` as a copy of `policy`, on the device `where`. `tokenizer`: the policy's,
+    whose tokens it has to know. Raises UnusableModel."""
     # On a device of its own it is whole.
     sharded = is_sharded(policy) and where == ranks.device
     # What follows the policy by less than a rounding step would never move in bfloat16.
     never = follows is None
     frozen = load_model(path, model, where, never, ranks if sharded else None)
+    if tokenizer is not None:
+        check_tokens(path, tokenizer, frozen.tokenizer)
     frozen.model.eval().requires_grad_(False)
     if compiled:
         compile_blocks(frozen.model)
@@ -175,9 +190,17 @@ def make_copy(
     return PolicyCopy(logprobs, follows)
 
 
-def offloaded(
-    copy: PolicyCopy, name: Literal["reference", "lagged"], training: Training, ranks: Ranks
-) -> PolicyCopy:
+def check_tokens(path: str, own: Any, other: Any) -> None:
+    """Raise UnusableModel where the tokenizer of the teacher at `path` has `other` tokens than the
+    policy's."""
+    if difference := vocabulary_difference(own.get_vocab(), other.get_vocab()):
+        raise UnusableModel(
+            f"algorithm.teacher.path {path}: the teacher has another tokenizer than the policy, so "
+            f"it cannot score its tokens: {difference}"
+        )
+
+
+def offloaded(copy: PolicyCopy, name: Copied, training: Training, ranks: Ranks) -> PolicyCopy:
     """`copy` on the host between its passes, where `training.offload` says so."""
     if offloads(name, training, ranks):
         copy.offload = Offload(copy.logprobs.model.parameters)

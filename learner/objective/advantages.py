@@ -15,6 +15,7 @@ from services.contracts.config.terms import (
     GroupMean,
     GroupZScore,
     LeaveOneOut,
+    ReverseKL,
     SequenceValue,
 )
 
@@ -27,13 +28,14 @@ def group_advantages(config: Advantage, rewards: torch.Tensor) -> torch.Tensor:
     Samples without a reward get 0 and leave the statistics; so does a group of one, which has
     nothing to compare with. The standard deviation is the unbiased one. With `global_whiten`, what
     comes back are the rewards that `discounted_returns` takes, less their mean with `baseline`;
-    with `gae` and `sequence_value`, which compare with a critic, the rewards.
+    with `gae` and `sequence_value`, which compare with a critic, and `reverse_kl`, which has no use
+    for them, the rewards.
 
     Sources: GRPO (Shao et al. 2024), Dr. GRPO (Liu et al. 2025), RLOO (Ahmadian et al. 2024),
     REINFORCE++ (Hu 2025).
     """
     known = ~rewards.isnan()
-    if isinstance(config, GAE | SequenceValue) or (
+    if isinstance(config, GAE | SequenceValue | ReverseKL) or (
         isinstance(config, GlobalWhiten) and not config.baseline
     ):
         return rewards.masked_fill(~known, 0.0)

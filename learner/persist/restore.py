@@ -159,7 +159,8 @@ def described(start: Start, store: RunStore, volume: Volume) -> Model | None:
     another = None
     if isinstance(config, RLConfig) and (critic := config.algorithm.critic) and critic.path:
         another = critic_path(critic, start, store, volume)
-    return known_model(start.base, config.model, another)
+    teacher = teacher_path(config, store, volume) if isinstance(config, RLConfig) else None
+    return known_model(start.base, config.model, another, teacher)
 
 
 def critic_path(critic: CriticConfig, start: Start, store: RunStore, volume: Volume) -> str:
@@ -167,6 +168,14 @@ def critic_path(critic: CriticConfig, start: Start, store: RunStore, volume: Vol
     if critic.path is None:
         return start.progress.base_model
     return store.model_path(critic.path, volume, "algorithm.critic.path")
+
+
+def teacher_path(config: RLConfig, store: RunStore, volume: Volume) -> str | None:
+    """Where the run's teacher is, if it has one."""
+    teacher = config.algorithm.teacher
+    if teacher is None:
+        return None
+    return store.model_path(teacher.path, volume, "algorithm.teacher.path")
 
 
 def assemble(
@@ -236,7 +245,10 @@ def add_models(
     base, folder = state.progress.base_model, start.folder
     config = with_policy_dtype(config, state)
     beginning = str(folder) if folder else base
-    state.copies = load_copies(config, ranks, base, beginning, policy, compiled)
+    teacher = teacher_path(config, store, volume)
+    state.copies = load_copies(
+        config, ranks, base, beginning, policy, compiled, teacher, state.loaded.tokenizer
+    )
     if critic := config.algorithm.critic:
         path = str(folder / CRITIC) if folder else critic_path(critic, start, store, volume)
         state.critic = prepare_critic(config, critic, ranks, state, path, plan, compiled)

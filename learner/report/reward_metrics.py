@@ -105,9 +105,12 @@ def dataset_metrics(
     return metrics
 
 
-def outcome_metrics(sums: dict[str, float], samples: int) -> dict[str, float]:
+def outcome_metrics(
+    sums: dict[str, float], samples: int, rewarded: bool = True
+) -> dict[str, float]:
     """Reward and length metrics of the batch, from sums over all ranks. Means of components appear
-    where there is more than one, each over the samples that it was scored for."""
+    where there is more than one, each over the samples that it was scored for. `rewarded`: whether
+    the run has rewards at all."""
     scored, total = max(sums["scored"], 1.0), max(sums["samples"], 1.0)
     mean = sums["reward"] / scored
     variance = max(sums["reward_squared"] - scored * mean * mean, 0.0) / max(scored - 1, 1.0)
@@ -120,6 +123,8 @@ def outcome_metrics(sums: dict[str, float], samples: int) -> dict[str, float]:
         "response/tokens_mean": sums["completion_tokens"] / total,
         "response/truncated": sums["truncated"] / total,
     }
+    if not rewarded:
+        return {name: value for name, value in metrics.items() if not name.startswith("reward/")}
     if sums["whole_groups"]:
         metrics |= {
             f"reward/pass_at_{k}": sums[f"pass {k}"] / sums["whole_groups"] for k in ks(samples)

@@ -85,7 +85,10 @@ def score_items(
 
 
 def combine(rewards: Mapping[str, Reward], known: Results) -> SampleScore:
-    """A sample's score, when nothing is due any more."""
+    """A sample's score, when nothing is due any more. Without `rewards`, which are not learned from
+    then, it is 0."""
+    if not rewards:
+        return SampleScore(0.0, ScoreStatus.SCORED.value, {})
     first = known[next(iter(rewards))]
     broken = next((r for r in known.values() if r.status is ScoreStatus.ERROR), None)
     components: dict[str, float | None] = {}

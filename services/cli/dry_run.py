@@ -10,7 +10,7 @@ WORDS = {
     "weights": "weights",
     "gradients": "gradients",
     "optimizer": "optimizer",
-    "copies": "copies (reference, lagged, critic)",
+    "copies": "copies (reference, lagged, critic, teacher)",
     "published": "the version before, to publish changes",
     "buffers": "buffers of the ranks",
     "activations": "activations",

@@ -285,8 +285,8 @@ def _number(value: Any) -> Any:
 def _with_absolute_models(config: dict[str, Any]) -> dict[str, Any]:
     """Model folders named relative to where the user stands, as the gateway can find them."""
     model, algorithm = config.get("model"), config.get("algorithm")
-    critic = algorithm.get("critic") if isinstance(algorithm, dict) else None
-    for section in (model, critic):
+    others = algorithm if isinstance(algorithm, dict) else {}
+    for section in (model, others.get("critic"), others.get("teacher")):
         if not isinstance(section, dict):
             continue
         path = section.get("path")

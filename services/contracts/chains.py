@@ -119,10 +119,15 @@ def referred(path: Any) -> tuple[str, str] | None:
     return (found["step"], found["which"] or "last") if found else None
 
 
+BESIDE = ("critic", "teacher")
+"""Models of `algorithm` that may start from another run."""
+
+
 def references(config: dict[str, Any]) -> dict[str, str]:
     """The models of a config that earlier steps make: by key, what stands there."""
-    critic = (config.get("algorithm") or {}).get("critic")
-    sections = {"model.path": config.get("model"), "algorithm.critic.path": critic}
+    algorithm = config.get("algorithm") or {}
+    others = {f"algorithm.{name}.path": algorithm.get(name) for name in BESIDE}
+    sections = {"model.path": config.get("model"), **others}
     paths = {key: one.get("path") for key, one in sections.items() if isinstance(one, dict)}
     return {key: str(path) for key, path in paths.items() if referred(path)}
 
@@ -132,10 +137,11 @@ def with_paths(config: dict[str, Any], paths: dict[str, str]) -> dict[str, Any]:
     result = config
     if "model.path" in paths:
         result = {**result, "model": {**result["model"], "path": paths["model.path"]}}
-    if "algorithm.critic.path" in paths:
-        algorithm = result["algorithm"]
-        critic = {**algorithm["critic"], "path": paths["algorithm.critic.path"]}
-        result = {**result, "algorithm": {**algorithm, "critic": critic}}
+    for name in BESIDE:
+        if path := paths.get(f"algorithm.{name}.path"):
+            algorithm = result["algorithm"]
+            other = {**algorithm[name], "path": path}
+            result = {**result, "algorithm": {**algorithm, name: other}}
     return result
 
 

@@ -31,6 +31,8 @@ class Model:
     """Whether its own type is a half one."""
     critic: ModelShape | None = None
     """Of a critic that starts from another model."""
+    teacher: ModelShape | None = None
+    """Of a teacher."""
 
 
 def known_workers(records: Sequence[WorkerRecord]) -> list[Worker]:

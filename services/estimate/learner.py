@@ -119,6 +119,10 @@ def _resident(config: Config, model: Model, how: Pass) -> Memory:
         optimizer = config.algorithm.critic.optimizer
         held = training.resident(shape, optimizer, shape.parameters, how)
         copies += replace(held, optimizer=0 if "optimizer" in offload else held.optimizer).total
+    if config.algorithm.teacher and "teacher" not in offload and config.placement.teacher == "same":
+        number = BFLOAT16 if how.half else FLOAT32
+        shape = model.teacher or model.shape
+        copies += training.resident(shape, None, 0, how, number).total
     published = 0
     if config.rollout.weights == "auto" and how.half and not lora_of(config.model):
         published = training.resident(model.shape, None, 0, how, BFLOAT16).total
@@ -237,6 +241,8 @@ def _changes(config: Config, ranks: int) -> Iterator[dict[str, object]]:
     others += copied(config)
     if isinstance(config, RLConfig) and config.algorithm.critic:
         others.append("critic")
+    if isinstance(config, RLConfig) and config.algorithm.teacher:
+        others.append("teacher")
     for name in (*others, "optimizer"):
         if name not in offload:
             offload = [*offload, name]

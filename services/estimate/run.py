@@ -102,11 +102,13 @@ def step_time(
     groups = algorithm.prompts_per_step
     trained = groups * algorithm.samples_per_prompt * length
     flops = training.pass_flops(model.shape, trained, length)
-    passes = (3 + how.checkpointing) * algorithm.epochs_per_batch + len(copied(config))
+    passes: float = (3 + how.checkpointing) * algorithm.epochs_per_batch + len(copied(config))
     passes += isinstance(algorithm.proximal, RecomputeProximal)
     passes += not isinstance(algorithm.kl, NoKL) and config.model.lora is not None
     if algorithm.critic:
         passes += 3 * algorithm.epochs_per_batch + 1
+    if algorithm.teacher:
+        passes += (model.teacher or model.shape).parameters / model.shape.parameters
     speed = peak_flops(smallest(learner.gpus).name) if learner and learner.gpus else None
     seconds = None
     if learner and speed:

@@ -58,7 +58,10 @@ def described(config: RLConfig | SFTConfig, models: Models) -> Model | None:
     critic = None
     if models.critic is not None:
         critic = shape_of(models.critic.config, models.critic.tensors)
-    return Model(shape, of_half(models.policy.config), critic)
+    teacher = None
+    if models.teacher is not None:
+        teacher = shape_of(models.teacher.config, models.teacher.tensors)
+    return Model(shape, of_half(models.policy.config), critic, teacher)
 
 
 def refusals(estimate: Estimate | None) -> Problems:

@@ -18,6 +18,7 @@ from services.gateway.dependencies import Dependencies, find_run
 from services.http import Problem
 from services.models import ModelFolder
 from services.models.path import PREFIX, check_model, checkpoint_of, run_named, step_named
+from services.models.vocabulary import vocabulary_difference, vocabulary_in
 
 Problems = list[tuple[str, str]]
 
@@ -31,24 +32,43 @@ class Models(NamedTuple):
 
     policy: ModelFolder | None
     critic: ModelFolder | None
+    teacher: ModelFolder | None
 
 
 async def check_models(
     deps: Dependencies, raw: dict[str, Any], problems: Problems, steps: Steps | None = None
 ) -> tuple[dict[str, Any], Models]:
-    """`raw` with the models of policy and critic named so that they mean the same on every host and
-    for ever; and these models. `step:NAME` is one of `steps`, and stays. Adds what is wrong to
-    `problems`."""
-    of_critic = None
+    """`raw` with the models of policy, critic and teacher named so that they mean the same on every
+    host and for ever; and these models. `step:NAME` is one of `steps`, and stays. Adds what is
+    wrong to `problems`."""
     model, found = await _checked(deps, raw.get("model"), "model.path", problems, steps)
     raw = raw if model is None else {**raw, "model": model}
-    algorithm = raw.get("algorithm")
-    if isinstance(algorithm, dict):
-        critic = algorithm.get("critic")
-        key = "algorithm.critic.path"
-        critic, of_critic = await _checked(deps, critic, key, problems, steps)
-        raw = raw if critic is None else {**raw, "algorithm": {**algorithm, "critic": critic}}
-    return raw, Models(found, of_critic)
+    others: dict[str, ModelFolder | None] = {"critic": None, "teacher": None}
+    for name in others:
+        algorithm = raw.get("algorithm")
+        if isinstance(algorithm, dict):
+            key = f"algorithm.{name}.path"
+            section = algorithm.get(name)
+            other, others[name] = await _checked(deps, section, key, problems, steps)
+            raw = raw if other is None else {**raw, "algorithm": {**algorithm, name: other}}
+    teacher = others["teacher"]
+    if found is not None and teacher is not None:
+        problems += await anyio.to_thread.run_sync(_check_tokens, found, teacher)
+    return raw, Models(found, **others)
+
+
+def _check_tokens(policy: ModelFolder, teacher: ModelFolder) -> Problems:
+    """A problem for a teacher with other tokens than the policy, as far as files say."""
+    own, other = vocabulary_in(policy.path), vocabulary_in(teacher.path)
+    if own is None or other is None or not (said := vocabulary_difference(own, other)):
+        return []
+    return [
+        (
+            "algorithm.teacher.path",
+            f"the teacher in {teacher.path} has another tokenizer than the policy, so it cannot "
+            f"score its tokens: {said}",
+        )
+    ]
 
 
 async def _checked(

@@ -28,10 +28,10 @@ def step_named(path: str) -> int | None:
 
 
 def starts_from(config: dict[str, Any]) -> set[str]:
-    """Ids of the runs whose models the config of a run in the store names: its policy's, and its
-    critic's."""
-    critic = (config.get("algorithm") or {}).get("critic")
-    models = [config.get("model"), critic]
+    """Ids of the runs whose models the config of a run in the store names: those of its policy, its
+    critic and its teacher."""
+    algorithm = config.get("algorithm") or {}
+    models = [config.get("model"), algorithm.get("critic"), algorithm.get("teacher")]
     paths = [model.get("path") for model in models if isinstance(model, dict)]
     named = [run_named(path) for path in paths if isinstance(path, str)]
     return {run for run in named if run is not None}

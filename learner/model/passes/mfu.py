@@ -38,10 +38,11 @@ class Work:
     """FLOP/s of all devices together."""
     frozen: int = 0
     """Of `weights`, those that the backward pass goes through and makes no gradient of."""
-    critic: tuple[int, int] = (0, 0)
-    """Weights and L·H·Q of a critic."""
-    critic_passes: float = 0.0
-    """How often it is trained on a batch, and a third for what it says before."""
+    other: tuple[int, int] = (0, 0)
+    """Weights and L·H·Q of a critic, or of a teacher: a run has one of them at most."""
+    other_passes: float = 0.0
+    """How often a critic is trained on a batch, and a third for what it, or a teacher, says
+    before."""
 
     def metrics(
         self, tokens: float, squares: float, passes: float, seconds: float
@@ -59,7 +60,7 @@ class Work:
 
         flops = (passes + self.forward / 3) * once(self.weights, self.attention)
         flops -= passes * 2 * self.frozen * tokens
-        return flops + self.critic_passes * once(*self.critic)
+        return flops + self.other_passes * once(*self.other)
 
 
 def work(
@@ -67,6 +68,7 @@ def work(
     algorithm: "Algorithm",
     ranks: "Ranks",
     critic: PreTrainedModel | None = None,
+    teacher: PreTrainedModel | None = None,
 ) -> Work | None:
     """None where a device's peak is not known, or what a token takes is not to be read off the
     model's config."""
@@ -79,12 +81,14 @@ def work(
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     frozen = max(sizes[0] - trained, 0)
     plain = Work(*sizes, forward, peak * ranks.size, frozen)
-    if critic is None:
+    other = critic or teacher
+    if other is None:
         return plain
-    of_critic = shape(critic)
-    if of_critic is None:
+    of_other = shape(other)
+    if of_other is None:
         return None
-    return replace(plain, critic=of_critic, critic_passes=algorithm.epochs_per_batch + 1 / 3)
+    trained_passes = algorithm.epochs_per_batch if critic else 0
+    return replace(plain, other=of_other, other_passes=trained_passes + 1 / 3)
 
 
 def supervised_work(model: PreTrainedModel, ranks: "Ranks", forward: int = 0) -> Work | None:

@@ -15,6 +15,7 @@ from services.contracts.config.critic import Critic
 from services.contracts.config.router import Router
 from services.contracts.config.selection import BestOf, DynamicSampling
 from services.contracts.config.shaping import Shaping
+from services.contracts.config.teacher import Teacher
 from services.contracts.config.terms import (
     GAE,
     KL,
@@ -34,6 +35,7 @@ from services.contracts.config.terms import (
     RecomputeProximal,
     ReferenceKL,
     ReinforceLoss,
+    ReverseKL,
     RewardKL,
     SamplerProximal,
     SequenceMean,
@@ -68,6 +70,8 @@ class Algorithm(Section):
     """Advantage estimator."""
     critic: Critic | None = None
     """The critic, which advantages `gae` and `sequence_value` need."""
+    teacher: Teacher | None = None
+    """The teacher, which advantage `reverse_kl` needs."""
     loss: Loss = PPOLoss()
     """Policy loss."""
     aggregation: Aggregation = TokenMean()
@@ -101,7 +105,7 @@ class Algorithm(Section):
             f"minibatches {self.minibatches} exceeds prompts_per_step {prompts}: a minibatch needs "
             "at least one prompt",
         )
-        alone = isinstance(self.advantage, GAE | SequenceValue) or (
+        alone = isinstance(self.advantage, GAE | SequenceValue | ReverseKL) or (
             isinstance(self.advantage, GlobalWhiten) and not self.advantage.baseline
         )
         refuse_if(
@@ -163,6 +167,22 @@ class Algorithm(Section):
             "reward per sample: set advantage.type to global_whiten or gae, or kl.type to k2 or "
             "k3, which go into the loss",
         )
+        taught = isinstance(advantage, ReverseKL)
+        refuse_if(
+            taught and self.teacher is None,
+            "advantage reverse_kl needs a teacher: set teacher.path to a model",
+        )
+        refuse_if(
+            not taught and self.teacher is not None,
+            f"advantage {advantage.type} has no use for a teacher: set advantage.type to "
+            "reverse_kl, or leave teacher out",
+        )
+        for name in ("dynamic_sampling", "best_of"):
+            refuse_if(
+                taught and getattr(self, name) is not None,
+                f"{name} chooses by rewards, which advantage reverse_kl does not learn from: leave "
+                "it out",
+            )
         valued = isinstance(advantage, GAE | SequenceValue)
         refuse_if(
             valued and self.critic is None,

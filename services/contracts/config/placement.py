@@ -29,3 +29,5 @@ class Placement(Section):
     """Device of the lagged copy of the policy (`algorithm.proximal` of type `lagged`)."""
     critic: Device = "same"
     """Device of the critic and of its optimizer's state."""
+    teacher: Device = "same"
+    """Device of the teacher."""

@@ -22,6 +22,7 @@ from services.contracts.config.terms import (
     MaskCorrection,
     NoKL,
     ReinforceLoss,
+    ReverseKL,
     TruncateCorrection,
 )
 from services.contracts.config.training import Evaluation, Schedule, Training
@@ -36,10 +37,11 @@ class RLConfig(Section):
     """The policy to start from."""
     data: Data
     """The prompts."""
-    rewards: list[Reward] = Field(min_length=1)
+    rewards: list[Reward]
     """Components of the reward, which is their weighted sum. The first one decides whether an
     answer counts as correct. Where a submission names none, those of its dataset are taken, if that
-    was uploaded with a named mapping; so is `data.template`."""
+    was uploaded with a named mapping; so is `data.template`. With advantage `reverse_kl` nothing is
+    learned from them, and the list may be empty."""
     sampling: Sampling = Sampling()
     """Sampling options."""
     rollout: Rollout = Rollout()
@@ -160,6 +162,25 @@ class RLConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _unrewarded(self) -> "RLConfig":
+        if self.rewards:
+            return self
+        refuse_if(
+            not isinstance(self.algorithm.advantage, ReverseKL),
+            f"rewards is empty, and advantage {self.algorithm.advantage.type} learns from them: "
+            "name a verifier",
+        )
+        for key, section in (
+            ("evaluation", self.evaluation),
+            ("data.filter", self.data.filter),
+        ):
+            refuse_if(
+                section is not None,
+                f"{key} needs rewards, and there are none: name a verifier, or leave {key} out",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _lengths(self) -> "RLConfig":
         samples, most = self.algorithm.samples_generated, self.rollout.vllm.max_num_seqs
         key = "best_of.generation_size" if self.algorithm.best_of else "samples_per_prompt"
@@ -238,6 +259,7 @@ class RLConfig(Section):
             ("reference", not isinstance(algorithm.kl, NoKL), "algorithm.kl"),
             ("lagged", lagged, "algorithm.proximal lagged"),
             ("critic", algorithm.critic is not None, "algorithm.critic"),
+            ("teacher", algorithm.teacher is not None, "algorithm.teacher"),
         ):
             device = getattr(self.placement, name)
             refuse_if(

@@ -74,8 +74,15 @@ class SequenceValue(Section):
     type: Literal["sequence_value"]
 
 
+class ReverseKL(Section):
+    """log π_teacher − log π_prox of each sampled token: minus the KL of the policy to the teacher,
+    in expectation (on-policy distillation; Agarwal et al. 2024). Needs `teacher`, and no reward."""
+
+    type: Literal["reverse_kl"]
+
+
 Advantage = Annotated[
-    GroupMean | GroupZScore | LeaveOneOut | GlobalWhiten | GAE | SequenceValue,
+    GroupMean | GroupZScore | LeaveOneOut | GlobalWhiten | GAE | SequenceValue | ReverseKL,
     Field(discriminator="type"),
 ]
 

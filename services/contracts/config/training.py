@@ -8,7 +8,7 @@ from services.contracts.config.base import Section
 
 Parallel = Literal["auto", "ddp", "fsdp"]
 Automatic = Literal["auto"] | bool
-Offloaded = Literal["optimizer", "reference", "lagged", "critic"]
+Offloaded = Literal["optimizer", "reference", "lagged", "critic", "teacher"]
 
 
 class Schedule(Section):
@@ -60,8 +60,8 @@ class Training(Passes):
     offload: list[Offloaded] = []
     """What is in host memory, and on the GPU only while it is used. `optimizer`: the state of all
     optimizers, copied there and back for each update. `reference`, `lagged` (the copy of proximal
-    lagged): their weights, copied there once a step. `critic`: its weights, copied there twice a
-    step and back once, and its optimizer's state, once each way."""
+    lagged), `teacher`: their weights, copied there once a step. `critic`: its weights, copied
+    there twice a step and back once, and its optimizer's state, once each way."""
     checkpoint_every: int = Field(10, ge=1)
     """Steps between checkpoints. After a crash the steps since the last one are trained again, on
     the same groups."""

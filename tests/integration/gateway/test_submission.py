@@ -1,5 +1,6 @@
 """Runs that are submitted: what is queued, warned of and refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,26 @@ def test_a_folder_without_a_model_in_it_is_refused(submit: Any, tmp_path: Path) 
     said = problems(submit({"model": {"path": str(empty)}}))["model.path"]
 
     assert "holds no config.json" in said
+
+
+def test_a_teacher_has_to_be_there_and_to_know_the_same_tokens(
+    submit: Any, model: Path, tmp_path: Path
+) -> None:
+    teacher = tmp_path / "teacher"
+    teacher.mkdir()
+    (teacher / "config.json").write_text("{}")
+    for folder, vocabulary in ((model, {"a": 0, "b": 1}), (teacher, {"a": 1, "b": 0})):
+        (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
+
+    def taught(path: object) -> Any:
+        algorithm = {"advantage": {"type": "reverse_kl"}, "teacher": {"path": str(path)}}
+        return submit({"model": {"path": str(model)}, "algorithm": algorithm})
+
+    said = problems(taught(teacher))["algorithm.teacher.path"]
+    assert "another tokenizer than the policy" in said
+    assert "'a' as 1, which is 0 here" in said
+    assert "there is no model at" in problems(taught("nowhere"))["algorithm.teacher.path"]
+    assert taught(model).json()["config"]["algorithm"]["teacher"] == {"path": str(model)}
 
 
 def test_a_supervised_run_on_rows_without_answers_is_refused(api: httpx.Client) -> None:

@@ -98,16 +98,17 @@ def test_a_model_may_be_what_an_earlier_step_makes(
     assert referred(path) == found
 
 
-def test_policy_and_critic_may_start_from_a_step() -> None:
+@pytest.mark.parametrize("other", ["critic", "teacher"])
+def test_policy_and_critic_or_teacher_may_start_from_a_step(other: str) -> None:
     config = {
         "model": {"path": "step:a", "dtype": "auto"},
-        "algorithm": {"critic": {"path": "step:b"}, "loss": {}},
+        "algorithm": {other: {"path": "step:b"}, "loss": {}},
     }
     found = references(config)
-    assert found == {"model.path": "step:a", "algorithm.critic.path": "step:b"}
+    assert found == {"model.path": "step:a", f"algorithm.{other}.path": "step:b"}
     resolved = with_paths(config, dict.fromkeys(found, "run:x@1"))
     assert resolved["model"] == {"path": "run:x@1", "dtype": "auto"}
-    assert resolved["algorithm"] == {"critic": {"path": "run:x@1"}, "loss": {}}
+    assert resolved["algorithm"] == {other: {"path": "run:x@1"}, "loss": {}}
     assert references({"model": {"source": "scratch"}}) == {}
     assert config["model"] == {"path": "step:a", "dtype": "auto"}
 

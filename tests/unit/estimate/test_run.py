@@ -10,7 +10,7 @@ from services.estimate.answer import Estimate
 from services.estimate.given import Model, Worker
 from services.estimate.run import cannot_fit, estimate_run
 from services.estimate.shape import shape_of
-from tests.unit.estimate.known import LLAMA_8B, QWEN3_8B
+from tests.unit.estimate.known import LLAMA_8B, QWEN3_8B, QWEN3_30B_A3B
 
 GB = 10**9
 H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
@@ -241,3 +241,27 @@ def test_pairs_need_room_for_a_reference_and_for_both_answers() -> None:
     assert parts == [0, pytest.approx(2 * 8.19e9 / 8, rel=0.05), 0]
     assert "16,384 tokens a pass" in said[0]
     assert "32,768 tokens a pass" in said[1]
+
+
+def test_a_teacher_takes_room_for_its_weights_and_time_for_a_pass() -> None:
+    shape, large = shape_of(QWEN3_8B), shape_of(QWEN3_30B_A3B)
+    assert shape is not None
+    assert large is not None
+    algorithm = {"advantage": {"type": "reverse_kl"}, "teacher": {"path": "t"}}
+    base: dict[str, Any] = {"model": {"path": "m"}, "data": {"dataset": "d"}}
+    base["rewards"] = [{"verifier": "math"}]
+    found = [
+        estimate_run(
+            parse_config(base | changes), Model(shape, True, None, large), learner(8, 80 * GB), []
+        )
+        for changes in (
+            {},
+            {"algorithm": algorithm},
+            {"algorithm": algorithm, "training": {"offload": ["teacher"]}},
+        )
+    ]
+    copies = [one.learner.parts.get("copies", 0) for one in found]
+    assert copies == [0, pytest.approx(2 * large.parameters / 8, rel=0.05), 0]
+    times = [one.step.training for one in found]
+    assert None not in times
+    assert times[1] > 1.5 * times[0]  # type: ignore[operator]

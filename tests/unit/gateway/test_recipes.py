@@ -11,7 +11,9 @@ from services.contracts.config import parse_config
 
 @pytest.mark.parametrize("recipe", list_recipes(), ids=lambda recipe: recipe.name)
 def test_a_recipe_is_valid_and_says_when_to_use_it(recipe: Recipe) -> None:
-    given = {"data": {"dataset": "d"}}
+    given: dict[str, Any] = {"data": {"dataset": "d"}}
+    if recipe.name == "distillation":
+        given["algorithm"] = {"teacher": {"path": "org/teacher"}}
     if recipe.config["model"].get("source") != "scratch":
         given["model"] = {"path": "org/model"}
 
@@ -140,7 +142,18 @@ def test_a_recipe_has_the_numbers_of_its_source(name: str) -> None:
 
 
 def test_every_recipe_of_the_predecessors_and_of_the_papers_is_there() -> None:
-    papers = {"grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "icepop", "dpo"}
+    papers = {
+        "grpo",
+        "dr_grpo",
+        "dapo",
+        "gspo",
+        "cispo",
+        "rloo",
+        "reinforce_pp",
+        "icepop",
+        "dpo",
+        "distillation",
+    }
     predecessors = {"nanochat_grpo", "torchtune_ppo", "areal_ppo_code", "minimind_ppo", "midtrain"}
     assert papers | predecessors <= {recipe.name for recipe in list_recipes()}
 

@@ -48,7 +48,7 @@ def test_six_flops_a_weight_and_token_and_twelve_a_pair_of_tokens_that_attend() 
 def test_a_critic_counts_for_what_it_says_and_as_often_as_it_is_trained() -> None:
     # Trained twice, and once forward: 7/3 of 6·500·400 + 12·20·(100² + 300²) = 25.2 M FLOPs, beside
     # the policy's 62.4 M, in 1 s on what can do 484.8 M a second.
-    both = Work(1000, 50, forward=0, peak=484.8e6, critic=(500, 20), critic_passes=2 + 1 / 3)
+    both = Work(1000, 50, forward=0, peak=484.8e6, other=(500, 20), other_passes=2 + 1 / 3)
     expected = (62.4 + 25.2 * 7 / 3) / 484.8
     found = both.metrics(400, 100**2 + 300**2, 1, 1.0)
     assert found == {"train/mfu": pytest.approx(expected)}
@@ -85,8 +85,8 @@ def test_a_value_head_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     found = work(policy, algorithm, Ranks(0, 1, torch.device("cuda", 0)), critic)
     assert found is not None
     # As below, with a head of 8 in place of 80.
-    assert found.critic == (1496 + 8, 3 * 4 * 2)
-    assert found.critic_passes == pytest.approx(7 / 3)
+    assert found.other == (1496 + 8, 3 * 4 * 2)
+    assert found.other_passes == pytest.approx(7 / 3)
 
 
 @pytest.mark.parametrize("tied", [True, False])

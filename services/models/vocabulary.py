@@ -1,0 +1,56 @@
+"""Whether two tokenizers give the same ids to the same tokens. Pure, but for reading a folder."""
+
+import os
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from services.models.opening import open_inside
+
+FILE = "tokenizer.json"
+SHOWN = 3
+"""Tokens that a sentence names."""
+
+
+class _Added(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _Model(msgspec.Struct):
+    vocab: dict[str, int] | list[tuple[str, float]] = msgspec.field(default_factory=dict)
+
+
+class _Tokenizer(msgspec.Struct):
+    model: _Model
+    added_tokens: list[_Added] = msgspec.field(default_factory=list)
+
+
+def vocabulary_in(folder: Path) -> dict[str, int] | None:
+    """The ids of all tokens by `folder`'s tokenizer.json; None where it has none that says so."""
+    try:
+        with os.fdopen(open_inside(folder, folder / FILE), "rb") as file:
+            found = msgspec.json.decode(file.read(), type=_Tokenizer)
+    except (OSError, ValueError):
+        # Whether the tokenizer can be used at all, the library says that reads it.
+        return None
+    vocab = found.model.vocab
+    ids = vocab if isinstance(vocab, dict) else {token: i for i, (token, _) in enumerate(vocab)}
+    return {**ids, **{one.content: one.id for one in found.added_tokens}}
+
+
+def vocabulary_difference(own: Mapping[str, int], other: Mapping[str, int]) -> str | None:
+    """In words what the `other` vocabulary has otherwise than a model's own one; None: nothing."""
+    missing = (f"no {token!r}, which is {i} here" for token, i in own.items() if token not in other)
+    moved = (
+        f"{token!r} as {other[token]}, which is {i} here"
+        for token, i in own.items()
+        if token in other and other[token] != i
+    )
+    extra = (f"{token!r} as {i}, unknown here" for token, i in other.items() if token not in own)
+    for differences in (moved, missing, extra):
+        if said := list(islice(differences, SHOWN)):
+            return f"it has {len(other):,} tokens and the policy {len(own):,}: {'; '.join(said)}"
+    return None
