@@ -100,18 +100,19 @@ async def _arrived(installation: Installation, run: str, positions: list[int]) -
     deadline = time.monotonic() + LIMIT_SECONDS
     try:
         while True:
-            try:
-                # The last first: asking for all would fetch megabytes in vain.
-                await store.trajectories.payloads(run, positions[-1:])
-                return await store.trajectories.payloads(run, positions)
-            except KeyError:
-                installation.stack.check()
-                if time.monotonic() > deadline:
-                    raise BenchFailed(
-                        f"the worker did not complete {len(positions)} tasks within "
-                        f"{LIMIT_SECONDS:.0f} s; logs: {installation.data / 'logs'}"
-                    ) from None
-                await asyncio.sleep(0.5)
+            # The last first: asking for all would fetch megabytes in vain.
+            if None not in await store.trajectories.payloads(run, positions[-1:]):
+                found = await store.trajectories.payloads(run, positions)
+                there = [payload for payload in found if payload is not None]
+                if len(there) == len(positions):
+                    return there
+            installation.stack.check()
+            if time.monotonic() > deadline:
+                raise BenchFailed(
+                    f"the worker did not complete {len(positions)} tasks within "
+                    f"{LIMIT_SECONDS:.0f} s; logs: {installation.data / 'logs'}"
+                )
+            await asyncio.sleep(0.5)
     finally:
         await store.close()
 

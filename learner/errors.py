@@ -14,3 +14,12 @@ class PeerFailed(RunCannotGoOn):
 
 class UnusableModel(RunCannotGoOn):
     """The run's model cannot be trained; the message says why and what to do."""
+
+
+class UnreadableGroups(Exception):
+    """Groups of a batch that cannot be read: why, by the position of their tasks. Raised on all
+    ranks; the groups are sampled again."""
+
+    def __init__(self, reasons: dict[int, str]) -> None:
+        super().__init__("; ".join(reasons.values()))
+        self.reasons = reasons

@@ -11,6 +11,8 @@ acknowledged only by the commit of a checkpoint that was trained on them.
 import threading
 from dataclasses import astuple, dataclass, replace
 
+import msgspec
+
 from learner.batch.lineage import Ancestry
 from learner.batch.minibatches import cut
 from learner.batch.samples import Sample, group_samples
@@ -20,7 +22,7 @@ from learner.coordinate.follower import Follower
 from learner.coordinate.ranks import next_command, share_gradients, take_over
 from learner.cores import TrainingCores
 from learner.distributed import Ranks
-from learner.errors import RunCannotGoOn
+from learner.errors import UnreadableGroups
 from learner.model.value_model import Critic
 from learner.objective.compose import Objective
 from learner.objective.kl import adapted_beta
@@ -74,7 +76,11 @@ def train_rl(
             command = next_command(coordinator, ranks, crash_limit)
             if command.kind != "train":
                 break
-            batch = fetch(command, config, ranks, store, state.progress)
+            try:
+                batch = fetch(command, config, ranks, store, state.progress)
+            except UnreadableGroups as error:
+                coordinator.requeue(command.step, error.reasons)
+                continue
             with cores.computing():
                 metrics = train(state, batch.minibatches, config, ranks, max_steps)
             coordinator.publish()
@@ -97,29 +103,48 @@ class Batch:
     """On rank 0, completions to be shown."""
 
 
-def read_groups(store: RunStore, shares: list[Share]) -> list[TrajectoryGroup]:
-    """The groups of these shares. Raises RunCannotGoOn where one is damaged, and SchemaMismatch."""
-    blobs = store.call(store.trajectories.payloads, [share.position for share in shares])
-    try:
-        groups = [decode_group(blob) for blob in blobs]
-        for share, group in zip(shares, groups, strict=True):
-            if group.samples != share.of:
-                raise ValueError(
-                    f"the group of task {share.position} has {group.samples} samples, its entry in "
-                    f"the stream says {share.of}"
-                )
-    except SchemaMismatch:
-        raise
-    except ValueError as error:
-        raise RunCannotGoOn(f"{error}; resume the run, and its task is sampled again") from error
-    return groups
+def read_group(store: RunStore, share: Share, kept: bytes | None) -> TrajectoryGroup:
+    """The group of a share, of which the stream keeps `kept`. Raises ValueError where it is gone or
+    damaged, SchemaMismatch, GatewayAway."""
+    if kept is None:
+        raise ValueError("its payload is not in the stream")
+    group = decode_group(store.payload(kept))
+    if group.samples != share.of:
+        raise ValueError(f"it has {group.samples} samples, its entry in the stream says {share.of}")
+    return group
+
+
+def read_groups(
+    store: RunStore, minibatches: list[list[Share]], ranks: Ranks
+) -> list[list[TrajectoryGroup]]:
+    """The groups of this rank's shares. All ranks together, so that none waits for one that cannot
+    read its share. Raises UnreadableGroups on all of them, SchemaMismatch, GatewayAway."""
+    unreadable: dict[int, str] = {}
+    found: list[list[TrajectoryGroup]] = []
+    for shares in minibatches:
+        found.append([])
+        positions = [share.position for share in shares]
+        stored = store.call(store.trajectories.payloads, positions)
+        for share, kept in zip(shares, stored, strict=True):
+            try:
+                found[-1].append(read_group(store, share, kept))
+            except SchemaMismatch:
+                raise
+            except ValueError as error:
+                unreadable[share.position] = f"the group of task {share.position}: {error}"
+    for message in ranks.gather(msgspec.msgpack.encode(unreadable)):
+        unreadable |= msgspec.msgpack.decode(message, type=dict[int, str])
+    if unreadable:
+        raise UnreadableGroups(unreadable)
+    return found
 
 
 def fetch(
     command: Command, config: RLConfig, ranks: Ranks, store: RunStore, progress: Progress
 ) -> Batch:
     """This rank's samples of each minibatch of each pass, from the groups that `command` names.
-    Their advantages come from whole groups; the metrics of a group are counted by one rank."""
+    Their advantages come from whole groups; the metrics of a group are counted by one rank.
+    Raises as `read_groups` does."""
     ancestry, algorithm = Ancestry(tuple(progress.lineages)), config.algorithm
     longest = {name: one.sampling.max_tokens for name, one in config.datasets.items()}
     version = command.step - 1
@@ -128,9 +153,8 @@ def fetch(
     counted: list[TrajectoryGroup] = []
     own: dict[int, list[Sample]] = {}
     everything: list[Sample] = []
-    # All at once, so that no rank waits for one that cannot read its share.
     mine = [shares[ranks.part] for shares in command.minibatches]
-    parts = ranks.together(lambda: [read_groups(store, shares) for shares in mine])
+    parts = read_groups(store, mine, ranks)
     for shares, part in zip(mine, parts, strict=True):
         minibatches.append([])
         for share, group in zip(shares, part, strict=True):

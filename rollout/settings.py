@@ -33,6 +33,13 @@ class RolloutSettings(GPUSettings):
         description="Times that vLLM may fail, with no group completed in between, before the run "
         "is failed for it.",
     )
+    payload_file_bytes: int = Field(
+        4 << 20,
+        ge=1 << 8,
+        description="Finished groups of more bytes do not go into Redis, which then has a "
+        "reference of 150 bytes: they go to the data volume (through the gateway from a host "
+        "without it), or to HEADRACE_PAYLOADS_URL.",
+    )
     peer_url: str | None = Field(
         None,
         pattern=r"^http://[^/@?#]+:[0-9]{1,5}$",

@@ -44,6 +44,7 @@ from services.contracts.records import HostLoad, RunRecord, WorkerRecord
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
 from services.models import check_folder
+from services.payloads import Payloads, place_of
 from services.runtime.api_key import key_for, key_for_rewards
 from services.runtime.gpus import described_gpus, gpu_count, installed_device
 from services.runtime.host_load import IdleCores, free_memory, memory_of, vllm_cores
@@ -69,6 +70,7 @@ class Supervisor:
         self._store = store
         peers = other_hosts(settings, store)
         self._volume = Volume(settings.data, settings.gateway_url, key_for(settings), peers)
+        self._payloads = Payloads(store, place_of(settings), settings.payload_file_bytes)
         self._rewards = RewardClient(settings.reward_url, lambda: key_for_rewards(settings))
         self._worker: RunWorker | None = None
         self._run_events: RunEvents | None = None
@@ -254,6 +256,7 @@ class Supervisor:
             tokenizer=tokenizer,
             episode=None if isinstance(episode, Sessions) else load_episode(episode, tokenizer),
             eos=eos_token_ids(model, tokenizer),
+            payloads=self._payloads,
             context=longest,
             sequences=Sequences(
                 explicit or capacity.sequences,

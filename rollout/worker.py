@@ -65,7 +65,7 @@ class RunWorker:
         datasets = config.datasets.values()
         # Grows while groups fill fewer sequences than they have samples.
         self._group_limit = self._slots()
-        self._reserve = reserve_bytes(
+        largest = reserve_bytes(
             config.algorithm.samples_per_prompt,
             config.max_tokens,
             context.context,
@@ -74,6 +74,8 @@ class RunWorker:
             config.sampling.top_k,
             context.routing_bytes,
         )
+        # Larger ones do not go into Redis, and their references weigh nothing beside.
+        self._reserve = min(largest, context.payloads.above)
         self._ttl = config.rollout.lease_seconds
         self._leases = Leases(context.run, store, self._ttl, wake.set)
         self._progress = Progress(limit=self._ttl)

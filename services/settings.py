@@ -91,6 +91,15 @@ class Settings(BaseSettings):
         "http://127.0.0.1:8000", description="The gateway, as other processes reach it."
     )
     reward_url: str = Field("http://127.0.0.1:8002", description="The reward service.")
+    payloads_url: str | None = Field(
+        None,
+        pattern=r"^s3://[a-z0-9][a-z0-9._-]*(/[A-Za-z0-9._-]+)*/?$",
+        description="Where groups lie that are too large for Redis, in place of the data volume: "
+        "a bucket of S3 or a store like it, perhaps with a folder: s3://bucket/headrace. Nothing "
+        "else may be there. Credentials are in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
+        "AWS_REGION, the address of another store than Amazon's is in AWS_ENDPOINT_URL. For the "
+        "gateway, the learner and rollout workers alike.",
+    )
     api_key: SecretStr | None = Field(
         None,
         description="The API key: what the gateway accepts, and others show it. Default: what the "
@@ -147,6 +156,12 @@ class Settings(BaseSettings):
     def _is_redis(cls, value: SecretStr) -> SecretStr:
         redis_address.parse(value.get_secret_value())
         return value
+
+    @field_validator("payloads_url", mode="before")
+    @classmethod
+    def _url_or_none(cls, value: Any) -> Any:
+        # Compose sets variables that nobody gave a value to the empty text.
+        return value or None
 
     @field_validator("api_key", "reward_key", mode="before")
     @classmethod

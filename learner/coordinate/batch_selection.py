@@ -7,7 +7,7 @@ finished groups and groups in flight.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -60,6 +60,13 @@ class BatchSelection:
         self.seen |= dict.fromkeys(entries, step)
         taken = set(entries)
         self.waiting = {p: g for p, g in self.waiting.items() if g.entry not in taken}
+
+    def unplanned(self, groups: Collection[WaitingGroup], gone: Collection[str]) -> None:
+        """The plan of `groups` is dropped: all wait again, but for the entries `gone`, which are
+        deleted from the stream."""
+        for group in groups:
+            self.seen.pop(group.entry, None)
+        self.arrive([group for group in groups if group.entry not in gone])
 
     def committed(self, step: int) -> None:
         """Forget the entries of plans up to `step`: they are deleted, and never come again."""

@@ -3,7 +3,7 @@ what it has in common with other runs; `Follower` is what the other ranks do mea
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -141,6 +141,15 @@ class Coordinator(FirstRank):
             return self._ending or self._next_command()
         except CannotWrite as error:
             return self._give_up(error)
+
+    @on_rank_0
+    def requeue(self, step: int, unreadable: Mapping[int, str]) -> None:
+        """Have groups of the batch of `step` sampled again that cannot be read, for these reasons
+        by task; the batch is formed again."""
+        for reason in unreadable.values():
+            self._store.warn(f"{reason}; its task is sampled again")
+        self._planner.requeue(step, unreadable)
+        self._schedule.trained(-sum(self._plan.bytes))
 
     def publish(self) -> None:
         """Publish the version that the batch has made."""

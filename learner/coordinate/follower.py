@@ -58,6 +58,9 @@ class Follower:
             base_on_host(self._state.loaded, part=None)
         self.publish()
 
+    def requeue(self, *_: Any) -> None:
+        """Rank 0 does, for all."""
+
     def publish(self) -> None:
         """The version that the batch has made."""
         if self._sharded and self._canary and self._versions:

@@ -5,7 +5,7 @@ never acknowledged here (that is the commit's).
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from learner.batch.cost import SequenceCost
 from learner.batch.dealing import deal
@@ -30,8 +30,9 @@ POLL_SECONDS = 1.0
 CROWDED_SECONDS = 0.01
 """Pause where a batch waits for groups in flight: they arrive one by one, and each would be
 followed by the same question to the store."""
-STALE_LIMIT = 3
-"""A task whose groups were too stale this often ends as `too_slow`."""
+REQUEUE_LIMIT = 3
+"""A task whose groups were too stale this often ends as `too_slow`, one whose groups could not be
+read as `unreadable`."""
 
 
 class Planner:
@@ -53,9 +54,10 @@ class Planner:
         self._cost, self._shared = cost, shared
         self._waits_for_stragglers = rollout.stragglers == "wait"
         self._selection = BatchSelection(algorithm.prompts_per_step, rollout.max_staleness)
-        self._recorded: dict[int, Plan] = {}
-        self._oldest: dict[str, str] = {}
-        """Version tags of groups that an earlier learner read, by entry."""
+        self._recorded: dict[int, list[WaitingGroup]] = {}
+        """The batches that an earlier learner planned."""
+        self._newest: list[WaitingGroup] = []
+        """The groups of the newest plan."""
         self.staleness: list[int] = []
         """Of each group of the newest plan, by its oldest token."""
 
@@ -63,7 +65,6 @@ class Planner:
         """Go back to the plans and groups that an earlier learner left uncommitted."""
         pending = self._waiting(self._store.call(self._store.trajectories.pending))
         known = {group.entry: group for group in pending}
-        self._oldest = {group.entry: group.oldest for group in pending}
         for step, pairs in self._store.call(self._store.trajectories.plans).items():
             lost = [task for entry, task in pairs if entry not in known]
             if lost:
@@ -71,7 +72,7 @@ class Planner:
                     f"the group of task {lost[0]}, which the recorded batch of step {step} trains, "
                     "cannot be read; resume the run, and its task is sampled again"
                 )
-            self._recorded[step] = plan_of([known[entry] for entry, _ in pairs])
+            self._recorded[step] = [known[entry] for entry, _ in pairs]
             self._selection.planned([entry for entry, _ in pairs], step)
         self._selection.arrive(pending)
 
@@ -79,12 +80,13 @@ class Planner:
         """The plan of the batch after `progress`. Waits for groups until `interrupted`, which is
         asked about once a second; then None."""
         step = progress.step + 1
-        if plan := self._recorded.pop(step, None):
+        if recorded := self._recorded.pop(step, None):
             log.info("replaying a recorded batch", step=step)
+            self._newest = recorded
             # Counted as when it was planned: its lineage was the current one.
-            tags = [self._oldest[entry] for entry in plan.entries if entry in self._oldest]
+            tags = [group.oldest for group in recorded]
             self.staleness = [max(progress.version - parse_version_tag(t)[1], 0) for t in tags]
-            return plan
+            return plan_of(recorded)
         try:
             groups = self._collect(progress, interrupted)
         except UnknownLineage as error:
@@ -93,11 +95,27 @@ class Planner:
             raise Fenced(self._store.run) from error
         if groups is None:
             return None
-        plan = plan_of(groups)
+        plan, self._newest = plan_of(groups), groups
         self.staleness = [self._ancestry.staleness(g.oldest, progress.version) for g in groups]
         pairs = list(zip(plan.entries, plan.tasks, strict=True))
         self._store.fenced(self._store.trajectories.plan, step, pairs)
         return plan
+
+    def requeue(self, step: int, unreadable: Mapping[int, str]) -> None:
+        """Have groups of the newest plan, that of `step`, sampled again: those of these tasks, for
+        these reasons. The others can be planned again. Nothing was trained by this plan."""
+        bad = [group for group in self._newest if group.position in unreadable]
+        for group in bad:
+            self._store.fenced(
+                self._store.trajectories.requeue,
+                [group.entry],
+                limit=REQUEUE_LIMIT,
+                cause="unreadable",
+                detail=unreadable[group.position],
+                step=step,
+            )
+        self._selection.unplanned(self._newest, {group.entry for group in bad})
+        self._store.sweep_payloads()
 
     def shares(self, plan: Plan, step: int, ranks: int) -> list[list[list[Share]]]:
         """What each rank trains in the first pass over the batch of `step`, by minibatch and rank.
@@ -137,7 +155,8 @@ class Planner:
         if stale := self._selection.stale(self._ancestry, progress.version):
             log.info("stale groups are requeued", groups=len(stale), step=progress.step + 1)
             entries = [group.entry for group in stale]
-            self._store.fenced(self._store.trajectories.requeue, entries, limit=STALE_LIMIT)
+            self._store.fenced(self._store.trajectories.requeue, entries, limit=REQUEUE_LIMIT)
+            self._store.sweep_payloads()
         return self._selection.take(self._ancestry, progress.version, progress.step + 1, in_flight)
 
     def _read(self, wait: float) -> list[WaitingGroup]:

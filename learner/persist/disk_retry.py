@@ -18,17 +18,15 @@ from typing import Protocol, TypeVar
 from safetensors import SafetensorError
 
 from services.runtime.logs import get_logger
-from services.volume import written_beside
+from services.volume import DATA_RESERVE, written_beside
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
 
-RESERVE = 64 << 20
-"""Bytes that no write of a run may take: Redis, which may be on the same volume, ends without room,
-and with it the run's status, where a user would read why."""
 WAYS_OUT = {
-    errno.ENOSPC: f"make room on the data volume, of which {RESERVE >> 20} MiB stay free for Redis",
+    errno.ENOSPC: "make room on the data volume, of which "
+    f"{DATA_RESERVE >> 20} MiB stay free for Redis",
     errno.EDQUOT: "raise the disk quota, or make room within it, on the data volume",
     errno.EFBIG: "raise the learner's limit on the size of a file (ulimit -f)",
     errno.EROFS: "make it writable again: the data volume",
@@ -80,7 +78,7 @@ class Disk:
         wait = FIRST_WAIT
         while True:
             try:
-                if shutil.disk_usage(self._root).free < size + RESERVE:
+                if shutil.disk_usage(self._root).free < size + DATA_RESERVE:
                     raise OSError(errno.ENOSPC, "")
                 result = write()
             except (OSError, SafetensorError) as error:

@@ -19,6 +19,7 @@ from anyio.from_thread import start_blocking_portal
 from redis.exceptions import RedisError
 
 from services.contracts.records import RunRecord
+from services.payloads import Payloads, place_of
 from services.runtime.logs import get_logger
 from services.settings import Settings
 from services.store import RedisFull, Store
@@ -59,6 +60,7 @@ class StoreThread:
             self._portal = stack.enter_context(start_blocking_portal("asyncio"))
             self.store = self.call(lambda: _connected(settings))
             stack.callback(lambda: self.call(self.store.close))
+            self.payloads = Payloads(self.store, place_of(settings))
             self._stack = stack.pop_all()
 
     def __enter__(self) -> "StoreThread":

@@ -39,6 +39,7 @@ class RunStore:
         self.lineage = record.lineage
         self.runs, self.trajectories = thread.store.runs, thread.store.trajectories
         self.evaluations, self.ledger = thread.store.evaluations, thread.store.ledger
+        self._payloads = thread.payloads
         self._thread, self._pool = thread, record.pool
         self.fencing_token = 0
         """Of the start that trains the run, on all of its ranks; 0 before it has taken it over."""
@@ -116,6 +117,7 @@ class RunStore:
                 reason,
                 fencing_token=self.fencing_token or None,
             )
+            self.sweep_payloads()
         except Fenced as error:
             log.warning(str(error), run=self.run)
 
@@ -130,6 +132,7 @@ class RunStore:
         """Make a durable checkpoint current and acknowledge the groups that it was trained on."""
         self.fenced(self.trajectories.commit, self.lineage, step, directory)
         self.committed_step = step
+        self.sweep_payloads()
 
     def publish(self, manifest: WeightManifest) -> None:
         """Register a version whose file is durable. Raises Fenced."""
@@ -138,6 +141,21 @@ class RunStore:
                 self.fencing_token, manifest, keep=WEIGHTS_LISTED
             )
         )
+
+    # --- payloads outside of Redis ---------------------------------------------------------------
+
+    def payload(self, kept: bytes) -> bytes:
+        """The payload of a group, of which the stream keeps `kept`. Raises ValueError where it is
+        damaged or gone, GatewayAway."""
+        return self._thread.call(lambda: self._payloads.read(kept))
+
+    def sweep_payloads(self) -> None:
+        """Delete those of the run that nobody needs any more. What cannot be deleted now goes with
+        the next sweep, which the gateway makes every minute, too."""
+        try:
+            self._thread.call(lambda: self._payloads.sweep(self.run))
+        except OSError as error:
+            log.warning("payloads stay", reason=str(error))
 
     # --- events ---------------------------------------------------------------------------------
 

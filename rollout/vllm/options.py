@@ -33,7 +33,14 @@ SECRET = frozenset(
     f"HEADRACE_{name}{ending}"
     for name in ("REDIS_URL", "REDIS_PASSWORD", "API_KEY", "REWARD_KEY", "ENDPOINT_KEYS")
     for ending in ("", "_FILE")
-) | {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
+) | {
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    # Of the bucket for payloads.
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+}
 
 
 def with_memory(options: VLLM, here: float | None) -> VLLM:

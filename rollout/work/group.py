@@ -31,6 +31,7 @@ from services.contracts.rendering import compose, render
 from services.contracts.scores import ScoreResult
 from services.contracts.trajectory import TrajectoryGroup
 from services.contracts.weights import WeightManifest
+from services.payloads import Payloads
 
 
 @dataclass
@@ -47,6 +48,7 @@ class RunContext:
     episode: Episode | None
     """None: agents lead the episodes (`rollout.sessions`)."""
     eos: list[int]
+    payloads: Payloads
     context: int
     """Longest prompt + completion, in tokens."""
     sequences: Sequences

@@ -1,14 +1,28 @@
 """A scored group's way to the learner: filtered, or completed."""
 
+import asyncio
+import contextlib
+import random
+
+from redis.exceptions import RedisError
+
 from rollout.run_events import RunEvents
 from rollout.work.filtering import filter_reason
 from rollout.work.group import Sampled, to_group
 from rollout.work.leases import Leases
 from rollout.work.task_rows import TaskRow
 from services.contracts.config.data import DatasetFilter
+from services.contracts.payload import Owner
 from services.contracts.trajectory import encode
 from services.contracts.weights import WeightManifest, parse_version_tag
+from services.payloads import Payloads
+from services.runtime.logs import get_logger
 from services.store.prompts import Lease
+
+log = get_logger(__name__)
+
+FIRST_WAIT, LONGEST_WAIT = 0.5, 15.0
+"""Seconds until a payload that could not be written is written again."""
 
 
 class HandIn:
@@ -57,8 +71,30 @@ class HandIn:
         await context.follower.until_proven(group.header.tags)
         lineage, version = parse_version_tag(oldest)
         trained_lengths = group.trained_lengths(algorithm.shaping.mask_truncated)
-        await self._leases.complete(lease.attempt, version, lineage, encode(group), trained_lengths)
+        payload, owner = encode(group), Owner(context.run, lease.task, lease.attempt)
+        kept = await self._kept(context.payloads, owner, payload)
+        taken = await self._leases.complete(lease.attempt, version, lineage, kept, trained_lengths)
+        if not taken and kept is not payload:
+            with contextlib.suppress(RedisError, OSError):
+                await context.payloads.discard(owner)
         return True
+
+    async def _kept(self, payloads: Payloads, owner: Owner, payload: bytes) -> bytes:
+        """What Redis keeps of a finished group: all of it, or where it lies. Waits while that place
+        takes nothing; the lease is held meanwhile."""
+        wait = FIRST_WAIT
+        while True:
+            try:
+                return await payloads.kept(owner, payload)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                log.warning("a payload is not written", error=str(error))
+                await self._run_events.once(
+                    f"payload {reason}",
+                    f"cannot write the group of task {owner.task}, which waits: {reason}",
+                )
+                await asyncio.sleep(wait * random.uniform(0.8, 1.2))
+                wait = min(2 * wait, LONGEST_WAIT)
 
     async def _filter_prompt(
         self, lease: Lease, row: TaskRow, reward: float, filter: DatasetFilter

@@ -91,8 +91,9 @@ class Leases:
 
     async def complete(
         self, attempt: str, version: int, lineage: str, blob: bytes, lengths: GroupLengths
-    ) -> None:
-        """Hand in the group, once Redis has room for it. The lease is held until then."""
+    ) -> bool:
+        """Hand in the group, once Redis has room for it. The lease is held until then. False: it
+        came too late."""
         while True:
             try:
                 handed_in = await self._end(
@@ -112,6 +113,7 @@ class Leases:
                 break
         if not handed_in:
             log.info("a group came too late and is discarded")
+        return handed_in
 
     async def _room(self, attempt: str, version: int, lineage: str, size: int) -> None:
         """Return when there is room for a finished group."""

@@ -33,7 +33,7 @@ SCHEMA = 1
 INDEX = "backup.json"
 FOLDERS = ("datasets", "runs")
 TOKENS = "tokens"
-STAYS = frozenset({".safetensors", ".arrow", ".parquet"})
+STAYS = frozenset({".safetensors", ".arrow", ".parquet", ".group"})
 """Files that are never written to after their rename."""
 
 Say = Callable[[str], None]

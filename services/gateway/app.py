@@ -51,6 +51,7 @@ from services.http import (
     responses,
 )
 from services.http.problems import described
+from services.payloads import Payloads, place_of
 from services.store import Store
 from services.volume import Volume
 
@@ -101,6 +102,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         store = Store.from_url(settings.redis_url.get_secret_value())
         async with httpx.AsyncClient() as http:
             keyring = Keyring(first_key, store)
+            payloads = Payloads(store, place_of(settings))
             sizes = Sizes(settings.data)
             waiting = Waiting(store)
             app.state.deps = Dependencies(
@@ -113,10 +115,11 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 Followers(store),
                 Bandwidth.of(settings.file_bandwidth_mbit),
                 waiting,
+                payloads,
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
             tasks = [
-                asyncio.create_task(keep_pruning(store, settings)),
+                asyncio.create_task(keep_pruning(store, settings, payloads)),
                 asyncio.create_task(keep_advancing(app.state.deps)),
             ]
             try:
@@ -150,6 +153,9 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 "gateway's HEADRACE_UPLOAD_LIMIT",
                 uploads,
             )
+        if scope["method"] == "PUT" and scope["path"].startswith("/v1/files/"):
+            way_out = "raise the gateway's HEADRACE_UPLOAD_LIMIT"
+            return Limit(settings.upload_limit, way_out, uploads)
         if scope["path"].rstrip("/") == "/v1/prompts" or scope["path"].startswith(SESSIONS):
             way_out = "split it, or raise the gateway's HEADRACE_BODY_LIMIT"
             return Limit(settings.body_limit, way_out, bodies)

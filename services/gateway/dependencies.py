@@ -17,6 +17,7 @@ from services.gateway.retention import Sizes
 from services.gateway.sessions.waiting import Waiting
 from services.gateway.settings import GatewaySettings
 from services.http import Bandwidth, Problem
+from services.payloads import Payloads
 from services.store import Store
 from services.volume import Volume
 
@@ -34,6 +35,7 @@ class Dependencies:
     followers: Followers
     bandwidth: Bandwidth
     waiting: Waiting
+    payloads: Payloads
     sampling: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Sampling options of runs that agents have called lately, by run."""
 

@@ -1,4 +1,5 @@
-"""The files of runs on the data volume: their sizes, and which of them a finished run keeps.
+"""The files of runs: their sizes, which of them a finished run keeps, and what nobody needs of the
+payloads outside of Redis.
 
 A finished run keeps its current checkpoint, so that it can be resumed, exported and started from.
 No worker samples from its weight versions any more: they are deleted when no worker names them and
@@ -20,6 +21,7 @@ from redis.exceptions import RedisError
 from services.contracts.records import RunSummary
 from services.contracts.weights import DELTA
 from services.gateway.settings import GatewaySettings
+from services.payloads import Payloads
 from services.runtime.logs import get_logger
 from services.store import Store
 
@@ -116,9 +118,24 @@ async def prune_finished(store: Store, settings: GatewaySettings) -> None:
             log.info("files of a finished run deleted", run=run.id, bytes=freed)
 
 
-async def keep_pruning(store: Store, settings: GatewaySettings) -> None:
-    """Prune finished runs again and again, until cancelled."""
+async def sweep_payloads(store: Store, data: Path, payloads: Payloads) -> None:
+    """Delete the payloads outside of Redis that nobody needs. A run that has a folder in `data` and
+    is not in Redis keeps its own: this Redis may be the wrong one, or not be restored yet."""
+    if await store.dumps.restoring():
+        return
+    runs = await payloads.runs()
+    for run, there in zip(runs, await store.runs.summaries(runs), strict=True):
+        if there is not None or not (data / "runs" / run).exists():
+            await payloads.sweep(run)
+
+
+async def keep_pruning(store: Store, settings: GatewaySettings, payloads: Payloads) -> None:
+    """Prune finished runs and sweep payloads again and again, until cancelled."""
     while True:
         with contextlib.suppress(RedisError, OSError):
             await prune_finished(store, settings)
+        try:
+            await sweep_payloads(store, settings.data, payloads)
+        except (RedisError, OSError) as error:
+            log.warning("payloads stay", reason=str(error))
         await asyncio.sleep(min(60, settings.keep_finished_seconds))

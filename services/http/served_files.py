@@ -1,4 +1,5 @@
-"""Which files of a data volume hosts without it may fetch: datasets, models, weights, checkpoints.
+"""Which files of a data volume hosts without it may fetch: datasets, models, weights, checkpoints,
+payloads of groups.
 Other files (logs, keys, Redis' files) are not served."""
 
 import errno
@@ -14,7 +15,7 @@ from services.models import open_below
 # A part never begins with a dot: neither `..` nor a file that is still being written.
 _PART = r"(?!\.)[^/\\\x00]+"
 SERVED = re.compile(
-    rf"(datasets/{_PART}/{_PART}|runs/{_PART}/(model|weights|checkpoints)(/{_PART})+)"
+    rf"(datasets/{_PART}/{_PART}|runs/{_PART}/(model|weights|checkpoints|payloads)(/{_PART})+)"
 )
 # A FileNotFoundError of our own has no number.
 NO_FILE = {
@@ -29,7 +30,7 @@ def open_served(root: Path, path: str) -> BufferedReader:
         raise Problem(
             HTTPStatus.FORBIDDEN,
             f"{path!r} is not served: only datasets/ and runs/RUN (model, weights, "
-            "checkpoints) are",
+            "checkpoints, payloads) are",
         )
     top, *names = path.split("/")
     try:

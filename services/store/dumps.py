@@ -108,6 +108,10 @@ class Dumps(Noun):
             raise NotEmpty(f"this Redis holds {held}; a backup goes into an empty one")
         await self._redis.set(RESTORING, backup)
 
+    async def restoring(self) -> bool:
+        """Whether a backup is being restored, so that parts are missing."""
+        return bool(await self._redis.exists(RESTORING))
+
     async def write(self, part: Dump) -> None:
         """Put back one part; the same again does no harm. Pools have to come last, so that nobody
         begins with a run that is not there yet. Raises Unreadable."""

@@ -7,7 +7,7 @@ plans without touching them and each is read only by the ranks that train some o
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from services.contracts.group_lengths import GroupLengths
 from services.contracts.task import TaskPosition
@@ -127,22 +127,44 @@ class Trajectories(Noun):
                 for step, plan in found.items()
             }
 
-    async def payloads(self, run: str, positions: list[int]) -> list[bytes]:
-        """The groups of these tasks. Raises KeyError naming one that is gone."""
+    async def payloads(self, run: str, positions: list[int]) -> list[bytes | None]:
+        """What the stream keeps of the groups of these tasks (`services.payloads` reads it); None
+        for one that is gone."""
         if not positions:
             return []
-        found = await self._redis.hmget(run_key(run, "blobs"), [str(p) for p in positions])
-        for position, blob in zip(positions, found, strict=True):
-            if blob is None:
-                raise KeyError(f"the group of task {position} is not in run {run}'s stream")
-        return [blob for blob in found if blob is not None]
+        return list(await self._redis.hmget(run_key(run, "blobs"), [str(p) for p in positions]))
 
-    async def requeue(self, run: str, fencing_token: int, entries: list[str], *, limit: int) -> int:
-        """Have stale groups sampled again; a task that was stale `limit` times is dropped as
-        `too_slow`. Returns how many were. Raises Fenced."""
-        parts = ("run", "groups", "blobs", "bytes", "returned", "tries", "ledger")
+    async def needed(self, run: str, payloads: Sequence[tuple[int, str]]) -> list[bool]:
+        """Which payloads outside of Redis, each of a task and an attempt, may still be needed. One
+        that is not will never be."""
+        keys = [run_key(run, part) for part in ("attempts", "blobs")]
+        found: list[bool] = []
+        for start in range(0, len(payloads), READ):
+            arguments = [part for pair in payloads[start : start + READ] for part in pair]
+            reply = await self._scripts.run("payload_needed", keys, arguments)
+            found += [bool(one) for one in reply]
+        return found
+
+    async def requeue(
+        self,
+        run: str,
+        fencing_token: int,
+        entries: list[str],
+        *,
+        limit: int,
+        cause: Literal["stale", "unreadable"] = "stale",
+        detail: str = "",
+        step: int = 0,
+    ) -> int:
+        """Have groups sampled again that are stale, or cannot be read; of a task for which that was
+        so `limit` times, none: it is dropped as `too_slow` or `unreadable`, with the `detail`.
+        Returns how many were. The plan of `step` is dropped, and its other groups can be planned
+        again. Raises Fenced."""
+        parts = ("run", "groups", "blobs", "bytes", "returned", "tries", "ledger", "plans")
         keys = [run_key(run, part) for part in parts]
-        dropped = await self._scripts.run("requeue", keys, [fencing_token, limit, *entries])
+        reason = "too_slow" if cause == "stale" else cause
+        arguments = [fencing_token, limit, cause, reason, detail or f"{cause} {limit} times", step]
+        dropped = await self._scripts.run("requeue", keys, [*arguments, *entries])
         if dropped == -1:
             raise Fenced(run)
         return int(dropped)

@@ -20,6 +20,7 @@ from services.volume.download import (
     download_whole,
 )
 from services.volume.files import (
+    DATA_RESERVE,
     DamagedFile,
     check_file,
     checked,
@@ -34,6 +35,7 @@ from services.volume.transfer import ANY_OF, FETCHING, Source
 
 __all__ = [
     "ANY_OF",
+    "DATA_RESERVE",
     "FETCHING",
     "DamagedFile",
     "GatewayAway",
@@ -66,7 +68,8 @@ class Volume:
     ) -> None:
         self.root = root.absolute()
         self.gateway_url = gateway_url.rstrip("/") if gateway_url else None
-        self._headers = authorization(api_key)
+        self.headers = authorization(api_key)
+        """Of requests to the gateway."""
         self._peers = peers
 
     def path(self, name: str) -> Path:
@@ -109,7 +112,7 @@ class Volume:
                 damaged = error
                 log.warning("a damaged file is fetched again", file=name, reason=str(error))
             try:
-                await self._download(path, file, Source(self.gateway_url, self._headers))
+                await self._download(path, file, Source(self.gateway_url, self.headers))
             except (GatewayAway, FileNotFoundError):
                 if damaged is not None:
                     raise damaged from None

@@ -16,6 +16,10 @@ from services.contracts.weights import WeightFile, part_bytes
 CHUNK = 1 << 22
 """Bytes that are read at a time; divides the size of a part."""
 
+DATA_RESERVE = 64 << 20
+"""Bytes of the volume that no write of a run may take: Redis, which may be on the same volume, ends
+without room, and with it the run's status, where a user would read why."""
+
 
 class DamagedFile(ValueError):
     """A file's size or checksum is not what its manifest says."""

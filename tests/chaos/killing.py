@@ -37,6 +37,8 @@ STAND_IN = {
         {"replies": [RIGHT], "tokens_per_second": 10, "update_seconds": 0.1}
     ),
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    # Every group: the files must survive what Redis survives.
+    "HEADRACE_PAYLOAD_FILE_BYTES": "512",
     # Nothing here needs a GPU, and no number of them limits how many parts there may be.
     "CUDA_VISIBLE_DEVICES": "",
 }

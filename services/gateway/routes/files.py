@@ -1,16 +1,25 @@
-"""`/v1/files`: datasets, models, weights and checkpoints for hosts without the data volume."""
+"""`/v1/files`: datasets, models, weights, checkpoints, payloads, for hosts without the volume."""
 
+import sys
+from contextlib import ExitStack
+from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse
 
+from services.contracts.payload import owner_of
 from services.gateway.dependencies import Deps
-from services.http import OpenFile, responses
+from services.http import OpenFile, Problem, responses
 from services.http.served_files import open_served
+from services.payloads.places import check_room
+from services.volume import written_beside
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
+BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
 @router.head("/{path:path}", include_in_schema=False)
@@ -27,6 +36,60 @@ async def fetch(
     path: Annotated[str, PathParameter(description="Relative to the data volume.")],
     deps: Deps,
 ) -> FileResponse:
-    """A file under `datasets/`, `runs/RUN/model`, `runs/RUN/weights` or `runs/RUN/checkpoints`.
-    Takes requests for one range of bytes."""
+    """A file under `datasets/`, `runs/RUN/model`, `runs/RUN/weights`, `runs/RUN/checkpoints` or
+    `runs/RUN/payloads`. Takes requests for one range of bytes."""
     return OpenFile(open_served(deps.volume.root, path), deps.bandwidth)
+
+
+@router.put(
+    "/{path:path}",
+    status_code=HTTPStatus.NO_CONTENT,
+    summary="Store the payload of a group",
+    openapi_extra={
+        "requestBody": {"required": True, "content": BYTES},
+    },
+    responses=responses(
+        {
+            403: "Not the name of a payload",
+            404: "There is no such run",
+            409: "Its attempt is over, or payloads are kept elsewhere",
+            411: "No Content-Length",
+            413: "Larger than `HEADRACE_UPLOAD_LIMIT`",
+            507: "The data volume is full",
+        }
+    ),
+)
+async def store(
+    path: Annotated[str, PathParameter(description="`runs/RUN/payloads/TASK-ATTEMPT.group`.")],
+    request: Request,
+    deps: Deps,
+) -> None:
+    """For a rollout worker on a host without the data volume: the finished group of an attempt that
+    it holds, where that is too large for Redis."""
+    owner = owner_of(path)
+    if owner is None:
+        raise Problem(HTTPStatus.FORBIDDEN, f"{path!r} is not runs/RUN/payloads/TASK-ATTEMPT.group")
+    if deps.settings.payloads_url is not None:
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            "this installation keeps payloads in a bucket: set HEADRACE_PAYLOADS_URL on the "
+            "worker's host to what the gateway has",
+        )
+    size = request.headers.get("content-length", "")
+    if not size.isdigit():
+        raise Problem(HTTPStatus.LENGTH_REQUIRED, "send the payload with its Content-Length")
+    if await deps.store.runs.get(owner.run) is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no run {owner.run!r}")
+    if not (await deps.store.trajectories.needed(owner.run, [(owner.task, owner.attempt)]))[0]:
+        raise Problem(HTTPStatus.CONFLICT, f"attempt {owner.attempt} of task {owner.task} is over")
+    check_room(deps.volume.root, int(size))
+    stack = ExitStack()
+    beside = stack.enter_context(written_beside(deps.volume.path(path)))
+    try:
+        async with await anyio.open_file(beside, "wb") as file:
+            async for piece in request.stream():
+                await file.write(piece)
+    except BaseException:
+        stack.__exit__(*sys.exc_info())
+        raise
+    await anyio.to_thread.run_sync(stack.close)

@@ -7,13 +7,20 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 import xxhash
 
+from services.contracts.payload import Owner, payload_name
 from services.contracts.weights import WeightFile
+from services.payloads import PlaceAway
+from services.payloads.places import Files
 from services.runtime.process import die_with
+from services.store import Store
+from services.store.prompts import Lease
 from services.volume import DamagedFile, Volume
-from tests.integration.gateway.servers import GatewayProcess
+from tests.integration.gateway.servers import UPLOAD_LIMIT, GatewayProcess, RedisServer
+from tests.integration.store.scene import Scene
 
 NAME = "runs/far/weights/v000001-ab.safetensors"
 CONTENT = bytes(range(256)) * 40
@@ -132,3 +139,50 @@ async def test_a_worker_downloads_what_a_killed_one_has_begun(
     await source.answer()
 
     assert (await fetch).read_bytes() == CONTENT
+
+
+# --- payloads of groups ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def lease(redis_server: RedisServer, gateway: GatewayProcess) -> AsyncIterator[Lease]:
+    """Of a run that the gateway knows."""
+    store = Store.from_url(redis_server.url)
+    scene = Scene(store, None, "far")
+    await scene.start(eta=9)
+    (lease,) = await scene.leased(1)
+    yield lease
+    await store.runs.set_state("far", "cancelled", "")
+    await store.runs.delete("far")
+    await store.datasets.delete("d")
+    await store.close()
+
+
+async def test_a_worker_without_the_volume_stores_and_reads_payloads_through_the_gateway(
+    gateway: GatewayProcess, lease: Lease, tmp_path: Path
+) -> None:
+    far, content = Files(Volume(tmp_path, gateway.url, gateway.key)), CONTENT * 10
+    name = payload_name(Owner("far", lease.task, lease.attempt))
+    await far.write(name, content)
+    await far.write(name, content)
+    assert (gateway.data / name).read_bytes() == content
+    assert await far.read(name) == content
+    assert list(tmp_path.iterdir()) == []
+
+    late = payload_name(Owner("far", lease.task, "0" * 16))
+    with pytest.raises(PlaceAway, match="attempt 0000000000000000 of task 0 is over"):
+        await far.write(late, content)
+    with pytest.raises(PlaceAway, match="raise the gateway's HEADRACE_UPLOAD_LIMIT"):
+        await far.write(name, bytes(UPLOAD_LIMIT + 1))
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        await far.read(late)
+    assert [path.name for path in (gateway.data / name).parent.iterdir()] == [Path(name).name]
+
+
+def test_only_payloads_of_a_known_length_are_taken(api: httpx.Client) -> None:
+    for path in ("api-key", "runs/far/payloads/..%2f..%2fapi-key", "datasets/d/x", "runs/far/x"):
+        assert api.put(f"/v1/files/{path}", content=b"x").status_code == 403
+    path = payload_name(Owner("nobody", 0, "0" * 16))
+    assert api.put(f"/v1/files/{path}", content=b"x").status_code == 404
+    assert api.put(f"/v1/files/{path}", content=iter([b"x"])).status_code == 411
+    assert api.put(f"/v1/files/{path}", headers={"authorization": "x"}).status_code == 401

@@ -66,10 +66,10 @@ async def payload(redis_url: str, run: str, task: int) -> TrajectoryGroup:
     store = Store.from_url(redis_url)
     try:
         while True:
-            try:
-                return decode((await store.trajectories.payloads(run, [task]))[0])
-            except KeyError:
-                await asyncio.sleep(0.05)
+            (kept,) = await store.trajectories.payloads(run, [task])
+            if kept is not None:
+                return decode(kept)
+            await asyncio.sleep(0.05)
     finally:
         await store.close()
 

@@ -156,6 +156,25 @@ async def test_groups_completed_while_a_batch_is_formed_are_in_it_or_requeued(sc
     assert again.task == too_late.task
 
 
+async def test_a_batch_with_a_group_that_cannot_be_read_is_formed_again(scene: Scene) -> None:
+    coordinator, step = scene.coordinator, VERSION + 1
+    bad, good, third = await scene.lease(3)
+    for lease in (bad, good):
+        await scene.complete(lease)
+    assert await scene.next_batch() == [bad.task, good.task]
+
+    await asyncio.to_thread(coordinator.requeue, step, {bad.task: "the group of task 0: it is bad"})
+
+    assert await warnings(scene) == ["the group of task 0: it is bad; its task is sampled again"]
+    assert await scene.store.trajectories.plans("r") == {}
+    await scene.complete(third)
+    assert await scene.next_batch() == [good.task, third.task]
+    assert coordinator._schedule.uncovered_bytes == 2 * len(b"group")
+    (again,) = await scene.lease(1)
+    assert again.task == bad.task
+    assert (await scene.store.ledger.audit("r")).clean
+
+
 async def test_a_recorded_batch_whose_group_is_gone_ends_the_run_with_a_reason(
     scene: Scene,
 ) -> None:

@@ -161,6 +161,6 @@ async def test_a_worker_with_a_wrong_key_is_unhealthy_until_it_has_the_right_one
         await scene.learner.publish(0)
         await scene.until(lambda: "wants an API key" in scene.follower.error)
         assert not scene.follower.healthy
-        volume._headers = authorization(stack.api_key)
+        volume.headers = authorization(stack.api_key)
         await scene.until_live(0)
         assert scene.follower.healthy

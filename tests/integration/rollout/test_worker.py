@@ -11,12 +11,13 @@ from redis.asyncio import Redis
 from services.contracts.events import Event
 from services.store.keys import run_key
 from tests.integration.launch.conditions import eventually
-from tests.integration.rollout.working import Work
+from tests.integration.rollout.working import Work, working_with
 from tests.integration.store.scene import RUN
 
 CONTEXT = 64
 # One prompt that leaves no room for an answer, and one that does.
 LONG, SHORT = "1" * CONTEXT, "1+1="
+WAITS = "cannot write the group of task 0, which waits: File exists"
 LONGEST = {"vllm": {"max_model_len": CONTEXT}}
 
 
@@ -185,11 +186,22 @@ async def test_a_worker_holds_as_many_groups_as_vllms_cache_has_tokens_for(
     assert held == 2
 
 
-async def test_a_completed_group_contains_its_expert_routing(working: Work, tmp_path: Path) -> None:
+async def test_a_large_group_with_its_expert_routing_waits_until_its_file_is_written(
+    scoring: dict[str, str], tmp_path: Path
+) -> None:
     script = {"replies": [[5, 6, 7], [8]]}
     sections = {"algorithm": {"router": {"replay": True}}}
-    async with working(tmp_path, [SHORT], script, **sections) as one:
+    folder = tmp_path / "data" / "runs" / RUN
+    folder.mkdir(parents=True)
+    (folder / "record.json").touch()
+    (folder / "payloads").touch()
+    limit = scoring | {"HEADRACE_PAYLOAD_FILE_BYTES": "512"}
+    async with working_with(limit, tmp_path, [SHORT], script, **sections) as one:
+        await one.events(lambda found: any(WAITS in str(event.data) for event in found))
+        assert await one.store.trajectories.payloads(RUN, [0]) == [None]
+        (folder / "payloads").unlink()
         group = await one.group(0)
+        assert [path.name.partition("-")[0] for path in folder.glob("payloads/0-*.group")] == ["0"]
 
     assert group.experts is not None
     assert group.routed is not None

@@ -29,8 +29,10 @@ from services.contracts.trajectory import TrajectoryGroup, decode
 from services.contracts.weights import WeightFile, WeightManifest
 from services.datasets.segments import write_segment
 from services.launch import Stack, UpOptions
+from services.payloads import Payloads
+from services.payloads.places import Files
 from services.store import Store
-from services.volume import checksum
+from services.volume import Volume, checksum
 from tests.integration.installation.conftest import SCRIPTED
 from tests.integration.store.scene import RUN, record
 
@@ -47,13 +49,18 @@ class Working:
     stack: Stack
     store: Store
 
+    @property
+    def payloads(self) -> Payloads:
+        """As the learner reads them."""
+        return Payloads(self.store, Files(Volume(self.stack.data)))
+
     async def group(self, task: int) -> TrajectoryGroup:
         """The finished group of a task."""
         while True:
-            try:
-                return decode((await self.store.trajectories.payloads(RUN, [task]))[0])
-            except KeyError:
-                await asyncio.sleep(0.02)
+            (kept,) = await self.store.trajectories.payloads(RUN, [task])
+            if kept is not None:
+                return decode(await self.payloads.read(kept))
+            await asyncio.sleep(0.02)
 
     async def events(self, until: Callable[[list[Event]], bool]) -> list[Event]:
         """The run's events, once they are as wanted."""

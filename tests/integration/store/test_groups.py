@@ -71,12 +71,11 @@ async def test_pending_groups_are_read_page_by_page(
     assert await scene.store.trajectories.pending(RUN) == found
 
 
-async def test_a_payload_that_is_gone_is_named(scene: Scene) -> None:
+async def test_a_payload_that_is_gone_is_none(scene: Scene) -> None:
     await scene.start(eta=9)
     await scene.finished(1)
     assert await scene.store.trajectories.payloads(RUN, []) == []
-    with pytest.raises(KeyError, match="group of task 7 "):
-        await scene.store.trajectories.payloads(RUN, [0, 7])
+    assert await scene.store.trajectories.payloads(RUN, [0, 7]) == [b"group", None]
 
 
 # --- plan ---------------------------------------------------------------------------------------
@@ -144,6 +143,34 @@ async def test_a_task_that_was_stale_three_times_ends_as_too_slow(scene: Scene) 
     ]
     assert await scene.tries() == {}
     assert tasks(await scene.leased(1)) == [1]
+
+
+async def test_a_plan_with_a_group_that_cannot_be_read_is_dropped_and_the_others_wait(
+    scene: Scene,
+) -> None:
+    await scene.start(batch=2, eta=9)
+    bad, good = await scene.finished(2)
+    for time in (1, 2, 3):
+        await scene.plan(1, [bad, good])
+        for entry, step in ((bad.entry, 1), (bad.entry, 1), ("1-1", 7)):
+            # The second call is one whose reply was lost.
+            await scene.store.trajectories.requeue(
+                RUN,
+                scene.fencing_token,
+                [entry],
+                limit=3,
+                cause="unreadable",
+                detail="its payload is gone",
+                step=step,
+            )
+        assert await scene.store.trajectories.plans(RUN) == {}
+        assert await scene.store.trajectories.pending(RUN) == [good]
+        assert (await scene.store.ledger.audit(RUN)).clean
+        if time < 3:
+            (bad,) = await scene.finished(1)
+    assert [(row["reason"], row["detail"]) for row in await scene.ledger()] == [
+        ("unreadable", "its payload is gone")
+    ]
 
 
 # --- commit -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 from learner.batch.samples import Sample
 from learner.coordinate.planner import shares_of
 from learner.distributed import Ranks
-from learner.errors import RunCannotGoOn
+from learner.errors import UnreadableGroups
 from learner.model.passes.mfu import sequence_cost
 from learner.rl import Batch, fetch
 from learner.state import Progress
@@ -54,20 +54,26 @@ class Stored:
             for i, rewards in enumerate(REWARDS)
         ]
         self.trajectories = self
+        self.kept: dict[int, bytes | None] = {}
+        """What the stream has in place of a group."""
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         return method(*arguments)
 
-    def payloads(self, positions: list[int]) -> list[bytes]:
-        return [encode(self.groups[position]) for position in positions]
+    def payloads(self, positions: list[int]) -> list[bytes | None]:
+        return [self.kept.get(p, encode(self.groups[p])) for p in positions]
+
+    def payload(self, kept: bytes) -> bytes:
+        return kept
 
 
-def batches(size: int, epochs: int = 1) -> list[Batch]:
+def batches(size: int, epochs: int = 1, kept: dict[int, bytes | None] | None = None) -> list[Batch]:
     """What each of `size` ranks fetches, for so many passes."""
     assert isinstance(CONFIG, RLConfig)
     algorithm = CONFIG.algorithm.model_copy(update={"epochs_per_batch": epochs})
     config = CONFIG.model_copy(update={"algorithm": algorithm})
     store, cost = Stored(), sequence_cost(tiny_model().model)
+    store.kept = kept or {}
     lengths = [GroupLengths.parse(str(g.trained_lengths(True))) for g in store.groups]
     command = Command(
         "train", 4, [shares_of([a, a + 1], lengths[a : a + 2], size, cost) for a in (0, 2)]
@@ -106,12 +112,28 @@ def test_a_sample_that_does_not_train_has_length_0_in_the_stream() -> None:
     assert str(Stored().groups[0].trained_lengths(mask_truncated=False)) == "2:2,3,4,5"
 
 
+def test_groups_that_cannot_be_read_are_named_on_every_rank() -> None:
+    kept = {1: None, 3: b"damaged"}
+    found: list[dict[int, str]] = []
+
+    def one(size: int) -> None:
+        with pytest.raises(UnreadableGroups) as error:
+            batches(size, kept=kept)
+        found.append(error.value.reasons)
+
+    one(1)
+    one(2)
+    assert found[0] == found[1]
+    assert found[0][1] == "the group of task 1: its payload is not in the stream"
+    assert found[0][3].startswith("the group of task 3: trajectory group")
+
+
 def test_a_group_that_is_not_as_its_entry_in_the_stream_says_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lie = GroupLengths(2, (2, 3, 4))
     monkeypatch.setattr("tests.unit.learner.test_fetch.GroupLengths.parse", lambda _: lie)
-    with pytest.raises(RunCannotGoOn, match="task 0 has 4 samples, its entry in the stream says 3"):
+    with pytest.raises(UnreadableGroups, match=r"task 0: it has 4 samples, its entry .* 3"):
         batches(1)
 
 

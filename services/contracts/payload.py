@@ -1,0 +1,64 @@
+"""Where the payload of a group lies that is too large for Redis: the reference that Redis keeps in
+its place, and the names of such files.
+
+A payload begins with the length of its header (`trajectory`), a reference with a length of 0, which
+no payload has.
+"""
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+MARK = bytes(4)
+_NAME = re.compile(r"runs/([A-Za-z0-9][\w-]*)/payloads/(\d{1,15})-([0-9a-f]{16})\.group", re.ASCII)
+
+
+class Damaged(ValueError):
+    """A reference that makes no sense, or a file that is not the one it names."""
+
+
+class PayloadFile(msgspec.Struct, frozen=True):
+    """A payload outside of Redis."""
+
+    name: str
+    """Relative to the data volume, or in the store of objects."""
+    bytes: int
+    xxh3: str
+
+
+class Owner(NamedTuple):
+    """Whose payload a file is. An attempt writes one file, so no two writers share a name."""
+
+    run: str
+    task: int
+    attempt: str
+
+
+def payload_name(owner: Owner) -> str:
+    """`runs/RUN/payloads/TASK-ATTEMPT.group`."""
+    return f"runs/{owner.run}/payloads/{owner.task}-{owner.attempt}.group"
+
+
+def owner_of(name: str) -> Owner | None:
+    """The inverse; None for a name that no payload has."""
+    found = _NAME.fullmatch(name)
+    return Owner(found[1], int(found[2]), found[3]) if found else None
+
+
+def reference(file: PayloadFile) -> bytes:
+    """What Redis keeps in place of the payload."""
+    return MARK + msgspec.msgpack.encode(file)
+
+
+def parse_reference(kept: bytes) -> PayloadFile | None:
+    """The file that `kept` names; None where `kept` is a payload. Raises Damaged."""
+    if kept[: len(MARK)] != MARK:
+        return None
+    try:
+        file = msgspec.msgpack.decode(kept[len(MARK) :], type=PayloadFile)
+    except msgspec.MsgspecError as error:
+        raise Damaged(f"the reference to its payload is damaged: {error}") from error
+    if owner_of(file.name) is None:
+        raise Damaged(f"its payload has a name that no payload has: {file.name!r}")
+    return file

@@ -1,0 +1,97 @@
+"""What Redis keeps of a finished group: its payload, or where that lies.
+
+A file goes before its reference and comes after it: an attempt writes its file, then hands in the
+reference; a reference leaves Redis, then its file is deleted. Whoever dies in between leaves a file
+that no attempt holds and no reference names, and the next sweep deletes it.
+"""
+
+import re
+from collections.abc import Collection
+
+import anyio.to_thread
+import xxhash
+
+from services.contracts.payload import (
+    Damaged,
+    Owner,
+    PayloadFile,
+    owner_of,
+    parse_reference,
+    payload_name,
+    reference,
+)
+from services.payloads.places import Place
+from services.runtime.logs import get_logger
+from services.store import Store
+
+log = get_logger(__name__)
+
+_UNFINISHED = re.compile(r"/\.([^/]+\.group)\.[^/]*$")
+
+
+class Payloads:
+    """The payloads of one installation's groups."""
+
+    def __init__(self, store: Store, place: Place, above: int = 0) -> None:
+        """`above`: payloads of more bytes do not go into Redis."""
+        self._trajectories, self._place, self.above = store.trajectories, place, above
+
+    async def kept(self, owner: Owner, payload: bytes) -> bytes:
+        """What to hand in for a group. Its file is durable then, where it has one. Raises OSError
+        where there is no room, PlaceAway."""
+        if len(payload) <= self.above:
+            return payload
+        digest = await anyio.to_thread.run_sync(xxhash.xxh3_64_hexdigest, payload)
+        file = PayloadFile(payload_name(owner), len(payload), digest)
+        await self._place.write(file.name, payload)
+        return reference(file)
+
+    async def read(self, kept: bytes) -> bytes:
+        """The payload. Raises Damaged, also where its file is gone, and PlaceAway."""
+        file = parse_reference(kept)
+        if file is None:
+            return kept
+        try:
+            payload = await self._place.read(file.name)
+        except ConnectionError:
+            raise
+        except FileNotFoundError:
+            raise Damaged(f"its payload {file.name} is gone") from None
+        except OSError as error:
+            raise Damaged(f"its payload {file.name} cannot be read: {error}") from error
+        if len(payload) != file.bytes:
+            raise Damaged(f"its payload {file.name} has {len(payload)} bytes, not {file.bytes}")
+        digest = await anyio.to_thread.run_sync(xxhash.xxh3_64_hexdigest, payload)
+        if digest != file.xxh3:
+            raise Damaged(f"its payload {file.name} has checksum {digest}, not {file.xxh3}")
+        return payload
+
+    async def sweep(self, run: str) -> int:
+        """Delete the files of a run that nobody needs. Returns how many."""
+        return await self._delete_unneeded(await self._place.names(run))
+
+    async def discard(self, owner: Owner) -> None:
+        """Delete the file of an attempt that has ended, unless its group was taken."""
+        await self._delete_unneeded([payload_name(owner)])
+
+    async def runs(self) -> list[str]:
+        """The runs that have files, perhaps others."""
+        return await self._place.runs()
+
+    async def _delete_unneeded(self, names: Collection[str]) -> int:
+        owners = {name: owner for name in names if (owner := owner_of(finished(name)))}
+        if not owners:
+            return 0
+        run = next(iter(owners.values())).run
+        pairs = [(owner.task, owner.attempt) for owner in owners.values()]
+        needed = await self._trajectories.needed(run, pairs)
+        gone = [name for name, yes in zip(owners, needed, strict=True) if not yes]
+        if gone:
+            await self._place.delete(gone)
+            log.info("payloads deleted that nobody needs", run=run, files=len(gone))
+        return len(gone)
+
+
+def finished(name: str) -> str:
+    """The name that a half-written file would get."""
+    return _UNFINISHED.sub(r"/\1", name)

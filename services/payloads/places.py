@@ -1,0 +1,153 @@
+"""Where large payloads lie: on the data volume, or in a store of objects (`objects.py`)."""
+
+import contextlib
+import errno
+import os
+import random
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import anyio
+import anyio.to_thread
+import httpx
+
+from services.volume import DATA_RESERVE, GatewayAway, Volume, written_beside
+
+T = TypeVar("T")
+
+PIECE = 1 << 20
+"""Bytes of an upload that are sent at a time."""
+TRIES = 6
+"""Of a request to the gateway that fails for a reason that may pass."""
+SECONDS = 60.0
+"""Without a byte, after which a request has failed."""
+
+PlaceAway = GatewayAway
+
+
+class Place(Protocol):
+    """Files by name (`services.contracts.payload`). A file is there whole, or not at all."""
+
+    async def write(self, name: str, data: bytes) -> None:
+        """Make a file durable. The same again does no harm. Raises OSError where there is no room,
+        PlaceAway."""
+
+    async def read(self, name: str) -> bytes:
+        """Its content. Raises FileNotFoundError, OSError, PlaceAway."""
+
+    async def runs(self) -> list[str]:
+        """The runs that have files, perhaps others."""
+
+    async def names(self, run: str) -> list[str]:
+        """The files of a run, also half-written ones, whose names begin with a dot."""
+
+    async def delete(self, names: Collection[str]) -> None:
+        """Delete files, as far as they are there and can be deleted from here."""
+
+
+class Files:
+    """On the data volume. A host without it sends them to the gateway, and gets them from there."""
+
+    def __init__(self, volume: Volume) -> None:
+        self._volume = volume
+
+    async def write(self, name: str, data: bytes) -> None:
+        """On the volume with fsync, or through the gateway."""
+        if self._shared(name):
+            await anyio.to_thread.run_sync(write_file, self._volume.root, name, data)
+        else:
+            await self._tried(lambda client: _put(client, name, data))
+
+    async def read(self, name: str) -> bytes:
+        """From the volume, or the gateway."""
+        if self._shared(name):
+            return await anyio.to_thread.run_sync(self._volume.path(name).read_bytes)
+        return await self._tried(lambda client: _get(client, name))
+
+    async def runs(self) -> list[str]:
+        """Those with a folder for payloads."""
+        return await anyio.to_thread.run_sync(
+            lambda: [path.parent.name for path in self._volume.root.glob("runs/[!.]*/payloads")]
+        )
+
+    async def names(self, run: str) -> list[str]:
+        """What is in the run's folder."""
+        folder = f"runs/{run}/payloads"
+        try:
+            found = await anyio.to_thread.run_sync(os.listdir, self._volume.path(folder))
+        except FileNotFoundError:
+            return []
+        return [f"{folder}/{name}" for name in found]
+
+    async def delete(self, names: Collection[str]) -> None:
+        """From the volume alone: the gateway deletes what a host without it has uploaded."""
+
+        def unlink() -> None:
+            for name in names:
+                self._volume.path(name).unlink(missing_ok=True)
+
+        await anyio.to_thread.run_sync(unlink)
+
+    def _shared(self, name: str) -> bool:
+        """Whether this host has the volume: the gateway writes the records of runs there, and sends
+        them to nobody."""
+        return (self._volume.path(name).parents[1] / "record.json").exists()
+
+    async def _tried(self, call: Callable[[httpx.AsyncClient], Awaitable[T]]) -> T:
+        """The outcome of a request to the gateway, after a few tries."""
+        gateway, headers = self._volume.gateway_url, self._volume.headers
+        if gateway is None:
+            raise PlaceAway("this host has neither the data volume nor a gateway")
+        async with httpx.AsyncClient(base_url=gateway, headers=headers, timeout=SECONDS) as client:
+            failures = 0
+            while True:
+                try:
+                    return await call(client)
+                except httpx.TransportError as error:
+                    failures += 1
+                    if failures >= TRIES:
+                        raise PlaceAway(f"the gateway cannot be reached: {error!r}") from error
+                await anyio.sleep(random.uniform(0, min(10.0, 0.2 * 2**failures)))
+
+
+def write_file(root: Path, name: str, data: bytes) -> None:
+    """Make `data` the file `name` of the volume `root`, durably. Raises OSError."""
+    check_room(root, len(data))
+    with written_beside(root / name) as beside:
+        beside.write_bytes(data)
+
+
+def check_room(root: Path, size: int) -> None:
+    """Raise OSError unless the volume takes so many bytes beside what stays free for Redis."""
+    if shutil.disk_usage(root).free < size + DATA_RESERVE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root))
+
+
+async def _put(client: httpx.AsyncClient, name: str, data: bytes) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(data), PIECE):
+            yield data[start : start + PIECE]
+
+    headers = {"content-length": str(len(data)), "content-type": "application/octet-stream"}
+    response = await client.put(f"/v1/files/{name}", content=pieces(), headers=headers)
+    if response.status_code == httpx.codes.INSUFFICIENT_STORAGE:
+        raise OSError(errno.ENOSPC, _detail(response))
+    if not response.is_success:
+        raise PlaceAway(f"the gateway does not take {name}: {_detail(response)}")
+
+
+async def _get(client: httpx.AsyncClient, name: str) -> bytes:
+    response = await client.get(f"/v1/files/{name}")
+    if response.status_code == httpx.codes.NOT_FOUND:
+        raise FileNotFoundError(_detail(response))
+    if not response.is_success:
+        raise PlaceAway(f"the gateway does not send {name}: {_detail(response)}")
+    return response.content
+
+
+def _detail(response: httpx.Response) -> str:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return str(response.json()["detail"])
+    return f"HTTP {response.status_code}"

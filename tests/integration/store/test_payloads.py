@@ -1,0 +1,145 @@
+"""Payloads outside of a real Redis: committed once, and gone when nobody needs them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from obstore.store import MemoryStore
+
+from services.contracts.payload import Damaged, Owner, payload_name
+from services.gateway.retention import sweep_payloads
+from services.payloads import Payloads, Place
+from services.payloads.objects import Objects
+from services.payloads.places import Files
+from services.store.prompts import Lease
+from services.volume import Volume
+from tests.integration.store.scene import RUN, Scene
+
+LARGE = bytes(range(1, 256)) * 200
+
+
+@pytest.fixture(params=["files", "objects"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """As it is for a process with the data volume."""
+    folder = tmp_path / "runs" / RUN
+    folder.mkdir(parents=True)
+    (folder / "record.json").touch()
+    return Files(Volume(tmp_path)) if request.param == "files" else Objects(MemoryStore())
+
+
+@pytest.fixture
+def payloads(scene: Scene, place: Place) -> Payloads:
+    return Payloads(scene.store, place, 1000)
+
+
+def owner(lease: Lease) -> Owner:
+    return Owner(RUN, lease.task, lease.attempt)
+
+
+async def stored(scene: Scene) -> list[bytes]:
+    found = await scene.store.trajectories.payloads(RUN, list(range(10)))
+    return [kept for kept in found if kept is not None]
+
+
+async def test_a_large_group_weighs_as_much_as_its_reference_until_its_commit(
+    scene: Scene, payloads: Payloads, place: Place
+) -> None:
+    await scene.start(batch=2, eta=9)
+    small, large = await scene.leased(2)
+    assert await payloads.kept(owner(small), b"small") == b"small"
+    kept = await payloads.kept(owner(large), LARGE)
+    assert await scene.complete(small, b"small")
+    assert await payloads.sweep(RUN) == 0, "its attempt may hand it in"
+    assert await scene.complete(large, kept)
+    assert not await scene.complete(large, kept)
+    await payloads.discard(owner(large))
+    assert await payloads.sweep(RUN) == 0, "it is in the stream"
+
+    assert [await payloads.read(one) for one in await stored(scene)] == [b"small", LARGE]
+    assert await scene.weight() == len(b"small") + len(kept) < 200
+    assert await place.names(RUN) == [payload_name(owner(large))]
+    assert await payloads.runs() == [RUN]
+
+    await scene.plan(1, await scene.store.trajectories.read(RUN, wait=1))
+    await scene.commit(1)
+    assert await payloads.sweep(RUN) == 1
+    assert await place.names(RUN) == []
+    assert await scene.weight() == 0
+    assert (await scene.store.ledger.audit(RUN)).clean
+
+
+async def test_what_lapsed_released_and_late_attempts_have_written_is_deleted(
+    scene: Scene, payloads: Payloads, place: Place
+) -> None:
+    await scene.start(batch=2, eta=9)
+    late, released, lapsed, again = await scene.leased(4)
+    for lease in (late, released, lapsed):
+        kept = await payloads.kept(owner(lease), LARGE)
+    await scene.store.prompts.release(RUN, [late.attempt, released.attempt])
+    assert not await scene.complete(late, kept)
+    await payloads.discard(owner(late))
+    assert len(await place.names(RUN)) == 2
+    await scene.lapse(lapsed)
+    await scene.leased(2)
+    # The task's next attempt writes a file of its own.
+    await payloads.kept(owner(again), LARGE)
+    assert await payloads.sweep(RUN) == 2
+    assert await place.names(RUN) == [payload_name(owner(again))]
+
+    await scene.store.runs.set_state(RUN, "cancelled", "")
+    await scene.store.runs.finish(RUN, "default", "cancelled", "")
+    assert await payloads.sweep(RUN) == 1
+
+
+async def test_a_payload_that_is_gone_or_another_one_is_damaged(
+    scene: Scene, payloads: Payloads, place: Place
+) -> None:
+    await scene.start()
+    (lease,) = await scene.leased(1)
+    kept, name = await payloads.kept(owner(lease), LARGE), payload_name(owner(lease))
+    for content, said in ((LARGE[:-1], "bytes, not"), (LARGE[:-1] + b"x", "has checksum")):
+        await place.write(name, content)
+        with pytest.raises(Damaged, match=said):
+            await payloads.read(kept)
+    await place.delete([name])
+    with pytest.raises(Damaged, match=r"its payload runs/.*\.group is gone"):
+        await payloads.read(kept)
+
+
+async def test_what_a_killed_worker_has_half_written_is_deleted(
+    scene: Scene, tmp_path: Path
+) -> None:
+    await scene.start()
+    folder = tmp_path / "runs" / RUN / "payloads"
+    folder.mkdir(parents=True)
+    (held,) = await scene.leased(1)
+    for attempt in (held.attempt, "0" * 16):
+        (folder / f".0-{attempt}.group.abc").touch()
+    (folder / "somebodys").touch()
+    assert await Payloads(scene.store, Files(Volume(tmp_path))).sweep(RUN) == 1
+    left = {path.name for path in folder.iterdir()}
+    assert left == {f".0-{held.attempt}.group.abc", "somebodys"}
+
+
+async def test_the_sweep_of_all_runs_leaves_those_that_this_redis_does_not_know(
+    scene: Scene, payloads: Payloads, place: Place, tmp_path: Path
+) -> None:
+    lost, deleted = Owner("another", 1, "a" * 16), Owner("deleted", 1, "b" * 16)
+    await scene.start()
+    (lease,) = await scene.leased(1)
+    await scene.store.prompts.release(RUN, [lease.attempt])
+    await payloads.kept(owner(lease), LARGE)
+    (tmp_path / "runs" / lost.run).mkdir()
+    (tmp_path / "runs" / lost.run / "record.json").write_text(json.dumps({}))
+    await payloads.kept(lost, LARGE)
+    if isinstance(place, Objects):
+        await payloads.kept(deleted, LARGE)
+
+    await scene.raw.set("headrace:restoring", "a backup")
+    await sweep_payloads(scene.store, tmp_path, payloads)
+    assert await place.names(RUN)
+    await scene.raw.delete("headrace:restoring")
+    await sweep_payloads(scene.store, tmp_path, payloads)
+
+    assert await place.names(RUN) == await place.names(deleted.run) == []
+    assert await place.names(lost.run) == [payload_name(lost)]
