@@ -106,7 +106,7 @@ async def vllm_server(
 async def policy(vllm_server: VLLMServer, tiny_model: TinyModel) -> AsyncIterator[PolicyClient]:
     """A client whose server has the weights `full_a` under the tag `aaaaaa:1`."""
     client = PolicyClient(vllm_server.socket)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         await client.load(snapshot(tiny_model, tiny_model.full_a, "aaaaaa:1"))
     yield client
     await client.close()

@@ -21,8 +21,6 @@ from tests.integration.learner.conftest import placed, stored
 from tests.integration.learner.test_runs import SFT, add_sums, ended, submit
 from tests.security.failing_disk import FAILS
 
-pytestmark = pytest.mark.timeout(120)
-
 LONGER = SFT | {"training": SFT["training"] | {"max_steps": 60}}
 
 

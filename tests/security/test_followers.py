@@ -59,7 +59,7 @@ class Follower:
 
     async def until(self, text: str) -> str:
         """Everything that has come, as soon as `text` is in it."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while text not in self.text:
                 got = await self.reader.read(1 << 16)
                 assert got, "the gateway ended the stream"

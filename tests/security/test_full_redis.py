@@ -19,8 +19,6 @@ from tests.integration.learner.test_runs import SFT, add_sums, ended, submit
 from tests.integration.learner.torch_worker import eventually
 from tests.integration.store.scene import RUN, Scene
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture(scope="module")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

@@ -35,8 +35,6 @@ from services.volume import Volume, checksum
 from tests.integration.launch.conditions import eventually
 from tests.integration.store.scene import RUN, Scene, record
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Server:
     """A Redis that can be killed and started again on its files."""

@@ -33,8 +33,6 @@ from tests.security.hostile_models import (
     sparse,
 )
 
-pytestmark = pytest.mark.timeout(240)
-
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 LEARNERS: dict[str, tuple[Callable[[Path], object], str]] = {
     # What the gateway refuses, too, where the folder is on its host.

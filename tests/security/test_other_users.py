@@ -86,9 +86,7 @@ def up(folder: Path) -> Iterator[Up]:
             env={k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")},
         )
     try:
-        eventually(
-            lambda: "Ctrl-C stops" in output.read_text() or process.poll() is not None, within=90
-        )
+        eventually(lambda: "Ctrl-C stops" in output.read_text() or process.poll() is not None)
         text = output.read_text()
         found = re.search(r"HEADRACE_GATEWAY_URL=(\S+)", text)
         link = re.search(r"page +(\S+)", text)

@@ -99,7 +99,6 @@ def accepts(address: tuple[str, int]) -> bool:
 
 
 @pytest.mark.multirank
-@pytest.mark.timeout(240)
 async def test_nobody_else_reaches_the_ranks_of_a_learner(place: Place) -> None:
     endless = {"max_steps": 10_000, "rows_per_step": 8}
     async with stored(place) as store:

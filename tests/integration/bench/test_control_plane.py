@@ -4,8 +4,6 @@ import pytest
 
 from bench.control_plane import LOADS, TIMED_GROUPS, latency, run
 
-pytestmark = pytest.mark.timeout(120)
-
 SHORT = (0.2, 0.8)
 
 

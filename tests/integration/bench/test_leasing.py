@@ -1,10 +1,6 @@
 """A fleet whose groups are large, in simulated time: it stays busy within its bytes of Redis."""
 
-import pytest
-
 from bench.leasing import Fleet, run
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def test_large_groups_keep_a_fleet_busy_within_the_bytes_of_redis() -> None:

@@ -1,11 +1,8 @@
 """The bench of overlap, for a few steps: real processes, simulated GPUs."""
 
-import pytest
-
 from bench.overlap import run
 
 
-@pytest.mark.timeout(180)
 def test_steps_are_measured_with_generation_and_training_at_the_same_time() -> None:
     results = run([1], steps=1)
 

@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-import pytest
-
 from bench.reward import measure
 from tests.integration.reward.tiny_models import save_classifier
 
 
-@pytest.mark.timeout(240)
 def test_every_part_scores_as_expected_on_both_sides(tmp_path: Path) -> None:
     model = save_classifier(tmp_path, labels=1)
 

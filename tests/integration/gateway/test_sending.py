@@ -108,7 +108,7 @@ async def test_a_client_that_leaves_or_does_not_read_holds_nothing(path: Path) -
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             if leaves:
                 writer.transport.abort()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(100):
                 while server.server_state.connections:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             writer.transport.abort()

@@ -110,9 +110,9 @@ def test_a_run_is_followed_to_its_end_and_late_evaluations_are_not_missed(
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         written(gateway, run, step(1), step(2), step(3))
-        eventually(lambda: folder.is_dir() and len(scalars(folder, "reward/mean")) == 3, within=60)
+        eventually(lambda: folder.is_dir() and len(scalars(folder, "reward/mean")) == 3)
         written(gateway, run, evaluation(1), step(4))
-        eventually(lambda: scalars(folder, "evaluation/accuracy") == [(1, 0.01)], within=60)
+        eventually(lambda: scalars(folder, "evaluation/accuracy") == [(1, 0.01)])
         assert process.poll() is None
         written(gateway, run, step(5))
         end(in_store, run)

@@ -17,8 +17,6 @@ from services.store import Store
 from tests.integration.installation.conftest import Installation
 from tests.integration.launch.conditions import eventually
 
-pytestmark = pytest.mark.timeout(240)
-
 CONFIG: dict[str, Any] = {
     "data": {"dataset": "sums"},
     "algorithm": {"prompts_per_step": 2, "samples_per_prompt": 2},
@@ -39,7 +37,7 @@ def lease(http: httpx.Client, run: str) -> dict[str, Any]:
         found.update(response.json())
         return response.status_code == 201
 
-    eventually(leased, within=60)
+    eventually(leased)
     return found
 
 
@@ -149,7 +147,6 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
                 installation.api.get("/v1/workers")["workers"][0]["groups_in_flight"] > 0
                 or played.done()
             ),
-            within=60,
         )
         os.kill(installation.stack.processes["rollout-0"], signal.SIGKILL)
         played.result()

@@ -12,8 +12,6 @@ from services.contracts.events import Event
 from tests.integration.installation.conftest import Installation
 from tests.integration.launch.conditions import eventually
 
-pytestmark = pytest.mark.timeout(180)
-
 LONG = {"prompt": "+".join(["11"] * 40), "answer": "440"}
 SHORT = {"prompt": "11+11", "answer": "22"}
 UNREADABLE = SHORT | {"answer": "see page 3 of the book"}
@@ -166,7 +164,7 @@ def test_a_run_goes_on_when_redis_comes_back(installation: Installation) -> None
     run = installation.submit(
         data={"dataset": "sums"}, training={"max_steps": 12, "checkpoint_every": 4}
     )
-    eventually(lambda: installation.api.get(f"/v1/runs/{run}")["step"] >= 2, within=60)
+    eventually(lambda: installation.api.get(f"/v1/runs/{run}")["step"] >= 2)
 
     os.kill(stack.processes["redis"], signal.SIGKILL)
     record, _ = installation.ended(run)

@@ -43,7 +43,7 @@ class Demo:
     def said(self) -> str:
         return self.output.read_text()
 
-    def reaches(self, text: str, within: float) -> None:
+    def reaches(self, text: str, within: float = 100.0) -> None:
         eventually(lambda: text in self.said or self.process.poll() is not None, within, text)
         assert self.process.poll() is None, self.said
 
@@ -77,7 +77,7 @@ def assert_interrupted(demo: Demo, started: list[int]) -> None:
 
 # `kill` reaches the process that it names, Ctrl-C all of a terminal's processes.
 def test_sigterm_while_the_parts_start_leaves_no_process(demo: Demo) -> None:
-    eventually(lambda: len(demo.processes()) >= 3, within=60)
+    eventually(lambda: len(demo.processes()) >= 3)
     started = demo.processes()
 
     demo.process.terminate()
@@ -96,18 +96,18 @@ def test_ctrl_c_during_grpo_leaves_no_process(demo: Demo) -> None:
 
 
 def test_kill_9_leaves_no_process(demo: Demo) -> None:
-    demo.reaches("The page", within=60)
+    demo.reaches("The page")
     started = demo.processes()
     assert started
 
     demo.process.kill()
     demo.process.wait()
 
-    eventually(lambda: demo.processes() == [], within=20)
+    eventually(lambda: demo.processes() == [])
 
 
 def test_a_part_that_is_killed_five_times_ends_the_demo_with_the_reason(demo: Demo) -> None:
-    demo.reaches("The page", within=60)
+    demo.reaches("The page")
 
     def kill_the_learner_until_the_end() -> bool:
         for pid in demo.processes(**{PART: "learner"}):

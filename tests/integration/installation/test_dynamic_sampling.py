@@ -7,8 +7,6 @@ import pytest
 
 from tests.integration.installation.conftest import Installation
 
-pytestmark = pytest.mark.timeout(120)
-
 STEPS, PROMPTS, SAMPLES = 3, 4, 2
 TRAINING = {"max_steps": STEPS, "checkpoint_every": 10}
 

@@ -1,10 +1,6 @@
 """Prompts that nothing solves are filtered, and others are sampled in their place."""
 
-import pytest
-
 from tests.integration.installation.conftest import Installation
-
-pytestmark = pytest.mark.timeout(120)
 
 ROWS, STEPS, PROMPTS = 8, 6, 4
 

@@ -3,15 +3,12 @@
 import json
 from typing import Any
 
-import pytest
 import redis
 
 from services.contracts.task import TaskPosition
 from services.store.keys import run_key
 from tests.integration.installation.conftest import Installation
 from tests.integration.launch.conditions import eventually
-
-pytestmark = pytest.mark.timeout(180)
 
 SEED = 3
 
@@ -36,12 +33,12 @@ def test_rows_appended_during_a_run_are_trained_in_it(installation: Installation
         training={"max_steps": 5000, "checkpoint_every": 2, "seed": SEED},
     )
     with redis.Redis.from_url(installation.stack.redis_url) as store:
-        eventually(lambda: trained_rows(store, run) == set(range(8)), within=60)
+        eventually(lambda: trained_rows(store, run) == set(range(8)))
 
         added = installation.api.post("/v1/prompts", json={"dataset": "growing", "prompts": new})
 
         assert (added["first"], added["rows"]) == (8, 12)
-        eventually(lambda: trained_rows(store, run) == set(range(12)), within=60)
+        eventually(lambda: trained_rows(store, run) == set(range(12)))
     installation.api.post(f"/v1/runs/{run}/cancel")
     record, _ = installation.ended(run)
     assert record["state"] == "cancelled", record["reason"]

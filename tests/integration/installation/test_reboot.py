@@ -52,7 +52,7 @@ class Box:
                 start_new_session=True,
                 env=kept | SCRIPTED | {"HEADRACE_API_KEY": "hr-box"},
             )
-        eventually(self._is_up, within=90, what=self.output.read_text())
+        eventually(self._is_up, what=self.output.read_text())
         assert self.process.poll() is None, self.output.read_text()
 
     def _is_up(self) -> bool:
@@ -108,7 +108,7 @@ def test_after_a_power_cut_the_run_goes_on_by_itself(box: Box) -> None:
     run = box.submit("demo_grpo", **config)
     waits = box.submit("demo_grpo", **config | {"training": {"max_steps": 2}})
     # Beyond a checkpoint and not at the next one: what was trained since is trained again.
-    eventually(lambda: box.step(run) >= 7, within=90)
+    eventually(lambda: box.step(run) >= 7)
 
     box.power_cut()
     began = time.time()

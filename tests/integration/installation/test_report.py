@@ -3,13 +3,10 @@
 import json
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import root
 from tests.integration.installation.conftest import Installation
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def test_a_report_of_a_run_beside_another_one_is_a_page_and_a_text(

@@ -7,12 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
-
 from services.contracts.events import Event
 from tests.integration.installation.conftest import Installation
-
-pytestmark = pytest.mark.timeout(180)
 
 GROUPS, MORE = 4, 3
 RUN: dict[str, Any] = {

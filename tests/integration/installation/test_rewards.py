@@ -4,8 +4,6 @@ import pytest
 
 from tests.integration.installation.conftest import Installation
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_gates_names_clips_and_parts_from_the_config_to_the_metrics(
     installation: Installation,

@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable
 
 
-def eventually(condition: Callable[[], object], within: float = 20.0, what: str = "") -> None:
-    """Return once `condition()` is true; AssertionError after `within` seconds. Looking takes at
-    most a fifth of the time: some conditions read about every process."""
+def eventually(condition: Callable[[], object], within: float = 100.0, what: str = "") -> None:
+    """Return once `condition()` is true; AssertionError after `within` seconds, by default more
+    than any busy machine takes. Looking takes at most a fifth of the time: some conditions read
+    about every process."""
     deadline = time.monotonic() + within
     between = threading.Event()
     while True:

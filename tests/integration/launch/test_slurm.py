@@ -135,7 +135,7 @@ def test_a_job_serves_and_stops_in_order(job: Job) -> None:
 
 
 def test_a_job_that_is_stopped_while_it_starts_leaves_no_process(job: Job) -> None:
-    eventually(lambda: (job.data / "logs" / "redis.log").exists(), within=60)
+    eventually(lambda: (job.data / "logs" / "redis.log").exists())
     job.process.send_signal(signal.SIGTERM)
     assert job.process.wait(60) == 0
     assert not environments(job.data)
@@ -145,7 +145,7 @@ def test_one_job_at_a_time_works_on_a_folder_and_no_headrace_up_beside_it(
     job: Job, tmp_path: Path
 ) -> None:
     lock = job.data / "up.lock"
-    eventually(lambda: lock.exists() and lock.read_text() == "Slurm job 7\n", within=30)
+    eventually(lambda: lock.exists() and lock.read_text() == "Slurm job 7\n")
 
     second = Job(tmp_path / "second", job.data)
     assert second.process.wait(30) == 2

@@ -128,7 +128,7 @@ def test_a_learner_that_no_restart_can_help_ends_headrace_up_with_its_error(
     once = UpOptions(data=tmp_path, start_tries=1)
     parts = (script("gateway", OBEDIENT, stage=0), part)
     with Stack(once, planner=lambda o, d: replace(plan, parts=parts)) as stack:
-        eventually(lambda: not stack.processes, within=60)
+        eventually(lambda: not stack.processes)
         with pytest.raises(LaunchError, match="learner exited with code 2") as ended:
             stack.check()
     assert NO_REDIS in str(ended.value)
@@ -148,9 +148,9 @@ def test_a_learner_that_is_started_again_waits_for_its_redis(tmp_path: Path) -> 
     }
     learner = Learner(("learner.rank",), os.environ | variables, log)
     try:
-        eventually(lambda: log.exists() and "waiting for Redis" in log.read_text(), within=60)
+        eventually(lambda: log.exists() and "waiting for Redis" in log.read_text())
         server.start()
-        eventually(lambda: "learner ready" in log.read_text(), within=30)
+        eventually(lambda: "learner ready" in log.read_text())
         learner.terminate()
         assert learner.wait(30) == 0
         assert "Traceback" not in log.read_text()

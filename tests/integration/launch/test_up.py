@@ -124,7 +124,7 @@ def test_kill_9_leaves_no_process_behind(up: Starter, kind: str) -> None:
 def test_kill_9_takes_the_learners_ranks_along(up: Starter) -> None:
     one = up("learner")
     one.ready()
-    eventually(lambda: one.log("learner").count("rank up") == 2, within=60, what=one.said)
+    eventually(lambda: one.log("learner").count("rank up") == 2, what=one.said)
     instance = one.instance
     # The supervisor, its rank server and the ranks.
     assert len(marked({INSTANCE: instance})) == 4

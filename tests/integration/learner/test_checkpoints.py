@@ -20,8 +20,6 @@ from tests.integration.learner.conftest import Place, placed, stored
 from tests.integration.learner.test_runs import ended, rl, steps, submit, supervised
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
-pytestmark = pytest.mark.timeout(240)
-
 STEPS = 9
 TRAINING: dict[str, Any] = {"max_steps": STEPS, "checkpoint_every": 3, "tokens_per_microbatch": 64}
 STOPPING = "tests.integration.learner.stopping_learner"
@@ -172,7 +170,7 @@ async def test_a_learner_that_sleeps_before_its_rename_cannot_harm_its_successor
         record = await store.runs.get("second")
         return record is not None and record.committed_step >= step
 
-    await eventually(partial(committed, 3), within=100)
+    await eventually(partial(committed, 3))
     sleeper.send_signal(signal.SIGCONT)
     # As replaced, or, where it slept for longer than a connection lasts, as without Redis.
     assert await asyncio.to_thread(sleeper.wait, 60) in (3, 1)
@@ -196,7 +194,7 @@ async def test_training_goes_on_while_a_checkpoint_is_written_and_its_commit_cov
         record = await store.runs.get("second")
         return record if record is not None and record.step >= step else None
 
-    record = await eventually(partial(reached, 6), within=100)
+    record = await eventually(partial(reached, 6))
     assert record.committed_step == 0
     written.touch()
 
@@ -223,7 +221,7 @@ async def test_the_next_step_does_not_wait_for_a_version_to_be_published(
         return record is not None and record.step >= step
 
     # With a staleness of 1, version 2 samples for steps up to 4.
-    await eventually(partial(reached, 4), within=100)
+    await eventually(partial(reached, 4))
     newest = await store.weights.newest("second")
     assert newest is not None
     assert newest.version == 2

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from safetensors import safe_open
 
 from services.contracts.config import parse_config
@@ -13,8 +12,6 @@ from services.volume import Volume
 from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_runs import SFT, add_sums, ended, rl, steps, submit
 from tests.integration.learner.torch_worker import serving
-
-pytestmark = pytest.mark.timeout(240)
 
 EXPERTS = {"experts": 4, "experts_per_token": 2}
 ALGORITHM: dict[str, Any] = {

@@ -20,8 +20,6 @@ from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_runs import ended, rl, steps, submit, supervised
 from tests.integration.learner.torch_worker import eventually, serving
 
-pytestmark = pytest.mark.timeout(240)
-
 LORA = {"rank": 4, "alpha": 8}
 # 2 · 4 · (4 · (32 + 32) + 3 · (32 + 48)) numbers, as tests/unit/learner/test_lora.py has it.
 ADAPTER_BYTES = 4 * 3968

@@ -41,7 +41,6 @@ def test_ranks_budget_and_which_rank_trains_a_sample_do_not_change_the_gradient(
 
 
 @pytest.mark.multirank
-@pytest.mark.timeout(240)
 async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
     place: Place, store: Store
 ) -> None:
@@ -85,7 +84,6 @@ async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
 
 
 @pytest.mark.multirank
-@pytest.mark.timeout(240)
 async def test_a_run_whose_ranks_share_rows_trains_what_was_sampled(
     place: Place, store: Store
 ) -> None:

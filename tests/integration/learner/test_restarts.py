@@ -4,8 +4,6 @@ import asyncio
 import signal
 from functools import partial
 
-import pytest
-
 from learner.coordinate.crash_limit import CrashLimit
 from services.contracts.config import parse_config
 from services.contracts.records import RunState
@@ -14,8 +12,6 @@ from services.volume import Volume
 from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_runs import ended, rl, submit, supervised
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
-
-pytestmark = pytest.mark.timeout(240)
 
 
 async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(

@@ -27,8 +27,6 @@ from tests.integration.learner.conftest import Place, placed, stored
 from tests.integration.learner.forked import Learner
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
-pytestmark = pytest.mark.timeout(240)
-
 SFT: dict[str, Any] = {
     "type": "sft",
     "model": {
@@ -89,7 +87,7 @@ async def ended(store: Store, run: str) -> RunRecord:
         record = await store.runs.get(run)
         return record if record and record.state.final else None
 
-    record: RunRecord = await eventually(final, within=100)
+    record: RunRecord = await eventually(final)
     return record
 
 

@@ -61,7 +61,6 @@ def tolerance(check: str) -> float:
 
 
 @pytest.mark.multirank
-@pytest.mark.timeout(240)
 def test_sharded_models_on_2_and_4_ranks_train_as_one_process_does(tmp_path: Path) -> None:
     alone = computed(tmp_path, 1, EVERY)
     for ranks, checks in ((2, EVERY), (4, SOME)):
@@ -69,7 +68,6 @@ def test_sharded_models_on_2_and_4_ranks_train_as_one_process_does(tmp_path: Pat
 
 
 @pytest.mark.multirank
-@pytest.mark.timeout(240)
 def test_ranks_that_share_rows_train_as_one_process_does(tmp_path: Path) -> None:
     """Two of two, two of four and four of four: a model of four heads has then fewer key heads than
     ranks, and short rows have fewer tokens."""
@@ -102,7 +100,6 @@ def compare(
 
 
 @pytest.mark.multirank
-@pytest.mark.timeout(240)
 async def test_a_sharded_run_whose_rank_is_killed_goes_on_and_loses_nothing(
     place: Place, store: Store
 ) -> None:
@@ -171,7 +168,6 @@ def content(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.multirank
-@pytest.mark.timeout(240)
 def test_a_checkpoint_goes_from_4_ranks_to_2_to_1_and_back_bit_for_bit(tmp_path: Path) -> None:
     place = Place("", tmp_path)
     sizes = (4, 2, 1, 4)

@@ -25,8 +25,6 @@ from tests.integration.learner.conftest import Place, placed, stored
 from tests.integration.learner.test_runs import SFT, add_sums, ended, steps, submit
 from tests.integration.learner.torch_worker import eventually
 
-pytestmark = pytest.mark.timeout(240)
-
 PACKED: dict[str, Any] = SFT | {
     "data": {
         "dataset": "sums",

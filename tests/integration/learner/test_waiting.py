@@ -4,8 +4,6 @@ import asyncio
 from functools import partial
 from typing import Any
 
-import pytest
-
 from services.contracts.config import parse_config
 from services.contracts.records import RunState
 from services.store import Store
@@ -13,8 +11,6 @@ from services.volume import Volume
 from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_runs import ended, rl, submit, supervised
 from tests.integration.learner.torch_worker import eventually, serving
-
-pytestmark = pytest.mark.timeout(240)
 
 
 async def test_a_straggler_is_waited_for_or_resampled(place: Place, store: Store) -> None:

@@ -31,7 +31,7 @@ from services.weights import UnusableDelta
 from tests.unit.weights.files import read_version
 
 
-async def eventually(condition: Callable[[], Awaitable[Any]], within: float = 60.0) -> Any:
+async def eventually(condition: Callable[[], Awaitable[Any]], within: float = 100.0) -> Any:
     """The first true result of `condition`; AssertionError after `within` seconds."""
     deadline = time.monotonic() + within
     while not (result := await condition()):

@@ -36,7 +36,7 @@ def isolation() -> None:
         pytest.skip(f"no namespaces can be made here: {tried.stderr.strip()}")
 
 
-async def until(condition: Callable[[], Any], what: str, seconds: float = 40.0) -> Any:
+async def until(condition: Callable[[], Any], what: str, seconds: float = 100.0) -> Any:
     """The first true value of `condition`. Fails with `what` if it stays false for `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -100,7 +100,7 @@ class Service:
 
     async def ready(self) -> "Service":
         """Waits until the service accepts requests."""
-        await until(self._ready, "the service becomes ready", seconds=90.0)
+        await until(self._ready, "the service becomes ready")
         return self
 
     @property

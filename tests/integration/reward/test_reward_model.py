@@ -242,7 +242,7 @@ async def test_a_model_that_cannot_be_loaded_stops_the_start(
     save_tokenizer(tmp_path / "empty")
 
     service = start(f"--reward-models=tiny={tmp_path / 'empty'}")
-    await until(lambda: service.process.poll() is not None, "it ends", seconds=60)
+    await until(lambda: service.process.poll() is not None, "it ends")
 
     assert service.process.returncode == 1
     assert "reward model 'tiny'" in service.log.read_text()

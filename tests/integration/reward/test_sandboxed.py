@@ -43,7 +43,7 @@ def both(
     folder = tmp_path_factory.mktemp("sandbox")
     socket = folder / "s"
     sandbox = Service(folder, "--socket", str(socket))
-    eventually(lambda: socket.exists() and answers(socket), 90, "the sandbox becomes ready")
+    eventually(lambda: socket.exists() and answers(socket), what="the sandbox becomes ready")
     asking = Service(tmp_path_factory.mktemp("asking"), "--sandbox-socket", str(socket))
     yield sandbox, asking, socket
     for service in (asking, sandbox):
@@ -114,7 +114,7 @@ async def test_a_sandbox_that_cannot_isolate_is_said_to_be_unavailable(
 ) -> None:
     socket = tmp_path / "s"
     start("--socket", str(socket), "--code-python", "/nonexistent/python")
-    await until(lambda: socket.exists() and answers(socket), "the sandbox becomes ready", 90)
+    await until(lambda: socket.exists() and answers(socket), "the sandbox becomes ready")
 
     asking = await start("--sandbox-socket", str(socket)).ready()
 

@@ -348,7 +348,7 @@ async def test_a_host_goes_on_where_a_killed_worker_stopped_and_gives_away_what_
         worker = subprocess.Popen(  # noqa: ASYNC220 - returns after fork and exec
             [sys.executable, "-c", FETCH, root, url, text], preexec_fn=die_with(os.getpid())
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while not parts_path(path).exists() or parts_path(path).read_bytes().count(1) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         async with httpx.AsyncClient(headers=authorization(PEER_KEY)) as client:
@@ -432,7 +432,7 @@ async def test_of_the_workers_of_a_host_one_serves_and_another_takes_over(
         base_url=str(settings.peer_url), headers=authorization(PEER_KEY)
     ) as api:
         for worker in workers:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 while True:
                     with suppress(httpx.TransportError):
                         assert (await api.get(f"/v1/files/{NAME}")).content == CONTENT

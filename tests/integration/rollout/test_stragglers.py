@@ -11,8 +11,6 @@ from services.cli.client import Gateway
 from services.launch import Stack, UpOptions
 from tests.integration.installation.conftest import SCRIPTED, Installation
 
-pytestmark = pytest.mark.timeout(240)
-
 # A whole completion takes 3 s.
 LENGTH, PER_SECOND = 30, 10
 SCRIPT = json.dumps({"vocabulary": 20, "tokens_per_second": PER_SECOND})

@@ -33,7 +33,7 @@ async def test_every_line_names_its_run_and_worker_and_group(working: Work, tmp_
     # Both prompts, again and again: every second task fails.
     sampling = {"max_tokens": 2}
     async with working(tmp_path, [SHORT, LONG], {}, rollout=LONGEST, sampling=sampling) as one:
-        eventually(lambda: len(failures(one.lines())) >= 2, 30)
+        eventually(lambda: len(failures(one.lines())) >= 2)
         (worker,) = await one.store.workers.list("default")
     lines = one.lines()
 

@@ -106,7 +106,7 @@ async def working_with(
     with Stack(options) as stack:
         store = Store.from_url(stack.redis_url)
         await _submit(store, data, prompts, sections)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             yield Working(stack, store)
         await store.close()
 

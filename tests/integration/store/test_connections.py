@@ -31,8 +31,6 @@ from tests.integration.store.servers import (
 )
 from tests.integration.store.test_agent_sessions import whole_session
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Store]:
@@ -43,7 +41,7 @@ async def opened(url: str) -> AsyncIterator[Store]:
         await store.close()
 
 
-async def until(condition: Any, within: float = 30.0) -> None:
+async def until(condition: Any, within: float = 100.0) -> None:
     """Until `await condition()` is true; a Redis that is away meanwhile counts as not yet."""
     async with asyncio.timeout(within):
         while True:

@@ -80,7 +80,7 @@ def report(supervisor: socket.socket) -> Any:
 
 
 def told(file: Path) -> dict[str, Any]:
-    eventually(file.exists, within=60, what=str(file))
+    eventually(file.exists, what=str(file))
     found: dict[str, Any] = json.loads(file.read_text())
     return found
 
