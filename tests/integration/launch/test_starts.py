@@ -128,7 +128,7 @@ def test_a_learner_that_no_restart_can_help_ends_headrace_up_with_its_error(
     once = UpOptions(data=tmp_path, start_tries=1)
     parts = (script("gateway", OBEDIENT, stage=0), part)
     with Stack(once, planner=lambda o, d: replace(plan, parts=parts)) as stack:
-        eventually(lambda: not stack.processes)
+        eventually(lambda: not stack.processes, within=200)
         with pytest.raises(LaunchError, match="learner exited with code 2") as ended:
             stack.check()
     assert NO_REDIS in str(ended.value)
