@@ -272,9 +272,7 @@ class Supervisor:
             context,
             self._store,
             task_rows(run, context, self._store, self._volume),
-            Rows(self._store, self._volume, config.evaluation.dataset)
-            if config.evaluation
-            else None,
+            lambda dataset: Rows(self._store, self._volume, dataset),
             run_events,
             self._limit,
             wake,

@@ -19,7 +19,7 @@ from rollout.vllm.client import VLLMUnavailable
 from rollout.vllm.progress import Progress
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.weight_follower import Follower
-from rollout.work.capacity import reserve_bytes, slots, to_lease, widened
+from rollout.work.capacity import reserve_bytes, rows_beside, slots, to_lease, widened
 from rollout.work.dataset_rows import Rows
 from rollout.work.evaluation import Evaluator
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
@@ -49,7 +49,7 @@ class RunWorker:
         context: RunContext,
         store: Store,
         rows: TaskRows,
-        evaluation_rows: Rows | None,
+        rows_of: Callable[[str], Rows],
         run_events: RunEvents,
         limit: FailureLimit,
         wake: asyncio.Event,
@@ -82,12 +82,22 @@ class RunWorker:
         # Wakes `_renew`, which checks whether work can go on.
         self._look = asyncio.Event()
         self._closing = False
-        self._evaluator = Evaluator(context, store, evaluation_rows, self._slots, run_events)
         self._limit = limit
         limit.start()
         self._status = Status()
         self._tasks = GroupTasks(
             rows, self._leases, run_events, limit, self._status, self._look.set
+        )
+        self._evaluator = Evaluator(
+            context,
+            store,
+            rows_of,
+            run_events,
+            self._ttl,
+            self._evaluation_room,
+            lambda: self._leases.generating,
+            lambda: not (self._closing or self._tasks.paused),
+            wake.set,
         )
 
     @property
@@ -129,6 +139,8 @@ class RunWorker:
             leasing,
             *self._listening(),
         ]
+        if self._context.config.evaluation is not None:
+            loops.append(asyncio.create_task(self._evaluator.run(), name="evaluate"))
         try:
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
@@ -162,10 +174,10 @@ class RunWorker:
         """At a stop: release the groups in vLLM at once; those that are being scored get some
         seconds."""
         self._status.state = "stopping"
+        self._closing = True
         self._wake.set()
         await self._leases.release_generating()
-        if len(self._evaluator):
-            await end([leasing])
+        await self._evaluator.release_all()
         # Redis may be granting a lease at this moment.
         await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
         await self._leases.release_generating()
@@ -206,11 +218,10 @@ class RunWorker:
             return "weights"
         if self._tasks.paused:
             return "unavailable"
-        if await self._evaluator.evaluate(self._ttl, self._evaluating):
-            self._wake.set()
-            return ""
+        if self._evaluator.clearing:
+            return "evaluation"
         generating = self._leases.generating
-        count = to_lease(self._group_limit, generating, len(self._leases) - generating)
+        count = to_lease(self._training_limit(), generating, len(self._leases) - generating)
         if count == 0:
             return "full"
         granted = await self._store.prompts.lease(
@@ -230,15 +241,14 @@ class RunWorker:
             self._tasks.begin(lease, live)
         return granted.refusal
 
-    def _evaluating(self) -> None:
-        self._status.state = "evaluating"
-
     def _describe(self, refusal: str) -> None:
         if refusal == "weights":
             broken = self.follower.error
             self._status.state = "unhealthy" if broken else "updating"
         elif self._busy:
             self._status.state = "generating"
+        elif len(self._evaluator) or refusal == "evaluation":
+            self._status.state = "evaluating"
         else:
             waits = refusal in LEARNER_REFUSALS
             self._status.state = "waiting_admission" if waits else "idle"
@@ -278,7 +288,7 @@ class RunWorker:
     async def _renew_held(self, moving: bool) -> None:
         """Renew what is held; of what is in vLLM only if that is `moving`. Raises RedisError."""
         await self._leases.renew(moving)
-        await self._evaluator.renew(self._ttl, moving)
+        await self._evaluator.renew(moving)
 
     @property
     def _generating(self) -> int:
@@ -307,6 +317,24 @@ class RunWorker:
             config.algorithm.samples_generated,
             config.rollout.groups_in_flight,
         )
+
+    def _evaluation_room(self, samples: int) -> int:
+        """Rows of so many samples to have in vLLM: evaluation's share, or what training leaves."""
+        config = self._context.config
+        most = self._slots() * config.algorithm.samples_generated
+        used = self._leases.generating * config.algorithm.samples_generated
+        share = config.evaluation.share if config.evaluation else 1.0
+        return rows_beside(most, used, share, samples)
+
+    def _training_limit(self) -> int:
+        """Groups to have in vLLM: what evaluation leaves, and its own share at least."""
+        config, used = self._context.config, self._evaluator.samples
+        if not used:
+            return self._group_limit
+        samples = config.algorithm.samples_generated
+        share = 1 - (config.evaluation.share if config.evaluation else 0.0)
+        beside = rows_beside(self._slots() * samples, used, share, samples)
+        return min(self._group_limit, beside)
 
     async def _look_for_room(self) -> None:
         """Some samples of the groups in vLLM may have ended."""

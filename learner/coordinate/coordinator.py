@@ -79,6 +79,7 @@ class Coordinator(FirstRank):
             store.publish,
             store.workers,
             self._versions.deltas,
+            lambda: self._evaluations.files,
         )
         self._canary = CanaryPass(state.loaded, state.policy, config.rollout.vllm.max_model_len)
         self._newest: Version | None = None
@@ -86,7 +87,15 @@ class Coordinator(FirstRank):
         ancestry = Ancestry(tuple(state.progress.lineages))
         cost, shares = sequence_cost(state.loaded.model), sharing_of(state.policy) is not None
         self._planner = Planner(config, store, ancestry, cost, shares)
-        self._evaluations = Evaluations(config.evaluation, max_steps, store, self._file)
+        self._evaluations = Evaluations(
+            config,
+            max_steps,
+            store,
+            self._file,
+            volume.root,
+            self._disk,
+            self._publisher.manifest,
+        )
         critic = state.critic.model if state.critic else None
         teacher = state.copies.teacher.logprobs.model if state.copies.teacher else None
         self._work = work(state.loaded.model, config.algorithm, ranks, critic, teacher)
@@ -192,7 +201,10 @@ class Coordinator(FirstRank):
     def _before_end(self, kind: str) -> str:
         """Evaluate the last version."""
         self._publisher.wait()
-        return self._final_evaluation() if kind == "finish" else kind
+        kind = self._final_evaluation() if kind == "finish" else kind
+        if kind == "cancel":
+            self._evaluations.cancel()
+        return kind
 
     def _more_rows(self, volume: Volume) -> Sequence[RowsFile]:
         self._samples = SamplesFile(volume.root, self._store.run, self._disk)
@@ -235,13 +247,12 @@ class Coordinator(FirstRank):
     def _final_evaluation(self) -> str:
         """Evaluate the last version and wait for the answers. Returns the kind of command that the
         run ends with: `finish`, or another where it was to end before all were there."""
+        self._evaluations.last(self._state.progress)
         done = self._evaluated()
-        if done and self._evaluations.last(self._state.progress):
-            done = self._evaluated()
         return "finish" if done else "cancel" if self._store.cancelled() else "yield"
 
     def _evaluated(self) -> bool:
-        """Wait for an open evaluation. False where the run is to end without it."""
+        """Wait for all evaluations. False where the run is to end without it."""
         began = warned = time.monotonic()
         while self._evaluations.follow():
             self._check()

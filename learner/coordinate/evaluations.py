@@ -1,119 +1,261 @@
-"""Evaluations of a run, as rank 0 requests them: when one is due, and what came of it.
+"""Evaluations of a run, as rank 0 requests them: when they are due, and what came of them.
 
-One is open at a time; one that falls due meanwhile is requested when the open one is done. Each
-version is evaluated once, also by a learner that takes the run over.
+They run one after the other, each by exactly the version of its step, whose files stay until it is
+done. Training does not wait for them, except after the last step. Each is made once, also by a
+learner that takes the run over.
 """
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from learner.persist.disk_retry import Disk
+from learner.persist.evaluation_files import EvaluationFiles
 from learner.persist.jsonl import MetricsFile
 from learner.state import Progress
 from learner.store.run_store import RunStore
-from services.contracts.config.training import Evaluation
+from services.contracts.config import RLConfig
+from services.contracts.config.evaluation import HeldOut, resolved
+from services.contracts.evaluation import EvaluationRecord, EvaluationRequest
+from services.contracts.weights import WeightManifest, encode_manifest, parse_version_tag
+from services.evaluations import results
 from services.runtime.logs import get_logger
+from services.store.evaluations import Standing
 
 log = get_logger(__name__)
+
+MOST_WAITING = 4
+"""Evaluations of one held-out set that may be unfinished: the files of their versions stay on the
+disk."""
+
+
+@dataclass(frozen=True)
+class _Due:
+    """An evaluation that is requested as soon as its version is published."""
+
+    id: str
+    step: int
+    version: str
+    held_out: HeldOut
+    name: str
 
 
 class Evaluations:
     """Those of one run; none where its config has none."""
 
     def __init__(
-        self, config: Evaluation | None, max_steps: int, store: RunStore, file: MetricsFile
+        self,
+        config: RLConfig,
+        max_steps: int,
+        store: RunStore,
+        file: MetricsFile,
+        root: Path,
+        disk: Disk,
+        manifest: Callable[[str], WeightManifest | None],
     ) -> None:
-        self._config, self._max_steps, self._store, self._file = config, max_steps, store, file
-        self._open = ""
-        """Id of the evaluation that was requested and is not reported."""
-        self._due: Progress | None = None
-        """The newest progress, where an evaluation is due that is not requested yet."""
-        self._evaluated: set[int] = set()
+        """`root`: the data volume; `manifest`: that of a version, once it is published."""
+        self._run, self._config, self._max_steps = config, config.evaluation, max_steps
+        self._store, self._file, self._manifest = store, file, manifest
+        self._files = EvaluationFiles(root, store, disk)
+        self._root = root
+        self._open: dict[str, EvaluationRequest] = {}
+        """Requested and not reported, oldest first."""
+        self._due: list[_Due] = []
+        self._known: set[str] = set()
+        """Ids of all that were ever requested."""
+        self._reported: set[str] = set()
+        """Ids of those in the file of metrics."""
+        self._names: dict[str, str] = {}
+        """Of held-out sets, by dataset."""
+        self.files: frozenset[str] = frozenset()
+        """Weight files that are still needed; replaced, never changed: another thread reads it."""
 
-    def begin(self, progress: Progress, reported: set[int]) -> None:
-        """Continue with the evaluation that an earlier learner requested, or request the one at
-        the start. `reported`: versions whose outcome is known."""
-        self._evaluated = reported
+    def begin(self, progress: Progress, reported: set[str]) -> None:
+        """Continue with what an earlier learner requested, and request what is due at the start.
+        `reported`: ids of those in the file of metrics."""
         if self._config is None:
             return
-        if self._take_up(progress.step):
-            self._evaluated.add(progress.version)
-        # Requested before the first lease: a worker answers it before it takes training work.
-        elif self._config.at_start and progress.step == 0 and not self._evaluated:
-            self._ask(progress)
-        elif (every := self._config.every) and not self._open:
-            # A version has the number of its step.
-            newest = max(self._evaluated, default=0)
-            if newest < progress.step - progress.step % every and progress.step < self._max_steps:
-                self._due = progress
+        self._reported = reported
+        self._take_up()
+        self._known = {*self._open, *(one.id for one in results(self._root, self._store.run))}
+        self._store.fenced(self._store.evaluations.let, self._config.workers)
+        every = self._config.every
+        if progress.step == 0:
+            if self._config.at_start:
+                self._note(progress)
+        elif every and progress.step < self._max_steps:
+            due = progress.step - progress.step % every
+            newest = max((int(id.partition("-")[0]) for id in self._known), default=0)
+            if newest < due:
+                # What was due then is made with the version of now.
+                self._note(progress)
+        self.follow()
 
     def after_step(self, progress: Progress) -> None:
-        """Request one where it is due."""
+        """Request what is due."""
         every = self._config.every if self._config else None
-        if progress.step >= self._max_steps:
-            # The last version is evaluated in any case.
-            self._due = None
-        elif every and progress.step % every == 0:
-            if self._open:
-                self._store.warn(
-                    f"the evaluation of step {progress.step} waits for the one that is still open: "
-                    "raise evaluation.every, or lower evaluation.rows"
-                )
-            self._due = progress
-        elif self._due:
-            self._due = progress
-        self._ask_due()
+        # The last version is evaluated in any case, by `last`.
+        if every and progress.step % every == 0 and progress.step < self._max_steps:
+            self._note(progress)
 
     def last(self, progress: Progress) -> bool:
-        """Request the evaluation of the last version, unless it was made. Returns whether it
-        was requested."""
-        if self._config is None or progress.version in self._evaluated:
+        """Request the evaluation of the last version, unless it was made, and let all workers
+        answer what is open. Returns whether anything is open."""
+        if self._config is None:
             return False
-        self._ask(progress)
-        return True
-
-    def follow(self) -> bool:
-        """Report an outcome that has come, and request the next where one is due. Returns whether
-        one is open."""
-        if self._open:
-            self._report()
+        self._note(progress, whatever_waits=True)
         self._ask_due()
+        self._store.fenced(self._store.evaluations.let, 0)
         return bool(self._open)
 
-    def _report(self) -> None:
-        evaluations = self._store.evaluations
-        try:
-            outcome = self._store.call(evaluations.outcome, self._open)
-        except KeyError as error:
-            log.warning("an evaluation is gone", reason=str(error))
-            self._open = ""
-            return
-        if outcome is not None:
-            named = {f"evaluation/{name}": value for name, value in outcome.items()}
-            self._file.add({"time": time.time(), **named})
-            self._store.event("evaluation", outcome)
-            self._store.call(evaluations.close, self._open)
-            self._open = ""
+    def follow(self) -> bool:
+        """Store answers that have come, and report the evaluation that they end. Returns whether
+        one is open."""
+        self._ask_due()
+        if self._open:
+            self._follow_open()
+        return bool(self._open)
 
-    def _take_up(self, step: int) -> bool:
-        """Continue with what an earlier learner requested and did not report. Returns whether that
-        is of `step`. One of a later step, which was lost, is requested again when the run gets
-        there."""
-        evaluations = self._store.evaluations
-        id, asked_at = self._store.call(evaluations.left) or ("", 0)
-        if id and asked_at > step:
-            self._store.call(evaluations.close, id)
-            return False
-        self._open = id
-        return bool(id) and asked_at == step
+    def cancel(self) -> None:
+        """Record that what is unfinished will never be: the run was cancelled."""
+        standing = {one.id: one for one in self._standing()}
+        for id, request in list(self._open.items()):
+            parts = self._files.move(standing[id], whole=True) if id in standing else 0
+            record = self._files.end(request, "cancelled", "the run was cancelled", parts)
+            self._store.warn(
+                f"the evaluation of step {record.step} on {record.name} ends with "
+                f"{record.answered} of {record.rows} rows answered: the run was cancelled"
+            )
+            self._close(id)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def _note(self, progress: Progress, whatever_waits: bool = False) -> None:
+        """Note what is due at `progress`, unless it was requested before."""
+        assert self._config is not None
+        tag = f"{progress.lineage}:{progress.version}"
+        for held_out in self._config.sets:
+            name = held_out.name or self._name_of(held_out.dataset)
+            id = f"{progress.step:06d}-{name}"
+            if id in self._known:
+                continue
+            self._known.add(id)
+            unfinished = [one.step for one in self._open.values() if one.set.name == name]
+            unfinished += [one.step for one in self._due if one.name == name]
+            if len(unfinished) >= MOST_WAITING and not whatever_waits:
+                self._store.warn(
+                    f"step {progress.step} is not evaluated on {name}: the evaluations of steps "
+                    f"{', '.join(map(str, unfinished))} are not finished. Raise evaluation.every, "
+                    "evaluation.share or evaluation.workers, or lower evaluation.rows"
+                )
+                continue
+            if unfinished and not whatever_waits:
+                self._store.warn(
+                    f"the evaluation of step {progress.step} on {name} waits for that of step "
+                    f"{unfinished[0]}: raise evaluation.every, evaluation.share or "
+                    "evaluation.workers, or lower evaluation.rows"
+                )
+            self._due.append(_Due(id, progress.step, tag, held_out, name))
 
     def _ask_due(self) -> None:
-        if self._due and not self._open:
-            self._ask(self._due)
+        while self._due and (manifest := self._manifest(self._due[0].version)) is not None:
+            due = self._due[0]
+            record = self._store.record_of_dataset(due.held_out.dataset)
+            if record is None:
+                self._store.warn(
+                    f"step {due.step} is not evaluated on {due.name}: there is no dataset "
+                    f"{due.held_out.dataset!r} any more"
+                )
+            else:
+                held_out = resolved(
+                    due.held_out,
+                    id=record.id,
+                    dataset_name=record.name,
+                    rows=record.rows,
+                    sampling=self._run.sampling,
+                    prompt=self._run.data,
+                    rewards=self._run.rewards,
+                )
+                request = EvaluationRequest(
+                    id=due.id,
+                    step=due.step,
+                    version=due.version,
+                    manifest=encode_manifest(manifest).decode(),
+                    set=held_out,
+                    asked=time.time(),
+                )
+                self._note_files({**self._open, due.id: request})
+                self._store.fenced(self._store.evaluations.ask, request)
+                self._open[due.id] = request
+            del self._due[0]
 
-    def _ask(self, progress: Progress) -> None:
-        assert self._config is not None
-        self._due = None
-        self._evaluated.add(progress.version)
-        evaluations = self._store.evaluations
-        self._open = self._store.fenced(
-            evaluations.ask, self._config, step=progress.step, min_version=progress.version
-        )
+    def _take_up(self) -> None:
+        requests = self._store.call(self._store.evaluations.requests)
+        self._open = {request.id: request for request in requests}
+        self._note_files(self._open)
+
+    def _note_files(self, open: dict[str, EvaluationRequest]) -> None:
+        self.files = frozenset(file.name for one in open.values() for file in one.weights.files)
+
+    def _name_of(self, dataset: str) -> str:
+        """The name of a dataset whose id the config has."""
+        if dataset not in self._names:
+            record = self._store.record_of_dataset(dataset)
+            self._names[dataset] = record.name if record else dataset
+        return self._names[dataset]
+
+    # --- outcomes -------------------------------------------------------------------------------
+
+    def _follow_open(self) -> None:
+        for standing in self._standing():
+            request = self._open.get(standing.id)
+            if request is None:
+                # Somebody has changed what Redis holds: a restored backup, for example.
+                log.warning("an evaluation was not requested here", evaluation=standing.id)
+                self._take_up()
+                continue
+            parts = self._files.move(standing)
+            if standing.state != "open":
+                record = self._files.end(request, standing.state, standing.reason, parts)
+                self._report(record)
+                self._close(request.id)
+
+    def _standing(self) -> list[Standing]:
+        return list(self._store.call(self._store.evaluations.standing))
+
+    def _report(self, record: EvaluationRecord) -> None:
+        if record.state == "failed":
+            self._store.warn(
+                f"the evaluation of step {record.step} on {record.name} failed: {record.reason}"
+            )
+            return
+        found = _figures(record)
+        if record.id not in self._reported:
+            self._reported.add(record.id)
+            named = {f"evaluation/{name}": value for name, value in found.items()}
+            self._file.add({"time": time.time(), **named})
+            # Before the evaluation is forgotten.
+            self._file.sync()
+        self._store.event("evaluation", found)
+
+    def _close(self, id: str) -> None:
+        self._store.fenced(self._store.evaluations.close, id)
+        del self._open[id]
+        self._note_files(self._open)
+
+
+def _figures(record: EvaluationRecord) -> dict[str, Any]:
+    """What is told of an evaluation, by the names of docs/metrics.md without `evaluation/`."""
+    _, version = parse_version_tag(record.version)
+    found: dict[str, Any] = {
+        "id": record.id,
+        "step": record.step,
+        "version": version,
+        "name": record.name,
+    }
+    found |= record.metrics
+    if record.categories:
+        found["categories"] = record.categories
+    return found

@@ -32,20 +32,19 @@ class RowsFile:
         self._name = f"runs/{run}/{self.name}"
         self._file, self._disk = root / self._name, disk
 
-    def begin(self, step: int) -> set[int]:
-        """Go back to `step`: delete rows of later steps, and a torn line. Returns the steps that
-        have an evaluation."""
+    def begin(self, step: int) -> set[str]:
+        """Go back to `step`: delete rows of later steps, and a torn line. Rows of evaluations stay:
+        their answers do, too. Returns the ids of these."""
         kept: list[str] = []
-        evaluated: set[int] = set()
+        evaluated: set[str] = set()
         if self._file.exists():
             for line in self._file.read_text().splitlines(keepends=True):
                 try:
                     row = json.loads(line)
-                    at = row.get("step", row.get("evaluation/step", 0))
-                    if at <= step and line.endswith("\n"):
+                    if row.get("step", 0) <= step and line.endswith("\n"):
                         kept.append(line)
-                        if "evaluation/step" in row:
-                            evaluated.add(int(row["evaluation/step"]))
+                        if "evaluation/id" in row:
+                            evaluated.add(row["evaluation/id"])
                 except json.JSONDecodeError:
                     log.warning("a torn line is dropped", file=self._name)
         self._disk.retry(self._name, lambda: write_whole(self._file, "".join(kept)))

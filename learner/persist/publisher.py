@@ -6,7 +6,6 @@ the manifest is registered. A version exists when its manifest does. It is one f
 delta, so a learner that dies leaves no half of a version.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,17 +71,20 @@ class Publisher(Background[Version | Again]):
         register: Callable[[WeightManifest], None],
         workers: Callable[[], Sequence[WorkerRecord]],
         deltas: Deltas | None = None,
+        evaluated: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
-        """`register` makes a manifest known; `workers` are those that are alive. Both are called
-        from the thread. Without `deltas` every version comes as HostWeights."""
+        """`register` makes a manifest known; `workers` are those that are alive; `evaluated` are
+        the files of versions that evaluations still need. All are called from the thread. Without
+        `deltas` every version comes as HostWeights."""
         super().__init__("publisher", self._publish)
         self._root, self._run, self._lineage = root, run, lineage
         self._disk, self._register, self._workers = disk, register, workers
-        self._deltas = deltas
+        self._deltas, self._evaluated = deltas, evaluated
         self._mirror: Mirror | None = None
         self._chain = Chain()
         self._newest: WeightManifest | None = None
-        self._kept: deque[list[WeightFile]] = deque(maxlen=KEPT_VERSIONS)
+        self._kept: tuple[WeightManifest, ...] = ()
+        """The newest versions; replaced, never changed: another thread reads it."""
         self.pushed: Pushed | None = None
         """Of the newest version that is registered."""
         # What learners that died have left half written; nobody else writes here.
@@ -110,6 +112,10 @@ class Publisher(Background[Version | Again]):
         """Whether `Again` may be handed over: the newest weights are held here."""
         return self._mirror is not None
 
+    def manifest(self, tag: str) -> WeightManifest | None:
+        """That of a version, if it is registered and among the newest."""
+        return next((one for one in self._kept if one.tag == tag), None)
+
     # --- on the thread --------------------------------------------------------------------------
 
     def _publish(self, item: Version | Again) -> None:
@@ -129,7 +135,7 @@ class Publisher(Background[Version | Again]):
             manifest = self._whole(head, self._mirror.tensors)
         self._register(manifest)
         self._newest = manifest
-        self._kept.append(manifest.files)
+        self._kept = (*self._kept, manifest)[-KEPT_VERSIONS:]
         self.pushed = Pushed(manifest.files[-1].bytes, self._chain.files[0].bytes, changed)
         self._delete_old()
 
@@ -196,9 +202,11 @@ class Publisher(Background[Version | Again]):
         )
 
     def _delete_old(self) -> None:
-        """Delete files that are of none of the newest versions and that no worker names."""
-        kept = {Path(file.name).name for files in self._kept for file in files}
-        kept |= {Path(name).name for worker in self._workers() for name in worker.files}
+        """Delete files that are of none of the newest versions, and that no worker names and no
+        evaluation needs."""
+        names = [file.name for manifest in self._kept for file in manifest.files]
+        names += [name for worker in self._workers() for name in worker.files]
+        kept = {Path(name).name for name in (*names, *self._evaluated())}
         for path in self._folder.glob("v*.safetensors"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from learner.errors import RunCannotGoOn
 from learner.report.step_metrics import finite
 from learner.store.pool_lock import StoreThread
 from services.contracts.events import EventKind
-from services.contracts.records import RunRecord, WorkerRecord
+from services.contracts.records import DatasetRecord, RunRecord, WorkerRecord
 from services.contracts.weights import WeightManifest
 from services.datasets import DatasetReader
 from services.models.path import checkpoint_of, run_named, step_named
@@ -207,9 +207,13 @@ class RunStore:
         folder: Path = volume.path(checkpoint)
         return str(folder)
 
+    def record_of_dataset(self, name: str) -> DatasetRecord | None:
+        """The record of the dataset with this name or id, if there is one."""
+        return self._thread.call(lambda: self._thread.store.datasets.find(name))
+
     def dataset(self, name: str, volume: Volume) -> DatasetReader:
         """The rows of a dataset, all segments here. Raises RunCannotGoOn where there is none."""
-        record = self._thread.call(lambda: self._thread.store.datasets.find(name))
+        record = self.record_of_dataset(name)
         if record is None:
             raise RunCannotGoOn(f"there is no dataset {name!r}: upload it first")
         reader = DatasetReader(volume, record)

@@ -187,7 +187,7 @@ class SessionWorker(RunWorker):
             row = await of.dataset.rows.row(of.index)
             texts = [answer_text(played[at].turns) for at in scored]
             asked = compose(row, config.data)
-            found = await scores_of(context, asked, row, of.index, texts)
+            found = await scores_of(context, config.components, asked, row, of.index, texts)
             for at, verdict in zip(scored, found, strict=True):
                 scores[at] = verdict
         return Sampled(prompt, made, scores, ended, time.time())

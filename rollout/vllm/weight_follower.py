@@ -3,7 +3,7 @@
 It fetches and verifies the files of a version (docs/weights.md) before it pauses the server, so a
 slow disk or network costs no generation. If a version cannot be loaded, the old weights stay, and
 the worker is unhealthy (it leases nothing) until a later try succeeds. An evaluation, which needs
-answers of one version, takes `hold`: no update happens meanwhile.
+answers of one version, pins it: vLLM serves that one, and no other, until it is unpinned.
 
 After each load vLLM scores the version's canary. Until that is right the worker takes no lease and
 hands in no group with tokens of the version. If it is wrong, what the worker holds is sampled
@@ -16,8 +16,8 @@ before the worker fetches it.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,12 +48,17 @@ LOADS = 2
 UNCLEAR_LIMIT = 3
 """Loads of unclear outcome in a row, after which the server is restarted."""
 LONGEST_BACKOFF = 10.0
+PIN_POLL_SECONDS = 0.1
 ABANDONED_SECONDS = 3600.0
 """A copy of this age that no heartbeat names belongs to nobody."""
 
 CANNOT_LOAD = (LoadRefused, DamagedFile, FileNotFoundError, SchemaMismatch, KeyRefused)
 """The version is wrong, or this host may not have it: the worker is unhealthy until it can load the
 newest one."""
+
+
+class CannotPin(RuntimeError):
+    """This worker cannot load the version that was pinned."""
 
 
 class WrongWeights(VLLMFailed):
@@ -106,7 +111,9 @@ class Follower:
         self._ever_right = False
         self._changed = changed
         self._heartbeat = heartbeat
-        self._hold = asyncio.Lock()
+        self._loads = asyncio.Lock()
+        self._pinned: WeightManifest | None = None
+        self._pin_error: Exception | None = None
         self._last_entry = "0"
         self._lineage = ""
         self._loading: WeightManifest | None = None
@@ -144,17 +151,50 @@ class Follower:
         # Both may begin with the same files.
         return list(dict.fromkeys(file.name for manifest in needed for file in manifest.files))
 
-    @asynccontextmanager
-    async def hold(self) -> AsyncIterator[WeightManifest | None]:
-        """The live version, which stays live during the block; None while unhealthy."""
-        async with self._hold:
-            yield self.live if self.healthy else None
+    async def pin(self, manifest: WeightManifest, back: bool) -> bool:
+        """Serve this version and no other until `unpin`. Waits for a load that goes on. Without
+        `back`, returns False where vLLM serves a newer one, and nothing changes."""
+        async with self._loads:
+            live = self.live
+            newer = live is not None and live.tag != manifest.tag
+            if newer and live is not None and live.created > manifest.created and not back:
+                return False
+            self._pinned, self._pin_error = manifest, None
+            return True
+
+    async def until_pinned(self) -> None:
+        """Return when the pinned version is live, and vLLM was found to serve it. Raises CannotPin
+        where this worker cannot load it; FileNotFoundError where nobody can any more, since its
+        files are gone, and SchemaMismatch."""
+        while not self._serves_pinned:
+            error = self._pin_error
+            if isinstance(error, FileNotFoundError | SchemaMismatch):
+                raise error
+            if error is not None:
+                raise CannotPin(str(error)) from error
+            await asyncio.sleep(PIN_POLL_SECONDS)
+
+    def unpin(self) -> None:
+        """Follow new versions again."""
+        if self._pinned is not None:
+            self._pinned, self._last_entry = None, "0"
+
+    @property
+    def _serves_pinned(self) -> bool:
+        pinned = self._pinned
+        return (
+            pinned is not None
+            and self.healthy
+            and self.live is not None
+            and (self.live.tag == pinned.tag)
+        )
 
     async def follow(self) -> None:
         """Apply versions as they appear, for ever. Raises VLLMFailed if the server must be
         restarted."""
         failures = 0
         while True:
+            manifest = None
             try:
                 manifest = await self._next()
                 if manifest is None:
@@ -170,8 +210,11 @@ class Follower:
                 failures += 1
                 # With any other error Redis or the gateway is away: the live version stays right.
                 if isinstance(error, CANNOT_LOAD):
-                    self.error = str(error)
                     self._whole.clear()
+                    if manifest is not None and manifest is self._pinned:
+                        self._pin_error = error
+                    else:
+                        self.error = str(error)
                 self._last_entry = "0"
                 log.warning("cannot follow weights", error=str(error))
                 self._changed()
@@ -181,7 +224,13 @@ class Follower:
                 self._changed()
 
     async def _next(self) -> WeightManifest | None:
-        """The newest manifest that is not live, if it comes within some seconds."""
+        """The pinned manifest, or else the newest one, if it is not live; waits some seconds for a
+        newer one."""
+        if self._pinned is not None:
+            if not self._serves_pinned:
+                return self._pinned
+            await asyncio.sleep(PIN_POLL_SECONDS)
+            return None
         found = await self._store.weights.newest_after(self._run, self._last_entry, wait=2.0)
         if found is None:
             return None
@@ -205,7 +254,10 @@ class Follower:
         live = self._policy.live if self.live is not None else None
         try:
             update = await asyncio.to_thread(self._staging.stage, update, live)
-            async with self._hold:
+            async with self._loads:
+                if self._pinned is not None and self._pinned.tag != manifest.tag:
+                    # Pinned while this one was fetched.
+                    return
                 paused = await self._load_rightly(update, manifest)
         finally:
             self._staging.clear()
@@ -227,7 +279,7 @@ class Follower:
             return [await self._fetched_file(file) for file in manifest.files]
         except FileNotFoundError:
             newest = await self._store.weights.newest(self._run)
-            if newest is None or newest.tag == manifest.tag:
+            if newest is None or newest.tag == manifest.tag or manifest is self._pinned:
                 raise
             log.info("overtaken by newer versions", version=manifest.tag)
             return None

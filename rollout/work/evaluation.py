@@ -1,11 +1,16 @@
-"""Evaluation: rows answered by one policy version, outside admission and training.
+"""Evaluation: rows answered by one exact policy version, beside training.
 
-While the worker holds rows, the follower applies no update (`Follower.hold`) and the worker leases
-no tasks, so that all answers come from one version.
+A worker that has a seat keeps vLLM at the evaluated version until it has no row left
+(`Follower.pin`). Its training goes on meanwhile, by that version and under admission as ever, on
+the share of vLLM that evaluation leaves; other workers follow new versions. A worker that serves a
+newer version already (after another one died, or because the evaluation had to wait) lets its
+groups finish first.
 """
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
@@ -13,51 +18,59 @@ from structlog.contextvars import bind_contextvars
 from rollout.aio import end, retry
 from rollout.run_events import RunEvents
 from rollout.vllm.client import VLLMUnavailable
+from rollout.vllm.weight_follower import CannotPin
 from rollout.work.dataset_rows import Rows
-from rollout.work.group import RunContext, sample_and_score
-from services.contracts.config.rollout import Sampling
-from services.contracts.config.training import Evaluation
-from services.contracts.weights import WeightManifest
+from rollout.work.group import RunContext, sample_and_score, text_of
+from services.contracts.config.rewards import named
+from services.contracts.dataset import Row
+from services.contracts.evaluation import AnsweredRow, AnsweredSample, EvaluationRequest
+from services.contracts.rendering import compose, plain_text
+from services.contracts.schema import SchemaMismatch
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
 from services.store import Store
+from services.store.evaluations import EvaluationLeases
 from services.volume import GatewayAway
 
 log = get_logger(__name__)
 
-
-def evaluation_sampling(sampling: Sampling, evaluation: Evaluation) -> Sampling:
-    """The run's sampling options with the evaluation's."""
-    # Not validated again: only evaluations may have a temperature of 0 (greedy).
-    return sampling.model_copy(
-        update={
-            "temperature": evaluation.temperature,
-            "max_tokens": evaluation.max_tokens or sampling.max_tokens,
-            "ignore_eos": False,
-            "seed": None,
-        }
-    )
+POLL_SECONDS = 0.25
+"""Until a worker without rows asks again."""
+BACKOFF_SECONDS = 5.0
+"""After a failure that is not the evaluation's."""
+AWAY = (VLLMUnavailable, RedisError, GatewayAway)
 
 
 class Evaluator:
-    """Answers evaluation rows of one run."""
+    """Answers evaluation rows on one worker."""
 
     def __init__(
         self,
         context: RunContext,
         store: Store,
-        rows: Rows | None,
-        slots: Callable[[], int],
+        rows_of: Callable[[str], Rows],
         run_events: RunEvents,
+        ttl: float,
+        room: Callable[[int], int],
+        training: Callable[[], int],
+        ready: Callable[[], bool],
+        changed: Callable[[], None],
     ) -> None:
-        """`slots`: how many rows to hold in vLLM at once."""
-        self._run_events = run_events
-        self._context = context
-        self._store = store
-        self._rows = rows
-        self._slots = slots
+        """`rows_of`: a dataset's rows; `room`: how many rows of so many samples to have in vLLM;
+        `training`: groups in vLLM; `ready`: whether requests may begin now; `changed` is called
+        when training may have other room."""
+        self._context, self._store, self._rows_of = context, store, rows_of
+        self._run_events, self._ttl, self._room = run_events, ttl, room
+        self._training, self._ready, self._changed = training, ready, changed
+        self._datasets: dict[str, Rows] = {}
         self._held: dict[str, bool] = {}
         # Whether the row is still in vLLM, by attempt.
+        self._seated = False
+        self._requests: dict[str, EvaluationRequest] = {}
+        self.samples = 0
+        """Completions of the rows in vLLM."""
+        self.clearing = False
+        """Whether training is to take no more groups, until vLLM has gone back to a version."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -67,100 +80,222 @@ class Evaluator:
         """Rows in vLLM now."""
         return sum(self._held.values())
 
-    async def evaluate(self, ttl: float, started: Callable[[], None]) -> bool:
-        """Answer rows of the open evaluation until none is left; calls `started` at the first.
-        Returns whether there was any. Raises RedisError, VLLMUnavailable, GatewayAway."""
-        evaluation = self._context.config.evaluation
-        if evaluation is None or self._rows is None:
-            return False
-        any_row = False
-        async with self._context.follower.hold() as live:
-            if live is None:
-                return False
-            tasks: set[asyncio.Task[None]] = set()
+    async def run(self) -> None:
+        """Answer rows whenever an evaluation is open, for ever."""
+        while True:
+            pause = POLL_SECONDS
             try:
-                while True:
-                    room = self._slots() - len(tasks)
-                    tasks |= await self._take(evaluation, self._rows, live, ttl, room)
-                    if not tasks:
-                        return any_row
-                    any_row = True
-                    started()
-                    done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        task.result()
-            finally:
-                await end(tasks)
-                await self.release_all()
+                if await self._turn():
+                    pause = 0.0
+            except AWAY as error:
+                log.warning("evaluation waits", error=str(error))
+                pause = BACKOFF_SECONDS
+            except CannotPin as error:
+                pause = BACKOFF_SECONDS
+                await self._run_events.once(f"pin {error}", f"an evaluation waits: {error}")
+            await asyncio.sleep(pause)
 
-    async def renew(self, ttl: float, moving: bool) -> None:
-        """Renew the held rows, as `Leases.renew`. Raises RedisError."""
+    async def renew(self, moving: bool) -> None:
+        """Renew the seat and the held rows, as `Leases.renew`. Raises RedisError."""
         keep = [a for a, generating in self._held.items() if moving or not generating]
-        if keep:
-            await self._store.evaluations.renew(self._context.run, keep, ttl)
+        if self._seated:
+            run, worker = self._context.run, self._context.worker
+            await self._store.evaluations.renew(run, worker, keep, self._ttl)
 
     async def release_all(self) -> None:
-        """Release every row without an answer. Raises RedisError."""
-        attempts = list(self._held)
+        """Release every row without answers, and the seat. Raises RedisError."""
+        attempts, leaves = list(self._held), self._context.worker if self._seated else ""
         self._held.clear()
-        if attempts:
-            await self._store.evaluations.release(self._context.run, attempts)
+        self._seated, self.samples = False, 0
+        if attempts or leaves:
+            await self._store.evaluations.release(self._context.run, attempts, leaves)
 
-    async def _take(
-        self, evaluation: Evaluation, rows: Rows, live: WeightManifest, ttl: float, count: int
-    ) -> set[asyncio.Task[None]]:
-        if count <= 0:
-            return set()
+    # --- one version ----------------------------------------------------------------------------
+
+    async def _turn(self) -> bool:
+        """Answer rows of the open evaluation, if this worker is to. Returns whether there were
+        any. Raises AWAY, CannotPin."""
+        live = self._context.follower.live
+        if live is None or not self._context.follower.healthy or not self._ready():
+            return False
+        leased = await self._lease(1)
+        if not leased.id:
+            return False
+        request = self._requests[leased.id]
+        self._note_held(leased)
+        try:
+            await self._serve(request)
+            await self._answer_rows(request.version, leased)
+        finally:
+            self._context.follower.unpin()
+            self.clearing = False
+            with contextlib.suppress(RedisError):
+                await self.release_all()
+            self._changed()
+        return True
+
+    async def _serve(self, request: EvaluationRequest) -> None:
+        """Have vLLM serve the request's version, and no other from then on. Raises CannotPin; ends
+        an evaluation whose version nobody can load any more."""
+        follower = self._context.follower
+        try:
+            manifest = request.weights
+            if not await follower.pin(manifest, back=False):
+                self.clearing = True
+                await self._until_cleared()
+                await follower.pin(manifest, back=True)
+            await follower.until_pinned()
+            self.clearing = False
+            self._changed()
+        except (FileNotFoundError, SchemaMismatch) as error:
+            reason = f"version {request.version} cannot be loaded any more: {error}"
+            await self._store.evaluations.fail(self._context.run, request.id, reason)
+            raise CannotPin(reason) from error
+
+    async def _until_cleared(self) -> None:
+        while True:
+            if not self._training():
+                return
+            await asyncio.sleep(POLL_SECONDS / 5)
+
+    async def _answer_rows(self, version: str, leased: EvaluationLeases) -> None:
+        """Answer rows of the open evaluation, and of those that follow it by the same version."""
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                tasks |= self._begin(leased)
+                if not tasks and not leased.rows:
+                    return
+                done, tasks = await asyncio.wait(
+                    tasks, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    task.result()
+                request = self._requests[leased.id] if leased.id else None
+                samples = request.set.samples if request else 1
+                # Rows that are being scored need no room in vLLM, and do not pile up either.
+                room = self._room(samples)
+                count = min(room - self.generating, 2 * room - len(self))
+                leased = await self._lease(count) if self._ready() else EvaluationLeases()
+                self._note_held(leased)
+                if leased.id and self._requests[leased.id].version != version:
+                    # The next one is of another version: first all rows of this one.
+                    leased = EvaluationLeases()
+        finally:
+            await end(tasks)
+
+    async def _lease(self, count: int) -> EvaluationLeases:
+        live = self._context.follower.live
+        if live is None:
+            return EvaluationLeases()
+        known = next(reversed(self._requests), "")
         leased = await self._store.evaluations.lease(
             self._context.run,
             worker=self._context.worker,
-            lineage=live.lineage,
-            version=live.version,
+            version=live.tag,
+            busy=self._training() > 0,
             count=count,
-            ttl=ttl,
+            ttl=self._ttl,
+            known=known,
         )
-        tasks = set()
-        for attempt, row in leased.rows:
+        if leased.id:
+            self._seated = True
+        if leased.request is not None:
+            self._requests = {leased.id: leased.request}
+        return leased
+
+    def _note_held(self, leased: EvaluationLeases) -> None:
+        for attempt, _ in leased.rows:
             self._held[attempt] = True
-            answer = self._answer(evaluation, rows, leased.id, attempt, row)
-            tasks.add(asyncio.create_task(answer))
+
+    # --- one row --------------------------------------------------------------------------------
+
+    def _begin(self, leased: EvaluationLeases) -> set[asyncio.Task[None]]:
+        if not leased.rows:
+            return set()
+        request = self._requests[leased.id]
+        tasks = {
+            asyncio.create_task(self._answer(request, attempt, row)) for attempt, row in leased.rows
+        }
+        self._count(request.set.samples)
         return tasks
 
-    async def _answer(
-        self, evaluation: Evaluation, rows: Rows, id: str, attempt: str, row: int
-    ) -> None:
-        bind_contextvars(evaluation=id, attempt=attempt, row=row)
+    def _count(self, samples: int) -> None:
+        self.samples = samples * self.generating
+
+    async def _answer(self, request: EvaluationRequest, attempt: str, row: int) -> None:
+        bind_contextvars(evaluation=request.id, attempt=attempt, row=row)
 
         def generated() -> None:
             if attempt in self._held:
                 self._held[attempt] = False
+            self._count(request.set.samples)
+            self._changed()
 
+        answered = AnsweredRow(row=row, prompt="", samples=[])
         try:
             with panics_as(RuntimeError):
-                sampled = await sample_and_score(
-                    self._context,
-                    row,
-                    await rows.row(row),
-                    evaluation_sampling(self._context.config.sampling, evaluation),
-                    evaluation.samples,
-                    None,
-                    generated,
-                )
-            outcome = {
-                "rewards": [score.reward for score in sampled.scores],
-                "statuses": [score.status for score in sampled.scores],
-            }
-        except (VLLMUnavailable, RedisError, GatewayAway):
+                await self._sample(request, answered, generated)
+        except AWAY:
             raise
         except Exception as error:
             # An evaluation must end: a row that fails counts as wrong.
             log.warning("evaluation row failed", error=str(error))
             await self._run_events.once(
-                f"evaluation {id}",
-                f"evaluation row {row} cannot be answered and counts as wrong, as does any other "
-                f"like it: {error}",
+                f"evaluation {request.id}",
+                f"evaluation row {row} of {request.set.name} cannot be answered and counts as "
+                f"wrong, as does any other like it: {error}",
             )
-            outcome = {"rewards": [], "statuses": ["error"]}
+            answered = answered.model_copy(update={"samples": [], "error": str(error)})
         run, evaluations = self._context.run, self._store.evaluations
-        await retry("an evaluation", lambda: evaluations.complete(run, id, attempt, outcome))
+        await retry(
+            "an evaluation", lambda: evaluations.complete(run, request.id, attempt, answered)
+        )
         self._held.pop(attempt, None)
+
+    async def _sample(
+        self, request: EvaluationRequest, answered: AnsweredRow, generated: Callable[[], None]
+    ) -> None:
+        """Fill `answered`. Raises as `sample_and_score`."""
+        held_out = request.set
+        rows = self._datasets.get(held_out.dataset)
+        if rows is None:
+            rows = self._datasets[held_out.dataset] = self._rows_of(held_out.dataset)
+        row = await rows.row(answered.row)
+        answered.prompt = plain_text(compose(row, held_out.prompt))
+        answered.reference = row.answer
+        answered.category = category_of(row, held_out.category)
+        sampled = await sample_and_score(
+            self._context,
+            answered.row,
+            row,
+            held_out.sampling,
+            held_out.samples,
+            None,
+            generated,
+            prompt_options=held_out.prompt,
+            rewards=named(held_out.rewards),
+        )
+        answered.samples = [
+            AnsweredSample(
+                text=text_of(self._context.tokenizer, completion.token_ids)
+                if completion.text is None
+                else completion.text,
+                tokens=len(completion.token_ids),
+                truncated=completion.finish_reason != "stop",
+                reward=score.reward,
+                status=score.status,
+                components=score.components,
+            )
+            for completion, score in zip(sampled.completions, sampled.scores, strict=True)
+        ]
+
+
+def category_of(row: Row, column: str | None) -> str | None:
+    """The row's value in `column`, as text; `COLUMN.KEY` is a key of a column that is an object."""
+    if column is None:
+        return None
+    value: Any = row.columns
+    for key in [column] if column in row.columns else column.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return None if value is None else str(value)[:100]

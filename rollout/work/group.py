@@ -5,7 +5,7 @@ A verifier that broke gives no reward; a sample of an unpublished version is nev
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +24,8 @@ from rollout.work.assembly import Origin, assemble, oldest_tag
 from rollout.work.capacity import Sequences
 from rollout.work.filtering import chosen
 from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.data import PromptOptions
+from services.contracts.config.rewards import Reward
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.run import RLConfig
 from services.contracts.dataset import Row
@@ -161,17 +163,21 @@ async def sample_and_score(
     seed: int | None,
     generated: Callable[[], None],
     deadline: float | None = None,
+    *,
+    prompt_options: PromptOptions | None = None,
+    rewards: Mapping[str, Reward] | None = None,
 ) -> Sampled:
     """`n` scored completions of `row`, which is row `index` of its dataset; calls `generated` when
     they are sampled. At `deadline` (the event loop's clock) the group is truncated or given up, by
-    `rollout.at_deadline`.
+    `rollout.at_deadline`. `prompt_options` and `rewards` (by name): default as in the run's config.
 
     Raises PastDeadline, PromptTooLong, ValueError (a prompt that cannot be rendered, or a wrong
     result of an episode), RequestRefused, VLLMUnavailable, ScoringRefused.
     """
     assert context.episode is not None
-    prompt = compose(row, context.config.data)
-    prompt_tokens = render(prompt, context.config.data, context.tokenizer)
+    options = prompt_options or context.config.data
+    prompt = compose(row, options)
+    prompt_tokens = render(prompt, options, context.tokenizer)
     room(prompt_tokens, context.context)
     try:
         async with deadline_of(context.config.rollout.at_deadline, deadline) as expired:
@@ -184,7 +190,8 @@ async def sample_and_score(
         text_of(context.tokenizer, one.token_ids) if one.text is None else one.text
         for one in completions
     ]
-    sampled.scores = await scores_of(context, prompt, row, index, texts)
+    components = rewards or context.config.components
+    sampled.scores = await scores_of(context, components, prompt, row, index, texts)
     sampled.scored_at = time.time()
     return sampled
 
@@ -197,14 +204,14 @@ def text_of(tokenizer: TokenizerLike, token_ids: Any) -> str:
 
 async def scores_of(
     context: RunContext,
+    rewards: Mapping[str, Reward],
     prompt: str | list[dict[str, Any]],
     row: Row,
     index: int,
     texts: Sequence[str],
 ) -> list[SampleScore]:
-    """Scores of `texts`: one request to the reward service, and one more for each gate that waits
-    for another reward. Raises ScoringRefused."""
-    rewards = context.config.components
+    """Scores of `texts` by `rewards`, by name: one request to the reward service, and one more for
+    each gate that waits for another reward. Raises ScoringRefused."""
     results: list[dict[str, ScoreResult]] = [{} for _ in texts]
     while scores := due(rewards, results):
         items = score_items(rewards, prompt, row, index, texts, scores)

@@ -13,6 +13,7 @@ from services.cli.backup import backup, restore
 from services.cli.bench import bench
 from services.cli.chains import chains
 from services.cli.chat import chat
+from services.cli.evaluations import evaluations
 from services.cli.export import export
 from services.cli.logs import logs
 from services.cli.output import INTERRUPTED, CliError, err, show_error
@@ -53,6 +54,7 @@ COMMANDS: list[Callable[..., None]] = [
         resume,
         rm,
         samples,
+        evaluations,
         report,
         track,
         export,

@@ -47,9 +47,15 @@ def _progress(found: dict[str, Any]) -> None:
     if oldest := found["oldest"]:
         out.print(f"oldest in flight: {escape(_described(oldest))}", soft_wrap=True)
     if evaluation := found["evaluation"]:
+        by = ", ".join(evaluation["workers"]) or "no worker yet"
+        waiting = f"; {evaluation['waiting']} more wait" if evaluation["waiting"] else ""
         out.print(
-            f"evaluation after step {evaluation['step']}: {evaluation['answered']} of "
-            f"{evaluation['rows']} rows answered, {evaluation['held']} being worked on"
+            escape(
+                f"evaluation of step {evaluation['step']} on {evaluation['name']}: "
+                f"{evaluation['answered']} of {evaluation['rows']} rows answered, "
+                f"{evaluation['held']} being worked on by {by}{waiting}"
+            ),
+            soft_wrap=True,
         )
     if learner := found["learner"]:
         held = learner["held_seconds"]

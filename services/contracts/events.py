@@ -3,8 +3,9 @@
 Kinds and their data:
 - `state`: {"state", "reason"}
 - `step`: the step's metrics, flat, by the names of docs/metrics.md
-- `evaluation`: {"step", "version", "name", "reward", "rows"}, and "accuracy" where a verifier says
-  what is correct; with several samples a row "pass_at_K", too
+- `evaluation`: the figures of one that is done, by the names of docs/metrics.md without
+  `evaluation/`: "id", "step", "version", "name", "rows", "reward", and "accuracy" where a verifier
+  says what is correct
 - `progress`: {"done", "total", "unit", ...}: supervised runs and other long stretches
 - `worker`: {"worker", "state", "detail"}: a rollout worker has `joined` the run, is `starting` its
   vLLM, is `ready`, or has `left` on request; each at most once a run

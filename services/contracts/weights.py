@@ -100,6 +100,11 @@ class WeightManifest(msgspec.Struct, frozen=True):
         return self.files
 
 
+def encode_manifest(manifest: WeightManifest) -> bytes:
+    """A manifest as JSON."""
+    return msgspec.json.encode(manifest)
+
+
 def decode_manifest(text: bytes) -> WeightManifest:
     """A manifest from its JSON. Raises schema.SchemaMismatch for another schema version, ValueError
     for anything else that is no manifest."""

@@ -87,11 +87,15 @@ class LearnerHold(BaseModel):
 class OpenEvaluation(BaseModel):
     """An evaluation that is not finished."""
 
-    step: int = Field(description="The step after which it was asked for.")
-    version: str | None = Field(description="The version that answers; null: no answer yet.")
+    id: str = Field(description="Its id.")
+    name: str = Field(description="What metrics call the held-out set.")
+    step: int = Field(description="The step after which it was due.")
+    version: str = Field(description="The version that answers.")
     rows: int = Field(description="Rows to answer.")
     answered: int = Field(description="Rows that have an answer.")
     held: int = Field(description="Rows that workers work on.")
+    workers: list[str] = Field(description="Workers that take part.")
+    waiting: int = Field(description="Evaluations that wait for this one.")
 
 
 class Remark(BaseModel):

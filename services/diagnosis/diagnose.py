@@ -112,7 +112,7 @@ def _supervised(now: Situation) -> Verdict:
 def _running(now: Situation) -> Verdict:
     run, flow = now.run, now.flow
     batch = int(run.config["algorithm"]["prompts_per_step"])
-    starved = flow.planned == 0 and flow.waiting < batch and now.evaluation is None
+    starved = flow.planned == 0 and flow.waiting < batch
     all_done = run.max_steps is not None and run.step >= run.max_steps
     unable = None if all_done else _unable(now)
     if starved and unable and not now.alive:
@@ -128,8 +128,8 @@ def _running(now: Situation) -> Verdict:
             return _measured(step, now.alive)
         what = "the learner waits for groups" if starved else "nothing is sampled"
         return unable[0], f"{what}: {unable[1]}"
-    if now.evaluation is not None:
-        return _evaluating(now)
+    if now.evaluation is not None and (all_done or _only_evaluation(now)):
+        return _evaluating(now, all_done)
     if all_done:
         return "learner", f"the learner ends the run: its last checkpoint is written{_for(age)}"
     if now.planned_step is not None:
@@ -193,14 +193,28 @@ def _more_workers(alive: list[WorkerRecord]) -> str:
     )
 
 
-def _evaluating(now: Situation) -> Verdict:
+def _only_evaluation(now: Situation) -> bool:
+    """Whether no worker follows new versions, because all take part in the evaluation."""
+    one = now.evaluation
+    return one is not None and {worker.id for worker in now.alive} <= {*one.workers}
+
+
+def _evaluating(now: Situation, all_done: bool) -> Verdict:
     one = now.evaluation
     assert one is not None
-    done = f"an evaluation is open: {one.answered} of {one.rows} rows are answered"
+    done = (
+        f"the evaluation of step {one.step} on {one.name} is open: {one.answered} of {one.rows} "
+        "rows are answered"
+    )
     if (unable := _unable(now)) is not None:
         return unable[0], f"{done}, and {unable[1]}"
-    by = f" by version {one.version}" if one.version else ""
-    return "evaluation", f"{done}{by}, {one.held} are being worked on; training goes on after it"
+    then = "the run ends after it" if all_done else "training gets newer groups after it"
+    if one.waiting:
+        then = f"{one.waiting} more evaluations wait; {then}"
+    return (
+        "evaluation",
+        f"{done} by version {one.version}, {one.held} are being worked on; {then}",
+    )
 
 
 def _missing_groups(now: Situation) -> Verdict:

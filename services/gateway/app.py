@@ -23,6 +23,7 @@ from services.gateway.routes import (
     audit,
     chains,
     datasets,
+    evaluations,
     events,
     files,
     health,
@@ -173,6 +174,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     app.add_middleware(OpenAIErrors)
     for module in (
         datasets,
+        evaluations,
         prompts,
         runs,
         chains,

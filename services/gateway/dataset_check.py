@@ -44,8 +44,11 @@ async def check_datasets(
             if record is not None:
                 part = {**part, "dataset": record.id}
                 found[f"{section}.dataset"] = record
-        if isinstance(mix := part.get("mix"), list):
-            part = {**part, "mix": await _mixed(deps, raw, f"{section}.mix", mix, problems, found)}
+        # More datasets of a mixture, and more held-out ones.
+        for name in ("mix", "more"):
+            if isinstance(more := part.get(name), list):
+                key = f"{section}.{name}"
+                part = {**part, name: await _mixed(deps, raw, key, more, problems, found)}
         raw = {**raw, section: part}
     raw = _named(raw, found)
     validation = raw.get("validation")
@@ -69,7 +72,7 @@ async def _mixed(
     problems: Problems,
     found: Datasets,
 ) -> list[Any]:
-    """The datasets of a mixture, by id; what is none stays as it is. Adds records to `found`."""
+    """Several datasets, by id; what is none stays as it is. Adds records to `found`."""
     by_id: list[Any] = []
     for i, one in enumerate(mix):
         name = one.get("dataset") if isinstance(one, dict) else None
@@ -180,17 +183,14 @@ def _with_own(one: Any, place: int, datasets: Datasets) -> Any:
 
 
 def check_held_out(datasets: Datasets) -> list[str]:
-    """A warning for an evaluation that measures on rows that are trained."""
-    evaluated = datasets.get("evaluation.dataset")
-    if evaluated is None:
-        return []
-    measured = {segment.xxh3 for segment in evaluated.segments}
+    """Warnings for evaluations that measure on rows that are trained."""
+    rows = {key: {segment.xxh3 for segment in one.segments} for key, one in datasets.items()}
     return [
-        f"evaluation.dataset: {evaluated.name} has rows that the run trains on ({key} is "
-        f"{trained.name}), so accuracy will look better than it is: upload held-out rows as a "
-        "dataset of their own"
+        f"{held}: {evaluated.name} has rows that the run trains on ({key} is {trained.name}), so "
+        "accuracy will look better than it is: upload held-out rows as a dataset of their own"
+        for held, evaluated in datasets.items()
         for key, trained in datasets.items()
-        if key.startswith("data.") and measured & {segment.xxh3 for segment in trained.segments}
+        if held.startswith("evaluation.") and key.startswith("data.") and rows[held] & rows[key]
     ]
 
 
@@ -252,17 +252,36 @@ async def check_verifiers(
 def _rewards(raw: dict[str, Any], datasets: Datasets) -> Iterator[tuple[str, list[Any], set[str]]]:
     """The rewards of a submission: where each list of them is, and the keys of the datasets whose
     answers it scores."""
-    data = raw.get("data")
-    mix = data.get("mix") if isinstance(data, dict) else None
-    own = {
-        f"data.mix.{i}": one["rewards"]
-        for i, one in enumerate(mix if isinstance(mix, list) else [])
-        if isinstance(one, dict) and isinstance(one.get("rewards"), list) and one["rewards"]
-    }
-    if isinstance(rewards := raw.get("rewards"), list):
-        yield "rewards", rewards, set(datasets) - {f"{key}.dataset" for key in own}
-    for key, rewards in own.items():
-        yield f"{key}.rewards", rewards, {f"{key}.dataset"}
+    own = {key: found for key in _own_rewards(datasets) if (found := _at(raw, f"{key}.rewards"))}
+    scored = {key: _scored_by(key, own) for key in datasets}
+    for path, rewards in {"": _at(raw, "rewards"), **own}.items():
+        of = {key for key, by in scored.items() if by == path}
+        if rewards is not None:
+            yield f"{path}.rewards".lstrip("."), rewards, of
+
+
+def _own_rewards(datasets: Datasets) -> list[str]:
+    """Keys of sections that may have rewards of their own, one for each dataset."""
+    return [name.removesuffix(".dataset") for name in datasets if name != "data.dataset"]
+
+
+def _scored_by(dataset: str, own: dict[str, list[Any]]) -> str:
+    """The section whose rewards score the dataset that this key names; empty: the run's."""
+    section = dataset.removesuffix(".dataset")
+    inherited = ["evaluation"] if section.startswith("evaluation.") else []
+    return next((one for one in (section, *inherited) if one in own), "")
+
+
+def _at(raw: Any, key: str) -> list[Any] | None:
+    """The list at a key path; None where there is none, or an empty one."""
+    for part in key.split("."):
+        if isinstance(raw, dict):
+            raw = raw.get(part)
+        elif isinstance(raw, list) and part.isdigit() and int(part) < len(raw):
+            raw = raw[int(part)]
+        else:
+            return None
+    return raw if isinstance(raw, list) and raw else None
 
 
 def _unchecked(error: Exception) -> list[str]:

@@ -191,6 +191,7 @@ def datasets_of(config: dict[str, Any]) -> Iterator[str]:
     """The datasets that a run's config names."""
     for part in ("data", "evaluation"):
         section = config.get(part) or {}
-        mix = [one.get("dataset") for one in section.get("mix") or [] if isinstance(one, dict)]
+        more = [*(section.get("mix") or []), *(section.get("more") or [])]
+        mix = [one.get("dataset") for one in more if isinstance(one, dict)]
         yield from (name for name in (section.get("dataset"), *mix) if isinstance(name, str))
     yield from (config.get("validation") or {}).get("datasets") or []

@@ -53,7 +53,7 @@ class Store:
         self.chains = Chains(redis, scripts)
         self.datasets = Datasets(redis, scripts)
         self.events = Events(redis, scripts)
-        self.evaluations = Evaluations(redis, scripts, self.datasets)
+        self.evaluations = Evaluations(redis, scripts)
         self.ledger = Ledger(redis, scripts)
         self.runs = Runs(redis, scripts, self.datasets)
         self.lost_writes = LostWrites(redis, scripts)

@@ -1,146 +1,181 @@
-"""The open evaluation of a run: rows leased apart from training, one version for all."""
+"""The evaluations of a run: one is open, the others wait. Its rows are leased apart from training,
+and all are answered by one exact version."""
 
 import json
 import secrets
-from dataclasses import dataclass
-from statistics import fmean
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from services.contracts.config.training import Evaluation
-from services.contracts.pass_at import ks, pass_at
-from services.contracts.scores import VERDICTS, ScoreStatus
-from services.contracts.weights import parse_version_tag
-from services.store.datasets import Datasets
-from services.store.errors import Fenced, Gone
+from services.contracts.evaluation import AnsweredRow, EvaluationRequest
+from services.store.errors import Fenced
 from services.store.keys import run_key
-from services.store.scripts import Noun, Scripts
-from services.store.unreadable import reading
+from services.store.scripts import Noun
+from services.store.unreadable import as_text, reading
 
-PARTS = ("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_results")
+OPEN = (
+    *("evaluation", "evaluation_queue", "evaluation_requests", "evaluation_ended"),
+    *("evaluation_returned", "evaluation_attempts", "evaluation_held"),
+)
+"""The keys of what is open, waits, or has ended, as scripts that end the open one take them."""
+PARTS = (*OPEN, "evaluation_parts", "evaluation_answers", "evaluation_seats")
+"""The keys of a run's evaluations."""
 
 
 @dataclass(frozen=True)
 class EvaluationLeases:
-    """Rows to answer, as (attempt, row)."""
+    """What a worker got of the open evaluation."""
+
+    id: str = ""
+    """Empty: nothing is to be done."""
+    request: EvaluationRequest | None = None
+    """None where the worker knows it, by its id."""
+    rows: list[tuple[str, int]] = field(default_factory=list)
+    """Rows to answer, as (attempt, row). None, although there is an id: the worker has a seat, and
+    has to serve the request's version first."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where an evaluation stands that is not closed."""
 
     id: str
-    rows: list[tuple[str, int]]
+    state: Literal["open", "done", "failed"]
+    reason: str
+    answered: int
+    parts: int
+    """Files of answers that are durable."""
 
 
 class Evaluations(Noun):
-    """The learner asks, workers answer, the learner reads the outcome."""
+    """The learner requests, workers answer, the learner moves the answers to files."""
 
-    def __init__(self, redis: Any, scripts: Scripts, datasets: Datasets) -> None:
-        super().__init__(redis, scripts)
-        self._datasets = datasets
+    async def ask(self, run: str, fencing_token: int, request: EvaluationRequest) -> None:
+        """Request an evaluation; one of this id that is not closed yet stays as it is. Raises
+        Fenced."""
+        arguments = [fencing_token, request.id, request.model_dump_json()]
+        names = ("run", "evaluation", "evaluation_queue", "evaluation_requests")
+        self._refuse(run, await self._run("evaluation_ask", run, names, arguments))
 
-    async def ask(
-        self, run: str, fencing_token: int, evaluation: Evaluation, *, step: int, min_version: int
-    ) -> str:
-        """Open an evaluation, replacing an older one. Returns its id. Raises Fenced, and KeyError
-        where its dataset does not exist."""
-        record = await self._datasets.find(evaluation.dataset)
-        if record is None:
-            raise KeyError(f"there is no dataset {evaluation.dataset!r} to evaluate on")
-        id = secrets.token_hex(4)
-        fields = {
-            "state": "open",
-            "min_version": str(min_version),
-            "rows": str(min(record.rows, evaluation.rows or record.rows)),
-            "next": "0",
-            "step": str(step),
-            "name": record.name,
-            "samples": str(evaluation.samples),
-        }
-        keys = [run_key(run, "run"), run_key(run, "evaluation"), *self._keys(run)]
-        if (
-            await self._scripts.run("evaluation_ask", keys, [fencing_token, id, json.dumps(fields)])
-            == -1
-        ):
-            raise Fenced(run)
-        return id
+    async def let(self, run: str, fencing_token: int, workers: int) -> None:
+        """Let so many workers answer at once; 0: all. Raises Fenced."""
+        arguments = [fencing_token, "evaluation_workers", workers]
+        self._refuse(run, await self._run("update_run", run, ("run",), arguments))
 
     async def lease(
-        self, run: str, *, worker: str, lineage: str, version: int, count: int, ttl: float
+        self,
+        run: str,
+        *,
+        worker: str,
+        version: str,
+        busy: bool,
+        count: int,
+        ttl: float,
+        known: str = "",
     ) -> EvaluationLeases:
-        """Up to `count` rows for a worker that serves `version`."""
+        """Up to `count` rows of the open evaluation for a worker that serves `version`
+        (LINEAGE:NUMBER). `busy`: it has other work; `known`: id of the request that it knows."""
         if count <= 0:
-            return EvaluationLeases("", [])
-        keys = [run_key(run, "evaluation"), *self._keys(run), run_key(run, "run")]
-        attempts = [secrets.token_hex(8) for _ in range(count)]
-        reply = await self._scripts.run(
-            "evaluation_lease", keys, [worker, lineage, version, count, int(ttl * 1000), *attempts]
+            return EvaluationLeases()
+        names = (
+            *("evaluation", "evaluation_requests", "evaluation_seats", "evaluation_returned"),
+            *("evaluation_attempts", "evaluation_held", "run"),
         )
+        attempts = [secrets.token_hex(8) for _ in range(count)]
+        arguments = [worker, version, int(busy), count, int(ttl * 1000), known, *attempts]
+        reply = await self._run("evaluation_lease", run, names, arguments)
         if not reply:
-            return EvaluationLeases("", [])
-        id, *pairs = [part.decode() for part in reply]
-        rows = list(zip(pairs[::2], map(int, pairs[1::2]), strict=True))
-        return EvaluationLeases(id, rows)
-
-    async def renew(self, run: str, attempts: list[str], ttl: float) -> None:
-        """Move deadlines to `ttl` seconds from now."""
-        keys = [run_key(run, "evaluation_attempts")]
-        await self._scripts.run("renew", keys, [int(ttl * 1000), *attempts])
-
-    async def complete(self, run: str, id: str, attempt: str, outcome: dict[str, Any]) -> bool:
-        """Record a row's {"rewards", "statuses"}. False: the attempt was no longer held."""
-        keys = [run_key(run, "evaluation"), *self._keys(run)[1:]]
-        arguments = [id, attempt, json.dumps(outcome)]
-        return bool(await self._scripts.run("evaluation_complete", keys, arguments))
-
-    async def release(self, run: str, attempts: list[str]) -> None:
-        """Return rows unanswered."""
-        await self._scripts.run("evaluation_release", self._keys(run)[:3], attempts)
-
-    async def left(self, run: str) -> tuple[str, int] | None:
-        """Id and step of an evaluation that nobody has reported yet, finished or not."""
-        id, step = await self._redis.hmget(run_key(run, "evaluation"), "id", "step")
-        return None if id is None else (id.decode(), int(step))
-
-    async def close(self, run: str, id: str) -> None:
-        """Forget an evaluation, once it is reported or nobody waits for it any more."""
-        keys = [run_key(run, "evaluation"), *self._keys(run)]
-        await self._scripts.run("evaluation_close", keys, [id])
-
-    async def outcome(self, run: str, id: str) -> dict[str, Any] | None:
-        """Accuracy, pass@k and mean reward once every row is answered, else None. Samples that a
-        broken verifier could not score are not correct, and do not count for the mean reward.
-        Without accuracy and pass@k where the verifiers only rate answers. Raises KeyError where
-        that evaluation is no longer there."""
+            return EvaluationLeases()
+        id, text, *pairs = [part.decode() for part in reply]
         with reading(f"evaluation {id} of run {run}"):
-            return await self._outcome(run, id)
+            request = EvaluationRequest.model_validate_json(text) if text else None
+        rows = list(zip(pairs[::2], map(int, pairs[1::2]), strict=True))
+        return EvaluationLeases(id, request, rows)
 
-    async def _outcome(self, run: str, id: str) -> dict[str, Any] | None:
-        found = await self._redis.hgetall(run_key(run, "evaluation"))
-        if found.get(b"id") != id.encode():
-            raise Gone(f"evaluation {id} of run {run} was closed, or replaced by another one")
-        if found[b"state"] != b"done":
-            return None
-        answers = [
-            json.loads(text)
-            for text in (await self._redis.hgetall(run_key(run, "evaluation_results"))).values()
-        ]
-        rewards = [r for answer in answers for r in answer["rewards"] if r is not None]
-        correct = [answer["statuses"].count("correct") for answer in answers]
-        statuses = {status for answer in answers for status in answer["statuses"]}
-        rated = ScoreStatus.SCORED in statuses and VERDICTS.isdisjoint(statuses)
-        # A row that failed has fewer statuses than samples, and counts as that many wrong answers.
-        n = int(found[b"samples"])
-        _, version = parse_version_tag(found[b"pinned"].decode())
-        return {
-            "step": int(found[b"step"]),
-            "version": version,
-            "name": found[b"name"].decode(),
-            "reward": sum(rewards) / len(rewards) if rewards else 0.0,
-            "rows": len(answers),
-            **({} if rated else {"accuracy": sum(correct) / (n * len(answers))}),
-            # With k = 1 it is the accuracy.
-            **{
-                f"pass_at_{k}": fmean(pass_at(k, n, c) for c in correct)
-                for k in ks(n)
-                if k > 1 and not rated
-            },
-        }
+    async def renew(self, run: str, worker: str, attempts: Sequence[str], ttl: float) -> None:
+        """Move the deadlines of the worker's seat and of these rows to `ttl` seconds from now."""
+        names = ("evaluation_attempts", "evaluation_seats")
+        await self._run("evaluation_renew", run, names, [worker, int(ttl * 1000), *attempts])
 
-    def _keys(self, run: str) -> list[str]:
-        return [run_key(run, part) for part in PARTS]
+    async def complete(self, run: str, id: str, attempt: str, row: AnsweredRow) -> bool:
+        """Record a row's answers. False: the attempt was no longer held."""
+        arguments = [id, attempt, row.model_dump_json()]
+        names = (*OPEN, "evaluation_answers")
+        return bool(await self._run("evaluation_complete", run, names, arguments))
+
+    async def release(self, run: str, attempts: Sequence[str], leaves: str = "") -> None:
+        """Return rows unanswered; `leaves`: the worker that gives its seat up."""
+        names = (
+            *("evaluation_returned", "evaluation_attempts", "evaluation_held"),
+            "evaluation_seats",
+        )
+        await self._run("evaluation_release", run, names, [leaves, *attempts])
+
+    async def fail(self, run: str, id: str, reason: str) -> bool:
+        """End the open evaluation, because it cannot be answered. False: it is not open."""
+        return bool(await self._run("evaluation_fail", run, OPEN, [id, reason]))
+
+    async def standing(self, run: str) -> list[Standing]:
+        """Those that are open or have ended, and are not closed."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hmget(run_key(run, "evaluation"), "id", "answered")
+            pipe.hgetall(run_key(run, "evaluation_ended"))
+            pipe.hgetall(run_key(run, "evaluation_parts"))
+            (open, answered), ended, parts = await pipe.execute()
+        with reading(f"the evaluations of run {run}"):
+            written = {as_text(id): int(count) for id, count in parts.items()}
+            found = [
+                Standing(as_text(id), parts=written.get(as_text(id), 0), **json.loads(text))
+                for id, text in ended.items()
+            ]
+            if open is not None:
+                id = as_text(open)
+                found.append(Standing(id, "open", "", int(answered), written.get(id, 0)))
+            return found
+
+    async def requests(self, run: str) -> list[EvaluationRequest]:
+        """Those that are not closed, oldest first."""
+        texts = await self._redis.hgetall(run_key(run, "evaluation_requests"))
+        with reading(f"the evaluations of run {run}"):
+            found = [EvaluationRequest.model_validate_json(text) for text in texts.values()]
+        return sorted(found, key=lambda one: one.asked)
+
+    async def answers(self, run: str, id: str, limit: int) -> list[AnsweredRow]:
+        """Answers that are in no file yet: all of up to `limit` rows, else about `limit` of them.
+        Ordered by row."""
+        key = run_key(run, "evaluation_answers")
+        found: dict[bytes, bytes] = {}
+        cursor = -1
+        while cursor and len(found) < limit:
+            cursor, more = await self._redis.hscan(
+                key, max(cursor, 0), match=f"{id} *", count=max(limit, 100)
+            )
+            found |= more
+        with reading(f"the answers of run {run}"):
+            rows = [AnsweredRow.model_validate_json(text) for text in found.values()]
+        return sorted(rows, key=lambda one: one.row)
+
+    async def stored(
+        self, run: str, fencing_token: int, id: str, part: int, rows: Sequence[int]
+    ) -> None:
+        """The answers of these rows are durable in part `part`, counted from 1. Raises Fenced."""
+        names = ("run", "evaluation_requests", "evaluation_parts", "evaluation_answers")
+        arguments = [fencing_token, id, part, *rows]
+        self._refuse(run, await self._run("evaluation_stored", run, names, arguments))
+
+    async def close(self, run: str, fencing_token: int, id: str, left: Sequence[int] = ()) -> None:
+        """Forget an evaluation; `left`: rows whose answers may be here still. Raises Fenced."""
+        names = ("run", *OPEN, "evaluation_parts", "evaluation_answers")
+        arguments = [fencing_token, id, *left]
+        self._refuse(run, await self._run("evaluation_close", run, names, arguments))
+
+    async def _run(
+        self, script: str, run: str, names: Sequence[str], arguments: Sequence[Any]
+    ) -> Any:
+        keys = [run_key(run, name) for name in names]
+        return await self._scripts.run(script, keys, list(arguments))
+
+    @staticmethod
+    def _refuse(run: str, reply: Any) -> None:
+        if reply == -1:
+            raise Fenced(run)

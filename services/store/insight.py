@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from services.contracts.evaluation import EvaluationRequest
 from services.contracts.records import PoolLoad, RunRecord, WorkerRecord
 from services.contracts.why import (
     ClockJump,
@@ -133,7 +134,7 @@ class Insight:
             pipe.hmget(run_key(load.run, "run"), *fields)
             pipe.xlen(run_key(load.run, "groups"))
             pipe.zcard(run_key(load.run, "attempts"))
-            pipe.hget(run_key(load.run, "evaluation"), "state")
+            pipe.exists(run_key(load.run, "evaluation"))
             try:
                 with reading(f"what Redis holds of run {load.run}"):
                     (state, *numbers), finished, held, evaluation = await pipe.execute()
@@ -145,25 +146,34 @@ class Insight:
         admitted = (min(version + eta + 1, steps) - committed) * batch - finished
         wanted = max(admitted, held) if state == b"running" else held
         load.groups_in_flight = held
-        load.groups_wanted = max(wanted, int(evaluation == b"open"))
+        load.groups_wanted = max(wanted, int(evaluation))
         return load
 
     async def _evaluation(self, run: str) -> OpenEvaluation | None:
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hgetall(run_key(run, "evaluation"))
-            pipe.hlen(run_key(run, "evaluation_results"))
             pipe.zcard(run_key(run, "evaluation_attempts"))
-            found, answered, held = await pipe.execute()
-        if found.get(b"state") != b"open":
+            pipe.zrange(run_key(run, "evaluation_seats"), 0, -1)
+            pipe.llen(run_key(run, "evaluation_queue"))
+            found, held, seats, waiting = await pipe.execute()
+        if b"id" not in found:
             return None
-        pinned = found.get(b"pinned")
-        return OpenEvaluation(
-            step=int(found[b"step"]),
-            version=pinned.decode() if pinned else None,
-            rows=int(found[b"rows"]),
-            answered=answered,
-            held=held,
-        )
+        text = await self._redis.hget(run_key(run, "evaluation_requests"), found[b"id"])
+        if text is None:  # reported in between
+            return None
+        with reading(f"the open evaluation of run {run}"):
+            request = EvaluationRequest.model_validate_json(text)
+            return OpenEvaluation(
+                id=request.id,
+                name=request.set.name,
+                step=request.step,
+                version=request.version,
+                rows=request.rows,
+                answered=int(found.get(b"answered", 0)),
+                held=held,
+                workers=[as_text(worker) for worker in seats],
+                waiting=waiting,
+            )
 
     async def _tasks(
         self,

@@ -13,8 +13,10 @@ RESTORING = "headrace:restoring"
 
 RUN_PARTS = (
     *("run", "order", "returned", "attempts", "held", "tries", "groups", "blobs", "bytes", "plans"),
-    *("lineages", "ledger", "weights", "events", "evaluation", "evaluation_returned"),
-    *("evaluation_attempts", "evaluation_held", "evaluation_results", "prompt_filter"),
+    *("lineages", "ledger", "weights", "events", "prompt_filter"),
+    *("evaluation", "evaluation_queue", "evaluation_requests", "evaluation_ended"),
+    *("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_parts"),
+    *("evaluation_answers", "evaluation_seats"),
     *("calls", "calls_due", "calls_log"),
 )
 """All keys that a run may have: a backup takes these."""

@@ -33,7 +33,7 @@ PAGE = 200
 
 CLOSED_PARTS = (
     *("run", "order", "returned", "attempts", "held", "groups", "blobs", "bytes", "plans"),
-    *("tries", "lineages", "evaluation", *EVALUATION_PARTS, "calls", "calls_due", "calls_log"),
+    *("tries", "lineages", *EVALUATION_PARTS, "calls", "calls_due", "calls_log"),
 )
 
 

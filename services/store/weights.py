@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import msgspec
-
-from services.contracts.weights import WeightManifest, decode_manifest
+from services.contracts.weights import WeightManifest, decode_manifest, encode_manifest
 from services.store.errors import Fenced, Unreadable
 from services.store.keys import run_key
 from services.store.scripts import Noun
@@ -21,7 +19,7 @@ class Weights(Noun):
         """Register a version whose files are durable; about `keep` manifests stay listed.
         Raises Fenced."""
         keys = [run_key(manifest.run, "run"), run_key(manifest.run, "weights")]
-        text = msgspec.json.encode(manifest)
+        text = encode_manifest(manifest)
         arguments = [fencing_token, manifest.version, manifest.lineage, text, keep]
         if not await self._scripts.run("publish", keys, arguments):
             raise Fenced(manifest.run)

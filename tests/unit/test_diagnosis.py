@@ -319,16 +319,23 @@ def test_the_last_step_of_an_earlier_start_says_nothing() -> None:
 
 
 def test_an_open_evaluation_comes_before_training() -> None:
-    one = OpenEvaluation(step=7, version="aaa:7", rows=64, answered=10, held=16)
+    one = OpenEvaluation(
+        id="000007-test", name="test", step=7, version="aaa:7", rows=64, answered=10, held=16,
+        workers=["w"], waiting=0,
+    )  # fmt: skip
     assert said(evaluation=one, events=[step(40)]) == (
         "evaluation",
-        "an evaluation is open: 10 of 64 rows are answered by version aaa:7, 16 are being worked "
-        "on; training goes on after it",
+        "the evaluation of step 7 on test is open: 10 of 64 rows are answered by version aaa:7, 16 "
+        "are being worked on; training gets newer groups after it",
     )
+    # With another worker, training does not wait for it.
+    elsewhere = one.model_copy(update={"workers": ["v"]})
+    assert said(evaluation=elsewhere, events=[step(40)])[0] != "evaluation"
     assert said(evaluation=one, workers=[], events=[step(40)])[0] == "no_worker"
     assert said(evaluation=one, workers=[worker(state="starting")], events=[step(40)]) == (
         "vllm",
-        "an evaluation is open: 10 of 64 rows are answered, and no worker has its vLLM ready yet "
+        "the evaluation of step 7 on test is open: 10 of 64 rows are answered, and no worker has "
+        "its vLLM ready yet "
         "(w is starting)",
     )
 

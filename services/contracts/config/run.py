@@ -10,6 +10,7 @@ from services.contracts.config.copies import FrozenReference, LaggedProximal
 from services.contracts.config.data import Data, MixedPrompts, PromptDataset
 from services.contracts.config.dataset_checks import check_lengths, check_rewards
 from services.contracts.config.episodes import Sessions
+from services.contracts.config.evaluation import Evaluation
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.optimizer import AdamW, MuonAdamW, Optimizer
@@ -25,7 +26,7 @@ from services.contracts.config.terms import (
     ReverseKL,
     TruncateCorrection,
 )
-from services.contracts.config.training import Evaluation, Schedule, Training
+from services.contracts.config.training import Schedule, Training
 from services.contracts.config.vllm import RECORD_ROUTING, VLLM
 
 
@@ -170,14 +171,40 @@ class RLConfig(Section):
             f"rewards is empty, and advantage {self.algorithm.advantage.type} learns from them: "
             "name a verifier",
         )
-        for key, section in (
-            ("evaluation", self.evaluation),
-            ("data.filter", self.data.filter),
+        evaluated = self.evaluation.sets if self.evaluation else []
+        for key, needs in (
+            ("evaluation", any(not one.rewards for one in evaluated)),
+            ("data.filter", self.data.filter is not None),
         ):
             refuse_if(
-                section is not None,
+                needs,
                 f"{key} needs rewards, and there are none: name a verifier, or leave {key} out",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _evaluated(self) -> "RLConfig":
+        longest, most = self.rollout.vllm.max_model_len, self.rollout.vllm.max_num_seqs
+        for i, one in enumerate(self.evaluation.sets if self.evaluation else []):
+            key = f"evaluation.more.{i - 1}" if i else "evaluation"
+            refuse_if(
+                longest is not None and (one.max_tokens or 0) >= longest,
+                f"{key}.max_tokens {one.max_tokens} leaves no room for a prompt in "
+                f"rollout.vllm.max_model_len {longest}",
+            )
+            refuse_if(
+                most is not None and (one.samples or 1) > most,
+                f"{key}.samples {one.samples} exceeds rollout.vllm.max_num_seqs {most}",
+            )
+            earlier: list[str] = []
+            for name, reward in named(one.rewards or []).items():
+                gate = reward.only_if.component if reward.only_if else None
+                refuse_if(
+                    gate is not None and gate not in earlier,
+                    f"{key}.rewards: {name!r} has only_if.component {gate!r}, which is no earlier "
+                    "one of these rewards",
+                )
+                earlier.append(name)
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Length, micro-batches and checkpoints of a run, and its evaluation."""
+"""Length, micro-batches and checkpoints of a run."""
 
 from typing import Annotated, Literal
 
@@ -123,23 +123,3 @@ class Validation(Section):
     patience: int | None = Field(None, ge=1)
     """End the run after so many validations in a row without a new minimum of the loss; default:
     never."""
-
-
-class Evaluation(Section):
-    """Accuracy on held-out rows, all answered by one policy version."""
-
-    dataset: str = Field(min_length=1)
-    """Name or id of the held-out dataset."""
-    every: int | None = Field(None, ge=1)
-    """Steps between evaluations; default: only at start and end. One that falls due while another
-    is open is made when that is done."""
-    rows: int | None = Field(None, ge=1)
-    """Only this many rows, the first ones; default: all."""
-    samples: int = Field(1, ge=1)
-    """Completions per row."""
-    temperature: float = Field(0.0, ge=0)
-    """0 is greedy."""
-    max_tokens: int | None = Field(None, ge=1)
-    """Longest completion; default: sampling.max_tokens."""
-    at_start: bool = True
-    """Also evaluate before the first step."""

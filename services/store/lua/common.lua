@@ -120,3 +120,22 @@ local function end_call(calls, due, log, id)
   redis.call('ZREM', due, id)
   redis.call('XADD', log, 'MAXLEN', '~', 1000, '*', 'ended', id)
 end
+
+-- Open the evaluation that has waited longest, unless one is open.
+local function open_evaluation(evaluation, queue, requests)
+  if redis.call('EXISTS', evaluation) == 1 then return end
+  local id = redis.call('LPOP', queue)
+  if not id then return end
+  local request = cjson.decode(redis.call('HGET', requests, id))
+  redis.call('HSET', evaluation, 'id', id, 'version', request.version, 'rows', request.set.rows, 'next', 0,
+    'answered', 0, 'opened', now_ms())
+end
+
+-- End the open evaluation, and open the next. Its answers and its request stay until it is closed.
+-- KEYS of the caller begin with: evaluation queue requests ended returned attempts held
+local function end_evaluation(keys, id, state, reason)
+  local answered = redis.call('HGET', keys[1], 'answered')
+  redis.call('HSET', keys[4], id, cjson.encode({state = state, reason = reason, answered = tonumber(answered)}))
+  redis.call('DEL', keys[1], keys[5], keys[6], keys[7])
+  open_evaluation(keys[1], keys[2], keys[3])
+end

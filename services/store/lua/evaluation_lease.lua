@@ -1,50 +1,53 @@
 -- Lease rows of the run's open evaluation.
--- Invariants: all answers come from one version: the first lease pins it to the version the
--- worker serves, at or after the one asked for. When the pinned version can no longer be served
--- (nothing held, and a worker with a newer one, or of a newer lineage, asks), the evaluation
--- starts over with that one. A run that ends leases nothing.
+-- Invariants: a row is in exactly one of: not yet leased, returned, held by one attempt, answered.
+-- At most `evaluation_workers` of the run (0: any number) have a seat, which lapses like a lease.
+-- An idle worker takes one at once, a busy one when the evaluation has been open for a second.
+-- A worker gets rows only while it serves the version that is evaluated; with a seat and another
+-- version it gets the request alone, and loads that version. A run that ends leases nothing.
 -- O(rows leased and lapsed).
--- KEYS evaluation returned attempts held results run
--- ARGV worker lineage version count ttl_ms attempt...
--- Reply {evaluation id, attempt, row, ...} or {}
-local evaluation, returned, attempts, held, results, run = unpack(KEYS)
-local e = redis.call('HMGET', evaluation, 'id', 'state', 'min_version', 'pinned', 'rows', 'next')
-if not e[1] or e[2] ~= 'open' then return {} end
-local r = redis.call('HMGET', run, 'lineage', 'state')
-if r[1] ~= ARGV[2] or r[2] == 'cancelling' or final(r[2]) then return {} end
-local version, now = tonumber(ARGV[3]), now_ms()
-if version < tonumber(e[3]) then return {} end
+-- KEYS evaluation requests seats returned attempts held run
+-- ARGV worker version busy count ttl_ms known_id attempt...
+-- Reply {} or {id, json(request) or '' where known_id is id, attempt, row, ...}
+local evaluation, requests, seats, returned, attempts, held, run = unpack(KEYS)
+local e = redis.call('HMGET', evaluation, 'id', 'version', 'rows', 'next', 'opened')
+if not e[1] then return {} end
+local r = redis.call('HMGET', run, 'state', 'evaluation_workers')
+if r[1] == 'cancelling' or r[1] == 'paused' or final(r[1]) then return {} end
 
 -- Where Redis' clock has gone back, no lease lasts longer for it than a minute.
-local ttl = tonumber(ARGV[5])
-for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', attempts, now + ttl + 60001, '+inf')) do
-  redis.call('ZADD', attempts, now + ttl, attempt)
+local now, ttl = now_ms(), tonumber(ARGV[5])
+for _, key in ipairs({attempts, seats}) do
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, now + ttl + 60001, '+inf')) do
+    redis.call('ZADD', key, now + ttl, member)
+  end
 end
 for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', attempts, '-inf', now)) do
   redis.call('LPUSH', returned, redis.call('HGET', held, attempt))
   redis.call('HDEL', held, attempt)
   redis.call('ZREM', attempts, attempt)
 end
+redis.call('ZREMRANGEBYSCORE', seats, '-inf', now)
 
+local reply = {e[1], ''}
+if e[1] ~= ARGV[6] then reply[2] = redis.call('HGET', requests, e[1]) end
 -- A call repeated because its reply was lost: the same answer, not more rows under the same names.
-local reply = {e[1]}
-for i = 6, #ARGV do
+for i = 7, #ARGV do
   local row = redis.call('HGET', held, ARGV[i])
   if not row then break end
   reply[#reply + 1] = ARGV[i]
   reply[#reply + 1] = row
 end
-if #reply > 1 then return reply end
+if #reply > 2 then return reply end
 
-local pin, rows, next_row = ARGV[2] .. ':' .. ARGV[3], tonumber(e[5]), tonumber(e[6])
-if e[4] and e[4] ~= pin then
-  local lineage, pinned = string.match(e[4], '^(.*):(%d+)$')
-  if lineage == ARGV[2] and tonumber(pinned) > version then return {} end
-  if redis.call('ZCARD', attempts) > 0 then return {} end
-  redis.call('DEL', returned, results)
-  next_row = 0
+local rows, next_row = tonumber(e[3]), tonumber(e[4])
+if next_row >= rows and redis.call('LLEN', returned) == 0 then return {} end
+if not redis.call('ZSCORE', seats, ARGV[1]) then
+  local limit = tonumber(r[2] or '0')
+  if limit > 0 and redis.call('ZCARD', seats) >= limit then return {} end
+  if limit > 0 and ARGV[3] == '1' and now - tonumber(e[5]) < 1000 then return {} end
 end
-redis.call('HSET', evaluation, 'pinned', pin)
+redis.call('ZADD', seats, now + ttl, ARGV[1])
+if ARGV[2] ~= e[2] then return reply end
 
 for i = 1, tonumber(ARGV[4]) do
   local row = redis.call('LPOP', returned)
@@ -53,7 +56,7 @@ for i = 1, tonumber(ARGV[4]) do
     row = tostring(next_row)
     next_row = next_row + 1
   end
-  local attempt = ARGV[5 + i]
+  local attempt = ARGV[6 + i]
   redis.call('ZADD', attempts, now + ttl, attempt)
   redis.call('HSET', held, attempt, row)
   reply[#reply + 1] = attempt

@@ -7,6 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from services.contracts.evaluation import AnsweredRow, EvaluationRecord
+from services.evaluations import folder_of, part_path, write_part, write_result
+from tests.evaluating import answered
 from tests.integration.gateway.servers import GatewayProcess, problems
 from tests.integration.gateway.test_cli import Headrace, environment, headrace
 
@@ -119,3 +122,78 @@ def test_no_answers_yet_is_said_in_words(headrace: Headrace, run: str, tmp_path:
     assert said.returncode == 0
     assert said.stdout.startswith("no answers of step 3: they are written down after each step")
     assert headrace("samples", "nobody").returncode == 1
+
+
+# --- answers of evaluations ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def evaluated(gateway: GatewayProcess, run: str) -> EvaluationRecord:
+    """An evaluation of three rows that has ended, with its answers."""
+    rows = [
+        answered(0, "correct", "correct", category="easy"),
+        answered(1, "wrong", "correct", category="hard"),
+        AnsweredRow(row=2, prompt="", samples=[], error="the prompt has 65 tokens"),
+    ]
+    record = EvaluationRecord(
+        id="000002-test", run=run, name="test", dataset="sums", step=2, version="aaa:2", samples=2,
+        rows=3, answered=3, state="done", asked=1.0, finished=2.0,
+        metrics={"accuracy": 0.5, "accuracy_low": 0.1, "accuracy_high": 0.9, "rows": 3},
+        categories={"easy": {"accuracy": 1.0, "rows": 1}},
+    )  # fmt: skip
+    write_part(part_path(folder_of(gateway.data, run, record.id), 1), rows)
+    write_result(gateway.data, record)
+    return record
+
+
+def test_answers_of_an_evaluation_are_browsed_by_page_verdict_and_category(
+    api: httpx.Client, run: str, evaluated: EvaluationRecord
+) -> None:
+    path = f"/v1/runs/{run}/evaluations"
+    told = evaluated.model_dump(mode="json")
+    assert api.get(path).json() == {"run": run, "evaluations": [told]}
+    assert api.get(f"{path}/000002-test").json() == told
+    found = api.get(f"{path}/000002-test/answers?limit=2").json()
+    assert (found["evaluation"], found["total"]) == (told, 3)
+    assert [row["row"] for row in found["rows"]] == [0, 1]
+    assert found["rows"][1]["samples"][1] | {"components": {}} == {
+        "text": "correct 1", "tokens": 11, "truncated": False, "reward": 1.0, "status": "correct",
+        "components": {},
+    }  # fmt: skip
+    for query, rows in (
+        ("offset=2", [2]),
+        ("verdict=mixed", [1]),
+        ("verdict=unscored", [2]),
+        ("category=easy", [0]),
+        ("row=1", [1]),
+    ):
+        page = api.get(f"{path}/000002-test/answers?{query}").json()
+        assert [row["row"] for row in page["rows"]] == rows, query
+
+    missing = api.get(f"{path}/000009-test")
+    assert missing.status_code == 404
+    assert "has no evaluation '000009-test'; it has 000002-test" in missing.json()["detail"]
+    for bad in (
+        "..%2f..",
+        "test",
+        "000002-test/answers?verdict=good",
+        "000002-test/answers?limit=0",
+    ):
+        assert api.get(f"{path}/{bad}").status_code in (404, 422), bad
+
+
+def test_a_terminal_shows_evaluations_and_their_answers(
+    headrace: Headrace, run: str, evaluated: EvaluationRecord
+) -> None:
+    told = headrace("evaluations", run, "test", "--verdict", "mixed")
+    assert told.returncode == 0, told.stderr
+    assert "step 2" in told.stdout
+    assert "accuracy 0.500 [0.100, 0.900]" in told.stdout
+    assert "prompt 1" in told.stdout
+    assert "correct 1" in told.stdout
+    assert "correct 0" not in told.stdout
+    listed = headrace("evaluations", run)
+    assert listed.stdout.startswith("000002-test  step 2  3/3 rows  accuracy 0.500")
+    assert "easy" in listed.stdout
+    unknown = headrace("evaluations", run, "other")
+    assert (unknown.returncode, "has no evaluation 'other'" in unknown.stderr) == (1, True)

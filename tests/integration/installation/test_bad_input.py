@@ -151,12 +151,33 @@ def test_evaluation_rows_without_an_answer_are_said(installation: Installation) 
     installation.add("held-out", [LONG, SHORT])
 
     record, events = installation.ended(
-        installation.submit(data={"dataset": "sums"}, evaluation={"dataset": "held-out"})
+        installation.submit(
+            data={"dataset": "sums"},
+            evaluation={
+                "dataset": "held-out",
+                "every": 1,
+                "more": [{"dataset": "sums", "name": "seen", "rows": 5, "samples": 2}],
+            },
+        )
     )
 
     assert record["state"] == "succeeded"
-    said = [text for text in warnings(events) if text.startswith("evaluation row 0 cannot be")]
-    assert len(said) == 2  # one evaluation before the first step, one after the last
+    said = [text for text in warnings(events) if text.startswith("evaluation row 0 of held")]
+    assert len(said) == 3  # before the first step, after each
+    path = f"/v1/runs/{record['id']}/evaluations"
+    found = installation.api.get(path)["evaluations"]
+    assert [(one["step"], one["name"], one["state"], one["answered"]) for one in found] == [
+        (step, name, "done", rows)
+        for step in (2, 1, 0)
+        for name, rows in (("held-out", 2), ("seen", 5))
+    ]
+    assert {one["version"].split(":")[1] for one in found if one["step"] == 1} == {"1"}
+    assert found[0]["metrics"]["failed"] == 1
+    answers = installation.api.get(f"{path}/000002-held-out/answers")["rows"]
+    assert "the prompt has" in answers[0]["error"]
+    assert [len(row["samples"]) for row in answers] == [0, 1]
+    seen = installation.api.get(f"{path}/000001-seen/answers")["rows"]
+    assert [(row["row"], len(row["samples"])) for row in seen] == [(row, 2) for row in range(5)]
 
 
 def test_a_run_goes_on_when_redis_comes_back(installation: Installation) -> None:

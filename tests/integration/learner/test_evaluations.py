@@ -1,6 +1,8 @@
-"""When a run's evaluations are asked for: a real Redis, no training and no sampling."""
+"""When a run's evaluations are requested, and what becomes of their answers: a real Redis, no
+training and no sampling."""
 
 import asyncio
+import json
 import threading
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,10 +12,21 @@ import pytest
 from learner.coordinate.evaluations import Evaluations
 from learner.persist.disk_retry import Disk
 from learner.persist.jsonl import MetricsFile
-from services.contracts.config.training import Evaluation
+from services.contracts.config import RLConfig, parse_config
+from services.contracts.evaluation import EvaluationRecord
+from services.contracts.weights import WeightFile, WeightManifest, parse_version_tag
+from services.evaluations import folder_of, page, results
+from tests.evaluating import answered
 from tests.integration.learner.test_coordinator import Scene, scene
+from tests.integration.learner.test_runs import rl
 
 __all__ = ["scene"]
+
+
+def manifest(tag: str) -> WeightManifest:
+    lineage, version = parse_version_tag(tag)
+    files = [WeightFile(f"v{version}", 1, "0")]
+    return WeightManifest("r", version, lineage, "full", files, 1, "runs/r/model")
 
 
 @dataclass
@@ -32,28 +45,48 @@ class Evaluated:
     async def follow(self) -> bool:
         return await asyncio.to_thread(self.evaluations.follow)
 
-    async def open_since(self) -> int | None:
-        """The step whose evaluation is open."""
-        left = await self.scene.store.evaluations.left("r")
-        return left and left[1]
+    async def unfinished(self) -> list[str]:
+        """Ids of those that are not reported."""
+        return [one.id for one in await self.scene.store.evaluations.requests("r")]
 
-    async def answer(self, version: int) -> None:
-        """A worker that serves `version` answers all rows of the open evaluation."""
+    async def answer(self, *statuses: str) -> None:
+        """A worker answers rows of the open evaluation."""
+        (open,) = [one for one in await self.standing() if one.state == "open"]
+        requests = {one.id: one for one in await self.scene.store.evaluations.requests("r")}
         leased = await self.scene.store.evaluations.lease(
-            "r", worker="w", lineage=self.scene.run.lineage, version=version, count=2, ttl=60
-        )
-        right: dict[str, Any] = {"rewards": [1.0], "statuses": ["correct"]}
-        for attempt, _ in leased.rows:
-            assert await self.scene.store.evaluations.complete("r", leased.id, attempt, right)
+            "r", worker="w", version=requests[open.id].version, busy=False, ttl=60,
+            count=len(statuses),
+        )  # fmt: skip
+        for (attempt, row), status in zip(leased.rows, statuses, strict=True):
+            given = answered(row, status)
+            assert await self.scene.store.evaluations.complete("r", leased.id, attempt, given)
+
+    async def standing(self) -> list[Any]:
+        return await self.scene.store.evaluations.standing("r")
 
     async def events(self, kind: str) -> list[dict[str, Any]]:
         return [e.data for e in await self.scene.store.events.read("r", "0") if e.kind == kind]
 
+    def results(self) -> list[EvaluationRecord]:
+        return list(results(self.scene.data, "r"))
 
-def evaluations_of(scene: Scene) -> Evaluations:
-    file = MetricsFile(scene.data, "r", Disk(scene.data, scene.run, threading.Event()))
-    config = Evaluation(dataset="sums", rows=2, every=2, at_start=False)
-    return Evaluations(config, 20, scene.run, file)
+    def metrics(self) -> list[dict[str, Any]]:
+        text = (self.scene.data / "runs/r/metrics.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    def rows(self, id: str) -> list[int]:
+        """The answered rows in the files of an evaluation."""
+        folder = folder_of(self.scene.data, "r", id)
+        return [one.row for one in page(folder, offset=0, limit=99).rows]
+
+
+def evaluations_of(scene: Scene, **fields: Any) -> Evaluations:
+    disk = Disk(scene.data, scene.run, threading.Event())
+    file = MetricsFile(scene.data, "r", disk)
+    given = {"dataset": "sums", "name": "test", "rows": 2, "every": 2, "at_start": False}
+    config = parse_config(rl(evaluation=given | fields))
+    assert isinstance(config, RLConfig)
+    return Evaluations(config, 20, scene.run, file, scene.data, disk, manifest)
 
 
 @pytest.fixture
@@ -61,50 +94,169 @@ async def evaluated(scene: Scene) -> Evaluated:
     return Evaluated(scene, evaluations_of(scene))
 
 
-async def test_an_evaluation_that_falls_due_while_another_is_open_follows_it(
+async def test_what_falls_due_while_another_is_open_waits_and_keeps_its_version(
     evaluated: Evaluated,
 ) -> None:
     await evaluated.step(4)
     await evaluated.step(6)
-    assert await evaluated.open_since() == 4
-    (warning,) = await evaluated.events("warning")
-    assert "evaluation of step 6 waits" in warning["message"]
     await evaluated.step(7)
-    await evaluated.answer(version=7)
+    assert await evaluated.unfinished() == ["000004-test", "000006-test"]
+    (warning,) = await evaluated.events("warning")
+    assert "evaluation of step 6 on test waits for that of step 4" in warning["message"]
+    # The files of both versions are needed as long.
+    assert evaluated.evaluations.files == {"v4", "v6"}
+    await evaluated.answer("correct", "wrong")
+    await evaluated.answer("correct", "correct")
 
-    await evaluated.follow()
-
-    # It is of the version of now: that of step 6 may be gone.
-    assert await evaluated.open_since() == 7
-    await evaluated.answer(version=7)
     assert not await evaluated.follow()
-    assert [data["step"] for data in await evaluated.events("evaluation")] == [4, 7]
+
+    assert evaluated.evaluations.files == set()
+    told = [
+        (one["step"], one["version"], one["accuracy"])
+        for one in await evaluated.events("evaluation")
+    ]
+    assert told == [(4, 4, 0.5), (6, 6, 1.0)]
+    rows = [one for one in evaluated.metrics() if "evaluation/id" in one]
+    assert [one["evaluation/accuracy"] for one in rows] == [0.5, 1.0]
+    assert [one.state for one in evaluated.results()] == ["done", "done"]
+    assert evaluated.rows("000004-test") == [0, 1]
+
+
+async def test_no_more_wait_than_the_disk_should_keep_versions_for_and_it_is_said(
+    evaluated: Evaluated,
+) -> None:
+    for step in range(2, 13, 2):
+        await evaluated.step(step)
+    assert await evaluated.unfinished() == [f"{step:06d}-test" for step in (2, 4, 6, 8)]
+    warnings = [one["message"] for one in await evaluated.events("warning")]
+    assert [one.startswith("step 10 is not evaluated on test") for one in warnings[-2:]] == [
+        True,
+        False,
+    ]
+    assert "raise evaluation.every" in warnings[-1].lower()
+
+
+async def test_each_held_out_set_is_evaluated_with_its_own_options(scene: Scene) -> None:
+    more = [{"dataset": "sums", "name": "hard", "rows": 1, "samples": 3, "temperature": 0.5}]
+    evaluated = Evaluated(scene, evaluations_of(scene, more=more))
+    await evaluated.step(2)
+    assert await evaluated.unfinished() == ["000002-test", "000002-hard"]
+    sets = [one.set for one in await scene.store.evaluations.requests("r")]
+    assert [(one.rows, one.samples, one.sampling.temperature) for one in sets] == [
+        (2, 1, 0.0),
+        (1, 3, 0.5),
+    ]
+    assert sets[1].rewards == sets[0].rewards
+
+
+async def test_a_successor_goes_on_and_no_row_is_lost_or_repeated(evaluated: Evaluated) -> None:
+    """The learner dies after it has written a part, before Redis has heard of it."""
+    scene, state = evaluated.scene, evaluated.scene.state.progress
+    await evaluated.step(4)
+    await evaluated.answer("correct")
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    stored = scene.run.fenced
+    scene.run.fenced = die  # type: ignore[method-assign, assignment]
+    (standing,) = await evaluated.standing()
+    with pytest.raises(KeyboardInterrupt):
+        await asyncio.to_thread(evaluated.evaluations._files.move, standing)
+    assert evaluated.rows("000004-test") == [0]
+    scene.run.fenced = stored  # type: ignore[method-assign]
+
+    # It goes back to a step before: what was asked for goes on all the same.
+    successor = Evaluated(scene, evaluations_of(scene))
+    at = replace(state, step=3, version=3)
+    await asyncio.to_thread(successor.evaluations.begin, at, set())
+    assert await successor.unfinished() == ["000004-test"]
+    assert successor.evaluations.files == {"v4"}
+    await successor.answer("wrong")
+    await successor.follow()
+
+    assert successor.rows("000004-test") == [0, 1]
+    (record,) = successor.results()
+    assert (record.state, record.metrics["accuracy"]) == ("done", 0.5)
+    # The run gets to step 4 once more: it is evaluated.
+    await successor.step(4)
+    assert await successor.unfinished() == []
+    assert [one["step"] for one in await successor.events("evaluation")] == [4]
 
 
 async def test_an_evaluation_that_was_due_when_the_learner_died_is_asked_for_at_the_next_start(
     evaluated: Evaluated,
 ) -> None:
-    scene, state = evaluated.scene, evaluated.scene.state.progress
-    for reported, asked in (({4}, None), ({2}, 5)):
-        successor = evaluations_of(scene)
-        at = replace(state, step=5, version=5)
-        await asyncio.to_thread(successor.begin, at, set(reported))
-        await asyncio.to_thread(successor.follow)
-        assert await evaluated.open_since() == asked
+    successor = Evaluated(evaluated.scene, evaluations_of(evaluated.scene))
+    at = replace(evaluated.scene.state.progress, step=5, version=5)
+    await asyncio.to_thread(successor.evaluations.begin, at, set())
+    assert await successor.unfinished() == ["000005-test"]
+    again = evaluations_of(evaluated.scene)
+    await asyncio.to_thread(again.begin, at, set())
+    assert await successor.unfinished() == ["000005-test"]
 
 
-async def test_the_last_evaluation_is_not_made_twice_where_one_was_still_due(
+async def test_the_last_version_is_evaluated_once_and_all_workers_answer(
     evaluated: Evaluated,
 ) -> None:
-    await evaluated.step(16)
     await evaluated.step(18)
     last = replace(evaluated.scene.state.progress, step=20, version=20)
     await asyncio.to_thread(evaluated.evaluations.after_step, last)
-    await evaluated.answer(version=20)
-    await evaluated.follow()
 
     assert await asyncio.to_thread(evaluated.evaluations.last, last)
-    assert await evaluated.open_since() == 20
-    await evaluated.answer(version=20)
+    assert await evaluated.unfinished() == ["000018-test", "000020-test"]
+    leases = [
+        await evaluated.scene.store.evaluations.lease(
+            "r", worker=name, version=f"{last.lineage}:18", busy=True, count=1, ttl=60
+        )
+        for name in "ab"
+    ]
+    assert [one.rows[0][1] for one in leases] == [0, 1]
+    for one in leases:
+        ((attempt, row),) = one.rows
+        await evaluated.scene.store.evaluations.complete("r", one.id, attempt, answered(row))
+    await evaluated.answer("correct", "correct")
     assert not await evaluated.follow()
     assert not await asyncio.to_thread(evaluated.evaluations.last, last)
+    assert [one.metrics["failed"] for one in evaluated.results()] == [2, 0]
+
+
+async def test_what_cannot_be_answered_is_said_and_the_next_one_opens(
+    evaluated: Evaluated,
+) -> None:
+    await evaluated.step(2)
+    await evaluated.step(4)
+    await evaluated.scene.store.evaluations.fail("r", "000002-test", "its weights are gone")
+    await evaluated.follow()
+    warnings = [one["message"] for one in await evaluated.events("warning")]
+    assert warnings[-1] == "the evaluation of step 2 on test failed: its weights are gone"
+    assert [one.state for one in evaluated.results()] == ["failed"]
+    assert await evaluated.unfinished() == ["000004-test"]
+
+
+async def test_a_cancelled_run_keeps_the_answers_so_far(evaluated: Evaluated) -> None:
+    await evaluated.step(2)
+    await evaluated.step(4)
+    await evaluated.answer("correct")
+    await asyncio.to_thread(evaluated.evaluations.cancel)
+    assert [(one.state, one.answered) for one in evaluated.results()] == [
+        ("cancelled", 1),
+        ("cancelled", 0),
+    ]
+    assert evaluated.rows("000002-test") == [0]
+    warnings = [one["message"] for one in await evaluated.events("warning")]
+    assert "step 2 on test ends with 1 of 2 rows answered" in warnings[-2]
+
+
+async def test_files_that_were_lost_make_an_evaluation_fail(evaluated: Evaluated) -> None:
+    await evaluated.step(2)
+    await evaluated.answer("correct")
+    (standing,) = await evaluated.standing()
+    await asyncio.to_thread(evaluated.evaluations._files.move, standing)
+    (part,) = folder_of(evaluated.scene.data, "r", "000002-test").glob("*.parquet")
+    part.unlink()
+    await evaluated.answer("correct")
+    await evaluated.follow()
+    (record,) = evaluated.results()
+    assert (record.state, record.metrics) == ("failed", {})
+    assert "the answers of 1 rows, and 2 were answered" in record.reason

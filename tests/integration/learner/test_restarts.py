@@ -9,6 +9,7 @@ from services.contracts.config import parse_config
 from services.contracts.records import RunState
 from services.store import Store
 from services.volume import Volume
+from tests.evaluating import answered
 from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_runs import ended, rl, submit, supervised
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
@@ -62,35 +63,29 @@ async def test_a_successor_reports_the_evaluation_and_the_waiting_learner_notice
     learner = await supervised(place, store)
     await submit(store, "second", rl(evaluation={"dataset": "sums", "rows": 2}))
 
-    async def waiting(starts: int) -> tuple[str, int] | None:
+    async def waiting(starts: int) -> str | None:
         record = await store.runs.get("second")
         lineages = await store.runs.lineages("second")
         if record is None or record.state is not RunState.RUNNING or len(lineages) != starts:
             return None
-        return await store.evaluations.left("second")
+        requests = await store.evaluations.requests("second")
+        return requests[0].id if requests else None
 
-    id, step = await eventually(partial(waiting, 1))
+    id = await eventually(partial(waiting, 1))
     learner.send_signal(signal.SIGKILL)
     learner.wait()
     learner = place.learner()
-    assert await eventually(partial(waiting, 2)) == (id, step) == (id, 0)
-
-    async def published() -> str | None:
-        lineage = (await store.runs.lineages("second"))[1][0]
-        newest = await store.weights.newest("second")
-        return lineage if newest is not None and newest.lineage == lineage else None
-
-    lineage = await eventually(published)
+    assert await eventually(partial(waiting, 2)) == id == "000000-sums"
     evaluations = store.evaluations
+    (request,) = await evaluations.requests("second")
     leased = await evaluations.lease(
-        "second", worker="w", lineage=lineage, version=0, count=2, ttl=60
+        "second", worker="w", version=request.version, busy=False, count=2, ttl=60
     )
-    for (attempt, _), status in zip(leased.rows, ("correct", "wrong"), strict=True):
-        outcome = {"rewards": [1.0], "statuses": [status]}
-        assert await evaluations.complete("second", id, attempt, outcome)
+    for (attempt, row), status in zip(leased.rows, ("correct", "wrong"), strict=True):
+        assert await evaluations.complete("second", id, attempt, answered(row, status))
 
     async def reported() -> bool:
-        return await evaluations.left("second") is None
+        return not await evaluations.requests("second")
 
     await eventually(reported)
     told = [e.data for e in await store.events.read("second", "0") if e.kind == "evaluation"]
@@ -101,7 +96,7 @@ async def test_a_successor_reports_the_evaluation_and_the_waiting_learner_notice
     learner.wait()
     learner = place.learner()
     await eventually(partial(_started, store, 3))
-    assert await store.evaluations.left("second") is None
+    assert await store.evaluations.requests("second") == []
 
     await store.runs.acquire("second", "another")
 
@@ -126,7 +121,7 @@ async def test_a_run_whose_last_evaluation_was_interrupted_has_not_succeeded(
     config = parse_config(raw)
 
     async def asked() -> bool:
-        return await store.evaluations.left("second") is not None
+        return bool(await store.evaluations.requests("second"))
 
     # This worker trains, and answers no evaluation.
     async with serving(store, Volume(place.data), "second", config):

@@ -231,6 +231,37 @@ async def test_a_late_worker_loads_only_the_newest_version(scene: Scene) -> None
     assert scene.told == [[scene.learner.name(3)]]
 
 
+async def test_a_pinned_version_is_served_until_it_is_unpinned(scene: Scene) -> None:
+    follower, learner = scene.follower, scene.learner
+    scene.follow()
+    old = structs.replace(await learner.publish(0), created=1.0)
+    await scene.until_live(0)
+    new = structs.replace(await learner.publish(1, announce=False), created=2.0)
+    await learner.store.weights.publish(learner.fencing_token, new, keep=64)
+    await scene.until_live(1)
+
+    # Going back costs something: it has to be asked for.
+    assert not await follower.pin(old, back=False)
+    assert await follower.pin(old, back=True)
+    await follower.until_pinned()
+    assert await live_version(scene.server.socket) == old.tag
+    await learner.publish(2)
+    assert await follower.pin(old, back=False)
+    await follower.until_pinned()
+    follower.unpin()
+    await scene.until_live(2)
+
+    # One that is gone leaves the worker as it was.
+    gone = structs.replace(await learner.publish(3, file=False, announce=False), created=3.0)
+    assert await follower.pin(gone, back=False)
+    with pytest.raises(FileNotFoundError):
+        await follower.until_pinned()
+    follower.unpin()
+    assert follower.healthy
+    await learner.publish(4)
+    await scene.until_live(4)
+
+
 async def test_a_worker_stays_healthy_when_an_overtaken_version_is_gone(scene: Scene) -> None:
     scene.follow()
     await scene.learner.publish(0)

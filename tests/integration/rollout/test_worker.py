@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from services.contracts.events import Event
 from services.store.keys import run_key
+from tests.evaluating import request
 from tests.integration.launch.conditions import eventually
 from tests.integration.rollout.working import Work, working_with
 from tests.integration.store.scene import RUN
@@ -251,3 +252,54 @@ async def test_a_worker_whose_vllm_never_serves_the_right_weights_is_drained(
     assert "raise rollout.canary_limit" in second
     assert (worker.state, worker.version, worker.groups_in_flight) == ("drained", None, 0)
     assert worker.error in second
+
+
+async def test_evaluation_is_answered_beside_training_each_row_once(
+    working: Work, tmp_path: Path
+) -> None:
+    """Two held-out sets, and the worker's vLLM is killed in the middle."""
+    script = {"tokens_per_second": 50, "replies": [[5] * 4]}
+    sections: dict[str, Any] = {
+        "rollout": {"groups_in_flight": 4, "lease_seconds": 4},
+        "sampling": {"max_tokens": 4},
+        "evaluation": {"dataset": "d"},
+    }
+    async with working(tmp_path, [SHORT] * 30, script, **sections) as one:
+        await one.group(0)
+        newest = await one.store.weights.newest(RUN)
+        assert newest is not None
+        redis: Any = Redis.from_url(one.stack.redis_url)
+        token = int(await redis.hget(run_key(RUN, "run"), "fencing_token"))
+        await redis.aclose()
+        evaluations = one.store.evaluations
+        await evaluations.let(RUN, token, 1)
+        for name, rows in (("a", 30), ("b", 8)):
+            asked = request(newest, rows, samples=2, name=name, dataset="d")
+            await evaluations.ask(RUN, token, asked)
+
+        beside = killed = False
+        while [standing.state for standing in await evaluations.standing(RUN)] != ["done", "done"]:
+            (worker,) = await one.store.workers.list("default")
+            beside |= worker.evaluation_rows > 0 and worker.groups_in_flight > 0
+            if not killed and len(await evaluations.answers(RUN, "000000-a", 99)) >= 10:
+                killed = True
+                os.kill(vllm_of(worker.pid), signal.SIGKILL)
+            await asyncio.sleep(0.05)
+        found = {n: await evaluations.answers(RUN, f"000000-{n}", 99) for n in "ab"}
+        trained = await one.group(12)
+    assert beside
+    assert killed
+    assert [row.row for row in found["a"]] == list(range(30))
+    assert [row.row for row in found["b"]] == list(range(8))
+    row = found["b"][7]
+    assert (row.prompt, row.reference, row.error, len(row.samples)) == (SHORT, "1", "", 2)
+    assert (row.samples[0].tokens, row.samples[0].truncated) == (4, False)
+    assert trained.header.tags == [newest.tag]
+
+
+def vllm_of(worker: int) -> int:
+    """The process of a worker's vLLM."""
+    children = Path(f"/proc/{worker}/task").glob("*/children")
+    pids = [int(pid) for file in children for pid in file.read_text().split()]
+    (pid,) = [pid for pid in pids if b"scripted_vllm" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return pid

@@ -11,7 +11,6 @@ from redis.asyncio import RedisCluster
 from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 
-from services.contracts.config.training import Evaluation
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import WeightFile, WeightManifest
 from services.settings import Settings
@@ -20,6 +19,7 @@ from services.store.durability import cannot_use
 from services.store.keys import run_key
 from services.store.ranks import Agreement, Node
 from services.store.scripts import Scripts, script_names
+from tests.evaluating import answered, request
 from tests.integration.store.scene import RUN, Scene, record, segment, tasks
 from tests.integration.store.servers import (
     DURABLE,
@@ -215,19 +215,24 @@ async def whole_life(scene: Scene) -> None:
     assert await store.weights.newest_after(RUN, "0", 1) is not None
 
     await scene.dataset(3, "held-out")
-    await store.evaluations.ask(
-        RUN, scene.fencing_token, Evaluation(dataset="held-out"), step=0, min_version=0
-    )
-    given = {"worker": "w", "lineage": "aaa", "version": 0, "ttl": 60.0}
+    token = scene.fencing_token
+    for name in ("held-out", "lost"):
+        await store.evaluations.ask(RUN, token, request(manifest, name=name))
+    await store.evaluations.let(RUN, token, 1)
+    given = {"worker": "w", "version": "aaa:0", "busy": False, "ttl": 60.0}
     rows = await store.evaluations.lease(RUN, count=3, **given)  # type: ignore[arg-type]
-    await store.evaluations.renew(RUN, [attempt for attempt, _ in rows.rows], 60)
-    await store.evaluations.release(RUN, [rows.rows[0][0]])
+    await store.evaluations.renew(RUN, "w", [attempt for attempt, _ in rows.rows], 60)
+    await store.evaluations.release(RUN, [rows.rows[0][0]], leaves="w")
     again = await store.evaluations.lease(RUN, count=1, **given)  # type: ignore[arg-type]
-    for attempt, _ in [*rows.rows[1:], *again.rows]:
-        outcome = {"rewards": [1.0], "statuses": ["correct"]}
-        assert await store.evaluations.complete(RUN, rows.id, attempt, outcome)
-    assert (await store.evaluations.outcome(RUN, rows.id) or {})["rows"] == 3
-    await store.evaluations.close(RUN, rows.id)
+    for attempt, row in [*rows.rows[1:], *again.rows]:
+        answers = answered(row, "correct")
+        assert await store.evaluations.complete(RUN, rows.id, attempt, answers)
+    assert await store.evaluations.fail(RUN, "000000-lost", "its weights are gone")
+    assert len(await store.evaluations.standing(RUN)) == 2
+    assert len(await store.evaluations.answers(RUN, rows.id, 3)) == 3
+    await store.evaluations.stored(RUN, token, rows.id, 1, [0, 1, 2])
+    for one in await store.evaluations.requests(RUN):
+        await store.evaluations.close(RUN, token, one.id)
 
     leases = await scene.leased(7)
     assert await scene.has_room(leases[0], 1)

@@ -4,6 +4,7 @@ from services.contracts.records import HeldTask, WorkerRecord
 from services.contracts.why import Flow, OldestTask, Why
 from services.diagnosis.diagnose import diagnose
 from services.store.insight import lock_token
+from tests.evaluating import answered, request
 from tests.integration.store.scene import RUN, Scene, record
 
 
@@ -121,21 +122,23 @@ async def test_filtered_groups_are_counted_while_a_batch_is_collected(scene: Sce
 
 
 async def test_an_open_evaluation_is_counted(scene: Scene) -> None:
-    from services.contracts.config.training import Evaluation
-
     await scene.start()
     await learner(scene)
     await beat(scene, run=RUN)
-    evaluation = Evaluation(dataset="d", rows=3)
-    await scene.store.evaluations.ask(RUN, scene.fencing_token, evaluation, step=0, min_version=0)
+    for name in ("held-out", "later"):
+        one = request(scene.manifest(0), name=name)
+        await scene.store.evaluations.ask(RUN, scene.fencing_token, one)
     leased = await scene.store.evaluations.lease(
-        RUN, worker="w", lineage="aaa", version=0, count=2, ttl=60
+        RUN, worker="w", version="aaa:0", busy=False, count=2, ttl=60
     )
-    outcome = {"rewards": [1.0], "statuses": ["correct"]}
-    await scene.store.evaluations.complete(RUN, leased.id, leased.rows[0][0], outcome)
+    attempt, row = leased.rows[0]
+    await scene.store.evaluations.complete(RUN, leased.id, attempt, answered(row, "correct"))
     found = (await why(scene)).evaluation
     assert found is not None
-    assert (found.version, found.rows, found.answered, found.held) == ("aaa:0", 3, 1, 1)
+    assert (found.name, found.version, found.rows, found.answered, found.held) == (
+        "held-out", "aaa:0", 3, 1, 1,
+    )  # fmt: skip
+    assert (found.workers, found.waiting) == (["w"], 1)
 
 
 async def load(scene: Scene) -> tuple[str | None, int, int, int, int]:

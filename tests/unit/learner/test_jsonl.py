@@ -32,17 +32,19 @@ def test_a_run_that_goes_back_forgets_the_rows_of_later_steps_and_a_torn_one(
     rows = MetricsFile(tmp_path, "r", disk(tmp_path))
     rows.begin(0)
     assert file.read_text() == ""
-    for row in ({"step": 1}, {"evaluation/step": 1}, {"step": 2}, {"evaluation/step": 2}):
+    evaluations = [{"evaluation/step": step, "evaluation/id": f"e{step}"} for step in (1, 2)]
+    for row in ({"step": 1}, evaluations[0], {"step": 2}, evaluations[1]):
         rows.add(row)
     with file.open("a") as torn:
         torn.write('{"step": 1, "tr')
 
-    assert rows.begin(1) == {1}
+    # Answers of evaluations stay, so their rows do.
+    assert rows.begin(1) == {"e1", "e2"}
     rows.add({"step": 2, "train/grad_norm": float("inf")})
 
     assert [json.loads(line) for line in file.read_text().splitlines()] == [
         {"step": 1},
-        {"evaluation/step": 1},
+        *evaluations,
         {"step": 2, "train/grad_norm": None},
     ]
 

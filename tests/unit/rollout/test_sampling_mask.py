@@ -7,9 +7,10 @@ import pytest
 from rollout.vllm.response import MalformedAnswer, Sample, parse_answer, sampling_params
 from rollout.vllm.sampling_mask import TIES, server_flags
 from rollout.vllm_plugin.wire import ids, logprobs
-from rollout.work.evaluation import evaluation_sampling
+from services.contracts.config.data import PromptOptions
+from services.contracts.config.evaluation import Evaluation, resolved
+from services.contracts.config.rewards import Reward
 from services.contracts.config.rollout import Sampling
-from services.contracts.config.training import Evaluation
 from tests.unit.rollout.test_response import answer, choice
 
 CUT = Sampling(top_k=2, top_p=0.9)
@@ -35,7 +36,12 @@ def test_masks_are_requested_on_a_cpu_and_returned_on_a_gpu() -> None:
 
 
 def test_a_greedy_evaluation_with_top_k_works_on_both_devices() -> None:
-    greedy = evaluation_sampling(CUT, Evaluation(dataset="d"))
+    (only,) = Evaluation(dataset="d").sets
+    rewards = [Reward(verifier="exact")]
+    greedy = resolved(
+        only, id="1", dataset_name="d", rows=1, sampling=CUT, prompt=PromptOptions(),
+        rewards=rewards,
+    ).sampling  # fmt: skip
     on_gpu, on_cpu = asked(greedy, None), asked(greedy, 32_000)
     assert (on_gpu["temperature"], on_gpu["top_k"], on_gpu["top_p"]) == (1.0, 1, 1.0)
     assert (on_cpu["temperature"], on_cpu["top_k"], on_cpu["top_p"]) == (0.0, 0, 1.0)

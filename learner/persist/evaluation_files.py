@@ -1,0 +1,88 @@
+"""Moves the answers of evaluations from Redis to files, and computes the outcome from these.
+
+Invariant: a row's answers are deleted in Redis only when a part with them is durable; parts are
+counted in Redis. A learner that dies in between has its successor write the same part again, so
+that each row is in exactly one part that counts.
+"""
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from learner.persist.disk_retry import Disk
+from learner.store.run_store import RunStore
+from services.contracts.evaluation import (
+    EvaluationRecord,
+    EvaluationRequest,
+    EvaluationState,
+    record_of,
+)
+from services.evaluations import folder_of, measured, outcome, part_path, write_part, write_result
+from services.store.evaluations import Standing
+
+PART_ROWS = 64
+"""Rows of a part, about; Redis holds the answers of hardly more."""
+PART_SECONDS = 5.0
+"""Until answers are stored, however few: then they can be browsed."""
+
+
+@dataclass
+class EvaluationFiles:
+    """Of one run."""
+
+    root: Path
+    """The data volume."""
+    store: RunStore
+    disk: Disk
+    _moved: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """When answers were stored last, and how many rows had theirs by then."""
+
+    def move(self, standing: Standing, whole: bool = False) -> int:
+        """Store answers that wait: those of PART_ROWS rows, or what there is after PART_SECONDS;
+        all of them with `whole`, or once the evaluation has ended. Returns how many files there
+        are. Raises CannotWrite, Fenced."""
+        id, parts = standing.id, standing.parts
+        whole = whole or standing.state != "open"
+        before, moved = self._moved.get(id, (0.0, 0))
+        waiting, soon = standing.answered - moved, time.monotonic() - before < PART_SECONDS
+        if not whole and (waiting == 0 or (soon and waiting < PART_ROWS)):
+            return parts
+        while rows := self.store.call(self.store.evaluations.answers, id, PART_ROWS):
+            parts += 1
+            path = part_path(folder_of(self.root, self.store.run, id), parts)
+            write = partial(write_part, path, rows)
+            self.disk.retry(str(path.relative_to(self.root)), write)
+            numbers = [row.row for row in rows]
+            self.store.fenced(self.store.evaluations.stored, id, parts, numbers)
+        self._moved[id] = time.monotonic(), standing.answered
+        return parts
+
+    def end(
+        self, request: EvaluationRequest, state: EvaluationState, reason: str = "", parts: int = 0
+    ) -> EvaluationRecord:
+        """Write the record of an evaluation that has ended, with the figures of the first `parts`
+        files. Raises CannotWrite."""
+        run = self.store.run
+        rows = measured(folder_of(self.root, run, request.id), parts)
+        record = record_of(run, request, state)
+        if state == "done" and [row.row for row in rows] != list(range(request.rows)):
+            state = "failed"
+            reason = (
+                f"its files have the answers of {len(rows)} rows, and {request.rows} were "
+                "answered: files of the data volume were lost"
+            )
+        figures = outcome(rows, request.set.samples) if state == "done" else None
+        record = record.model_copy(
+            update={
+                "state": state,
+                "reason": reason,
+                "answered": len(rows),
+                "finished": time.time(),
+                "metrics": figures.metrics if figures else {},
+                "categories": figures.categories if figures else {},
+            }
+        )
+        name = f"runs/{run}/evaluations/{request.id}/result.json"
+        self.disk.retry(name, lambda: write_result(self.root, record))
+        return record

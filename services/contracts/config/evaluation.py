@@ -1,0 +1,150 @@
+"""Evaluation of a run: held-out datasets, how each is answered and scored, and when."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from services.contracts.config.base import Section, refuse_if
+from services.contracts.config.data import PromptOptions
+from services.contracts.config.rewards import Reward
+from services.contracts.config.rollout import Sampling
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
+
+class HeldOut(Section):
+    """A held-out dataset, and how its rows are answered and scored. In `more`, an option that is
+    left out is as in `evaluation` itself."""
+
+    dataset: str = Field(min_length=1)
+    """Name or id of the held-out dataset."""
+    name: str | None = Field(None, pattern=NAME)
+    """What metrics and the page call it; default: the dataset's name."""
+    rows: int | None = Field(None, ge=1)
+    """Only this many rows, the first ones; default: all."""
+    samples: int | None = Field(None, ge=1, le=1024)
+    """Completions per row; default: 1."""
+    temperature: float | None = Field(None, ge=0, le=10)
+    """Sampling temperature; default: 0, which is greedy."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Longest completion; default: sampling.max_tokens."""
+    category: str | None = Field(None, min_length=1)
+    """A column of the rows by whose values the metrics are also given, e.g. `level`; of a column
+    that is an object, `COLUMN.KEY`."""
+    system: str | None = None
+    """System message before each prompt that is not a chat already; default: as in `data`."""
+    template: str | None = None
+    """Text around a text prompt, with the placeholder {prompt}; default: as in `data`."""
+    rewards: Annotated[list[Reward], Field(min_length=1)] | None = None
+    """Components of its reward; default: the run's `rewards`."""
+
+    @model_validator(mode="after")
+    def _template(self) -> "HeldOut":
+        if self.template is not None:
+            PromptOptions(template=self.template)
+        return self
+
+
+class Evaluation(HeldOut):
+    """Accuracy on held-out rows, each time by one version, while training goes on."""
+
+    more: list[HeldOut] = []
+    """More held-out datasets. They are evaluated one after the other."""
+    every: int | None = Field(None, ge=1)
+    """Steps between evaluations; default: only at start and end. One that falls due while another
+    is open waits for it."""
+    at_start: bool = True
+    """Also evaluate before the first step."""
+    workers: int = Field(1, ge=1)
+    """Workers that answer while training goes on: idle ones first. The others go on with training
+    alone. After the last step all workers answer."""
+    share: float = Field(0.5, gt=0, le=1)
+    """Of such a worker's completions in vLLM, the share that may be evaluation's while it has
+    prompts to train on. It gets more where training leaves room."""
+
+    @property
+    def sets(self) -> list[HeldOut]:
+        """All held-out datasets, each with its own options."""
+        inherited = {name: getattr(self, name) for name in HeldOut.model_fields}
+        for own in ("dataset", "name"):
+            del inherited[own]
+        first = HeldOut(dataset=self.dataset, name=self.name, **inherited)
+        return [first, *(_filled(one, inherited) for one in self.more)]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "Evaluation":
+        names = [one.name or one.dataset for one in (self, *self.more)]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        refuse_if(
+            twice is not None,
+            f"two held-out datasets are called {twice!r}: give each a name of its own",
+        )
+        return self
+
+
+def _filled(one: HeldOut, inherited: dict[str, object]) -> HeldOut:
+    missing = {name: value for name, value in inherited.items() if getattr(one, name) is None}
+    return one.model_copy(update=missing)
+
+
+class EvaluationSampling(Sampling):
+    """How answers are sampled."""
+
+    temperature: float = Field(0.0, ge=0, le=10)
+    """0 is greedy."""
+
+
+class ResolvedSet(Section):
+    """A held-out dataset with all that is needed to answer and score its rows."""
+
+    name: str
+    """What metrics and the page call it."""
+    dataset: str
+    """Its id."""
+    dataset_name: str
+    rows: int
+    """Rows to answer, the first ones."""
+    samples: int
+    """Completions per row."""
+    sampling: EvaluationSampling
+    prompt: PromptOptions
+    rewards: list[Reward]
+    category: str | None = None
+
+
+def resolved(
+    one: HeldOut,
+    *,
+    id: str,
+    dataset_name: str,
+    rows: int,
+    sampling: Sampling,
+    prompt: PromptOptions,
+    rewards: list[Reward],
+) -> ResolvedSet:
+    """`one` for its dataset, which has this id and name and so many rows, with a run's options for
+    what it leaves out."""
+    own = {"system": one.system, "template": one.template}
+    options = {
+        "system": prompt.system,
+        "template": prompt.template,
+        "chat_template": prompt.chat_template,
+        **{name: value for name, value in own.items() if value is not None},
+    }
+    fields = sampling.model_dump() | {
+        "temperature": one.temperature or 0.0,
+        "max_tokens": one.max_tokens or sampling.max_tokens,
+        "ignore_eos": False,
+        "seed": None,
+    }
+    return ResolvedSet(
+        name=one.name or dataset_name,
+        dataset=id,
+        dataset_name=dataset_name,
+        rows=min(rows, one.rows or rows),
+        samples=one.samples or 1,
+        sampling=EvaluationSampling(**fields),
+        prompt=PromptOptions(**options),
+        rewards=one.rewards or rewards,
+        category=one.category,
+    )

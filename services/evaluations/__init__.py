@@ -1,0 +1,37 @@
+"""What evaluations leave on the data volume: files of answers, and a record of the outcome; and the
+figures that are computed of them. Imports contracts and `services.volume`, never the store.
+
+    runs/RUN/evaluations/ID/part-00001.parquet   answered rows, a part as they come
+    runs/RUN/evaluations/ID/result.json          an EvaluationRecord, once it has ended
+"""
+
+from services.evaluations.answers import (
+    COLUMNS,
+    Measured,
+    Page,
+    Verdict,
+    measured,
+    page,
+    part_path,
+    write_part,
+)
+from services.evaluations.outcome import Outcome, outcome
+from services.evaluations.results import folder_of, folders_of, read_result, results, write_result
+
+__all__ = [
+    "COLUMNS",
+    "Measured",
+    "Outcome",
+    "Page",
+    "Verdict",
+    "folder_of",
+    "folders_of",
+    "measured",
+    "outcome",
+    "page",
+    "part_path",
+    "read_result",
+    "results",
+    "write_part",
+    "write_result",
+]

@@ -1,0 +1,169 @@
+"""Files of answered rows: Parquet, compressed with zstd, a part for as many rows as had come.
+
+A row is in exactly one part. Only the columns that are asked for are read, and of a page only the
+row groups that hold it.
+"""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from services.contracts.evaluation import AnsweredRow, AnsweredSample
+from services.contracts.scores import ScoreStatus
+from services.volume import written_beside
+
+Verdict = Literal["correct", "wrong", "mixed", "unscored"]
+"""Of a row: all samples correct, none, some; or none could be scored."""
+
+ROW_GROUP = 64
+"""Rows that are decoded to show one of them."""
+COLUMNS = pa.schema(
+    [
+        ("row", pa.int64()),
+        ("category", pa.string()),
+        ("prompt", pa.string()),
+        ("reference", pa.string()),  # JSON
+        ("texts", pa.list_(pa.string())),
+        ("tokens", pa.list_(pa.int32())),
+        ("truncated", pa.list_(pa.bool_())),
+        ("rewards", pa.list_(pa.float64())),
+        ("statuses", pa.list_(pa.string())),
+        ("components", pa.string()),  # JSON, a list of objects
+        ("error", pa.string()),
+    ]
+)
+MEASURED = ["row", "category", "tokens", "truncated", "rewards", "statuses"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row's answers without their texts; lists have one entry a sample, and none where the row
+    could not be answered."""
+
+    row: int
+    category: str | None
+    tokens: list[int]
+    truncated: list[bool]
+    rewards: list[float | None]
+    statuses: list[str]
+
+    @property
+    def correct(self) -> int:
+        """Samples that are."""
+        return self.statuses.count(ScoreStatus.CORRECT)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What its samples are together."""
+        if all(status == ScoreStatus.ERROR for status in self.statuses):
+            return "unscored"
+        if self.correct == len(self.statuses):
+            return "correct"
+        return "mixed" if self.correct else "wrong"
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some answered rows, in the dataset's order."""
+
+    rows: list[AnsweredRow]
+    total: int
+    """Rows that match."""
+
+
+def part_path(folder: Path, number: int) -> Path:
+    """Where part `number` of an evaluation's answers is; the first is 1."""
+    return folder / f"part-{number:05d}.parquet"
+
+
+def write_part(path: Path, rows: Sequence[AnsweredRow]) -> None:
+    """Write answered rows durably, in place of a file that is there."""
+    table = pa.Table.from_pylist([_columns_of(row) for row in rows], schema=COLUMNS)
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", row_group_size=ROW_GROUP)
+    with written_beside(path) as beside:
+        beside.write_bytes(sink.getbuffer())
+
+
+def measured(folder: Path, parts: int | None = None) -> list[Measured]:
+    """All answered rows by number, without their texts. `parts`: only of the first so many."""
+    return [one for _, _, one in _index(folder, parts)]
+
+
+def page(
+    folder: Path,
+    *,
+    offset: int,
+    limit: int,
+    verdict: Verdict | None = None,
+    category: str | None = None,
+    row: int | None = None,
+    parts: int | None = None,
+) -> Page:
+    """Up to `limit` of the rows that match, from the one with place `offset` among them on."""
+    found = [
+        (path, at)
+        for path, at, one in _index(folder, parts)
+        if (verdict is None or one.verdict == verdict)
+        and (category is None or one.category == category)
+        and (row is None or one.row == row)
+    ]
+    wanted = found[offset : offset + limit]
+    tables: dict[tuple[Path, int], list[dict[str, Any]]] = {}
+    for path, at in wanted:
+        group = at // ROW_GROUP
+        if (path, group) not in tables:
+            tables[path, group] = pq.ParquetFile(path).read_row_group(group).to_pylist()
+    shown = [_row_of(tables[path, at // ROW_GROUP][at % ROW_GROUP]) for path, at in wanted]
+    return Page(shown, len(found))
+
+
+def _index(folder: Path, parts: int | None) -> list[tuple[Path, int, Measured]]:
+    """(part, place in it, row) of all rows, by number."""
+    paths = sorted(folder.glob("part-*.parquet"))[:parts]
+    found = [(path, at, one) for path in paths for at, one in enumerate(_measured(path))]
+    return sorted(found, key=lambda one: one[2].row)
+
+
+def _measured(path: Path) -> Iterator[Measured]:
+    for row in pq.read_table(path, columns=MEASURED).to_pylist():
+        yield Measured(**row)
+
+
+def _columns_of(one: AnsweredRow) -> dict[str, Any]:
+    return {
+        "row": one.row,
+        "category": one.category,
+        "prompt": one.prompt,
+        "reference": json.dumps(one.reference),
+        "texts": [sample.text for sample in one.samples],
+        "tokens": [sample.tokens for sample in one.samples],
+        "truncated": [sample.truncated for sample in one.samples],
+        "rewards": [sample.reward for sample in one.samples],
+        "statuses": [sample.status for sample in one.samples],
+        "components": json.dumps([sample.components for sample in one.samples]),
+        "error": one.error,
+    }
+
+
+def _row_of(found: dict[str, Any]) -> AnsweredRow:
+    columns = ("texts", "tokens", "truncated", "rewards", "statuses")
+    lists = (*(found[name] for name in columns), json.loads(found["components"]))
+    fields = ("text", "tokens", "truncated", "reward", "status", "components")
+    return AnsweredRow(
+        row=found["row"],
+        category=found["category"],
+        prompt=found["prompt"],
+        reference=json.loads(found["reference"]),
+        samples=[
+            AnsweredSample(**dict(zip(fields, values, strict=True)))
+            for values in zip(*lists, strict=True)
+        ],
+        error=found["error"],
+    )

@@ -1,0 +1,95 @@
+"""What an evaluation says, as figures: accuracy and reward with intervals, pass@k, lengths, and the
+same for each category. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from services.contracts.pass_at import ks, pass_at
+from services.contracts.scores import VERDICTS, ScoreStatus
+from services.evaluations.answers import Measured
+
+RESAMPLES = 2000
+CHUNK = 1 << 22
+"""Drawn rows that are held at once."""
+SEED = 0
+"""The same answers give the same interval."""
+CONFIDENCE = 0.95
+MOST_CATEGORIES = 100
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """By the names of docs/metrics.md, without `evaluation/`."""
+
+    metrics: dict[str, float]
+    categories: dict[str, dict[str, float]]
+
+
+def outcome(rows: Sequence[Measured], samples: int) -> Outcome:
+    """The figures of an evaluation with so many samples a row. A row that could not be answered
+    counts as that many wrong answers. Beyond MOST_CATEGORIES, the smallest categories are counted
+    as `other`."""
+    statuses = {status for row in rows for status in row.statuses}
+    rated = ScoreStatus.SCORED in statuses and VERDICTS.isdisjoint(statuses)
+    by_category: dict[str, list[Measured]] = {}
+    for row in rows:
+        if row.category is not None:
+            by_category.setdefault(row.category, []).append(row)
+    if len(by_category) > MOST_CATEGORIES:
+        largest = sorted(by_category, key=lambda name: (-len(by_category[name]), name))
+        for name in largest[MOST_CATEGORIES - 1 :]:
+            by_category.setdefault("other", []).extend(by_category.pop(name))
+    return Outcome(
+        _figures(rows, samples, rated),
+        {name: _figures(by_category[name], samples, rated) for name in sorted(by_category)},
+    )
+
+
+def _figures(rows: Sequence[Measured], samples: int, rated: bool) -> dict[str, float]:
+    lengths = [tokens for row in rows for tokens in row.tokens]
+    rewards = [[reward for reward in row.rewards if reward is not None] for row in rows]
+    found: dict[str, float] = {
+        "rows": len(rows),
+        "failed": sum(not row.tokens for row in rows),
+    }
+    if scored := [known for known in rewards if known]:
+        low, high = bootstrap([fmean(known) for known in scored])
+        reward = fmean(one for known in scored for one in known)
+        found |= {"reward": reward, "reward_low": low, "reward_high": high}
+    else:
+        found |= {"reward": 0.0}
+    if not rated:
+        correct = [row.correct for row in rows]
+        low, high = bootstrap([one / samples for one in correct])
+        accuracy = sum(correct) / (samples * len(rows))
+        found |= {"accuracy": accuracy, "accuracy_low": low, "accuracy_high": high}
+        # With k = 1 it is the accuracy.
+        found |= {
+            f"pass_at_{k}": fmean(pass_at(k, samples, one) for one in correct)
+            for k in ks(samples)
+            if k > 1
+        }
+    if lengths:
+        found |= {
+            "tokens_mean": fmean(lengths),
+            "tokens_p95": float(np.percentile(lengths, 95)),
+            "truncated": fmean(cut for row in rows for cut in row.truncated),
+        }
+    return found
+
+
+def bootstrap(values: Sequence[float]) -> tuple[float, float]:
+    """The percentile interval (Efron 1979) at CONFIDENCE of the mean of `values`, one a row: rows
+    are drawn with replacement, as many as there are, RESAMPLES times."""
+    known, count = np.asarray(values, np.float64), len(values)
+    random, at_once = np.random.default_rng(SEED), max(1, CHUNK // count)
+    means = []
+    for begin in range(0, RESAMPLES, at_once):
+        draws = min(at_once, RESAMPLES - begin)
+        means.append(known[random.integers(count, size=(draws, count))].mean(axis=1))
+    outside = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(np.concatenate(means), [outside, 100 - outside])
+    return float(low), float(high)

@@ -1,0 +1,142 @@
+"""`/v1/runs/{run}/evaluations`: evaluations of a run, their figures, and all answers."""
+
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated
+
+import anyio.to_thread
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, Field
+
+from services.contracts.evaluation import AnsweredRow, EvaluationRecord, EvaluationState, record_of
+from services.evaluations import Verdict, folder_of, page, read_result, results
+from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
+from services.http import Problem, responses
+from services.store.unreadable import reading
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+PROBLEMS: dict[int | str, str] = {**RUN_PROBLEMS, 404: "There is no such run, or evaluation of it"}
+
+
+class RunEvaluations(BaseModel):
+    """Evaluations of a run."""
+
+    run: str = Field(description="The run's id.")
+    evaluations: list[EvaluationRecord] = Field(
+        description="The newest step first; of one step in the order in which they were due."
+    )
+
+
+class Answers(BaseModel):
+    """Answered rows of an evaluation, in the dataset's order."""
+
+    evaluation: EvaluationRecord = Field(description="Which evaluation.")
+    rows: list[AnsweredRow] = Field(description="The rows from `offset` on.")
+    total: int = Field(
+        description="Rows that match. While the evaluation is open: of those that are stored, "
+        "which is a few seconds later than answered."
+    )
+
+
+@router.get("/{run}/evaluations", summary="Evaluations", responses=responses(RUN_PROBLEMS))
+async def evaluations(deps: Deps, record: RunDep) -> RunEvaluations:
+    """All evaluations of a run: those that have ended with their figures, the open one with its
+    progress, and those that wait."""
+    ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, record.id)))
+    known = {one.id for one in ended}
+    found = [*ended, *(one for one in await _unfinished(deps, record.id) if one.id not in known)]
+    found.sort(key=lambda one: (-one.step, one.asked))
+    return RunEvaluations(run=record.id, evaluations=found)
+
+
+async def _one(
+    deps: Deps,
+    record: RunDep,
+    evaluation: Annotated[
+        str,
+        Path(
+            description="Its id, like `000020-gsm8k`.",
+            pattern=r"^[0-9]{6,12}-[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        ),
+    ],
+) -> EvaluationRecord:
+    found = await anyio.to_thread.run_sync(read_result, deps.volume.root, record.id, evaluation)
+    if found is not None:
+        return found
+    unfinished = await _unfinished(deps, record.id)
+    for one in unfinished:
+        if one.id == evaluation:
+            return one
+    ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, record.id)))
+    known = ", ".join(one.id for one in [*ended, *unfinished][-10:]) or "none yet"
+    raise Problem(
+        HTTPStatus.NOT_FOUND, f"run {record.id} has no evaluation {evaluation!r}; it has {known}"
+    )
+
+
+EvaluationDep = Annotated[EvaluationRecord, Depends(_one)]
+
+
+@router.get(
+    "/{run}/evaluations/{evaluation}", summary="One evaluation", responses=responses(PROBLEMS)
+)
+async def one_evaluation(found: EvaluationDep) -> EvaluationRecord:
+    """One evaluation with its figures, or its progress."""
+    return found
+
+
+@router.get(
+    "/{run}/evaluations/{evaluation}/answers",
+    summary="Answers of an evaluation",
+    responses=responses(PROBLEMS),
+)
+async def answers(
+    deps: Deps,
+    record: RunDep,
+    found: EvaluationDep,
+    offset: Annotated[int, Query(ge=0, description="Matching rows to leave out.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=200, description="At most so many rows.")] = 20,
+    verdict: Annotated[
+        Verdict | None,
+        Query(
+            description="Only rows whose answers are all `correct`, none of them (`wrong`), or "
+            "some (`mixed`); or of which none could be scored (`unscored`)."
+        ),
+    ] = None,
+    category: Annotated[str | None, Query(description="Only of this category.")] = None,
+    row: Annotated[int | None, Query(ge=0, description="Only this row of the dataset.")] = None,
+) -> Answers:
+    """Every answer with its prompt, reference answer, reward and verdict, page by page."""
+    parts = None
+    if found.finished is None:
+        standing = await deps.store.evaluations.standing(record.id)
+        parts = next((one.parts for one in standing if one.id == found.id), 0)
+    folder = folder_of(deps.volume.root, record.id, found.id)
+    read = partial(
+        page,
+        folder,
+        offset=offset,
+        limit=limit,
+        verdict=verdict,
+        category=category,
+        row=row,
+        parts=parts,
+    )
+    shown = await anyio.to_thread.run_sync(read)
+    return Answers(evaluation=found, rows=shown.rows, total=shown.total)
+
+
+async def _unfinished(deps: Deps, run: str) -> list[EvaluationRecord]:
+    """Those that have no result yet, as Redis has them."""
+    with reading(f"the evaluations of run {run}"):
+        standing = {one.id: one for one in await deps.store.evaluations.standing(run)}
+        requests = await deps.store.evaluations.requests(run)
+    found = []
+    for request in requests:
+        at = standing.get(request.id)
+        # One that is done is open until its figures are there.
+        state: EvaluationState = "open" if at else "waiting"
+        one = record_of(run, request, state)
+        found.append(one.model_copy(update={"answered": at.answered}) if at else one)
+    return found

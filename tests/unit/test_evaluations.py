@@ -1,0 +1,153 @@
+"""Figures of an evaluation, and the files of its answers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from services.contracts.config.data import PromptOptions
+from services.contracts.config.evaluation import Evaluation, resolved
+from services.contracts.config.rewards import Reward
+from services.contracts.config.rollout import Sampling
+from services.contracts.evaluation import AnsweredRow, EvaluationRecord
+from services.evaluations import (
+    Measured,
+    measured,
+    outcome,
+    page,
+    part_path,
+    read_result,
+    results,
+    write_part,
+    write_result,
+)
+from services.evaluations.outcome import bootstrap
+from tests.evaluating import answered
+
+
+def row(number: int, *statuses: str, category: str | None = None) -> Measured:
+    rewards = [{"correct": 1.0, "error": None}.get(status, 0.0) for status in statuses]
+    lengths = [10 * (i + 1) for i in range(len(statuses))]
+    truncated = [tokens > 30 for tokens in lengths]
+    return Measured(number, category, lengths, truncated, rewards, list(statuses))
+
+
+def test_accuracy_counts_what_broke_as_wrong_and_the_reward_leaves_it_out() -> None:
+    found = outcome([row(0, "correct"), row(1, "wrong"), row(2, "error"), row(3)], 1).metrics
+    assert (found["accuracy"], found["reward"]) == (0.25, 0.5)
+    assert (found["rows"], found["failed"]) == (4, 1)
+
+
+def test_the_chance_that_one_of_k_is_right_is_known_for_all_k() -> None:
+    one_of_four = row(0, "correct", "wrong", "wrong", "wrong")
+    found = outcome([one_of_four, row(1, *["correct"] * 4), row(2, *["error"] * 4)], 4).metrics
+    # Of 2 drawn from the first row's, C(3,2)/C(4,2) = 1/2 have no right one; the last row has none.
+    assert found["pass_at_2"] == pytest.approx((0.5 + 1 + 0) / 3)
+    assert found["pass_at_4"] == pytest.approx(2 / 3)
+    assert found["accuracy"] == pytest.approx((1 + 4 + 0) / 12)
+    assert (found["tokens_mean"], found["truncated"]) == (25.0, 0.25)
+
+
+def test_answers_that_are_only_rated_have_no_accuracy() -> None:
+    found = outcome([row(0, "scored"), row(1, "error")], 1).metrics
+    assert "accuracy" not in found
+    assert "pass_at_1" not in found
+
+
+def test_the_interval_is_that_of_the_mean_and_the_same_each_time() -> None:
+    random = np.random.default_rng(3)
+    values = (random.random(400) < 0.3).astype(float)
+    low, high = bootstrap(values.tolist())
+    # The normal approximation, which holds for 400 rows.
+    mean, error = values.mean(), values.std() / np.sqrt(400)
+    assert low == pytest.approx(mean - 1.96 * error, abs=0.01)
+    assert high == pytest.approx(mean + 1.96 * error, abs=0.01)
+    assert bootstrap(values.tolist()) == (low, high)
+    assert bootstrap([1.0]) == (1.0, 1.0)
+
+
+def test_each_category_has_figures_of_its_own_and_there_are_not_too_many() -> None:
+    rows = [row(i, "correct" if i % 2 else "wrong", category="ab"[i % 2]) for i in range(4)]
+    found = outcome([*rows, row(4, "wrong")], 1)
+    assert {name: one["accuracy"] for name, one in found.categories.items()} == {"a": 0, "b": 1}
+    many = outcome([row(i, "wrong", category=str(i)) for i in range(300)], 1).categories
+    assert (len(many), many["other"]["rows"]) == (100, 201)
+
+
+def test_pages_of_answers_have_each_row_once_in_order(tmp_path: Path) -> None:
+    """Three parts, of more rows than are decoded at once, in the order in which they came."""
+    rows = [answered(i, "correct" if i % 3 else "wrong", "wrong", category=str(i % 2))
+            for i in range(200)]  # fmt: skip
+    for number, part in enumerate((rows[150:], rows[:10], rows[10:150]), start=1):
+        write_part(part_path(tmp_path, number), part)
+
+    assert [one.row for one in measured(tmp_path)] == list(range(200))
+    assert [one.row for one in measured(tmp_path, parts=2)] == [*range(10), *range(150, 200)]
+    found = page(tmp_path, offset=8, limit=4)
+    assert (found.rows, found.total) == (rows[8:12], 200)
+    wrong = page(tmp_path, offset=0, limit=100, verdict="wrong", category="1")
+    assert [one.row for one in wrong.rows] == [i for i in range(200) if i % 3 == 0 and i % 2]
+    assert page(tmp_path, offset=0, limit=9, row=77).rows == [rows[77]]
+    assert page(tmp_path, offset=500, limit=9).rows == []
+    # A learner that died before Redis had counted the part writes it again.
+    write_part(part_path(tmp_path, 2), rows[:10])
+    assert len(measured(tmp_path)) == 200
+    assert pq.ParquetFile(part_path(tmp_path, 3)).metadata.row_group(0).column(2).compression == (
+        "ZSTD"
+    )
+
+
+def test_a_row_that_could_not_be_answered_keeps_the_reason(tmp_path: Path) -> None:
+    failed = AnsweredRow(row=0, prompt="", samples=[], error="too long")
+    write_part(part_path(tmp_path, 1), [failed])
+    assert page(tmp_path, offset=0, limit=1, verdict="unscored").rows == [failed]
+
+
+def test_a_record_that_cannot_be_read_stops_only_itself(tmp_path: Path) -> None:
+    record = EvaluationRecord(
+        id="000002-a", run="r", name="a", dataset="a", step=2, version="aaa:2", samples=1, rows=1,
+        state="done", asked=0.0, metrics={"accuracy": 1.0},
+    )  # fmt: skip
+    write_result(tmp_path, record)
+    (tmp_path / "runs/r/evaluations/000001-b").mkdir()
+    (tmp_path / "runs/r/evaluations/000001-b/result.json").write_text("{")
+    assert list(results(tmp_path, "r")) == [record]
+    assert read_result(tmp_path, "r", "000002-a") == record
+    assert read_result(tmp_path, "r", "000001-b") is None
+
+
+def test_a_held_out_set_takes_what_it_leaves_out_from_the_evaluation() -> None:
+    config = Evaluation(
+        dataset="a",
+        samples=4,
+        temperature=0.5,
+        category="level",
+        more=[{"dataset": "b", "samples": 1, "template": "Q: {prompt}"}],
+    )
+    first, second = config.sets
+    assert (first.samples, first.temperature, first.category) == (4, 0.5, "level")
+    assert (second.dataset, second.samples, second.temperature) == ("b", 1, 0.5)
+    options: dict[str, Any] = {
+        "id": "0b", "dataset_name": "b", "rows": 7, "sampling": Sampling(max_tokens=9, seed=1),
+        "prompt": PromptOptions(system="Be brief."), "rewards": [Reward(verifier="exact")],
+    }  # fmt: skip
+    found = resolved(second, **options)
+    assert (found.name, found.rows, found.sampling.max_tokens) == ("b", 7, 9)
+    assert (found.prompt.system, found.prompt.template) == ("Be brief.", "Q: {prompt}")
+    assert found.sampling.seed is None
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"dataset": "a", "more": [{"dataset": "a"}]}, "two held-out datasets are called 'a'"),
+        ({"dataset": "a", "template": "no place"}, "lacks the placeholder {prompt}"),
+        ({"dataset": "a", "name": "../x"}, "name"),
+        ({"dataset": "a", "share": 0}, "share"),
+    ],
+)
+def test_an_evaluation_that_cannot_work_is_refused(config: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem.replace("{", "\\{")):
+        Evaluation.model_validate(config)
