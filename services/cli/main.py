@@ -13,6 +13,7 @@ from services.cli.backup import backup, restore
 from services.cli.bench import bench
 from services.cli.chains import chains
 from services.cli.chat import chat
+from services.cli.evaluate import compare, evaluate
 from services.cli.evaluations import evaluations
 from services.cli.export import export
 from services.cli.logs import logs
@@ -53,6 +54,7 @@ COMMANDS: list[Callable[..., None]] = [
         cancel,
         resume,
         rm,
+        compare,
         samples,
         evaluations,
         report,
@@ -63,6 +65,8 @@ COMMANDS: list[Callable[..., None]] = [
 ]
 for command in COMMANDS:
     root.command()(command)
+# Not named after the function, which would hide Python's own.
+root.command("eval")(evaluate)
 root.add_typer(datasets.commands, name="datasets")
 root.add_typer(keys.commands, name="keys")
 

@@ -1,7 +1,7 @@
 """`headrace runs`, `watch`, `cancel` and `rm`."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,7 +30,7 @@ def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
                 f"[bold]{escape(record['name'])}[/]",
                 record["kind"],
                 state(record["state"]),
-                f"{record['step']}/{record['max_steps'] or '?'}",
+                _steps(record),
                 ago(record["created"]),
                 size(record["disk_bytes"]),
                 escape(record["reason"]),
@@ -39,6 +39,11 @@ def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
         ],
         "no runs: submit one with `headrace submit RECIPE` (see `headrace recipes`)",
     )
+
+
+def _steps(record: dict[str, Any]) -> str:
+    """How far a run is; one that trains nothing has no steps."""
+    return "" if record["max_steps"] == 0 else f"{record['step']}/{record['max_steps'] or '?'}"
 
 
 def watch(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
@@ -131,7 +136,7 @@ def _confirm(ordered: list[Found]) -> None:
         raise CliError("what is deleted is gone for good: say --yes if nobody can be asked")
     for found in ordered:
         record = found.record
-        size = f"step {record['step']}/{record['max_steps'] or '?'}" if found.kind == "run" else ""
+        size = f"step {_steps(record) or 0}" if found.kind == "run" else ""
         if found.kind == "chain":
             size = f"{sum(len(step['runs']) for step in record['steps'])} runs"
         name = f"[bold]{escape(record['name'])}[/]"

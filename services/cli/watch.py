@@ -108,7 +108,7 @@ def _progress(view: RunView) -> RenderableType:
     left = view.seconds_left
     row = Table.grid(padding=(0, 2))
     row.add_row(
-        Text(f"step {view.step}/{view.max_steps or '?'}"),
+        Text(f"step {view.step}/{'?' if view.max_steps is None else view.max_steps}"),
         ProgressBar(total=view.max_steps, completed=view.step, width=40),
         Text("" if left is None or left <= 0 else f"{duration(left)} left", "dim"),
     )

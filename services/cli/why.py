@@ -25,7 +25,7 @@ def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     style = "green" if found["cause"] in FINE else "yellow"
     cause = f"[bold {style}]{found['cause'].replace('_', ' ')}[/]"
     out.print(f"{cause}: {escape(found['words'])}", soft_wrap=True)
-    steps = f"step {found['step']} of {found['max_steps'] or '?'}"
+    steps = f"step {found['step']} of {'?' if found['max_steps'] is None else found['max_steps']}"
     if (ago := found["last_step_seconds_ago"]) is not None:
         steps += f", the last one {duration(ago)} ago"
     out.print(f"\n{escape(found['name'])} ({found['run']}) is {state(found['state'])}: {steps}")

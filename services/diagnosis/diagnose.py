@@ -92,9 +92,10 @@ def queued_verdict(run: RunSummary, queue: Queue) -> Verdict:
         behind = f"; {first} would go first{others}" if first else ""
         return "no_learner", f"it is queued, and no learner serves pool {run.pool!r}{behind}"
     if active is not None and not is_active:
+        # A run that only evaluates has no steps.
+        at = "" if active.max_steps == 0 else f" at step {active.step} of {active.max_steps or '?'}"
         return "queued", (
-            f"it waits for {active.name} ({active.id}), which is {active.state} at step "
-            f"{active.step} of {active.max_steps or '?'}{others}"
+            f"it waits for {active.name} ({active.id}), which is {active.state}{at}{others}"
         )
     if ahead:
         return "queued", f"it waits for {', '.join(ahead[:3])}, first in the queue"

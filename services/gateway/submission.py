@@ -128,7 +128,8 @@ async def accept(
     if problems:
         raise refusal(problems)
     pool = submission.pool or (previous.pool if previous else "default")
-    warnings += check_held_out(datasets)
+    # An evaluation alone trains on nothing.
+    warnings += check_held_out(datasets) if max_steps != 0 else []
     if isinstance(config, RLConfig):
         warnings += config.warnings() + await _check_gpus(deps, pool, config)
     estimate = await estimated(deps, pool, config, models)

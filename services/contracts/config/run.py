@@ -223,7 +223,7 @@ class RLConfig(Section):
         critic, steps = self.algorithm.critic, self.training.max_steps
         warmup = critic.warmup_steps if critic else 0
         refuse_if(
-            steps is not None and warmup >= steps,
+            bool(steps) and warmup >= (steps or 0),
             f"algorithm.critic.warmup_steps {warmup} leaves the policy none of training.max_steps "
             f"{steps}: lower it",
         )
@@ -261,6 +261,15 @@ class RLConfig(Section):
             self.rollout.straggler_deadline is not None,
             "rollout.straggler_deadline: workers do not hold the groups of rollout.episode "
             "sessions: leave it out; rollout.episode.idle_seconds ends idle sessions",
+        )
+        return self
+
+    @model_validator(mode="after")
+    def _trains_nothing(self) -> "RLConfig":
+        refuse_if(
+            self.training.max_steps == 0 and self.evaluation is None,
+            "training.max_steps 0 trains nothing, and there is no evaluation: name its dataset "
+            "(evaluation.dataset), or set max_steps to 1 or more",
         )
         return self
 

@@ -52,9 +52,10 @@ class Passes(Section):
 class Training(Passes):
     """Length, micro-batches and checkpoints."""
 
-    max_steps: int | None = Field(None, ge=1)
+    max_steps: int | None = Field(None, ge=0)
     """Batches to train; default: `epochs` over the dataset as it is at submission. Rows that are
-    added later are sampled too, but do not make the run longer."""
+    added later are sampled too, but do not make the run longer. 0: train nothing, only evaluate
+    (`headrace eval` makes such a run)."""
     epochs: float | None = Field(None, gt=0)
     """Passes over the dataset, instead of max_steps. Default: 1."""
     offload: list[Offloaded] = []
@@ -85,6 +86,8 @@ class SFTTraining(Training):
 
     @model_validator(mode="after")
     def _no_other_models(self) -> "SFTTraining":
+        if self.max_steps == 0:
+            raise ValueError("max_steps is 0, and a supervised run only trains: set 1 or more")
         other = [name for name in self.offload if name not in ("optimizer", "reference")]
         if other:
             raise ValueError(

@@ -14,7 +14,7 @@ from services.gateway.deletion import delete_run
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, OnlyRunDep, RunDep
 from services.gateway.fitting import DryRun, refusals
 from services.gateway.run_files import METRICS, read_metrics
-from services.gateway.submission import RunSubmission, accept, refusal
+from services.gateway.submission import Accepted, RunSubmission, accept, refusal
 from services.http import Problem, responses, unless_unchanged
 from services.models.path import starts_from
 from services.recovery.copies import keep_copy, keep_run
@@ -91,7 +91,17 @@ async def submit(
             mixture=accepted.mixture,
             refusals=[f"{key}: {reason}" for key, reason in too_large],
         )
-    if too_large:
+    return await _queued(deps, accepted)
+
+
+async def queue(deps: Dependencies, submission: RunSubmission) -> RunRecord:
+    """Check and queue what another route makes a run of. Raises Problem as `accept`."""
+    return await _queued(deps, await accept(deps, submission))
+
+
+async def _queued(deps: Dependencies, accepted: Accepted) -> RunRecord:
+    record = accepted.record
+    if too_large := refusals(accepted.estimate):
         raise refusal(too_large)
     try:
         await deps.store.runs.submit(record, starts_from(record.config))

@@ -9,16 +9,27 @@ from typing import Any
 
 import pytest
 
+from learner.coordinate.coordinator import Coordinator
+from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.evaluations import Evaluations
+from learner.optim.optimizers import Optimizers
 from learner.persist.disk_retry import Disk
 from learner.persist.jsonl import MetricsFile
+from learner.state import Progress
+from learner.store.pool_lock import StoreThread
+from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.evaluation import EvaluationRecord
 from services.contracts.weights import WeightFile, WeightManifest, parse_version_tag
 from services.evaluations import folder_of, page, results
+from services.settings import Settings
+from services.store import Store
+from services.volume import Volume
 from tests.evaluating import answered
-from tests.integration.learner.test_coordinator import Scene, scene
-from tests.integration.learner.test_runs import rl
+from tests.integration.learner.conftest import Place
+from tests.integration.learner.test_coordinator import ALONE, Scene, scene
+from tests.integration.learner.test_runs import add_sums, rl, submit
+from tests.unit.learner.policies import state_of, tiny_model
 
 __all__ = ["scene"]
 
@@ -260,3 +271,50 @@ async def test_files_that_were_lost_make_an_evaluation_fail(evaluated: Evaluated
     (record,) = evaluated.results()
     assert (record.state, record.metrics) == ("failed", {})
     assert "the answers of 1 rows, and 2 were answered" in record.reason
+
+
+async def test_a_run_of_zero_steps_samples_no_task_and_ends_with_its_evaluation_alone(
+    place: Place, store: Store
+) -> None:
+    await add_sums(store, place.data)
+    raw = rl(
+        model={"path": "org/model"},
+        training={"max_steps": 0},
+        evaluation={"dataset": "sums", "name": "test", "rows": 2},
+    )
+    await submit(store, "r", raw)
+    config = parse_config(raw)
+    assert isinstance(config, RLConfig)
+    record = await store.runs.get("r")
+    assert record is not None
+    settings = Settings.model_validate({"redis_url": place.redis_url, "data": place.data})
+    stop = threading.Event()
+    with StoreThread(settings, stop) as thread:
+        run = RunStore(thread, record)
+        await asyncio.to_thread(run.acquire)
+        loaded = tiny_model()
+        progress = Progress("r", 0, 0, [(run.lineage, 0)], "org/model")
+        state = state_of(loaded, Optimizers(loaded.model, config.optimizer), progress=progress)
+        coordinator = Coordinator(config, 0, ALONE, run, Volume(place.data), state, stop)
+        await asyncio.to_thread(coordinator.begin)
+        command = await asyncio.to_thread(coordinator.next_command)
+        assert command.kind == "finish"
+        ending = asyncio.create_task(
+            asyncio.to_thread(coordinator.end, command, CrashLimit(place.data / "crashes", 0))
+        )
+        granted = await store.prompts.lease(
+            "r", worker="w", lineage=run.lineage, version=0, count=1, ttl=60, reserve_bytes=100
+        )
+        assert (granted.leases, granted.refusal) == ([], "admission")
+        leased = await store.evaluations.lease(
+            "r", worker="w", version=f"{run.lineage}:0", busy=False, ttl=60, count=2
+        )
+        for attempt, row in leased.rows:
+            assert await store.evaluations.complete(
+                "r", leased.id, attempt, answered(row, "correct")
+            )
+        assert await asyncio.wait_for(ending, 60) == "finish"
+        await asyncio.to_thread(coordinator.close)
+    (found,) = results(place.data, "r")
+    assert (found.state, found.answered, found.metrics["accuracy"]) == ("done", 2, 1.0)
+    assert not list((place.data / "runs/r").glob("checkpoints/*"))

@@ -65,6 +65,14 @@ def test_supervised_training_has_no_routing_to_replay() -> None:
     assert said == {"router.replay": "unknown key; known here: aux_loss, z_loss"}
 
 
+def test_only_a_run_with_an_evaluation_may_train_nothing() -> None:
+    nothing = {"training": {"max_steps": 0}}
+
+    assert rl(**nothing, evaluation={"dataset": "test"}).training.max_steps == 0
+    assert "max_steps 0 trains nothing" in str(refusal(RL | nothing))
+    assert "a supervised run only trains" in str(refusal(SFT | nothing))
+
+
 def test_a_key_that_only_other_types_have_needs_the_type() -> None:
     said = refusal(RL | {"algorithm": {"kl": {"beta": 0.1}}, "optimizer": {"momentum": 0.9}})
     assert said["algorithm.kl"] == "needs a type: one of none, k1, k2, k3, k3+, k1_in_reward"

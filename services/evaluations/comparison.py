@@ -1,0 +1,154 @@
+"""Two evaluations on the same rows, compared row by row: a paired test, and the rows that changed.
+
+With one answer a row and verdicts, the test is McNemar's (1947) in its exact form: of the rows that
+only one of the two got right, how likely is it that so few are on one side, if both were equally
+good? Otherwise it is a sign-flip permutation test (Fisher 1935) on the rows' differences in the
+share of correct answers, or in mean reward. Pure.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from services.contracts.scores import VERDICTS, ScoreStatus
+from services.evaluations.answers import Measured
+from services.evaluations.outcome import bootstrap
+
+Metric = Literal["accuracy", "reward"]
+EXACT_ROWS = 16
+"""With at most so many rows that differ, all assignments of signs are counted."""
+FLIPS = 20_000
+"""Otherwise so many are drawn."""
+CHUNK = 1 << 22
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A row on which the two differ: the share of its answers that are correct, or mean reward."""
+
+    row: int
+    value: float
+    other: float
+
+    @property
+    def difference(self) -> float:
+        """How much better this one is than the other."""
+        return self.value - self.other
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One evaluation against another, on the rows that both have."""
+
+    metric: Metric
+    rows: int
+    value: float
+    other: float
+    difference: float
+    low: float
+    high: float
+    """The bootstrap interval of the difference at 95 %."""
+    test: Literal["mcnemar", "sign_flip"]
+    p: float
+    """How likely so large a difference, or a larger one, is by chance."""
+    changed: list[Changed]
+    """The largest differences first; in favour of this one first where they are equal."""
+
+    def first(self, rows: int) -> "Comparison":
+        """The same with at most so many changed rows."""
+        return replace(self, changed=self.changed[:rows])
+
+    @property
+    def better(self) -> int:
+        """Rows on which this one is better."""
+        return sum(one.difference > 0 for one in self.changed)
+
+    @property
+    def worse(self) -> int:
+        """Rows on which the other one is better."""
+        return len(self.changed) - self.better
+
+
+def compare(these: Sequence[Measured], others: Sequence[Measured]) -> Comparison:
+    """Compare two evaluations by row. A row that could not be answered counts as wrong; of rewards,
+    rows that one of the two has no reward of are left out. Raises ValueError without a row that
+    both have."""
+    left, right = ({row.row: row for row in rows} for rows in (these, others))
+    common = sorted(left.keys() & right.keys())
+    metric: Metric = "reward" if _rated([*these, *others]) else "accuracy"
+    pairs = [(row, _value(left[row], metric), _value(right[row], metric)) for row in common]
+    values = [(row, one, two) for row, one, two in pairs if one is not None and two is not None]
+    if not values:
+        raise ValueError("the two evaluations have no answered row in common")
+    differences = [one - two for _, one, two in values]
+    single = all(len(one.statuses) <= 1 for one in (*these, *others))
+    exact = metric == "accuracy" and single
+    changed = [Changed(row, one, two) for row, one, two in values if one != two]
+    low, high = bootstrap(differences)
+    return Comparison(
+        metric=metric,
+        rows=len(values),
+        value=fmean(one for _, one, _ in values),
+        other=fmean(two for _, _, two in values),
+        difference=fmean(differences),
+        low=low,
+        high=high,
+        test="mcnemar" if exact else "sign_flip",
+        p=mcnemar(differences) if exact else sign_flip(differences),
+        changed=sorted(changed, key=lambda one: (-abs(one.difference), -one.difference, one.row)),
+    )
+
+
+def mcnemar(differences: Sequence[float]) -> float:
+    """The two-sided p-value of the exact test: of the n rows that differ, min(b, c) or fewer on
+    one side, with probability 1/2 each."""
+    better = sum(one > 0 for one in differences)
+    worse = sum(one < 0 for one in differences)
+    n, least = better + worse, min(better, worse)
+    if n == 0:
+        return 1.0
+    # In logarithms: 2^-n is 0 as a float from n = 1075 on.
+    logs = [
+        math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2)
+        for k in range(least + 1)
+    ]
+    return min(1.0, 2 * math.fsum(map(math.exp, logs)))
+
+
+def sign_flip(differences: Sequence[float]) -> float:
+    """The two-sided p-value of the permutation test: the share of all assignments of signs to the
+    rows' differences whose sum is as far from 0 as theirs. Beyond EXACT_ROWS rows that differ,
+    of FLIPS random ones, theirs included."""
+    known = np.asarray([one for one in differences if one != 0], np.float64)
+    count = len(known)
+    if count == 0:
+        return 1.0
+    # Sums of the same numbers in another order may differ by rounding.
+    seen = abs(known.sum()) - 1e-9 * np.abs(known).sum()
+    if count <= EXACT_ROWS:
+        signs = 1 - 2 * ((np.arange(1 << count)[:, None] >> np.arange(count)) & 1)
+        return float(np.mean(np.abs(signs @ known) >= seen))
+    random, as_far, at_once = np.random.default_rng(SEED), 0, max(1, CHUNK // count)
+    for begin in range(0, FLIPS, at_once):
+        draws = min(at_once, FLIPS - begin)
+        signs = 1 - 2 * random.integers(2, size=(draws, count), dtype=np.int8)
+        as_far += int((np.abs(signs @ known) >= seen).sum())
+    return (as_far + 1) / (FLIPS + 1)
+
+
+def _rated(rows: Sequence[Measured]) -> bool:
+    """Whether verifiers only rate answers, and call none correct or wrong."""
+    statuses = {status for row in rows for status in row.statuses}
+    return ScoreStatus.SCORED in statuses and VERDICTS.isdisjoint(statuses)
+
+
+def _value(row: Measured, metric: Metric) -> float | None:
+    if metric == "accuracy":
+        return row.correct / len(row.statuses) if row.statuses else 0.0
+    known = [reward for reward in row.rewards if reward is not None]
+    return fmean(known) if known else None

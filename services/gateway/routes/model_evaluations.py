@@ -1,0 +1,244 @@
+"""`/v1/evaluations`: evaluate any model on a dataset; and the comparison of two evaluations.
+
+Such an evaluation is a run of zero steps (`services/gateway/evaluating.py`): its id is a run's, and
+what a run has it has too: events, cancelling, deletion, answers.
+"""
+
+from http import HTTPStatus
+from typing import Annotated
+
+import anyio.to_thread
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from services.contracts.evaluation import EvaluationRecord
+from services.contracts.records import RunRecord, RunSummary
+from services.evaluations import folder_of, measured, results
+from services.evaluations.comparison import Comparison, compare
+from services.gateway.dependencies import (
+    DATASET_PROBLEMS,
+    RUN_PROBLEMS,
+    Dependencies,
+    Deps,
+    RunDep,
+    find_dataset,
+    find_run,
+)
+from services.gateway.evaluating import (
+    EvaluationSubmission,
+    differing,
+    evaluation_run,
+    is_evaluation,
+    resolve_model,
+)
+from services.gateway.routes.evaluations import EvaluationDep, evaluations
+from services.gateway.routes.runs import detailed, queue
+from services.http import Problem, responses
+
+router = APIRouter(tags=["evaluations"])
+
+MOST = 1000
+
+
+class ModelEvaluation(BaseModel):
+    """An evaluation of a model: the run that makes it, and where it stands."""
+
+    run: RunSummary = Field(description="Its run, of zero steps; its id names the evaluation.")
+    model: str = Field(description="What is evaluated, as `model.path`.")
+    evaluation: EvaluationRecord | None = Field(
+        description="Its progress, and once it is done its figures. Null: it has not begun."
+    )
+
+
+class ModelEvaluations(BaseModel):
+    """Evaluations of models, newest first."""
+
+    evaluations: list[ModelEvaluation] = Field(description="At most `limit`.")
+
+
+class EvaluationComparison(BaseModel):
+    """One evaluation against another, row by row."""
+
+    evaluation: EvaluationRecord = Field(description="This one.")
+    against: EvaluationRecord = Field(description="The other one.")
+    comparison: Comparison = Field(
+        description="Means, their difference with its bootstrap interval, a paired test, and the "
+        "rows that changed, the largest differences first."
+    )
+    better: int = Field(description="Rows on which this one is better.")
+    worse: int = Field(description="Rows on which the other one is better.")
+    differ: list[str] = Field(
+        description="Options in which the two differ besides the model: then the difference is "
+        "not the model's alone."
+    )
+
+
+@router.post(
+    "/v1/evaluations",
+    status_code=HTTPStatus.CREATED,
+    summary="Evaluate a model",
+    responses=responses(
+        DATASET_PROBLEMS
+        | {
+            404: "There is no such dataset, run or evaluation",
+            409: "The beginning of an id that several runs have",
+            422: "The model or an option cannot be used; `problems` lists everything",
+        }
+    ),
+)
+async def evaluate(deps: Deps, asked: EvaluationSubmission) -> ModelEvaluation:
+    """Queue the evaluation of a model on a dataset by the workers of a pool. It waits for its turn
+    as a run does. Whatever process dies meanwhile, each row is answered once."""
+    dataset = await find_dataset(deps, asked.dataset)
+    like = await _evaluation_run(deps, asked.like) if asked.like else None
+    path, made_by = await resolve_model(deps, asked.model)
+    record = await queue(deps, evaluation_run(asked, path, dataset, made_by, like))
+    return ModelEvaluation(
+        run=_summary(record), model=record.config["model"]["path"], evaluation=None
+    )
+
+
+@router.get("/v1/evaluations", summary="List evaluations of models")
+async def list_all(
+    deps: Deps, limit: Annotated[int, Query(ge=1, le=200, description="At most so many.")] = 50
+) -> ModelEvaluations:
+    """Evaluations that were asked for by `POST /v1/evaluations`, newest first."""
+    runs, _ = await deps.store.runs.page(limit, None, is_evaluation)
+    found = [await deps.store.runs.get(run.id) for run in runs]
+    return ModelEvaluations(evaluations=[await _view(deps, run) for run in found if run])
+
+
+@router.get(
+    "/v1/evaluations/{run}",
+    summary="Show an evaluation of a model",
+    responses=responses(RUN_PROBLEMS),
+)
+async def show(deps: Deps, record: RunDep) -> ModelEvaluation:
+    """One of them: its state, its progress, its figures. Its answers are those of its run
+    (`GET /v1/runs/RUN/evaluations/ID/answers`)."""
+    _check(record)
+    return await _view(deps, record)
+
+
+@router.get(
+    "/v1/runs/{run}/evaluations/{evaluation}/comparison",
+    summary="Compare two evaluations",
+    responses=responses(
+        RUN_PROBLEMS
+        | {
+            404: "There is no such run, or evaluation of it",
+            409: "One of the two is not done",
+            422: "The two are on different datasets, or have no row in common",
+        }
+    ),
+)
+async def comparison(
+    deps: Deps,
+    record: RunDep,
+    evaluation: EvaluationDep,
+    against: Annotated[
+        str,
+        Query(
+            min_length=1,
+            description="The other one: `RUN/ID`, or a run for its newest evaluation on the same "
+            "dataset.",
+        ),
+    ],
+    limit: Annotated[int, Query(ge=0, le=MOST, description="Changed rows, at most.")] = 50,
+) -> EvaluationComparison:
+    """Compare by row: with one answer a row McNemar's exact test, otherwise a sign-flip permutation
+    test."""
+    reference, _, id = against.partition("/")
+    other_run = await find_run(deps, reference)
+    other = await _other(deps, other_run, id, evaluation)
+    _done(evaluation)
+    if evaluation.dataset != other.dataset:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            f"{evaluation.id} of run {record.id} is on dataset {evaluation.dataset}, {other.id} of "
+            f"run {other_run.id} on {other.dataset}: compare two on one dataset",
+        )
+
+    def compared() -> Comparison:
+        root = deps.volume.root
+        return compare(
+            measured(folder_of(root, record.id, evaluation.id)),
+            measured(folder_of(root, other_run.id, other.id)),
+        )
+
+    try:
+        found = await anyio.to_thread.run_sync(compared)
+    except ValueError as error:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
+    differ = differing(record.config, other_run.config, evaluation, other)
+    better, worse = found.better, found.worse
+    return EvaluationComparison(
+        evaluation=evaluation,
+        against=other,
+        comparison=found.first(limit),
+        better=better,
+        worse=worse,
+        differ=differ,
+    )
+
+
+async def _other(
+    deps: Dependencies, run: RunRecord, id: str, evaluation: EvaluationRecord
+) -> EvaluationRecord:
+    """The evaluation to compare with. Raises Problem (404, 409)."""
+    ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, run.id)))
+    if id:
+        wanted = [one for one in ended if one.id == id]
+    else:
+        wanted = [one for one in ended if one.dataset == evaluation.dataset]
+    if not wanted:
+        unfinished = (await evaluations(deps, run)).evaluations
+        listed = ", ".join(f"{one.id} ({one.state})" for one in unfinished) or "none"
+        what = (
+            f"no evaluation {id!r}" if id else f"none on dataset {evaluation.dataset} that is over"
+        )
+        raise Problem(
+            HTTPStatus.NOT_FOUND, f"run {run.name} ({run.id}) has {what}; it has {listed}"
+        )
+    newest = wanted[-1]
+    _done(newest)
+    return newest
+
+
+def _done(evaluation: EvaluationRecord) -> None:
+    """Raise Problem 409 unless all its rows are answered."""
+    if evaluation.state != "done":
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"evaluation {evaluation.id} of run {evaluation.run} is {evaluation.state} with "
+            f"{evaluation.answered} of {evaluation.rows} rows: compare it once it is done",
+        )
+
+
+async def _evaluation_run(deps: Dependencies, reference: str) -> RunRecord:
+    record = await find_run(deps, reference)
+    _check(record)
+    return record
+
+
+def _check(record: RunRecord) -> None:
+    if not is_evaluation(record):
+        raise Problem(
+            HTTPStatus.NOT_FOUND,
+            f"run {record.name} ({record.id}) trains: its evaluations are at "
+            f"/v1/runs/{record.id}/evaluations",
+        )
+
+
+async def _view(deps: Dependencies, record: RunRecord) -> ModelEvaluation:
+    await detailed(deps, [record])
+    found = (await evaluations(deps, record)).evaluations
+    return ModelEvaluation(
+        run=_summary(record),
+        model=(record.config.get("model") or {}).get("path", ""),
+        evaluation=found[0] if found else None,
+    )
+
+
+def _summary(record: RunRecord) -> RunSummary:
+    return RunSummary.model_validate(record.model_dump(include=set(RunSummary.model_fields)))
