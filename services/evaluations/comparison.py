@@ -8,11 +8,13 @@ share of correct answers, or in mean reward. Pure.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Literal
 
 import numpy as np
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
 from services.contracts.scores import VERDICTS, ScoreStatus
 from services.evaluations.answers import Measured
@@ -27,13 +29,19 @@ CHUNK = 1 << 22
 SEED = 0
 
 
-@dataclass(frozen=True)
+DESCRIBED = ConfigDict(use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True, config=DESCRIBED)
 class Changed:
     """A row on which the two differ: the share of its answers that are correct, or mean reward."""
 
     row: int
+    """Index of the dataset row."""
     value: float
+    """Of this evaluation."""
     other: float
+    """Of the other one."""
 
     @property
     def difference(self) -> float:
@@ -41,19 +49,26 @@ class Changed:
         return self.value - self.other
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=DESCRIBED)
 class Comparison:
     """One evaluation against another, on the rows that both have."""
 
     metric: Metric
+    """What is compared: `reward` where verifiers only rate answers."""
     rows: int
+    """Rows that both have."""
     value: float
+    """The mean of this evaluation on these rows."""
     other: float
+    """That of the other one."""
     difference: float
+    """How much better this one is."""
     low: float
+    """Lower end of the difference's bootstrap interval at 95 %."""
     high: float
-    """The bootstrap interval of the difference at 95 %."""
+    """Its upper end."""
     test: Literal["mcnemar", "sign_flip"]
+    """`mcnemar` (exact): one answer a row. `sign_flip`: a permutation test on the rows."""
     p: float
     """How likely so large a difference, or a larger one, is by chance."""
     changed: list[Changed]
