@@ -66,7 +66,7 @@ def agents(
     if shutil.which(command[0]) is None:
         raise CliError(f"there is no program {command[0]!r}", code=2)
     api = connect(gateway)
-    record = api.get(f"/v1/runs/{run}")
+    record = _patiently(lambda: api.get(f"/v1/runs/{run}"))
     players = Players(api, record["id"], command, limit, reward, data_folder(data).absolute())
     with ThreadPoolExecutor(parallel) as pool:
         try:
@@ -74,7 +74,7 @@ def agents(
         except BaseException:
             players.stop.set()
             raise
-    ended = api.get(f"/v1/runs/{record['id']}")
+    ended = _patiently(lambda: api.get(f"/v1/runs/{record['id']}"))
     played, failed = players.played, players.failed
     out.print(f"{played} sessions, {failed} without a reward. {ended['name']} {ended['state']}")
     if ended["state"] != "succeeded":
@@ -130,7 +130,7 @@ class Players:
             except Later as later:
                 time.sleep(later.seconds)
             except CliError:
-                record = self._api.get(f"/v1/runs/{self._run}")
+                record = _patiently(lambda: self._api.get(f"/v1/runs/{self._run}"))
                 if record["state"] in ("cancelling", "cancelled", "succeeded", "failed"):
                     return None
                 raise
