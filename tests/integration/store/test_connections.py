@@ -11,6 +11,7 @@ from redis.asyncio import RedisCluster
 from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 
+from services.contracts.chains import ChainRecord
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import WeightFile, WeightManifest
 from services.settings import Settings
@@ -246,6 +247,10 @@ async def whole_life(scene: Scene) -> None:
         assert await scene.complete(lease, scene.group(lease))
     assert await store.prompts.drop(RUN, leases[4].attempt, "too_long", "")
     await whole_session(scene, leases[5])
+    chain = ChainRecord(id="chain-00000001", name="c", pool="default", created=1.0, steps=[])
+    await store.chains.add(chain)
+    assert await store.chains.open() == [chain.id]
+    await store.chains.delete(chain.id)
     assert await store.prompts.release(RUN, [leases[5].attempt]) == 0
     assert await store.prompts.filter_group(RUN, leases[6].attempt, "", 1.0)
     assert await store.trajectories.filtered(RUN) == (1, 1.0)
