@@ -190,7 +190,8 @@ class RunWorker:
             self._wake.clear()
             try:
                 refusal = await self._take()
-                if refusal == "state" and await self._ended():
+                # Of a run that is over the weights may be deleted: they would never come.
+                if refusal in ("state", "weights") and await self._ended():
                     return
             except (RedisError, OSError) as error:
                 # VLLMUnavailable is an OSError too; `_renew` finds out whether the server is dead.

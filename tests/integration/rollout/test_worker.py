@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from services.contracts.events import Event
@@ -303,3 +304,28 @@ def vllm_of(worker: int) -> int:
     pids = [int(pid) for file in children for pid in file.read_text().split()]
     (pid,) = [pid for pid in pids if b"scripted_vllm" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return pid
+
+
+async def test_a_worker_leaves_a_run_that_ended_before_its_weights_could_be_loaded(
+    working: Work, tmp_path: Path
+) -> None:
+    async with working(tmp_path, [SHORT], {}) as one:
+        newest = await one.store.weights.newest(RUN)
+        assert newest is not None
+        (tmp_path / "data" / newest.files[0].name).unlink()
+        # However fast the worker has loaded the first version: the next one is not there either.
+        token = await one.store.runs.acquire(RUN, "bbb")
+        file = replace(newest.files[0], name=f"runs/{RUN}/weights/v000001-bbb.safetensors")
+        update = replace(newest, version=1, lineage="bbb", files=[file])
+        await one.store.weights.publish(token, update, keep=64)
+        tried: list[dict[str, Any]] = []
+        while not tried:
+            await asyncio.sleep(0.1)
+            tried = [line for line in one.lines() if line["event"] == "cannot follow weights"]
+        await one.store.runs.finish(RUN, "default", "cancelled", "")
+        (worker,) = await one.store.workers.list("default")
+        while worker.run is not None:
+            # The next heartbeat says so.
+            await asyncio.sleep(0.1)
+            (worker,) = await one.store.workers.list("default")
+    assert worker.state == "idle"
