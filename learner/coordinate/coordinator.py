@@ -108,6 +108,8 @@ class Coordinator(FirstRank):
         """Groups without reward variance until the last step, and the sum of their mean rewards."""
         self._dataset_names = [name for name in config.datasets if name]
         """Of a mixture."""
+        self._skipped = 0
+        """Tasks that the curriculum has skipped until the last step."""
         self._filtered_of: dict[str, int] = {}
         """Such groups of each dataset of a mixture."""
         self._all_zero = False
@@ -140,6 +142,7 @@ class Coordinator(FirstRank):
             self._store.computes(part, words)
         self._filtered = self._store.call(self._store.trajectories.filtered)
         self._filtered_of = self._filtered_by_dataset()
+        self._skipped = self._store.call(self._store.trajectories.skipped)
         self._store.set_state("running")
         _, self._waits = admission_wait({}, self._store.workers())
 
@@ -321,6 +324,7 @@ class Coordinator(FirstRank):
             ),
             **self._selection(sums),
             **self._datasets(sums),
+            **self._curriculum(sums),
             **canary_metrics(workers),
             **staleness_metrics(self._planner.staleness),
             **time_metrics(spent, samples, tokens, int(sums["prompt_tokens"])),
@@ -346,6 +350,13 @@ class Coordinator(FirstRank):
         groups, reward = self._filtered
         self._filtered = self._store.call(self._store.trajectories.filtered)
         return selection_metrics(sums, self._filtered[0] - groups, self._filtered[1] - reward)
+
+    def _curriculum(self, sums: dict[str, float]) -> dict[str, float]:
+        if self._config.data.curriculum is None:
+            return {}
+        before, self._skipped = self._skipped, self._store.call(self._store.trajectories.skipped)
+        skipped = self._skipped - before
+        return {"curriculum/skipped": skipped / max(skipped + sums["groups"], 1.0)}
 
     def _datasets(self, sums: dict[str, float]) -> dict[str, float]:
         names = self._dataset_names

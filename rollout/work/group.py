@@ -30,7 +30,7 @@ from services.contracts.config.rollout import Sampling
 from services.contracts.config.run import RLConfig
 from services.contracts.dataset import Row
 from services.contracts.rendering import compose, render
-from services.contracts.scores import ScoreResult
+from services.contracts.scores import VERDICTS, ScoreResult, ScoreStatus
 from services.contracts.trajectory import TrajectoryGroup
 from services.contracts.weights import WeightManifest
 from services.payloads import Payloads
@@ -140,6 +140,14 @@ class Sampled:
         if not known:
             raise VerifierBroke(self.scores[0].detail or "every verifier reported an error")
         return fmean(known)
+
+    def pass_rate(self) -> float:
+        """Share of correct completions among those that a verifier has judged; where verifiers only
+        rate, the mean reward, within 0 and 1."""
+        judged = [score.status for score in self.scores if score.status in VERDICTS]
+        if judged:
+            return judged.count(ScoreStatus.CORRECT) / len(judged)
+        return min(max(self.mean_reward(), 0.0), 1.0)
 
     def trained(self, algorithm: Algorithm) -> "Sampled":
         """The completions to train: those that `best_of` chooses, or all."""

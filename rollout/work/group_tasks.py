@@ -21,6 +21,7 @@ from rollout.work.group import VerifierBroke, sample_and_score, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
 from rollout.work.task_rows import TaskRow, TaskRows
+from services.contracts.curriculum import sampled as curriculum_samples
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
@@ -141,6 +142,12 @@ class GroupTasks:
             detail = f"{row} (data.filter)"
             await self._leases.drop(lease.attempt, "filtered_prompt", detail)
             return
+        if (curriculum := config.data.curriculum) is not None:
+            rate = await self._leases.pass_rate(row.key)
+            if not curriculum_samples(curriculum, rate, config.training.seed, lease.task):
+                detail = f"{row} (data.curriculum: its pass rate is {rate:.2g})"
+                await self._leases.skip(lease.attempt, detail)
+                return
         limit = config.rollout.straggler_deadline
         now = asyncio.get_running_loop().time()
         sampled = await sample_and_score(

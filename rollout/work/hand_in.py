@@ -17,7 +17,7 @@ from services.contracts.trajectory import encode
 from services.contracts.weights import WeightManifest, parse_version_tag
 from services.payloads import Payloads
 from services.runtime.logs import get_logger
-from services.store.prompts import Lease
+from services.store.prompts import Lease, Passed
 
 log = get_logger(__name__)
 
@@ -39,6 +39,9 @@ class HandIn:
         no completion has a reward, and as `to_group`."""
         context = row.dataset.context
         algorithm, filter = context.config.algorithm, context.config.data.filter
+        passed = None
+        if context.config.data.curriculum is not None:
+            passed = Passed(row.key, sampled.pass_rate())
         lengths = [len(completion.token_ids) for completion in sampled.completions]
         prompt_length = len(sampled.prompt_tokens)
         context.sequences.finished(prompt_length, sum(lengths), len(lengths))
@@ -48,8 +51,9 @@ class HandIn:
         if algorithm.dynamic_sampling is not None:
             reason = filter_reason(algorithm.dynamic_sampling, trained.rewards, sampled.rewards)
             if reason:
-                dataset = row.dataset.name
-                await self._leases.filter_group(lease.attempt, f"{row}: {reason}", reward, dataset)
+                await self._leases.filter_group(
+                    lease.attempt, f"{row}: {reason}", reward, row.dataset.name, passed
+                )
                 return False
         group, oldest = to_group(
             context,
@@ -73,7 +77,9 @@ class HandIn:
         trained_lengths = group.trained_lengths(algorithm.shaping.mask_truncated)
         payload, owner = encode(group), Owner(context.run, lease.task, lease.attempt)
         kept = await self._kept(context.payloads, owner, payload)
-        taken = await self._leases.complete(lease.attempt, version, lineage, kept, trained_lengths)
+        taken = await self._leases.complete(
+            lease.attempt, version, lineage, kept, trained_lengths, passed
+        )
         if not taken and kept is not payload:
             with contextlib.suppress(RedisError, OSError):
                 await context.payloads.discard(owner)

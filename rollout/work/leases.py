@@ -19,7 +19,7 @@ from services.contracts.records import HeldTask
 from services.runtime.logs import get_logger
 from services.store import Store
 from services.store.errors import NoRoom
-from services.store.prompts import Lease
+from services.store.prompts import Lease, Passed
 
 log = get_logger(__name__)
 
@@ -90,10 +90,16 @@ class Leases:
         self._changed()
 
     async def complete(
-        self, attempt: str, version: int, lineage: str, blob: bytes, lengths: GroupLengths
+        self,
+        attempt: str,
+        version: int,
+        lineage: str,
+        blob: bytes,
+        lengths: GroupLengths,
+        passed: Passed | None = None,
     ) -> bool:
-        """Hand in the group, once Redis has room for it. The lease is held until then. False: it
-        came too late."""
+        """Hand in the group, once Redis has room for it. The lease is held until then. `passed`:
+        with a curriculum. False: it came too late."""
         while True:
             try:
                 handed_in = await self._end(
@@ -105,6 +111,7 @@ class Leases:
                         lineage=lineage,
                         blob=blob,
                         lengths=lengths,
+                        passed=passed,
                     ),
                 )
             except NoRoom:
@@ -132,13 +139,27 @@ class Leases:
         """End the task without training it."""
         await self._end([attempt], lambda: self._prompts.drop(self._run, attempt, reason, detail))
 
+    async def skip(self, attempt: str, detail: str) -> None:
+        """End the task because the curriculum does not sample it."""
+        await self._end([attempt], lambda: self._prompts.skip(self._run, attempt, detail))
+
+    async def pass_rate(self, row: str) -> float | None:
+        """The row's running pass rate; None before its first task has ended."""
+        return await _retry(lambda: self._prompts.pass_rate(self._run, row))
+
     async def filter_group(
-        self, attempt: str, detail: str, reward: float, dataset: str = ""
+        self,
+        attempt: str,
+        detail: str,
+        reward: float,
+        dataset: str = "",
+        passed: Passed | None = None,
     ) -> None:
-        """End the task because its group is filtered; `dataset`: of a mixture."""
+        """End the task because its group is filtered; `dataset`: of a mixture; `passed`: with a
+        curriculum."""
         await self._end(
             [attempt],
-            lambda: self._prompts.filter_group(self._run, attempt, detail, reward, dataset),
+            lambda: self._prompts.filter_group(self._run, attempt, detail, reward, dataset, passed),
         )
 
     async def filter_prompt(

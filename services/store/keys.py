@@ -13,7 +13,7 @@ RESTORING = "headrace:restoring"
 
 RUN_PARTS = (
     *("run", "order", "returned", "attempts", "held", "tries", "groups", "blobs", "bytes", "plans"),
-    *("lineages", "ledger", "weights", "events", "prompt_filter"),
+    *("lineages", "ledger", "weights", "events", "prompt_filter", "pass_rates"),
     *("evaluation", "evaluation_queue", "evaluation_requests", "evaluation_ended"),
     *("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_parts"),
     *("evaluation_answers", "evaluation_seats"),

@@ -6,7 +6,7 @@ Every call may be made twice: the client repeats one whose reply was lost.
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from services.contracts.group_lengths import GroupLengths
 from services.contracts.task import TaskPosition
@@ -38,6 +38,14 @@ class Lease:
     def task(self) -> int:
         """The position that names the task."""
         return self.position.position
+
+
+class Passed(NamedTuple):
+    """How many of a group's samples were correct."""
+
+    row: str
+    """Names the dataset row in the run."""
+    share: float
 
 
 @dataclass(frozen=True)
@@ -130,9 +138,11 @@ class Prompts(Noun):
         lineage: str,
         blob: bytes,
         lengths: GroupLengths,
+        passed: Passed | None = None,
     ) -> bool:
-        """Hand in a group. False: the attempt was no longer held and the work is discarded. Raises
-        NoRoom: the attempt is still held; ask `has_room` before the next try."""
+        """Hand in a group; `passed`: with a curriculum. False: the attempt was no longer held and
+        the work is discarded. Raises NoRoom: the attempt is still held; ask `has_room` before the
+        next try."""
         parts = (
             "attempts",
             "held",
@@ -145,7 +155,7 @@ class Prompts(Noun):
             "plans",
         )
         keys = [run_key(run, part) for part in parts]
-        arguments = [attempt, min_version, lineage, blob, str(lengths)]
+        arguments = [attempt, min_version, lineage, blob, str(lengths), *(passed or ())]
         reply = await self._scripts.run("complete", keys, arguments)
         if reply == 2:
             raise NoRoom(f"{len(blob)} bytes")
@@ -165,15 +175,35 @@ class Prompts(Noun):
         return bool(await self._scripts.run("drop", keys, [attempt, reason, detail]))
 
     async def filter_group(
-        self, run: str, attempt: str, detail: str, reward: float, dataset: str = ""
+        self,
+        run: str,
+        attempt: str,
+        detail: str,
+        reward: float,
+        dataset: str = "",
+        passed: Passed | None = None,
     ) -> bool:
         """End the held task because its group is filtered; `reward`: the mean of what was
-        sampled; `dataset`: of a mixture. False: it was no longer held."""
-        parts = ("attempts", "held", "ledger", "tries", "order")
+        sampled; `dataset`: of a mixture; `passed`: with a curriculum. False: it was no longer
+        held."""
+        parts = ("attempts", "held", "ledger", "tries", "order", "pass_rates")
         keys = [run_key(run, part) for part in parts]
         return bool(
-            await self._scripts.run("filter_group", keys, [attempt, detail, reward, dataset])
+            await self._scripts.run(
+                "filter_group", keys, [attempt, detail, reward, dataset, *(passed or ("", 0))]
+            )
         )
+
+    async def pass_rate(self, run: str, row: str) -> float | None:
+        """A row's running pass rate, by its tasks that have ended; None before the first one."""
+        rate = await self._redis.hget(run_key(run, "pass_rates"), row)
+        return None if rate is None else float(rate)
+
+    async def skip(self, run: str, attempt: str, detail: str) -> bool:
+        """End the held task because the curriculum does not sample it. False: it was no longer
+        held."""
+        keys = [run_key(run, part) for part in ("attempts", "held", "ledger", "tries", "order")]
+        return bool(await self._scripts.run("skip", keys, [attempt, detail]))
 
     async def filter_prompt(
         self, run: str, attempt: str, row: str, *, outside: bool, passes: int, max_share: float

@@ -18,6 +18,7 @@ from services.store.scripts import Noun, Scripts
 from services.store.submission import (
     ORDER,
     EndedRun,
+    RowNotes,
     order_of,
     same_mixture,
     submission,
@@ -66,15 +67,20 @@ class Runs(Noun):
                 }
             )
         dataset = await self._datasets.find(record.config["data"]["dataset"])
-        filters = None
+        noted = None
         if ended is not None and await self._same_rows(ended.run, record, dataset):
-            filters = await self._redis.hgetall(run_key(ended.run, "prompt_filter"))
-        parts = ("run", "order", "returned", "ledger", "lineages", "prompt_filter")
+            noted = RowNotes(
+                *[
+                    await self._redis.hgetall(run_key(ended.run, part))
+                    for part in ("prompt_filter", "pass_rates")
+                ]
+            )
+        parts = ("run", "order", "returned", "ledger", "lineages", "prompt_filter", "pass_rates")
         keys = [run_key(record.id, part) for part in parts]
         rows = dataset.rows if dataset else 0
         if record.dataset_rows:
             rows, dataset = order_of(record).epoch_rows, None
-        written = await self._scripts.run("submit", keys, submission(record, rows, ended, filters))
+        written = await self._scripts.run("submit", keys, submission(record, rows, ended, noted))
         if not written and record.chain:
             # Another gateway was faster. What it leaves undone, `queue_again` does.
             return

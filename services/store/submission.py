@@ -13,6 +13,15 @@ ORDER = ("position", "epoch", "rows", "index")
 
 
 @dataclass(frozen=True)
+class RowNotes:
+    """What a run has noted of its rows."""
+
+    filters: dict[bytes, bytes]
+    """See `filter_prompt.lua`."""
+    pass_rates: dict[bytes, bytes]
+
+
+@dataclass(frozen=True)
 class EndedRun:
     """What a run that continues another one takes over."""
 
@@ -27,11 +36,10 @@ class EndedRun:
 
 
 def submission(
-    record: RunRecord, rows: int, ended: EndedRun | None, filters: dict[bytes, bytes] | None
+    record: RunRecord, rows: int, ended: EndedRun | None, noted: RowNotes | None
 ) -> list[str]:
-    """The arguments of `submit.lua`. `rows`: of an epoch. `filters`: what the run that is
-    continued has noted of these rows (see `filter_prompt.lua`); None where it had another dataset.
-    """
+    """The arguments of `submit.lua`. `rows`: of an epoch. `noted`: what the run that is continued
+    has noted of these rows; None where it had others."""
     config = record.config
     fields: dict[str, Any] = record.model_dump(mode="json")
     if not record.dataset_rows:
@@ -41,6 +49,7 @@ def submission(
     cancelled: list[str] = []
     lineages: list[str] = []
     notes: dict[str, str] = {}
+    rates: dict[str, str] = {}
     if record.kind == "rl":
         batch = config["algorithm"]["prompts_per_step"]
         fields |= {name: config["rollout"][name] for name in ("max_staleness", "stream_bytes")}
@@ -50,12 +59,13 @@ def submission(
             # Positions go on, so that they name one task of the whole lineage.
             order["position"] = ended.order["position"]
             lineages = ended.lineages
-            if filters is None:
+            if noted is None:
                 # What was open points into rows of another dataset.
                 cancelled = ended.open
             else:
                 order, returned = dict(ended.order), ended.open
-                notes = {row.decode(): note.decode() for row, note in filters.items()}
+                notes = {row.decode(): note.decode() for row, note in noted.filters.items()}
+                rates = {row.decode(): rate.decode() for row, rate in noted.pass_rates.items()}
         order |= {
             "dataset_rows": rows,
             "batch": batch,
@@ -75,6 +85,7 @@ def submission(
         f"run {record.resume_from} used other rows",
         json.dumps(lineages),
         json.dumps(notes),
+        json.dumps(rates),
     ]
 
 

@@ -97,6 +97,10 @@ class Trajectories(Noun):
         total, reward = await self._redis.hmget(run_key(run, "order"), names)
         return int(total or 0), float(reward or 0)
 
+    async def skipped(self, run: str) -> int:
+        """How many tasks the curriculum has skipped since the run was submitted."""
+        return int(await self._redis.hget(run_key(run, "order"), "skipped_total") or 0)
+
     async def filtered_by_dataset(self, run: str, names: Sequence[str]) -> dict[str, int]:
         """How many groups of each dataset of a mixture were filtered since the run was
         submitted."""
@@ -175,7 +179,7 @@ class Trajectories(Noun):
         """Make a durable checkpoint current and acknowledge its groups; returns how many. One
         that is older than the current checkpoint changes nothing. Raises Fenced, and Unplanned
         where the checkpoint covers a step that has no plan."""
-        parts = ("run", "plans", "groups", "blobs", "bytes", "ledger", "tries")
+        parts = ("run", "plans", "groups", "blobs", "bytes", "ledger", "tries", "pass_rates")
         keys = [run_key(run, part) for part in parts]
         acknowledged = await self._scripts.run(
             "commit", keys, [fencing_token, lineage, step, directory]

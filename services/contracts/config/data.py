@@ -63,6 +63,16 @@ class DatasetFilter(Section):
         return None
 
 
+class Curriculum(Section):
+    """Prefers prompts that are solved now and then. With p, the running pass rate of a row, its
+    task is sampled with probability 4·p·(1 − p), the variance of success as a share of the largest
+    (Foster et al. 2025); a row without a pass rate is sampled. p is the mean of the newest group's
+    share of correct answers and of what p was before."""
+
+    least: float = Field(0.1, gt=0, le=1)
+    """Least probability, so that prompts that are always or never solved are tried again."""
+
+
 class Component(Section):
     """A dataset, and how much of an epoch it makes up."""
 
@@ -115,6 +125,9 @@ class Data(PromptOptions, PromptDataset):
     filter: DatasetFilter | None = None
     """Filter prompts that stay too hard or too easy: their later tasks end at once, as
     `filtered_prompt`, and other prompts take their place."""
+    curriculum: Curriculum | None = None
+    """Sample prompts by their running pass rate: other tasks end at once, as `curriculum`, and the
+    next prompts take their place. `{}` is enough."""
 
     @property
     def components(self) -> list[PromptDataset]:

@@ -240,6 +240,11 @@ class RLConfig(Section):
         if not isinstance(self.rollout.episode, Sessions):
             return self
         refuse_if(
+            self.data.curriculum is not None,
+            "data.curriculum: agents of rollout.episode sessions take prompts in their order: "
+            "leave it out",
+        )
+        refuse_if(
             self.evaluation is not None,
             "evaluation: agents answer the prompts of rollout.episode sessions, and there is no "
             "agent for an evaluation: leave it out",

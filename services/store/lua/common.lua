@@ -66,6 +66,14 @@ local function drop_task(ledger, tries, task, reason, detail)
     'tasks', cjson.encode({task}))
 end
 
+-- Note the share of a row's samples that were correct, when a task of it ends that was sampled. A row's
+-- running pass rate is the mean of this share and of what the rate was before.
+local function note_passed(pass_rates, row, passed)
+  if not row or row == '' then return end
+  local before = tonumber(redis.call('HGET', pass_rates, row) or passed)
+  redis.call('HSET', pass_rates, row, string.format('%.6g', (before + tonumber(passed)) / 2))
+end
+
 -- Take a group out of the stream, with its payload and its bytes.
 local function remove_group(groups, blobs, bytes, entry, task)
   redis.call('XACK', groups, 'learner', entry)

@@ -8,7 +8,7 @@
 -- (see lease). `finished` counts the groups of a batch, `filtered` those without a signal meanwhile
 -- (see filter_group).
 -- KEYS attempts held groups blobs bytes returned order run plans
--- ARGV attempt min_version lineage blob lengths
+-- ARGV attempt min_version lineage blob lengths [row passed]: with a curriculum, for the commit
 -- Reply 1 accepted, 0 discarded, 2 no room yet
 local attempts, held, groups, blobs, bytes, returned, order, run, plans = unpack(KEYS)
 local deadline = redis.call('ZSCORE', attempts, ARGV[1])
@@ -29,7 +29,7 @@ local task = end_attempt(attempts, held, ARGV[1])
 redis.call('HSET', blobs, position_of(task), ARGV[4])
 redis.call('INCRBY', bytes, #ARGV[4])
 redis.call('XADD', groups, '*', 'task', task, 'min_version', ARGV[2], 'lineage', ARGV[3], 'bytes', #ARGV[4],
-  'lengths', ARGV[5])
+  'lengths', ARGV[5], unpack(ARGV[6] and {'row', ARGV[6], 'passed', ARGV[7]} or {}))
 local o = redis.call('HMGET', order, 'position', 'batch', 'group_bytes', 'group_steps')
 local size, steps = tonumber(o[3] or #ARGV[4]), tonumber(o[4] or '0')
 local r = redis.call('HMGET', run, 'lineage', 'version')

@@ -3,15 +3,17 @@
 -- groups that ended so while those of one batch were finished (see complete, lease); the totals
 -- only grow. The row was of use to nobody, but can be: `last_finished` moves as in complete, so
 -- that only `filtered` ends a run in which every group is filtered.
--- KEYS attempts held ledger tries order   ARGV attempt detail reward dataset ('' where there is one)
+-- KEYS attempts held ledger tries order pass_rates
+-- ARGV attempt detail reward dataset ('' where there is one) row passed (row '' without a curriculum)
 -- Reply 1 filtered, 0 not held
-local attempts, held, ledger, tries, order = unpack(KEYS)
+local attempts, held, ledger, tries, order, pass_rates = unpack(KEYS)
 local task = end_attempt(attempts, held, ARGV[1])
 if not task then return 0 end
 drop_task(ledger, tries, task, 'filtered_group', ARGV[2])
 redis.call('HSET', order, 'last_finished', redis.call('HGET', order, 'position'))
 redis.call('HINCRBY', order, 'filtered', 1)
 redis.call('HINCRBY', order, 'filtered_total', 1)
+note_passed(pass_rates, ARGV[5], ARGV[6])
 if ARGV[4] ~= '' then redis.call('HINCRBY', order, 'filtered_of:' .. ARGV[4], 1) end
 redis.call('HINCRBYFLOAT', order, 'filtered_reward', ARGV[3])
 return 1

@@ -1,11 +1,12 @@
 -- Write a run and, for one that samples, the order of its tasks.
 -- Invariants: a run is written once, whole; each open task of the run that it continues is
 -- returned (leased first) or ends here as cancelled.
--- KEYS run order returned ledger lineages prompt_filter
+-- KEYS run order returned ledger lineages prompt_filter pass_rates
 -- ARGV json({run field: text}) json({order field: text}) json([open task, ...])
 --      json([cancelled task, ...]) detail json([lineage:version, ...]) json({row: note})
+--      json({row: pass rate})
 -- Reply 1, or 0 where it was written before
-local run, order, returned, ledger, lineages, prompt_filter = unpack(KEYS)
+local run, order, returned, ledger, lineages, prompt_filter, pass_rates = unpack(KEYS)
 if redis.call('EXISTS', run) == 1 then return 0 end
 for name, value in pairs(cjson.decode(ARGV[1])) do redis.call('HSET', run, name, value) end
 for name, value in pairs(cjson.decode(ARGV[2])) do redis.call('HSET', order, name, value) end
@@ -17,4 +18,5 @@ if #cancelled > 0 then
 end
 for _, lineage in ipairs(cjson.decode(ARGV[6])) do redis.call('RPUSH', lineages, lineage) end
 for row, note in pairs(cjson.decode(ARGV[7])) do redis.call('HSET', prompt_filter, row, note) end
+for row, rate in pairs(cjson.decode(ARGV[8])) do redis.call('HSET', pass_rates, row, rate) end
 return 1

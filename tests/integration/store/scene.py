@@ -17,7 +17,7 @@ from services.contracts.trajectory import GroupHeader, TrajectoryGroup, encode
 from services.contracts.weights import WeightFile, WeightManifest
 from services.store import Store
 from services.store.keys import run_key
-from services.store.prompts import Granted, Lease
+from services.store.prompts import Granted, Lease, Passed
 from services.store.trajectories import Group
 
 RUN = "r1"
@@ -105,7 +105,9 @@ class Scene:
     async def lapse(self, *leases: Lease) -> None:
         await self.store.prompts.renew(self.run, [lease.attempt for lease in leases], 0)
 
-    async def complete(self, lease: Lease, blob: bytes = b"group") -> bool:
+    async def complete(
+        self, lease: Lease, blob: bytes = b"group", passed: Passed | None = None
+    ) -> bool:
         return await self.store.prompts.complete(
             self.run,
             lease.attempt,
@@ -113,6 +115,7 @@ class Scene:
             lineage=self.lineage,
             blob=blob,
             lengths=GroupLengths(1, (1,)),
+            passed=passed,
         )
 
     async def has_room(self, lease: Lease, size: int) -> bool:

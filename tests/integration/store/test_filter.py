@@ -7,7 +7,7 @@ import pytest
 
 from services.contracts.records import RunRecord
 from services.store.keys import run_key
-from services.store.prompts import Lease
+from services.store.prompts import Lease, Passed
 from tests.integration.store.scene import RUN, Scene, record, segment
 
 ROWS = 10
@@ -154,3 +154,38 @@ def mixed(run: str, weight: float, **fields: Any) -> RunRecord:
 
 async def last_epoch(scene: Scene) -> int:
     return int(await scene.raw.hget(run_key(scene.run, "order"), "epoch"))
+
+
+async def test_a_rows_pass_rate_changes_when_its_tasks_end_and_goes_on_in_a_resumed_run(
+    started: Scene,
+) -> None:
+    prompts = started.store.prompts
+    for lease, share in zip(await started.leased(2), (0.25, 1.0), strict=True):
+        assert await started.complete(lease, passed=Passed(str(lease.task), share))
+    assert await prompts.pass_rate(RUN, "0") is None
+    await started.plan(1, await started.store.trajectories.read(RUN, wait=1))
+    await started.commit(1)
+    assert [await prompts.pass_rate(RUN, row) for row in "01"] == [0.25, 1.0]
+    # The commit is repeated, since its reply was lost; a filtered group ends its task at once.
+    await started.commit(1)
+    (lease,) = await started.leased(1)
+    for held in (True, False):
+        filtered = await prompts.filter_group(RUN, lease.attempt, "", 0.0, "", Passed("0", 0.75))
+        assert filtered == held
+    # (0.25 + 0.75) / 2
+    assert [await prompts.pass_rate(RUN, row) for row in "01"] == [0.5, 1.0]
+    skipped, open_ = await started.leased(2)
+    assert await prompts.skip(RUN, skipped.attempt, "dataset row 1 (data.curriculum)")
+    assert not await prompts.skip(RUN, skipped.attempt, "again")
+    assert await started.complete(open_, passed=Passed("1", 0.0))
+    assert await started.store.trajectories.skipped(RUN) == 1
+    audit = await started.store.ledger.audit(RUN)
+    assert (audit.dropped, audit.clean) == ({"curriculum": 1, "filtered_group": 1}, True)
+    await started.store.runs.finish(
+        RUN, "default", "cancelled", "", fencing_token=started.fencing_token
+    )
+
+    await started.store.runs.submit(record("r2", batch=2, eta=19, resume_from=RUN))
+
+    # What no checkpoint has is sampled again, and has not counted.
+    assert [await prompts.pass_rate("r2", row) for row in "01"] == [0.5, 1.0]
