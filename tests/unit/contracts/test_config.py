@@ -163,7 +163,7 @@ def test_every_key_that_another_systems_name_leads_to_exists() -> None:
         ({"a": 1}, "a", "unknown key; known here: algorithm,"),
         ({"optimizer": {"type": "adam"}}, "optimizer", "did you mean 'adamw'?"),
         ({"optimizer": {"type": "m"}}, "optimizer", "type 'm' does not exist; there is adamw"),
-        ({"training": {"max_steps": 0}}, "training.max_steps", "(got 0)"),
+        ({"training": {"max_steps": -1}}, "training.max_steps", "(got -1)"),
         ({"optimizer": 5}, "optimizer", "is a section, not 5: its keys are"),
     ],
 )
