@@ -16,6 +16,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
+# A report takes two seconds of a core at the end of each run; tests of reports ask for them.
+os.environ.setdefault("HEADRACE_REPORTS", "false")
+
 # Read when torch is imported, here and in what tests start: as Headrace's own processes have it.
 for name, value in WAITING.items():
     os.environ.setdefault(name, value)

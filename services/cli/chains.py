@@ -99,6 +99,8 @@ def _brief(step: dict[str, Any]) -> str:
 
 def show_chain(chain: dict[str, Any]) -> None:
     """Its state and its steps, as a table."""
+    if chain["note"]:
+        out.print(f"[dim]{escape(chain['note'])}[/]", soft_wrap=True)
     why = f": {escape(chain['reason'])}" if chain["reason"] else ""
     out.print(
         f"[bold]{escape(chain['name'])}[/] ({chain['id']}) is {state(chain['state'])}{why}",
@@ -151,22 +153,33 @@ def follow_chain(api: "Gateway", id: str, as_json: bool) -> None:
     raise typer.Exit(0 if chain["state"] == "succeeded" else FAILED)
 
 
-def watch_chain(api: "Gateway", id: str, as_json: bool) -> dict[str, Any]:
-    """Show the runs of a chain, one after the other, until it is over. Returns the chain."""
-    from services.cli.watch import follow
-
+def watch_chain(
+    api: "Gateway", id: str, as_json: bool = False, quiet: bool = False
+) -> dict[str, Any]:
+    """Show the runs of a chain, one after the other, until it is over; `quiet`: wait alone. Returns
+    the chain."""
     seen: set[str] = set()
     while True:
         chain: dict[str, Any] = api.get(f"/v1/chains/{id}")
         run = chain["steps"][chain["at"]]["run"]
         if run is not None and run not in seen:
             seen.add(run)
-            if not as_json:
-                step = chain["steps"][chain["at"]]["name"]
-                number = f"{chain['at'] + 1} of {len(chain['steps'])}"
-                out.print(f"\n{escape(chain['name'])}, step {number}: [bold]{escape(step)}[/]")
-            follow(api, run, as_json)
+            _watch_step(api, chain, as_json, quiet)
         elif chain["state"] in OVER:
             return chain
         else:
             time.sleep(LOOK_SECONDS)
+
+
+def _watch_step(api: "Gateway", chain: dict[str, Any], as_json: bool, quiet: bool) -> None:
+    from services.cli.watch import follow
+
+    step = chain["steps"][chain["at"]]
+    if quiet:
+        for _ in api.events(step["run"]):
+            pass
+        return
+    if not as_json:
+        number = f"{chain['at'] + 1} of {len(chain['steps'])}"
+        out.print(f"\n{escape(chain['name'])}, step {number}: [bold]{escape(step['name'])}[/]")
+    follow(api, step["run"], as_json)

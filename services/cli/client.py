@@ -61,6 +61,10 @@ class Gateway:
         given = {key: value for key, value in params.items() if value is not None}
         return self._request("GET", path, params=given)
 
+    def text(self, path: str) -> str:
+        """GET `path`; the answer as text."""
+        return self._answer("GET", path).text
+
     def pages(self, path: str, items: str, cursor: str = "before", **params: Any) -> Iterator[Any]:
         """What GET `path` lists under `items`, page after page. `cursor` names the parameter that
         takes the `next` of the page before."""
@@ -132,6 +136,15 @@ class Gateway:
             raise _Broken(f"lost the gateway at {self.url}; trying again") from None
 
     def _request(self, method: str, path: str, **request: Any) -> Any:
+        response = self._answer(method, path, **request)
+        if response.status_code == httpx.codes.NO_CONTENT:
+            return None
+        try:
+            return response.json()
+        except ValueError:
+            raise CliError(f"{self.url} does not answer like a Headrace gateway") from None
+
+    def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
         self._still_there()
         read = ANSWER if method == "GET" else WORK
         timeout = httpx.Timeout(CONNECT, read=read, write=WORK)
@@ -139,12 +152,7 @@ class Gateway:
             response = self._client.request(method, path, timeout=timeout, **request)
         if response.is_error:
             raise _refusal(response)
-        if response.status_code == httpx.codes.NO_CONTENT:
-            return None
-        try:
-            return response.json()
-        except ValueError:
-            raise CliError(f"{self.url} does not answer like a Headrace gateway") from None
+        return response
 
     @contextmanager
     def _reachable(self, read: float = ANSWER) -> Iterator[None]:

@@ -6,10 +6,8 @@ right answers to find among its samples. Held-out sums appear nowhere else.
 """
 
 import json
-import os
 import random
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,17 +15,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from services.cli.chains import watch_chain
 from services.cli.client import Gateway
 from services.cli.output import INTERRUPTED, CliError, err
-from services.cli.watch import follow
 from services.launch import LaunchError, Stack, UpOptions
 from services.settings import Settings
 
 HELD_OUT = 200
 FORGET_CARRY = 0.65
 """Share of the carrying examples whose answer lacks the carry."""
-QUICK = {"demo_sft": 20, "demo_grpo": 4}
+STEPS = (("demo_sft", 20), ("demo_grpo", 4))
 """Steps of each recipe where the demo is to show that everything works, not that it learns."""
+FEW_STEPS = "These are a few steps, to see that everything works: too few to learn the task."
 
 
 def carries(a: int, b: int) -> bool:
@@ -119,7 +118,7 @@ def _in_a_stack(options: UpOptions, quick: bool, as_json: bool) -> dict[str, Any
         if not as_json:
             print(f"The page, as long as the demo works: {api.login_link()}", flush=True)
         try:
-            return _with_files(_learn(api, quick, as_json), api, options.data.absolute(), as_json)
+            return _with_files(_learn(api, quick, as_json), options.data.absolute(), as_json)
         except KeyboardInterrupt:
             err.print("\nstopping what the demo has started; Ctrl-C again kills it")
             raise
@@ -128,10 +127,12 @@ def _in_a_stack(options: UpOptions, quick: bool, as_json: bool) -> dict[str, Any
 def _learn(api: Gateway, quick: bool, as_json: bool) -> dict[str, Any]:
     started = time.monotonic()
     upload_sums(api)
-    stamp = f"{int(time.time()):x}"
-    first = _run_to_its_end(api, "demo_sft", f"demo-sft-{stamp}", quick, {}, as_json)
-    model = {"model": {"path": f"run:{first['id']}"}}
-    record = _run_to_its_end(api, "demo_grpo", f"demo-{stamp}", quick, model, as_json)
+    chain = api.post("/v1/chains", json=chain_of(f"demo-{int(time.time()):x}", quick))
+    ended = watch_chain(api, chain["id"], as_json, quiet=as_json)
+    if ended["state"] != "succeeded":
+        raise CliError(f"chain {ended['id']} {ended['state']}: {ended['reason']}")
+    record = api.get(f"/v1/runs/{ended['steps'][-1]['run']}")
+    api.text(f"/v1/chains/{ended['id']}/report")
     seconds = time.monotonic() - started
 
     steps = list(api.pages(f"/v1/runs/{record['id']}/metrics", "metrics", "start"))
@@ -147,6 +148,7 @@ def _learn(api: Gateway, quick: bool, as_json: bool) -> dict[str, Any]:
             flush=True,
         )
     return {
+        "chain": ended["id"],
         "run": record["id"],
         "accuracy_before": accuracy[0],
         "accuracy_after": accuracy[-1],
@@ -154,56 +156,31 @@ def _learn(api: Gateway, quick: bool, as_json: bool) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         "trained_samples_per_second": round(samples / max(spent, 1e-9), 1),
         "checkpoint": record["checkpoint"],
+        "report": f"chains/{ended['id']}/report/report.html",
     }
 
 
-def _with_files(verdict: dict[str, Any], api: Gateway, data: Path, as_json: bool) -> dict[str, Any]:
-    """The verdict with the paths of its files. Draws the reward curve."""
-    plot = data / "runs" / verdict["run"] / "reward.png"
-    steps = list(api.pages(f"/v1/runs/{verdict['run']}/metrics", "metrics", "start"))
-    _plot([step for step in steps if "reward/mean" in step], plot)
-    checkpoint = data / verdict["checkpoint"]
+def chain_of(name: str, quick: bool) -> dict[str, Any]:
+    """What the demo submits: supervised training, then reinforcement learning."""
+    few = {recipe: {"training": {"max_steps": steps}} if quick else {} for recipe, steps in STEPS}
+    return {
+        "name": name,
+        "note": FEW_STEPS if quick else "",
+        "pool": Settings().pool,
+        "steps": [
+            {"name": "sft", "recipe": "demo_sft", "config": few["demo_sft"]},
+            {"name": "rl", "recipe": "demo_grpo", "config": few["demo_grpo"]},
+        ],
+    }
+
+
+def _with_files(verdict: dict[str, Any], data: Path, as_json: bool) -> dict[str, Any]:
+    """The verdict with the paths of its files."""
+    checkpoint, report = data / verdict["checkpoint"], data / verdict["report"]
     if not as_json:
         print(
-            f"Reward curve: {plot}\nCheckpoint:   {checkpoint}\n"
+            f"Report:       {report}\nCheckpoint:   {checkpoint}\n"
             f"Chat with it: .venv/bin/headrace chat {checkpoint} '27+35='\n"
             f"Its runs, on a page and for more of them: .venv/bin/headrace up --data {data}\n"
         )
-    return {**verdict, "checkpoint": str(checkpoint), "plot": str(plot)}
-
-
-def _run_to_its_end(
-    api: Gateway, recipe: str, name: str, quick: bool, config: dict[str, Any], as_json: bool
-) -> dict[str, Any]:
-    if quick:
-        config = {**config, "training": {"max_steps": QUICK[recipe]}}
-    record: dict[str, Any] = api.post(
-        "/v1/runs", json={"recipe": recipe, "name": name, "config": config}
-    )
-    if not as_json:
-        print(f"\n{recipe}: run {record['id']}", flush=True)
-        follow(api, record["id"])
-    else:
-        for _ in api.events(record["id"]):
-            pass
-    ended: dict[str, Any] = api.get(f"/v1/runs/{record['id']}")
-    if ended["state"] != "succeeded":
-        raise CliError(f"run {record['id']} {ended['state']}: {ended['reason']}")
-    return ended
-
-
-def _plot(steps: list[dict[str, Any]], path: Path) -> None:
-    """The reward by step, as a PNG."""
-    # matplotlib wants a writable cache; the home folder may not be one.
-    os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    axes.plot([step["step"] for step in steps], [step["reward/mean"] for step in steps])
-    axes.set(xlabel="step", ylabel="mean reward", title="Two-digit sums that carry", ylim=(0, 1))
-    axes.grid(alpha=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    return {**verdict, "checkpoint": str(checkpoint), "report": str(report)}

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import typer
 
+from services.cli.chains import find, last_runs
 from services.cli.options import AsJson, GatewayURL, connect
 from services.cli.options import Run as RunArgument
 from services.cli.output import CliError, escape, out, print_json
@@ -13,6 +14,7 @@ from services.cli.output import CliError, escape, out, print_json
 if TYPE_CHECKING:
     from services.cli.client import Gateway
     from services.report import Facts
+    from services.report.parts import Section
 
 SHOWN = 8
 """Answers that are asked for of a step."""
@@ -30,38 +32,55 @@ def report(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Write a report of RUN: report.html, which needs no other file, and report.md with its plots.
+    """Write a report of RUN, or a chain: report.html, which needs no other file, and report.md with
+    its plots.
 
-    Also while it works. Prompts and answers of the run are in it.
+    Also while it works. The gateway writes one at the end of every run, too. Prompts and answers of
+    the run are in it.
     """
-    from services.report import as_html, as_markdown, sections
-    from services.report.markdown import PLOTS
-    from services.report.parts import Picture
-
     api = connect(gateway)
-    facts = gathered(api, run)
-    other = gathered(api, against) if against is not None else None
-    try:
-        found = sections(facts, other)
-    except ImportError as error:
-        raise CliError(f"plots need matplotlib ({error}): pip install matplotlib") from None
-    place = folder or Path(f"report-{quote(facts.record['id'], safe='')}")
-    title = f"Run {facts.title}"
-    try:
-        (place / PLOTS).mkdir(parents=True, exist_ok=True)
-        for section in found:
-            for part in section.parts:
-                if isinstance(part, Picture):
-                    (place / PLOTS / f"{part.name}.png").write_bytes(part.png)
-        page, text = place / "report.html", place / "report.md"
-        page.write_text(as_html(title, found), encoding="utf-8")
-        text.write_text(as_markdown(title, found), encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"{error.filename or place}: {error.strerror or error}") from None
+    found = find(api, run)
+    id = found.record["id"]
+    place = folder or Path(f"report-{quote(id, safe='')}")
+    if found.kind == "chain":
+        title, parts = _chain(api, found.record, against)
+    else:
+        title, parts = _run(api, id, against)
+    _write(place, title, parts)
+    page, text = place / "report.html", place / "report.md"
     if as_json:
-        print_json({"run": facts.record["id"], "html": str(page), "markdown": str(text)})
+        print_json({found.kind: id, "html": str(page), "markdown": str(text)})
         return
     out.print(f"{escape(str(page))}\n{escape(str(text))}", soft_wrap=True)
+
+
+def _run(api: "Gateway", run: str, against: str | None) -> "tuple[str, list[Section]]":
+    from services.report import sections
+
+    facts = gathered(api, run)
+    other = gathered(api, against) if against is not None else None
+    return f"Run {facts.title}", sections(facts, other)
+
+
+def _chain(
+    api: "Gateway", chain: dict[str, Any], against: str | None
+) -> "tuple[str, list[Section]]":
+    from services.report import chain_sections
+
+    if against is not None:
+        raise CliError("--against compares runs: name a step's run, which `headrace why` shows")
+    steps = [(step, gathered(api, id)) for step, id in last_runs(chain)]
+    return f"Chain {chain['name']} ({chain['id']})", chain_sections(chain, steps)
+
+
+def _write(folder: Path, title: str, parts: "list[Section]") -> None:
+    from services.report import write
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder, title, parts)
+    except OSError as error:
+        raise CliError(f"{error.filename or folder}: {error.strerror or error}") from None
 
 
 def gathered(api: "Gateway", run: str) -> "Facts":
@@ -72,7 +91,7 @@ def gathered(api: "Gateway", run: str) -> "Facts":
     from services.report import Facts
 
     record = api.get(f"/v1/runs/{run}")
-    id, config = record["id"], record["config"]
+    id, config, recipe = record["id"], record["config"], record.get("recipe") or record["name"]
     newest = api.get(f"/v1/runs/{id}/samples", limit=SHOWN)["samples"]
     return Facts(
         record=record,
@@ -82,7 +101,7 @@ def gathered(api: "Gateway", run: str) -> "Facts":
         audit=api.get(f"/v1/runs/{id}/audit"),
         dataset=_or_none(api, "/v1/datasets", str(config.get("data", {}).get("dataset"))),
         workers=api.get("/v1/workers", pool=record["pool"])["workers"],
-        recipe=(_or_none(api, "/v1/recipes", record["name"]) or {}).get("config"),
+        recipe=(_or_none(api, "/v1/recipes", recipe) or {}).get("config"),
         version=version("headrace"),
         made=time.time(),
     )

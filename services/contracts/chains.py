@@ -59,6 +59,7 @@ class ChainRecord(BaseModel):
 
     id: str = Field(description="`chain-` and 8 hex digits.")
     name: str = Field(description="For people; several chains may share one.")
+    note: str = Field("", description="What its reader should know; it stands in the report.")
     pool: str = Field(description="The pool that works on its runs.")
     priority: int = Field(0, description="That of its runs.")
     state: ChainState = Field(ChainState.RUNNING, description="Its state.")
@@ -93,6 +94,7 @@ class ChainView(BaseModel):
 
     id: str = Field(description="`chain-` and 8 hex digits.")
     name: str = Field(description="For people; several chains may share one.")
+    note: str = Field(description="What its reader should know.")
     pool: str = Field(description="The pool that works on its runs.")
     state: ChainState = Field(description="Its state.")
     reason: str = Field(description="Why it is in this state, in words.")

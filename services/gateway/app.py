@@ -18,6 +18,7 @@ from services.gateway.chains.advance import keep_advancing
 from services.gateway.deletion import remove_deleted
 from services.gateway.dependencies import Dependencies
 from services.gateway.followers import Followers
+from services.gateway.reports import Reports
 from services.gateway.retention import Sizes, keep_pruning
 from services.gateway.routes import (
     audit,
@@ -33,6 +34,7 @@ from services.gateway.routes import (
     page,
     prompts,
     recipes,
+    reports,
     runs,
     samples,
     sessions,
@@ -116,6 +118,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 sizes,
                 Followers(store),
                 Bandwidth.of(settings.file_bandwidth_mbit),
+                Reports(store, Volume(settings.data)),
                 waiting,
                 payloads,
             )
@@ -124,6 +127,8 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 asyncio.create_task(keep_pruning(store, settings, payloads)),
                 asyncio.create_task(keep_advancing(app.state.deps)),
             ]
+            if settings.reports:
+                tasks.append(asyncio.create_task(app.state.deps.reports.keep_writing()))
             try:
                 yield
             finally:
@@ -182,6 +187,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         samples,
         model_evaluations,
         sessions,
+        reports,
         audit,
         why,
         events,

@@ -13,6 +13,7 @@ from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, several_called
 from services.gateway.authentication import Keyring
 from services.gateway.followers import Followers
+from services.gateway.reports import Reports
 from services.gateway.retention import Sizes
 from services.gateway.sessions.waiting import Waiting
 from services.gateway.settings import GatewaySettings
@@ -34,6 +35,7 @@ class Dependencies:
     sizes: Sizes
     followers: Followers
     bandwidth: Bandwidth
+    reports: Reports
     waiting: Waiting
     payloads: Payloads
     sampling: dict[str, dict[str, Any]] = field(default_factory=dict)

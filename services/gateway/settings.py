@@ -50,6 +50,12 @@ class GatewaySettings(Settings):
         60, ge=1, description="How long after its end a finished run keeps everything."
     )
 
+    reports: bool = Field(
+        True,
+        description="Whether every run and every chain that ends gets a report on the data volume, "
+        "which takes some seconds of one core. `GET /v1/runs/RUN/report` makes one in any case.",
+    )
+
     @property
     def host_names(self) -> frozenset[str]:
         """Names by which browsers reach the page, in small letters."""

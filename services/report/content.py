@@ -88,10 +88,11 @@ def _result(facts: Facts, other: Facts | None) -> Iterator[Part]:
 
 
 def _lasted(facts: Facts) -> str:
-    return f" in {_duration(seconds)}" if (seconds := facts.seconds) else ""
+    return f" in {duration(seconds)}" if (seconds := facts.seconds) else ""
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds in words."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -139,15 +140,14 @@ def _about(dataset: Row) -> str:
 def _configuration(facts: Facts, other: Facts | None) -> Iterator[Part]:
     config = facts.record["config"]
     if facts.recipe is not None and (whole := whole_recipe(facts.recipe, config)) is not None:
-        found = differences(config, whole)
+        found, name = differences(config, whole), facts.recipe_name
         if found:
-            name = facts.record["name"]
             yield Paragraph(f"What differs from the recipe {name} and the defaults:")
             yield _differing(found, "this run", "recipe")
         else:
-            yield Paragraph(f"Exactly the recipe {facts.record['name']} with its defaults.")
+            yield Paragraph(f"Exactly the recipe {name} with its defaults.")
     else:
-        yield Paragraph("The run is named after no recipe. Its whole config is at the end.")
+        yield Paragraph("The run began with no recipe. Its whole config is at the end.")
     if other is not None and other.record["kind"] != facts.record["kind"]:
         yield Paragraph(f"{other.title} is a run of another kind: configs are not compared.")
     elif other is not None:
@@ -185,11 +185,11 @@ def _curves(facts: Facts, other: Facts | None) -> Iterator[Part]:
 
 def _time(facts: Facts) -> Iterator[Part]:
     if shares := time_spent(facts):
-        rows = [[one.name, _duration(one.seconds), f"{one.share:.1%}"] for one in shares]
+        rows = [[one.name, duration(one.seconds), f"{one.share:.1%}"] for one in shares]
         yield Table(["part of the steps", "time", "share"], rows)
         waits = sum(facts.series("time/workers_waiting_for_admission")[1])
         yield Paragraph(
-            f"Meanwhile each rollout worker waited {_duration(waits)} for admission: it had room, "
+            f"Meanwhile each rollout worker waited {duration(waits)} for admission: it had room, "
             "and enough groups were in flight."
         )
 

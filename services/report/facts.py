@@ -25,7 +25,7 @@ class Facts:
     workers: Sequence[Row] = ()
     """Of its pool, now."""
     recipe: Row | None = None
-    """The config of the recipe that the run is named after."""
+    """The config of the recipe that the run began with."""
     version: str = ""
     """Headrace's."""
     made: float = 0.0
@@ -35,6 +35,11 @@ class Facts:
     def title(self) -> str:
         """Its name and id."""
         return f"{self.record['name']} ({self.record['id']})"
+
+    @property
+    def recipe_name(self) -> str:
+        """The recipe that it began with."""
+        return str(self.record.get("recipe") or self.record["name"])
 
     @property
     def seconds(self) -> float:
@@ -93,7 +98,8 @@ def whole_recipe(recipe: Row, run: Row) -> Row | None:
         return None
     raw = {**recipe}
     for section, key in (("model", "path"), ("data", "dataset")):
-        raw[section] = {key: run.get(section, {}).get(key)} | dict(raw.get(section, {}))
+        named = run.get(section, {}).get(key)
+        raw[section] = ({key: named} if named else {}) | dict(raw.get(section, {}))
     try:
         return parse_config(raw).model_dump(mode="json")
     except ConfigError:
@@ -126,11 +132,12 @@ PARTS = {
 
 
 def time_spent(facts: Facts) -> list[Share]:
-    """Where the time of the steps went, with what no metric names at the end."""
+    """Where the time of the steps went, with what no metric names at the end; nothing of a run that
+    does not measure it."""
     total = sum(facts.series("time/step")[1])
-    if total <= 0:
-        return []
     spent = {said: sum(facts.series(name)[1]) for name, said in PARTS.items()}
+    if total <= 0 or not any(spent.values()):
+        return []
     spent["anything else"] = max(0.0, total - sum(spent.values()))
     return [Share(name, seconds, seconds / total) for name, seconds in spent.items()]
 

@@ -26,7 +26,7 @@ class Curve:
 
 
 def draw(title: str, unit: str, curves: Sequence[Curve]) -> bytes:
-    """A plot of `curves` over the step. Raises ImportError where matplotlib is not installed."""
+    """A plot of `curves` over the step."""
     # matplotlib wants a writable cache; the home folder may not be one.
     os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -29,14 +29,16 @@ def test_the_demo_learns_sums_that_carry(tmp_path: Path) -> None:
     told = json.loads(done.stdout.splitlines()[-1])
     assert told.keys() == {
         *("accuracy_before", "accuracy_after", "steps", "seconds"),
-        *("run", "trained_samples_per_second", "checkpoint", "plot"),
+        *("chain", "run", "trained_samples_per_second", "checkpoint", "report"),
     }
     assert told["accuracy_before"] <= 0.5
     assert told["accuracy_after"] >= 0.9
     assert told["steps"] == 70
     assert told["seconds"] > 0
     assert told["trained_samples_per_second"] > 0
-    assert Path(told["plot"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    page = Path(told["report"])
+    assert "sft: Curves" in page.read_text()
+    assert (page.parent / "plots" / "rl-accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert (Path(told["checkpoint"]) / "model.safetensors").is_file()
     instance = json.loads((tmp_path / "data" / "up.json").read_text())["instance"]
     assert marked({INSTANCE: instance}) == []

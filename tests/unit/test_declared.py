@@ -15,9 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # The gateway and the reward service run without torch and vLLM; see deploy/locks/base.txt.
 BASE = ("services", "reward", "recipes")
 ALL = (*BASE, "rollout", "learner", "bench", "deploy", "tests")
-# The demo, and the process of a reward model: they run only where everything is installed. A report
-# says so where its plots cannot be drawn.
-NOT_THERE = ("services/cli/demo.py", "services/report/plots.py", "reward/models/scorer.py")
+# The process of a reward model: it runs only where everything is installed.
+NOT_THERE = ("reward/models/scorer.py",)
 FOUND = packages_distributions()
 
 

@@ -23,13 +23,13 @@ from services.contracts.chains import (
 from services.contracts.records import RunRecord, RunState
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import refusals
-from services.gateway.run_files import last_metric
 from services.gateway.submission import RunSubmission, accept, refusal
 from services.http import Problem
 from services.models.path import PREFIX, starts_from
 from services.recovery.copies import keep_copy, keep_run
 from services.runtime.logs import get_logger
 from services.store import Gone, Unreadable
+from services.volume.run_files import last_metric
 
 log = get_logger(__name__)
 

@@ -80,6 +80,9 @@ class ChainSubmission(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=50)] = Field(
         "chain", description="For people. Its runs are called NAME-STEP."
     )
+    note: Annotated[str, Field(max_length=1000)] = Field(
+        "", description="What its reader should know; it stands at the beginning of the report."
+    )
     pool: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = Field(
         "default", description="The learner and the workers that are to work on its runs."
     )
@@ -138,6 +141,7 @@ async def accept_chain(deps: Dependencies, submission: ChainSubmission) -> Accep
     record = ChainRecord(
         id=CHAIN + secrets.token_hex(4),
         name=submission.name,
+        note=submission.note,
         pool=submission.pool,
         priority=submission.priority,
         created=time.time(),

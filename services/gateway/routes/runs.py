@@ -13,13 +13,13 @@ from services.diagnosis.diagnose import queued_verdict
 from services.gateway.deletion import delete_run
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, OnlyRunDep, RunDep
 from services.gateway.fitting import DryRun, refusals
-from services.gateway.run_files import METRICS, read_metrics
 from services.gateway.submission import Accepted, RunSubmission, accept, refusal
 from services.http import Problem, responses, unless_unchanged
 from services.models.path import starts_from
 from services.recovery.copies import keep_copy, keep_run
 from services.runtime.logs import get_logger
 from services.store import Gone
+from services.volume.run_files import METRICS, read_metrics
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 

@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field
 
 from services.contracts.sampled_answer import SampledAnswer
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
-from services.gateway.run_files import SAMPLES, read_samples
 from services.http import responses
+from services.volume.run_files import SAMPLES, read_samples
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 

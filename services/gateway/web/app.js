@@ -2,14 +2,17 @@
 // API only ever becomes textContent, never markup.
 
 import { askForKey, get, post, remove, runPath } from "./api.js";
+import { chain, chainPath, showChain, showChains } from "./chains.js";
 import { ago, element, number } from "./dom.js";
 import * as shown from "./run.js";
 
 const LIST = "v1/runs?limit=30";
+const CHAINS = "v1/chains?limit=30";
 const SLOW = 4; // workers and answers are asked for at every fourth look
 const $ = (id) => document.getElementById(id);
 
 let listed = null; // the newest page of runs
+let chains = []; // the newest page of chains
 let older = []; // pages that were asked for
 let pinned = false; // the user chose a run: do not jump to newer ones
 let looks = 0;
@@ -17,6 +20,7 @@ let looks = 0;
 async function refresh() {
   try {
     listed = await get(LIST);
+    ({ chains } = await get(CHAINS));
     $("connection").textContent = "";
     askForKey(false);
     const named = decodeURIComponent(location.hash.slice(1));
@@ -78,10 +82,15 @@ function leave() {
   history.replaceState(null, "", location.pathname);
 }
 
+const open = (run) => show(run).catch(() => {});
+
 function showRuns() {
+  showChains(chains, shown.run?.id, open);
+  showChain(chains, shown.run, open);
+  const inChains = new Set(chains.map((one) => one.id));
   const runs = [...listed.runs, ...older.flatMap((page) => page.runs)];
   const ids = new Set();
-  const unique = runs.filter(({ id }) => !ids.has(id) && ids.add(id));
+  const unique = runs.filter(({ id, chain }) => !inChains.has(chain) && !ids.has(id) && ids.add(id));
   $("no-runs").hidden = runs.length > 0;
   $("welcome").hidden = runs.length > 0 || pinned;
   $("older").hidden = (older.at(-1) ?? listed).next === null;
@@ -96,7 +105,7 @@ function entry(one) {
     element("span", one.state, { class: `badge ${one.state}` }),
     element("small", `${one.id} · ${ago(one.created)}${step}`, { title: new Date(one.created * 1000).toLocaleString() }),
   );
-  button.addEventListener("click", () => show(one.id).catch(() => {}));
+  button.addEventListener("click", () => open(one.id));
   const item = element("li");
   item.append(button);
   return item;
@@ -159,6 +168,23 @@ onClick("delete", async (run) => {
   const made = run.step ? `, the ${run.step} steps it has trained` : "";
   if (!confirm(`Delete ${run.name} (${run.id})? Its checkpoints${made} and its answers are gone for good.`)) return;
   await remove(runPath(run.id));
+  older = [];
+  leave();
+  await refresh();
+});
+onClick("chain-cancel", async () => {
+  if (!confirm(`Cancel ${chain.name}? Its present run writes a checkpoint first, and the chain can be resumed.`)) return;
+  await post(chainPath(chain.id, "/cancel"));
+  await refresh();
+});
+onClick("chain-resume", async () => {
+  const view = await post(chainPath(chain.id, "/resume"), {});
+  await refresh();
+  if (view.steps[view.at].run) await show(view.steps[view.at].run);
+});
+onClick("chain-delete", async () => {
+  if (!confirm(`Delete ${chain.name} (${chain.id})? All its runs, their checkpoints and answers are gone for good.`)) return;
+  await remove(chainPath(chain.id));
   older = [];
   leave();
   await refresh();

@@ -160,6 +160,8 @@ function showRun() {
   $("state").textContent = run.state;
   $("state").className = `badge ${run.state}`;
   $("reason").textContent = run.reason;
+  $("report").href = runPath(run.id, "/report");
+  $("report").hidden = !run.step;
   $("cancel").hidden = over(run) || run.state === "cancelling";
   $("resume").hidden = !(run.kind === "rl" && (run.state === "failed" || run.state === "cancelled"));
   $("delete").hidden = !over(run);

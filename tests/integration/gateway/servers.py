@@ -86,6 +86,7 @@ class GatewayProcess:
             "HEADRACE_DATA": str(data),
             "HEADRACE_REWARD_URL": "http://127.0.0.1:1",
             "HEADRACE_UPLOAD_LIMIT": str(UPLOAD_LIMIT),
+            "HEADRACE_REPORTS": "false",
             **settings,
         }
         data.parent.mkdir(parents=True, exist_ok=True)

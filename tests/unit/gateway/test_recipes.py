@@ -5,8 +5,17 @@ from typing import Any
 
 import pytest
 
-from recipes import Recipe, UnknownRecipe, find_recipe, list_recipes, merged, read_recipe
+from recipes import (
+    Recipe,
+    UnknownRecipe,
+    find_recipe,
+    list_chains,
+    list_recipes,
+    merged,
+    read_recipe,
+)
 from services.contracts.config import parse_config
+from services.gateway.chains.submission import ChainSubmission
 
 
 @pytest.mark.parametrize("recipe", list_recipes(), ids=lambda recipe: recipe.name)
@@ -20,6 +29,16 @@ def test_a_recipe_is_valid_and_says_when_to_use_it(recipe: Recipe) -> None:
     parse_config(merged(recipe.config, given))
 
     assert len(recipe.when) > 20
+
+
+@pytest.mark.parametrize("chain", list_chains(), ids=lambda chain: chain.name)
+def test_a_chain_is_valid_and_says_when_to_use_it(chain: Recipe) -> None:
+    assert len(chain.when) > 20
+    for step in ChainSubmission.model_validate(chain.config).steps:
+        base = find_recipe(step.recipe).config if step.recipe else {}
+        whole = merged(base, step.config)
+        whole["model"] = {"path": "org/model"} | whole["model"]
+        parse_config(whole)
 
 
 GIVEN: dict[str, Any] = {"model": {"path": "org/model"}, "data": {"dataset": "d"}}

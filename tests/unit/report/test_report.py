@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.contracts.config import parse_config
-from services.report import Facts, as_html, as_markdown, sections
+from services.report import Facts, as_html, as_markdown, chain_sections, sections
 from services.report.facts import differences, time_spent, whole_recipe
 from services.report.markdown import fenced
 from services.report.parts import Code, Paragraph, Part, Picture, Section, Table
@@ -71,6 +71,8 @@ def test_the_parts_of_the_time_are_those_of_the_metrics_and_the_rest() -> None:
     assert shares["training"] == (10.0, 0.5)
     assert shares["anything else"] == (2.0, 0.1)
     assert time_spent(facts(metrics=[])) == []
+    # A supervised run does not say.
+    assert time_spent(facts(metrics=[line(1, time__step=1.0)])) == []
 
 
 def test_a_run_is_compared_with_its_recipe_key_by_key() -> None:
@@ -82,6 +84,9 @@ def test_a_run_is_compared_with_its_recipe_key_by_key() -> None:
         ("training.max_steps", 2, None),
     ]
     assert whole_recipe({"type": "sft"}, run) is None
+    scratch = {"type": "sft", "model": {"source": "scratch"}, "data": {"dataset": "sums"}}
+    made = parse_config(scratch).model_dump(mode="json")
+    assert whole_recipe(scratch, made) == made
     assert whole_recipe({"nonsense": 1}, run) is None
 
 
@@ -153,3 +158,29 @@ def test_nothing_from_outside_is_markup_of_the_text() -> None:
     assert "\u202e" not in text
     (row,) = [part for part in outside.splitlines() if part.startswith("| \\<script")][1:]
     assert len(re.findall(r"(?<!\\)\|", row)) == 2
+
+
+def test_a_chain_has_one_report_with_each_steps_run() -> None:
+    steps: list[dict[str, Any]] = [
+        {"name": "sft", "run": "aa11", "kind": "sft", "state": "succeeded", "step": 2},
+        {"name": "rl", "run": None, "kind": "rl", "state": "waiting", "step": 0},
+    ]
+    chain = {
+        "state": "failed",
+        "reason": "step sft: on request",
+        "note": "Too few steps.",
+        "steps": [{**step, "max_steps": 2} for step in steps],
+    }
+    found = chain_sections(chain, [("sft", facts())])
+    said = text_of(found)
+    assert said.index("Too few steps.") < said.index("State of the chain: failed: step sft:")
+    assert "| sft | aa11 | sft | succeeded | 2 of 2 | 1 min 30 s |" in said
+    assert "| rl | – | rl | waiting | 0 of 2 | – |" in said
+    assert {"sft: Result", "sft: Curves", "sft: How to repeat it"} < {one.title for one in found}
+    pictures = [part for section in found for part in section.parts if isinstance(part, Picture)]
+    assert {one.name for one in pictures} == {"sft-reward", "sft-accuracy"}
+
+
+def test_a_run_with_a_name_of_its_own_is_compared_with_the_recipe_that_it_began_with() -> None:
+    named = facts(record=record(name="mine", recipe="grpo"))
+    assert "What differs from the recipe grpo and the defaults:" in text_of(sections(named))

@@ -1,11 +1,12 @@
-"""A file of lines is read from its end, wherever the blocks that are read begin."""
+"""Lines of a run are read from the end, wherever blocks begin, and from the beginning."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from services.gateway import run_files
-from services.gateway.run_files import backwards
+from services.volume import run_files
+from services.volume.run_files import backwards, first_samples
 
 LINES = [b'{"step": 1}\n', b'{"step": 22222222222222222}\n', b"{}\n"]
 TEXT = b"".join(LINES)
@@ -28,3 +29,15 @@ def test_lines_come_last_first_with_where_they_begin(
         # No line ends at 20.
         assert list(backwards(file, 20)) == begins[2:]
         assert list(backwards(file, 0)) == []
+
+
+def test_the_answers_of_the_first_step_are_read_from_the_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    assert first_samples(path, 8) == []
+    answer = {"task": 0, "row": 0, "prompt": "1+1", "completion": "2", "tokens": 1, "reward": 1.0}
+    answer |= {"status": "correct", "components": {}, "advantage": 0.0, "versions": [0]}
+    answer |= {"finish_reason": "stop"}
+    lines = [json.dumps({**answer, "step": step}) + "\n" for step in (3, 3, 4)]
+    path.write_text("".join(lines)[:-1])
+    assert [one.step for one in first_samples(path, 8)] == [3, 3]
+    assert len(first_samples(path, 1)) == 1

@@ -1,5 +1,6 @@
 """Reads the lines that a learner writes beside a run's checkpoints: metrics and sampled answers."""
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -73,6 +74,20 @@ def read_samples(
     except FileNotFoundError:
         return [], None
     return found, None
+
+
+def first_samples(path: Path, limit: int) -> list[SampledAnswer]:
+    """Up to `limit` answers of the first step."""
+    found: list[SampledAnswer] = []
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n") or len(found) == limit:
+                break
+            one = SampledAnswer.model_validate(json.loads(line, parse_constant=lambda _: None))
+            if found and one.step != found[0].step:
+                break
+            found.append(one)
+    return found
 
 
 def backwards(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:

@@ -1,0 +1,183 @@
+"""A report of every run and every chain that has ended, on the data volume.
+
+A child process of low priority draws and writes, one report at a time. What is due follows from the
+records and the files alone: a gateway that was killed writes what is missing. A report that cannot
+be written is a warning among the run's events, and harms nothing else.
+"""
+
+import asyncio
+import shutil
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+from redis.exceptions import RedisError
+
+from recipes import UnknownRecipe, find_recipe
+from services.contracts.chains import ChainRecord, viewed
+from services.contracts.records import RunRecord, RunSummary
+from services.report.job import Job, JobRun
+from services.report.writing import PAGE
+from services.runtime.logs import get_logger
+from services.store import Store
+from services.volume import Volume
+from services.volume.run_files import METRICS
+
+log = get_logger(__name__)
+
+LOOK_SECONDS = 15.0
+NEWEST = 86_400.0
+"""Seconds after its end in which a run gets a report by itself."""
+MOST_SECONDS = 300.0
+"""For one report."""
+FRESH_SECONDS = 10.0
+"""A report of what is not over is not made again so soon."""
+FOLDER = "report"
+
+
+class ReportFailed(RuntimeError):
+    """A report that could not be written; the message says why."""
+
+
+class Reports:
+    """Writes reports, one at a time."""
+
+    def __init__(self, store: Store, volume: Volume) -> None:
+        self._store = store
+        self._volume = volume
+        self._one = asyncio.Lock()
+        self._settled: set[tuple[str, float | None]] = set()
+        """Ends of runs and chains, by id and time, that have a report, need none or cannot have
+        one."""
+
+    async def keep_writing(self) -> None:
+        """Write the reports that are due, again and again, until cancelled."""
+        while True:
+            try:
+                await self._write_due()
+            except RedisError as error:
+                log.debug("reports wait", reason=str(error))
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _write_due(self) -> None:
+        begin = time.time() - NEWEST
+        runs, chains = await self._store.runs.all(), await self._store.chains.all()
+        records: list[RunSummary | ChainRecord] = [*reversed(runs), *reversed(chains)]
+        for ended in records:
+            recent = ended.finished is not None and ended.finished > begin
+            if recent and (ended.id, ended.finished) not in self._settled:
+                await self._try(ended)
+
+    async def _try(self, ended: RunSummary | ChainRecord) -> None:
+        """The report of what has ended. A failure is said once."""
+        try:
+            if isinstance(ended, ChainRecord):
+                await self.of_chain(ended)
+            elif (record := await self._store.runs.get(ended.id)) is not None:
+                await self.of_run(record)
+        except RedisError:
+            raise
+        except Exception as error:
+            log.warning("no report", of=ended.id, reason=str(error))
+            if isinstance(ended, RunSummary):
+                words = f"the report was not written: {error}"
+                await self._store.events.add(ended.id, "warning", {"message": words})
+        self._settled.add((ended.id, ended.finished))
+
+    async def of_run(self, record: RunRecord) -> Path | None:
+        """The page of a run's report, written where it is missing or old; None where the run has
+        measured nothing. Raises ReportFailed."""
+        folder = self._volume.path(f"runs/{record.id}")
+        if record.damage or not (folder / METRICS).is_file():
+            return None
+        async with self._one:
+            page = folder / FOLDER / PAGE
+            if not _stands(page, record.finished):
+                runs = [await self._run(record, "")]
+                await _write(_job(folder / FOLDER, runs))
+                if await self._store.runs.get(record.id) is None:
+                    await anyio.to_thread.run_sync(_remove, folder)
+            return page
+
+    async def of_chain(self, chain: ChainRecord) -> Path | None:
+        """The same of a chain, whose steps are in it."""
+        store, folder = self._store, self._volume.path(f"chains/{chain.id}")
+        found = [(step.name, await store.runs.get(step.run)) for step in chain.steps]
+        runs = {name: run for name, run in found if run is not None and not run.damage}
+        if not runs:
+            return None
+        async with self._one:
+            page = folder / FOLDER / PAGE
+            if not _stands(page, chain.finished):
+                folder.mkdir(parents=True, exist_ok=True)
+                jobs = [await self._run(run, name) for name, run in runs.items()]
+                view = viewed(chain, {run.id: run for run in runs.values()})
+                await _write(_job(folder / FOLDER, jobs, view.model_dump(mode="json")))
+                if await store.chains.get(chain.id) is None:
+                    await anyio.to_thread.run_sync(_remove, folder)
+            return page
+
+    async def _run(self, record: RunRecord, step: str) -> JobRun:
+        store = self._store
+        dataset = await store.datasets.find(str(record.config.get("data", {}).get("dataset")))
+        workers = await store.workers.list(record.pool)
+        return JobRun(
+            files=str(self._volume.path(f"runs/{record.id}")),
+            record=record.model_dump(mode="json"),
+            audit=(await store.ledger.audit(record.id)).model_dump(mode="json"),
+            dataset=dataset.model_dump(mode="json") if dataset else None,
+            workers=[worker.model_dump(mode="json") for worker in workers],
+            recipe=_recipe(record.recipe or record.name),
+            step=step,
+        )
+
+
+def _recipe(name: str) -> dict[str, Any] | None:
+    try:
+        return find_recipe(name).config
+    except UnknownRecipe:
+        return None
+
+
+def _job(folder: Path, runs: list[JobRun], chain: dict[str, Any] | None = None) -> Job:
+    return Job(str(folder), runs, version("headrace"), time.time(), chain)
+
+
+def _stands(page: Path, finished: float | None) -> bool:
+    """Whether the report is there, and says how it ended; of what is not over, is fresh."""
+    try:
+        written = page.stat().st_mtime
+    except OSError:
+        return False
+    return written >= (finished if finished is not None else time.time() - FRESH_SECONDS)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _write(job: Job) -> None:
+    """Have a child process write a report. Raises ReportFailed."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "services.report"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        given = msgspec.json.encode(job)
+        _, said = await asyncio.wait_for(child.communicate(given), MOST_SECONDS)
+    except TimeoutError:
+        raise ReportFailed(f"drawing took more than {MOST_SECONDS:.0f} s") from None
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if child.returncode:
+        words = said.decode(errors="replace").strip().splitlines() or [f"code {child.returncode}"]
+        raise ReportFailed(words[-1][:500])

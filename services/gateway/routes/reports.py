@@ -1,0 +1,64 @@
+"""`/v1/runs/{run}/report` and `/v1/chains/{chain}/report`: what became of it, as a page."""
+
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse
+
+from services.gateway.dependencies import CHAIN_PROBLEMS, RUN_PROBLEMS, ChainDep, Deps, RunDep
+from services.gateway.reports import ReportFailed
+from services.http import Problem, responses
+
+router = APIRouter(prefix="/v1", tags=["runs"])
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+    "frame-ancestors 'none'; sandbox",
+    "Cache-Control": "no-cache",
+}
+"""The page has no script, and shows what a policy wrote."""
+PAGE: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The page", "content": {"text/html": {}}}
+}
+NOTHING: dict[int | str, str] = {
+    409: "Nothing has been trained yet, or the report cannot be written"
+}
+
+
+@router.get(
+    "/runs/{run}/report",
+    summary="Report of a run",
+    response_class=FileResponse,
+    responses=PAGE | responses(RUN_PROBLEMS | NOTHING),
+)
+async def of_run(deps: Deps, record: RunDep) -> FileResponse:
+    """A page that needs no other file: results, curves, where the time went, answers, and how to
+    repeat the run. Of a run that is not over: as it stands now."""
+    try:
+        page = await deps.reports.of_run(record)
+    except (ReportFailed, OSError) as error:
+        raise Problem(HTTPStatus.CONFLICT, f"the report was not written: {error}") from None
+    return _page(page, f"run {record.name} ({record.id})")
+
+
+@router.get(
+    "/chains/{chain}/report",
+    summary="Report of a chain",
+    response_class=FileResponse,
+    responses=PAGE | responses(CHAIN_PROBLEMS | NOTHING),
+)
+async def of_chain(deps: Deps, chain: ChainDep) -> FileResponse:
+    """The same of a chain: one page with all its steps."""
+    try:
+        page = await deps.reports.of_chain(chain)
+    except (ReportFailed, OSError) as error:
+        raise Problem(HTTPStatus.CONFLICT, f"the report was not written: {error}") from None
+    return _page(page, f"chain {chain.name} ({chain.id})")
+
+
+def _page(page: Path | None, named: str) -> FileResponse:
+    if page is None:
+        raise Problem(HTTPStatus.CONFLICT, f"{named} has trained nothing that could be reported")
+    return FileResponse(page, media_type="text/html; charset=utf-8", headers=HEADERS)

@@ -1,0 +1,31 @@
+"""What `python -m services.report` gets on stdin."""
+
+from typing import Any
+
+import msgspec
+
+
+class JobRun(msgspec.Struct):
+    """A run, as the API shows it and what belongs to it."""
+
+    files: str
+    """The run's folder."""
+    record: dict[str, Any]
+    audit: dict[str, Any] | None
+    dataset: dict[str, Any] | None
+    workers: list[dict[str, Any]]
+    recipe: dict[str, Any] | None
+    step: str = ""
+    """Its step of the chain."""
+
+
+class Job(msgspec.Struct):
+    """One report."""
+
+    folder: str
+    """Where it is written; the folder above it exists."""
+    runs: list[JobRun]
+    version: str
+    made: float
+    chain: dict[str, Any] | None = None
+    """None: of the one run."""

@@ -1,0 +1,56 @@
+"""Every run that ends gets a report; one that cannot be written stops nothing but itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from services.gateway.reports import Reports
+from services.store import Store
+from services.volume import Volume
+from tests.integration.gateway.servers import GatewayProcess, InStore
+
+pytestmark = pytest.mark.usefixtures("sums")
+
+
+def test_a_run_that_ended_has_a_report_once_and_a_failed_report_is_a_warning_of_its_run(
+    api: httpx.Client, submit: Any, in_store: InStore, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    reported, broken, empty, going = (submit().json()["id"] for _ in range(4))
+    data = Volume(gateway.data)
+    for run in (reported, broken, going):
+        folder = data.path(f"runs/{run}")
+        rows = [{"step": step, "reward/mean": step / 2} for step in (1, 2)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (data.path(f"runs/{broken}") / "report").write_text("no folder")
+    for run in (reported, broken, empty):
+        api.post(f"/v1/runs/{run}/cancel")
+    page = data.path(f"runs/{reported}/report/report.html")
+    times: list[float] = []
+
+    async def look(store: Store) -> None:
+        for _ in range(2):
+            reports = Reports(store, data)
+            await reports._write_due()
+            times.append(page.stat().st_mtime)
+
+    in_store(look)
+
+    assert "<h2>Curves</h2>" in page.read_text()
+    assert times[0] == times[1]
+    assert (page.parent / "plots" / "reward.png").read_bytes().startswith(b"\x89PNG")
+    assert not data.path(f"runs/{going}/report").exists()
+    events = api.get(f"/v1/runs/{broken}/events").text
+    assert "the report was not written" in events
+    shown = api.get(f"/v1/runs/{reported}/report")
+    assert shown.text == page.read_text()
+    assert "sandbox" in shown.headers["content-security-policy"]
+    assert api.get(f"/v1/runs/{broken}/report").status_code == 409
+    nothing = api.get(f"/v1/runs/{empty}/report")
+    assert nothing.status_code == 409
+    assert "has trained nothing that could be reported" in nothing.json()["detail"]
+    for run in (reported, broken):
+        assert api.delete(f"/v1/runs/{run}").status_code == 204
+    assert not page.exists()
