@@ -7,6 +7,7 @@ later steps have been logged.
 
 import importlib
 import math
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,14 +26,22 @@ LATE = 200
 looked again each time, and at the end from the beginning."""
 Row = dict[str, Any]
 
-PLACES = ("step", "evaluation/step")
-"""What says which step a row is of: the first is a row of training."""
+STEP = re.compile(r"step|evaluation/(.+/)?step")
+"""The metrics that say which step a row is of: `step` is in a row of training."""
 
 
 def place_of(row: dict[str, Any]) -> tuple[str, int]:
     """Which row of a run this is: there is one of each step, and one of each evaluation."""
-    name = next(name for name in PLACES if name in row)
+    name = next(name for name in row if STEP.fullmatch(name))
     return name, int(row[name])
+
+
+def by_set(row: Row) -> Row:
+    """`row`; of an evaluation, with the held-out set in the names: `evaluation/NAME/accuracy`."""
+    held_out = row.get("evaluation/name")
+    if held_out is None:
+        return row
+    return {name.replace("evaluation/", f"evaluation/{held_out}/", 1): v for name, v in row.items()}
 
 
 class Tracker(Protocol):
@@ -72,7 +81,7 @@ class TensorBoard:
         _, step = place_of(row)
         with self._writable():
             for name, value in row.items():
-                if name not in (*PLACES, "time") and _number(value):
+                if name != "time" and not STEP.fullmatch(name) and _number(value):
                     self._writer.add_scalar(name, value, step=step, wall_time=row.get("time"))
             self._writer.flush()
 
@@ -115,11 +124,14 @@ class WeightsAndBiases:
             raise CliError(f"wandb refuses: {error}") from None
         self.place = str(self._run.dir if self._run.offline else self._run.url)
         self._defined: set[str] = set()
-        self._there = {step: int(self._run.summary.get(step, -1)) for step in PLACES}
+        self._there: dict[str, int] = {}
+        """The newest step that was there before, by the metric that says it."""
 
     def log(self, row: dict[str, Any]) -> None:
         """See Tracker."""
         name, step = place_of(row)
+        if name not in self._there:
+            self._there[name] = int(self._run.summary.get(name, -1))
         if step <= self._there[name]:
             return
         # Evaluations come late, and W&B's own steps only ever rise: each metric is drawn over the
@@ -160,6 +172,7 @@ def carry(api: Gateway, run: str, trackers: Sequence[Tracker]) -> tuple[int, Run
             after = -1 if state.final else newest - LATE
             path = f"/v1/runs/{run}/metrics"
             for row in api.pages(path, "metrics", "start", after=max(after, -1)):
+                row = by_set(row)
                 if (place := place_of(row)) not in seen:
                     seen.add(place)
                     newest = max(newest, place[1])

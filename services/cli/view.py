@@ -93,7 +93,11 @@ def said(event: Event, max_steps: int | None) -> str:
         return f"{done}/{data.get('total')} {unit}  " + "  ".join(figures(data))
     if event.kind == "evaluation":
         name, value = _measured(data)
-        return f"evaluation at step {data['step']}: {name} {value:.3f} on {data['rows']} rows"
+        of = f" of {data['name']}" if "name" in data else ""
+        low, high = data.get(f"{name}_low"), data.get(f"{name}_high")
+        interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+        rows = f"{data['rows']:.0f} rows{of}"
+        return f"evaluation at step {data['step']}: {name} {value:.3f}{interval} on {rows}"
     if event.kind == "checkpoint":
         return f"checkpoint at step {data.get('step')}: {data.get('directory')}"
     if event.kind == "worker":

@@ -1,7 +1,7 @@
 """What a report says: facts in, sections out."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -27,8 +27,10 @@ PLOTS = (
     ("dataset-share", "Share of each batch by dataset", "share", (), ("dataset/share/",)),
     ("dataset-filtered", "Filtered groups by dataset", "share", (), ("dataset/filtered/",)),
     ("pass-at-k", "Training prompts solved", "probability", (), ("reward/pass_at_",)),
-    ("accuracy", "Held-out accuracy", "share", ("evaluation/accuracy",), ("evaluation/pass_at_",)),
-    ("held-out-reward", "Held-out reward", "reward", ("evaluation/reward",), ()),
+    ("accuracy", "Held-out accuracy", "share", ("evaluation/accuracy",),
+     ("evaluation/pass_at_", "evaluation/accuracy (")),
+    ("held-out-reward", "Held-out reward", "reward", ("evaluation/reward",),
+     ("evaluation/reward (",)),
     ("length", "Length of answers", "tokens", ("response/tokens_mean",), ()),
     ("truncated", "Truncated answers", "share", ("response/truncated",), ()),
     ("entropy", "Entropy", "nats per token", ("train/entropy",), ()),
@@ -54,8 +56,10 @@ LONGEST = 1500
 
 def sections(facts: Facts, other: Facts | None = None) -> list[Section]:
     """The report of a run, with another one beside it."""
+    facts, other = facts.by_set(), other.by_set() if other else None
     found = [
         Section("Result", list(_result(facts, other))),
+        Section("Evaluations", list(_evaluations(facts))),
         Section("Data and model", list(_data(facts))),
         Section("Configuration", list(_configuration(facts, other))),
         Section("Curves", list(_curves(facts, other))),
@@ -100,6 +104,45 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _evaluations(facts: Facts) -> Iterator[Part]:
+    """The newest evaluation of each held-out set, and of each of its categories."""
+    newest = {row["evaluation/name"]: row for row in facts.metrics if "evaluation/name" in row}
+    rows, categories = [], []
+    for name, row in newest.items():
+        figures = {
+            key.removesuffix(f" ({name})").removeprefix("evaluation/"): value
+            for key, value in row.items()
+        }
+        rows.append([name, str(figures.get("step")), *_measured(figures)])
+        for category, of in (figures.get("categories") or {}).items():
+            categories.append([name, category, *_measured(of)])
+    figures_of = ["rows", "accuracy or reward, 95 %", "pass@k", "tokens, p95", "truncated"]
+    if rows:
+        yield Table(["held-out set", "step", *figures_of], rows)
+    if categories:
+        yield Table(["held-out set", "category", *figures_of], categories)
+
+
+def _measured(figures: Mapping[str, Any]) -> list[str]:
+    """Rows, accuracy or else reward with its interval, pass@k and lengths."""
+    main = "accuracy" if "accuracy" in figures else "reward"
+    low, high = figures.get(f"{main}_low"), figures.get(f"{main}_high")
+    interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+    passed = [
+        f"{key.removeprefix('pass_at_')}: {value:.3f}"
+        for key, value in figures.items()
+        if key.startswith("pass_at_")
+    ]
+    mean, p95, cut = (figures.get(key) for key in ("tokens_mean", "tokens_p95", "truncated"))
+    return [
+        f"{figures.get('rows', 0):.0f}",
+        f"{figures.get(main, 0.0):.3f}{interval}",
+        ", ".join(passed) or "–",
+        "–" if mean is None else f"{mean:.0f}, {p95:.0f}",
+        "–" if cut is None else f"{cut:.1%}",
+    ]
 
 
 def _ends(values: Sequence[float]) -> str:

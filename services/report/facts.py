@@ -1,7 +1,7 @@
 """What a report is made of: a run, its metrics and its answers, as the API gives them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.contracts.config import ConfigError, parse_config
@@ -46,6 +46,19 @@ class Facts:
         """From its start to its end, or until now; 0 if it has not started."""
         started = self.record["started"]
         return (self.record["finished"] or self.made) - started if started else 0.0
+
+    def by_set(self) -> "Facts":
+        """The same, with evaluations told apart: metrics of the first held-out set keep their
+        names, those of another one end with its name, like `evaluation/accuracy (NAME)`."""
+        sets = [row["evaluation/name"] for row in self.metrics if "evaluation/name" in row]
+        rows = []
+        for row in self.metrics:
+            held_out = row.get("evaluation/name")
+            if held_out is not None and held_out != sets[0]:
+                kept = ("time", "evaluation/step", "evaluation/name")
+                row = {n if n in kept else f"{n} ({held_out})": v for n, v in row.items()}
+            rows.append(row)
+        return replace(self, metrics=rows)
 
     def series(self, name: str) -> tuple[list[float], list[float]]:
         """A metric by step: steps, and its values. Left out where it is missing or not finite."""

@@ -30,6 +30,7 @@ let source = null; // its EventSource
 let points = new Map(); // the chosen metric by step
 let heldOut = new Map(); // of each evaluation by step: accuracy, or the reward where nothing says what is correct
 let heldOutName = "accuracy";
+let heldOutSet = null; // the one that the chart shows
 let latest = {}; // the newest metrics by name
 let recent = []; // the newest step events, which history may not have yet
 let answered = null; // the step of the answers that are shown
@@ -56,6 +57,7 @@ export function close() {
   source = run = answered = null;
   points = new Map();
   heldOut = new Map();
+  heldOutSet = null;
   recent = [];
   $("run").hidden = $("answers-box").hidden = true;
   $("events").replaceChildren();
@@ -82,13 +84,14 @@ export async function refreshAnswers() {
 async function loadHistory() {
   const { id } = run;
   const metric = $("metric").value;
-  const path = runPath(id, `/metrics?limit=10000&name=evaluation/accuracy&name=evaluation/reward&name=${encodeURIComponent(metric)}`);
+  const path = runPath(id, `/metrics?limit=10000&name=evaluation/accuracy&name=evaluation/reward&name=evaluation/name&name=${encodeURIComponent(metric)}`);
   const loaded = new Map();
   try {
     for await (const { metrics } of pages(path, "start")) {
       if (run?.id !== id || $("metric").value !== metric) return;
       for (const row of metrics)
-        if ("evaluation/step" in row) addEvaluation(row["evaluation/step"], row["evaluation/accuracy"], row["evaluation/reward"]);
+        if ("evaluation/step" in row)
+          addEvaluation(row["evaluation/step"], row["evaluation/accuracy"], row["evaluation/reward"], row["evaluation/name"]);
         else loaded.set(row.step, row[metric]);
     }
   } catch {
@@ -105,7 +108,10 @@ function addPoint(row) {
   if (Number.isFinite(row[$("metric").value])) points.set(row.step, row[$("metric").value]);
 }
 
-function addEvaluation(step, accuracy, reward) {
+// The chart shows the first of several held-out sets; the events name them all.
+function addEvaluation(step, accuracy, reward, set = "") {
+  heldOutSet ??= set;
+  if (set !== heldOutSet) return;
   heldOutName = accuracy === undefined ? "reward" : "accuracy";
   heldOut.set(step, accuracy ?? reward);
 }
@@ -123,7 +129,7 @@ function apply({ kind, data, time }) {
     run.max_steps = data.total ?? run.max_steps;
     recent = [...recent.slice(-EVENTS), row];
     addPoint(row);
-  } else if (kind === "evaluation") addEvaluation(data.step, data.accuracy, data.reward);
+  } else if (kind === "evaluation") addEvaluation(data.step, data.accuracy, data.reward, data.name);
   if (kind !== "step" && kind !== "progress") say(kind, data, time);
   if (drawing) return;
   drawing = true; // a replay brings hundreds of events: draw once
@@ -141,7 +147,7 @@ function say(kind, d, time) {
   const texts = {
     state: () => `${d.state}${d.reason ? `: ${d.reason}` : ""}`,
     evaluation: () =>
-      `evaluation at step ${d.step}: ${"accuracy" in d ? "accuracy" : "reward"} ${number(d.accuracy ?? d.reward, 3)} on ${d.rows} rows`,
+      `evaluation at step ${d.step}: ${"accuracy" in d ? "accuracy" : "reward"} ${number(d.accuracy ?? d.reward, 3)} on ${d.rows} rows${d.name ? ` of ${d.name}` : ""}`,
     worker: () => `worker ${d.worker} ${d.state}: ${d.detail}`,
     warning: () => d.message,
     checkpoint: () => `checkpoint at step ${d.step}: ${d.directory}`,

@@ -79,7 +79,8 @@ def scalars(folder: Path, tag: str) -> list[tuple[int, Any]]:
 def test_a_run_that_is_over_is_tracked_whole_and_again_without_doubles(
     headrace: Headrace, run: str, gateway: GatewayProcess, in_store: InStore, tmp_path: Path
 ) -> None:
-    written(gateway, run, evaluation(0), step(1), step(2), step(3), evaluation(2), step(4))
+    hard = [evaluation(n) | {"evaluation/name": name} for n, name in ((2, "hard"), (2, "easy"))]
+    written(gateway, run, evaluation(0), step(1), step(2), step(3), evaluation(2), step(4), *hard)
     end(in_store, run)
     folder = tmp_path / "board" / f"tracked-{run}"
 
@@ -90,11 +91,14 @@ def test_a_run_that_is_over_is_tracked_whole_and_again_without_doubles(
         assert json.loads(done.stdout) == {
             "run": run,
             "state": "succeeded",
-            "rows": 6,
+            "rows": 8,
             "tensorboard": f"board/tracked-{run}",
         }
         assert scalars(folder, "reward/mean") == [(n, n / 10) for n in (1, 2, 3, 4)]
         assert scalars(folder, "evaluation/accuracy") == [(0, 0.0), (2, 0.02)]
+        # Each held-out set has curves of its own.
+        for name in ("hard", "easy"):
+            assert scalars(folder, f"evaluation/{name}/accuracy") == [(2, 0.02)]
         assert scalars(folder, "train/loss") == scalars(folder, "bottleneck") == []
 
 

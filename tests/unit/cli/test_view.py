@@ -62,6 +62,18 @@ def test_every_kind_of_event_has_a_line() -> None:
         said(event("checkpoint", step=20, directory="runs/a/checkpoints/step-000020"), None),
         said(event("evaluation", step=20, accuracy=0.5, reward=0.4, rows=100), None),
         said(event("evaluation", step=20, reward=0.4, rows=100), None),
+        said(
+            event(
+                "evaluation",
+                step=20,
+                name="hard",
+                accuracy=0.5,
+                accuracy_low=0.4,
+                accuracy_high=0.6,
+                rows=100,
+            ),
+            None,
+        ),
     ]
 
     assert lines == [
@@ -70,6 +82,7 @@ def test_every_kind_of_event_has_a_line() -> None:
         "checkpoint at step 20: runs/a/checkpoints/step-000020",
         "evaluation at step 20: accuracy 0.500 on 100 rows",
         "evaluation at step 20: reward 0.400 on 100 rows",
+        "evaluation at step 20: accuracy 0.500 [0.400, 0.600] on 100 rows of hard",
     ]
 
 

@@ -108,6 +108,26 @@ def test_a_report_has_results_curves_time_answers_and_how_to_repeat_it() -> None
     assert all(one.png.startswith(b"\x89PNG") for one in pictures)
 
 
+def test_several_held_out_sets_are_told_apart() -> None:
+    def evaluated(step: int, name: str, accuracy: float, **more: Any) -> dict[str, Any]:
+        found = {
+            "id": f"{step}-{name}",
+            "step": step,
+            "name": name,
+            "accuracy": accuracy,
+            "rows": 8,
+        }
+        return {f"evaluation/{key}": value for key, value in (found | more).items()}
+
+    hard = {"easy": {"rows": 3, "accuracy": 1.0, "accuracy_low": 0.9, "accuracy_high": 1.0}}
+    rows = [evaluated(0, "test", 0.25), evaluated(0, "hard", 0.0)]
+    rows += [evaluated(2, "test", 0.75), evaluated(2, "hard", 0.5, pass_at_2=0.6, categories=hard)]
+    said = text_of(sections(facts(metrics=[line(1), *rows])))
+    assert "| evaluation/accuracy | 0.25 → 0.75 |" in said
+    assert "| hard | 2 | 8 | 0.500 | 2: 0.600 |" in said
+    assert "| hard | easy | 3 | 1.000 [0.900, 1.000] |" in said
+
+
 def test_another_run_stands_beside_it() -> None:
     other = facts(record=record(id="bb22", name="second", config=config(optimizer={"lr": 3e-5})))
     found = sections(facts(), other)
