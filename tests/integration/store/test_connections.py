@@ -246,6 +246,9 @@ async def whole_life(scene: Scene) -> None:
     for lease in leases[:4]:
         assert await scene.complete(lease, scene.group(lease))
     assert await store.prompts.drop(RUN, leases[4].attempt, "too_long", "")
+    asked = [(leases[5].task, leases[5].attempt), (999, "gone")]
+    assert await store.trajectories.needed(RUN, asked) == [True, False]
+    assert not await store.prompts.skip(RUN, "gone", "")
     await whole_session(scene, leases[5])
     chain = ChainRecord(id="chain-00000001", name="c", pool="default", created=1.0, steps=[])
     await store.chains.add(chain)
