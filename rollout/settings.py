@@ -37,7 +37,7 @@ class RolloutSettings(GPUSettings):
         4 << 20,
         ge=1 << 8,
         description="Finished groups of more bytes do not go into Redis, which then has a "
-        "reference of 150 bytes: they go to the data volume (through the gateway from a host "
+        "reference of 100 bytes: they go to the data volume (through the gateway from a host "
         "without it), or to HEADRACE_PAYLOADS_URL.",
     )
     peer_url: str | None = Field(

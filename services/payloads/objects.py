@@ -5,6 +5,7 @@ is there whole or not at all, because each is sent as one request. `obstore` rep
 failed for a reason that may pass.
 """
 
+import os
 from collections.abc import Awaitable, Collection
 from datetime import timedelta
 from typing import TypeVar
@@ -30,6 +31,8 @@ def bucket(url: str) -> ObjectStore:
         client_options={
             "timeout": timedelta(seconds=REQUEST_SECONDS),
             "connect_timeout": timedelta(seconds=5),
+            # With options of ours obstore does not read this variable.
+            "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
         },
         retry_config={"retry_timeout": timedelta(seconds=RETRY_SECONDS)},
     )
