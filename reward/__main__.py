@@ -195,9 +195,9 @@ def _probe(verifier: Verifier[Any]) -> None:
         verifier.probe()
     except Exception as error:
         verifier.available, verifier.notice = False, f"its probe() fails: {brief(error)}"
-    if not verifier.available:
+    if not (verifier.available or verifier.lacks_extra):
         log.warning("a verifier is not available", verifier=verifier.name, problem=verifier.notice)
-    elif verifier.notice:
+    elif verifier.available and verifier.notice:
         log.info("a verifier is available", verifier=verifier.name, notice=verifier.notice)
 
 

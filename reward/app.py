@@ -291,7 +291,9 @@ async def _verdicts(service: Service, items: Sequence[Request | Call]) -> list[V
 
 
 def _unavailable(registry: Registry) -> dict[str, str]:
-    return {name: one.notice for name, one in registry.items() if not one.available}
+    return {
+        name: one.notice for name, one in registry.items() if not (one.available or one.lacks_extra)
+    }
 
 
 def _detail(item: ScoreItem, verdict: Verdict) -> str:

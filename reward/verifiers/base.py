@@ -116,6 +116,9 @@ class Verifier(ABC, Generic[P]):
     the workers that are there for quick ones."""
     available: bool = True
     """Whether items can be scored on this machine; see `probe`."""
+    lacks_extra: bool = False
+    """Whether it is unavailable only because an optional package is not installed, which is no
+    fault of the service."""
     notice: str = ""
     """What the operator should know about its use on this machine, or why it cannot be used."""
 
@@ -157,6 +160,7 @@ class RemoteVerifier(ABC, Generic[R]):
     Params: type[R]
     """Its parameters; their JSON schema is published."""
     available: bool = True
+    lacks_extra: bool = False
     notice: str = ""
     """See Verifier."""
 

@@ -73,7 +73,7 @@ class ReasoningGymVerifier(Verifier[VerifierParams]):
     def probe(self) -> None:
         """See Verifier.probe."""
         if importlib.util.find_spec(PACKAGE) is None:
-            self.available = False
+            self.available, self.lacks_extra = False, True
             self.notice = "reasoning-gym is not installed here: pip install 'headrace[tasks]'"
         elif (found := version("reasoning-gym")) != VERSION:
             self.available = False

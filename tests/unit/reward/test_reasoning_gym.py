@@ -54,7 +54,7 @@ def test_without_the_library_the_verifier_says_how_to_install_it(
     verifier = ReasoningGymVerifier()
     verifier.probe()
 
-    assert not verifier.available
+    assert (verifier.available, verifier.lacks_extra) == (False, True)
     assert "pip install" in verifier.notice
 
 
