@@ -151,6 +151,11 @@ class Chaos:
         # No rank compares a version that it did not make from the one before.
         assert max(row.get("push/changed", 0) for row in rows) > 0, story
         events = [event for event in self.api.events(run) if isinstance(event, Event)]
+        evaluations = self.get(f"/v1/runs/{run}/evaluations")["evaluations"]
+        assert {one["state"] for one in evaluations} == {"done"}, (story, evaluations)
+        for one in evaluations:
+            answers = self.get(f"/v1/runs/{run}/evaluations/{one['id']}/answers")["rows"]
+            assert [row["row"] for row in answers] == list(range(8)), (story, one)
         accuracy = {e.data["step"]: e.data["accuracy"] for e in events if e.kind == "evaluation"}
         assert max(accuracy) == steps, story
         if not REAL:
