@@ -284,7 +284,7 @@ async def test_a_continued_run_with_another_dataset_begins_at_its_first_row_and_
         {
             "end": "dropped",
             "reason": "cancelled",
-            "detail": "run r1 used another dataset",
+            "detail": "run r1 used other rows",
             "tasks": '["2:0:100:2", "3:0:100:3", "5:0:100:5"]',
         }
     ]
