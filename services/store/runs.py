@@ -100,6 +100,10 @@ class Runs(Noun):
         if await self._redis.zscore(pool_key(record.pool, "queue"), record.id) is None:
             await self._list(record)
             await self._queue(record)
+            # Since `record` was read, a learner may have taken the run, and ended it.
+            state = await self._redis.hget(run_key(record.id, "run"), "state")
+            if state is None or RunState(state.decode()).final:
+                await self._redis.zrem(pool_key(record.pool, "queue"), record.id)
 
     async def _list(self, record: RunSummary) -> None:
         await self._redis.sadd(POOLS, record.pool)
