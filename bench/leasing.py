@@ -26,7 +26,7 @@ from redis.asyncio import Redis
 from bench.control_plane import durable_redis
 from bench.fleet import COMMIT_EVERY, ENDLESS, LINEAGE, RUN, make_run
 from bench.results import begun, keep, table
-from learner.batch.lineage import Ancestry
+from learner.batch.staleness import Ancestry
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from rollout.work.capacity import reserve_bytes, slots, to_lease, widened

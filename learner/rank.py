@@ -45,7 +45,7 @@ from services.runtime.panics import panics_as
 from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, Settings, from_command_line
 from services.store import Fenced, UnsafeRedis
-from services.store.durability import cannot_use
+from services.store.at_start import cannot_use
 from services.volume import GatewayAway, Volume
 
 log = get_logger(__name__)

@@ -13,9 +13,9 @@ from dataclasses import astuple, dataclass, replace
 
 import msgspec
 
-from learner.batch.lineage import Ancestry
 from learner.batch.minibatches import cut
 from learner.batch.samples import Sample, group_samples
+from learner.batch.staleness import Ancestry
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.follower import Follower

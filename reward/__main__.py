@@ -20,10 +20,10 @@ import uvicorn
 import uvloop
 
 from reward.app import Service, create_app
-from reward.endpoints import Endpoint
 from reward.errors import brief
 from reward.metrics import Metrics
 from reward.models.process import ModelLoadError, ModelProcess
+from reward.remote_endpoints import Endpoint
 from reward.remote_pool import Calls
 from reward.settings import RewardSettings
 from reward.verifiers.base import RemoteVerifier, Verifier

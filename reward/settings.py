@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from reward.endpoints import Endpoint, is_named_url, is_url, named
 from reward.models.wire import Options
+from reward.remote_endpoints import Endpoint, is_named_url, is_url, named
 from reward.sandbox.host import SandboxOptions
 from services.runtime.gpus import names_in
 from services.settings import Settings

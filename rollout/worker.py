@@ -1,8 +1,14 @@
 """The worker loop: one run on one vLLM server, from the first lease to the run's end.
 
+A group's way: lease (work/leases.py) -> the task's row (work/task_rows.py) -> sample and score
+(work/group.py, through episodes, vllm/client.py and rewards/client.py) -> assemble
+(work/assembly.py) -> hand in (work/hand_in.py). work/group_tasks.py has one asyncio task for each.
+
 Many groups are in flight; a finished group makes room for the next at once. The worker holds no
 state that outlives a lease: whatever happens to it, its tasks are leased again. It takes no lease
-while its weights may be wrong, and renews leases only while tokens move.
+while its weights may be wrong, and renews leases only while tokens move. Told to stop, it gives its
+leases back (`_release`). Admission bounds staleness beforehand (store/lua/lease.lua); the learner
+refuses what is too stale after all (learner/coordinate/batch_selection.py).
 """
 
 import asyncio

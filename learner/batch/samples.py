@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from learner.batch.lineage import Ancestry
+from learner.batch.staleness import Ancestry
 from learner.objective.advantages import group_advantages
 from learner.objective.shaping import replaced, shaped_rewards
 from services.contracts.config.algorithm import Algorithm

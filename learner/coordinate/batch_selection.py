@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from learner.batch.lineage import Ancestry
+from learner.batch.staleness import Ancestry
 from services.contracts.group_lengths import GroupLengths
 from services.contracts.task import TaskPosition
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from learner.batch.lineage import Ancestry
+from learner.batch.staleness import Ancestry
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.evaluations import Evaluations
 from learner.coordinate.first_rank import FirstRank, on_rank_0

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from learner.batch.cost import SequenceCost
 from learner.batch.dealing import deal
-from learner.batch.lineage import Ancestry, UnknownLineage
 from learner.batch.minibatches import cut
+from learner.batch.staleness import Ancestry, UnknownLineage
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
 from learner.errors import RunCannotGoOn
 from learner.state import Progress

@@ -25,7 +25,6 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from learner.batch.lineage import Ancestry
 from learner.distributed import Ranks
 from learner.model.loading.lora import save_adapter_config, trained_on_host
 from learner.model.loading.models import LoadedModel
@@ -253,39 +252,6 @@ def _durable(folder: Path, part: Part) -> dict[str, Entry]:
 def _entry(path: Path) -> Entry:
     fsync(path)
     return Entry(path.stat().st_size, checksum(path))
-
-
-def retain(root: Path, keep: int, current: Progress) -> list[str]:
-    """Delete all but the newest `keep` checkpoints on the path to `current`, the run's current one,
-    which always stays, as does the one that it names as kept. Returns the deleted names.
-
-    Checkpoints of a dead lineage beyond the fork were never committed, and are deleted; so are
-    unfinished ones of learners that died. A lineage that `current` does not know is a successor's:
-    its folders are not touched.
-    """
-    ancestry = Ancestry(tuple(current.lineages))
-    known = {lineage for lineage, _ in current.lineages}
-    found = {name: at for name, at in _checkpoints(root, NAME).items() if at[1] in known}
-    path = [
-        name
-        for name, (step, lineage) in sorted(found.items(), key=lambda item: item[1][0])
-        if step <= current.step and ancestry.passed(lineage, step)
-    ]
-    kept = {name for name in path if found[name][0] == current.kept_step}
-    gone = sorted(found.keys() - set(path[-keep:]) - {current.directory} - kept)
-    for name in gone:
-        # Renamed first: a reader sees a whole checkpoint or none.
-        (root / name).rename(root / f".{name}.old")
-    for name, (_, lineage) in _checkpoints(root, UNFINISHED).items():
-        if lineage in known:
-            shutil.rmtree(root / name, ignore_errors=True)
-    return gone
-
-
-def _checkpoints(root: Path, pattern: re.Pattern[str]) -> dict[str, tuple[int, str]]:
-    """(step, lineage) of the folders whose names have this form."""
-    found = ((path.name, pattern.fullmatch(path.name)) for path in root.iterdir())
-    return {name: (int(m[1]), m[2]) for name, m in found if m}
 
 
 def _random_state(device: torch.device) -> dict[str, torch.Tensor]:

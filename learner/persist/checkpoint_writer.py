@@ -24,10 +24,10 @@ from learner.persist.checkpoint import (
     Captured,
     Written,
     complete,
-    retain,
     write_checkpoint,
     write_part,
 )
+from learner.persist.checkpoint_retention import retain
 from learner.persist.disk_retry import CannotWrite, Disk
 from learner.persist.jsonl import LedgerFile, RowsFile
 from learner.store.run_store import RunStore

@@ -23,7 +23,7 @@ from services.payloads import Payloads, place_of
 from services.runtime.logs import get_logger
 from services.settings import Settings
 from services.store import RedisFull, Store
-from services.store.durability import require_durable
+from services.store.at_start import require_durable
 from services.store.insight import lock_token
 from services.store.pools import LOCK_SECONDS
 

@@ -16,7 +16,7 @@ from learner.supervise.nodes import Start
 from services.runtime.logs import get_logger
 from services.settings import EXIT_SETTINGS
 from services.store import Store
-from services.store.durability import cannot_use
+from services.store.at_start import cannot_use
 from services.store.insight import lock_token
 from services.store.ranks import LAPSE_SECONDS, Agreement, Node
 

@@ -12,7 +12,7 @@ import httpx
 from pydantic import Field, field_validator, model_validator
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
-from reward.endpoints import Endpoint, EndpointError, client
+from reward.remote_endpoints import Endpoint, EndpointError, client
 from reward.verifiers.base import Item, RemoteParams, RemoteVerifier, Verdict, broken, shown
 from services.contracts.scores import ScoreStatus
 

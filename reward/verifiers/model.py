@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import httpx
 from pydantic import Field
 
-from reward.endpoints import Endpoint, EndpointError, client
+from reward.remote_endpoints import Endpoint, EndpointError, client
 from reward.verifiers.base import Item, Message, RemoteParams, RemoteVerifier, Verdict, broken
 from reward.verifiers.final_answer import tagged
 from reward.verifiers.judge import chosen

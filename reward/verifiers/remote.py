@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 from pydantic import ConfigDict, Field, ValidationError
 
-from reward.endpoints import Endpoint, EndpointError, UnavailableError, client
 from reward.errors import brief
+from reward.remote_endpoints import Endpoint, EndpointError, UnavailableError, client
 from reward.verifiers.base import Item, RemoteParams, RemoteVerifier, Verdict, broken
 from services.contracts.scores import ScoreResult
 

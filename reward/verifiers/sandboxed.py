@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from reward.endpoints import Endpoint, client
+from reward.remote_endpoints import Endpoint, client
 from reward.verifiers.base import BadReferenceError, Item, RemoteVerifier, Verdict
 from reward.verifiers.code import CodeParams, CodeVerifier
 from services.contracts.scores import CheckResponse, ScoreResponse

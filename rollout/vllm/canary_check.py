@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rollout.vllm.canary import Known, expected, judge, limit_for, prompts
+from rollout.vllm.canary_verdict import Known, expected, judge, limit_for, prompts
 from rollout.vllm.client import PolicyClient
 from services.contracts.canary import Floats, unpacked
 from services.contracts.weights import WeightManifest

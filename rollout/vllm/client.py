@@ -24,7 +24,7 @@ import msgspec
 
 from rollout.aio import end
 from rollout.http_transport import PerRequestTransport
-from rollout.vllm import canary
+from rollout.vllm import canary_scores
 from rollout.vllm.options import SERVED_NAME
 from rollout.vllm.progress import Counters, read_counters
 from rollout.vllm.response import Sample, parse_answer, request_body
@@ -195,13 +195,13 @@ class PolicyClient:
 
         Raises VLLMUnavailable, and Unscored for what is no answer to it.
         """
-        sampling = canary.sampling(masks, through_cache)
+        sampling = canary_scores.sampling(masks, through_cache)
         id = secrets.token_hex(8)
-        body = request_body(tokens, 1, sampling, canary.SALT, SERVED_NAME, id, priority=-1)
+        body = request_body(tokens, 1, sampling, canary_scores.SALT, SERVED_NAME, id, priority=-1)
         response = await self._send("POST", GENERATE, content=body)
         if response.is_error:
-            raise canary.Unscored(f"vLLM does not score a prompt: {_message(response)}")
-        return canary.parse_scores(response.content, tokens)
+            raise canary_scores.Unscored(f"vLLM does not score a prompt: {_message(response)}")
+        return canary_scores.parse_scores(response.content, tokens)
 
     async def message(self, parsed: Parsed) -> dict[str, Any]:
         """An answer as an assistant's message, by the server's tool and reasoning parsers. Raises

@@ -20,7 +20,7 @@ from services.runtime.api_key import BadKeyFile, first_key
 from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line, redacted
 from services.store import LostWrites, Store, UnsafeRedis
-from services.store.durability import cannot_use, require_durable
+from services.store.at_start import cannot_use, require_durable
 
 
 def main() -> int:

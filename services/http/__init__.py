@@ -5,12 +5,11 @@ A client sees one shape of error. This package knows no route: each service pass
 `install`.
 """
 
-from services.http.bodies import StrictBodies
+from services.http.body_limits import BodyLimit, InFlight, Limit, discard
 from services.http.browsers import BrowserHeaders, foreign, host_of, host_problem
 from services.http.connections import server_config, trust
 from services.http.etag import unless_unchanged
 from services.http.keys import KeyRequired, has_key
-from services.http.limits import BodyLimit, InFlight, Limit, discard
 from services.http.problems import (
     MEDIA_TYPE,
     Problem,
@@ -23,6 +22,7 @@ from services.http.problems import (
     unexpected,
 )
 from services.http.sendfile import Bandwidth, OpenFile, byte_range
+from services.http.strict_bodies import StrictBodies
 
 __all__ = [
     "MEDIA_TYPE",

@@ -6,8 +6,8 @@ from http import HTTPStatus
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.http.body_limits import discard
 from services.http.connections import trust
-from services.http.limits import discard
 from services.http.problems import Problem
 from services.runtime.api_key import bearer, digest
 

@@ -7,7 +7,7 @@ from services.contracts.schema import SchemaMismatch
 from services.launch.options import LaunchError, UpOptions
 from services.settings import Settings
 from services.store import Store, UnsafeRedis
-from services.store.durability import cannot_use, require_durable
+from services.store.at_start import cannot_use, require_durable
 
 PROLONGED_WITHIN = 3.0
 """Seconds after which a living learner has prolonged its lock for certain; it does so every 2."""

@@ -9,7 +9,8 @@ through a blocking portal.
 """
 
 from services.store.audit import Audit
-from services.store.client import Store, UnsafeRedis
+from services.store.client import Store
+from services.store.durability import UnsafeRedis
 from services.store.errors import (
     Fenced,
     Gone,

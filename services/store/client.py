@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-from redis.asyncio import RedisCluster
 from redis.exceptions import ResponseError
 
 from services.contracts.redis_version import lua_flaw
@@ -14,6 +13,7 @@ from services.store.chains import Chains
 from services.store.connection import connect
 from services.store.datasets import Datasets
 from services.store.dumps import Dumps
+from services.store.durability import check_durability
 from services.store.evaluations import Evaluations
 from services.store.events import Events
 from services.store.insight import Insight
@@ -32,11 +32,6 @@ from services.store.workers import Workers
 
 STATE_SCHEMA = 1
 """Goes up when keys, records or scripts change so that another version would misread them."""
-SAFE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
-
-
-class UnsafeRedis(RuntimeError):
-    """This Redis may lose or evict what it has acknowledged."""
 
 
 class Store:
@@ -78,22 +73,8 @@ class Store:
         await self._redis.ping()
 
     async def check_durability(self) -> None:
-        """Raise UnsafeRedis unless acknowledged writes survive a power cut and nothing is evicted.
-
-        A managed Redis that hides its configuration is taken at its word.
-        """
-        for name, wanted in SAFE.items():
-            try:
-                found = await self._setting(name)
-            except ResponseError:
-                return
-            for text in found or [""]:
-                if text != wanted:
-                    raise UnsafeRedis(
-                        f"Redis has {name} {text or 'unset'}, which may lose acknowledged work: "
-                        f"set it to {wanted}, or set HEADRACE_ALLOW_UNSAFE_REDIS=true to accept "
-                        "the loss"
-                    )
+        """Raise UnsafeRedis unless Redis keeps what it acknowledges."""
+        await check_durability(self._redis)
 
     async def lua_flaw(self) -> str | None:
         """What the operator should know of this Redis' Lua engine. None if it is mended, or if the
@@ -119,17 +100,6 @@ class Store:
             await self._redis.setnx(SCHEMA, STATE_SCHEMA)
             found = await self._redis.get(SCHEMA)
         require_schema("the state in Redis", int(found), STATE_SCHEMA)
-
-    async def _setting(self, name: str) -> list[str]:
-        """What CONFIG GET says, of every master where there are several."""
-        if isinstance(self._redis, RedisCluster):
-            await self._redis.ping()
-            masters = self._redis.get_primaries()
-            replies = [await self._redis.config_get(name, target_nodes=m) for m in masters]
-        else:
-            replies = [await self._redis.config_get(name)]
-        values = [next(iter(reply.values()), b"") for reply in replies]
-        return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
 
     async def close(self) -> None:
         """Close all connections."""

@@ -1,43 +1,43 @@
-"""Whether the Redis of an installation may be trusted with work: asked by every process at start.
+"""Whether a Redis keeps what it acknowledges."""
 
-Never silent: a Redis that may lose acknowledged work is refused, or, where the user has accepted
-that, named in the log. So is one whose state another version of Headrace has written.
-"""
+from typing import Any
 
-from services.contracts.redis_address import parse
-from services.contracts.schema import SchemaMismatch
-from services.runtime.logs import get_logger
-from services.settings import Settings, redacted
-from services.store import LostWrites, Store, UnsafeRedis
+from redis.asyncio import RedisCluster
+from redis.exceptions import ResponseError
 
-log = get_logger(__name__)
+SAFE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
 
 
-async def require_durable(store: Store, settings: Settings) -> None:
-    """Raise UnsafeRedis unless `store`'s Redis keeps what it acknowledges, or the settings accept
-    that it may not; SchemaMismatch where another version has written there. Raises RedisError or
-    OSError where it does not answer."""
-    await store.ping()
-    try:
-        await store.check_durability()
-    except UnsafeRedis as error:
-        if not settings.allow_unsafe_redis:
-            raise
-        log.warning("Redis may lose acknowledged work, as was accepted", reason=str(error))
-    await store.check_schema()
-    if parse(settings.redis_url.get_secret_value()).kind == "sentinel":
-        log.warning(
-            "Redis replicates after it acknowledges: a failover may lose the last moments' writes"
-        )
+class UnsafeRedis(RuntimeError):
+    """This Redis may lose or evict what it has acknowledged."""
 
 
-def cannot_use(settings: Settings, error: Exception) -> str:
-    """The sentence for a process that will not start without its Redis."""
-    url = redacted(settings.redis_url.get_secret_value())
-    if isinstance(error, UnsafeRedis | SchemaMismatch | LostWrites):
-        return f"cannot use Redis at {url}: {error}"
-    reason = str(error).rstrip(".")
-    return (
-        f"cannot use Redis at {url}: {reason}. Start it, or name another with --redis-url "
-        "(HEADRACE_REDIS_URL)"
-    )
+async def check_durability(redis: Any) -> None:
+    """Raise UnsafeRedis unless acknowledged writes survive a power cut and nothing is evicted.
+
+    A managed Redis that hides its configuration is taken at its word.
+    """
+    for name, wanted in SAFE.items():
+        try:
+            found = await _setting(redis, name)
+        except ResponseError:
+            return
+        for text in found or [""]:
+            if text != wanted:
+                raise UnsafeRedis(
+                    f"Redis has {name} {text or 'unset'}, which may lose acknowledged work: "
+                    f"set it to {wanted}, or set HEADRACE_ALLOW_UNSAFE_REDIS=true to accept "
+                    "the loss"
+                )
+
+
+async def _setting(redis: Any, name: str) -> list[str]:
+    """What CONFIG GET says, of every master where there are several."""
+    if isinstance(redis, RedisCluster):
+        await redis.ping()
+        masters = redis.get_primaries()
+        replies = [await redis.config_get(name, target_nodes=m) for m in masters]
+    else:
+        replies = [await redis.config_get(name)]
+    values = [next(iter(reply.values()), b"") for reply in replies]
+    return [value.decode() if isinstance(value, bytes) else str(value) for value in values]

@@ -16,7 +16,7 @@ from services.contracts.records import WorkerRecord
 from services.contracts.weights import WeightFile, WeightManifest
 from services.settings import Settings
 from services.store import Store
-from services.store.durability import cannot_use
+from services.store.at_start import cannot_use
 from services.store.keys import run_key
 from services.store.ranks import Agreement, Node
 from services.store.scripts import Scripts, script_names

@@ -9,7 +9,7 @@ from services.contracts.schema import SchemaMismatch
 from services.launch import Stack, UpOptions
 from services.settings import Settings
 from services.store import Store, UnsafeRedis
-from services.store.durability import require_durable
+from services.store.at_start import require_durable
 from tests.integration.gateway.servers import RedisServer
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from learner.batch.lineage import Ancestry
+from learner.batch.staleness import Ancestry
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
 from services.contracts.group_lengths import GroupLengths
 

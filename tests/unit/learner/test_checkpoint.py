@@ -20,7 +20,6 @@ from learner.persist.checkpoint import (
     CRITIC,
     CRITIC_OPTIMIZER,
     capture,
-    retain,
     write_checkpoint,
 )
 from learner.persist.checkpoint_reader import (
@@ -29,6 +28,7 @@ from learner.persist.checkpoint_reader import (
     load_random_state,
     verify,
 )
+from learner.persist.checkpoint_retention import retain
 from learner.slices import Part
 from learner.state import Progress
 from learner.step import train_batch

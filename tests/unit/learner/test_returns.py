@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from learner.batch.lineage import Ancestry
 from learner.batch.returns import set_returns, token_rewards
 from learner.batch.samples import Sample, group_samples, rewards_in_loss
+from learner.batch.staleness import Ancestry
 from learner.objective.advantages import discounted_returns
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale

@@ -2,8 +2,8 @@
 
 import pytest
 
-from learner.batch.lineage import Ancestry
 from learner.batch.samples import group_samples
+from learner.batch.staleness import Ancestry
 from learner.model.loading.scratch import UNKNOWN
 from learner.report.sample_log import choose, cut, described, pick
 from services.contracts.config.algorithm import Algorithm

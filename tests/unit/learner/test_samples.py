@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from learner.batch.lineage import Ancestry
 from learner.batch.samples import OWN, group_samples, token_staleness
+from learner.batch.staleness import Ancestry
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.router import Router
 from services.contracts.config.shaping import Shaping

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from learner.batch.lineage import Ancestry
 from learner.batch.samples import Sample, group_samples
+from learner.batch.staleness import Ancestry
 from learner.model.head.output_head import head_logprobs
 from learner.model.head.topk_logprobs import padded, topk_logprobs
 from learner.model.passes.logprobs import TokenLogprobs, packed_row

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from learner.batch.lineage import Ancestry
 from learner.batch.returns import set_returns
 from learner.batch.samples import Sample, group_samples
+from learner.batch.staleness import Ancestry
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import PackedRow
 from learner.objective.compose import Objective

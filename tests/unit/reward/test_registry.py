@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from reward.endpoints import Endpoint
+from reward.remote_endpoints import Endpoint
 from reward.verifiers.base import Item, RemoteParams, RemoteVerifier, Verdict, Verifier, correct
 from reward.verifiers.mathematics import MathVerifier
 from reward.verifiers.registry import (

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from reward.endpoints import Endpoint
 from reward.models.wire import Options
+from reward.remote_endpoints import Endpoint
 from reward.settings import RewardSettings
 
 

@@ -4,15 +4,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from rollout.vllm.canary import (
+from rollout.vllm.canary_scores import Unscored, parse_scores
+from rollout.vllm.canary_verdict import (
     FLOAT32,
     OTHERWISE,
     Known,
-    Unscored,
     expected,
     judge,
     limit_for,
-    parse_scores,
     prompts,
 )
 from rollout.vllm_plugin.wire import LOWEST, Answer, logprobs

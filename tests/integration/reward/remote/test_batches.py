@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from reward.endpoints import Endpoint
+from reward.remote_endpoints import Endpoint
 from reward.verifiers.base import Item
 from reward.verifiers.remote import HttpParams, HttpVerifier
 from tests.integration.reward.remote.own_verifier import PARTIAL, haiku

@@ -1,0 +1,51 @@
+"""The request by which vLLM scores a sequence of the canary, and its answer. Pure."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rollout.vllm_plugin.wire import LOGPROB, LOWEST, Answer
+from services.contracts.canary import Floats
+
+SALT = "canary"
+"""The same for all versions: a prefix cache that was not emptied shows at once."""
+
+
+class Unscored(ValueError):
+    """vLLM's answer holds no log-probabilities of the prompt."""
+
+
+def sampling(masks: bool, through_cache: bool) -> dict[str, Any]:
+    """Sampling parameters of a request that scores its prompt. `masks`: the server returns sampling
+    masks, and takes no request without a `top_k`.
+
+    vLLM reads no prefix cache for such a request. Here it shall, with `through_cache`: keys and
+    values of other weights that are left there spoil what follows them.
+    """
+    return {
+        "max_tokens": 1,
+        "temperature": 1.0,
+        "prompt_logprobs": 0,
+        "skip_reading_prefix_cache": not through_cache,
+        **({"top_k": 1} if masks else {}),
+    }
+
+
+_decoder = msgspec.msgpack.Decoder(Answer)
+
+
+def parse_scores(content: bytes, tokens: list[int]) -> Floats:
+    """vLLM's log-probabilities of `tokens` but the first, from its answer. Those that it leaves out
+    count as impossible: a prefix that it took from its cache has none, or such as mean nothing.
+    Raises Unscored."""
+    try:
+        scored = _decoder.decode(content).prompt_logprobs
+    except msgspec.MsgspecError as error:
+        raise Unscored(f"vLLM's answer cannot be read: {error}") from error
+    found = np.frombuffer(scored, LOGPROB)
+    if not len(found):
+        raise Unscored("vLLM's answer has no log-probabilities of the prompt")
+    padded = np.full(len(tokens) - 1, LOWEST, np.float32)
+    padded[max(0, len(padded) - len(found)) :] = found[-len(padded) :]
+    return padded

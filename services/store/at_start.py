@@ -1,0 +1,43 @@
+"""Whether the Redis of an installation may be trusted with work: asked by every process at start.
+
+Never silent: a Redis that may lose acknowledged work is refused, or, where the user has accepted
+that, named in the log. So is one whose state another version of Headrace has written.
+"""
+
+from services.contracts.redis_address import parse
+from services.contracts.schema import SchemaMismatch
+from services.runtime.logs import get_logger
+from services.settings import Settings, redacted
+from services.store import LostWrites, Store, UnsafeRedis
+
+log = get_logger(__name__)
+
+
+async def require_durable(store: Store, settings: Settings) -> None:
+    """Raise UnsafeRedis unless `store`'s Redis keeps what it acknowledges, or the settings accept
+    that it may not; SchemaMismatch where another version has written there. Raises RedisError or
+    OSError where it does not answer."""
+    await store.ping()
+    try:
+        await store.check_durability()
+    except UnsafeRedis as error:
+        if not settings.allow_unsafe_redis:
+            raise
+        log.warning("Redis may lose acknowledged work, as was accepted", reason=str(error))
+    await store.check_schema()
+    if parse(settings.redis_url.get_secret_value()).kind == "sentinel":
+        log.warning(
+            "Redis replicates after it acknowledges: a failover may lose the last moments' writes"
+        )
+
+
+def cannot_use(settings: Settings, error: Exception) -> str:
+    """The sentence for a process that will not start without its Redis."""
+    url = redacted(settings.redis_url.get_secret_value())
+    if isinstance(error, UnsafeRedis | SchemaMismatch | LostWrites):
+        return f"cannot use Redis at {url}: {error}"
+    reason = str(error).rstrip(".")
+    return (
+        f"cannot use Redis at {url}: {reason}. Start it, or name another with --redis-url "
+        "(HEADRACE_REDIS_URL)"
+    )
