@@ -120,7 +120,8 @@ async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
     await keep_copy(keep_run, deps.volume.root, await deps.store.runs.get(record.id))
     log.info("run queued", run=record.id, chain=chain.id, step=chain.step.name, kind=record.kind)
     now = await deps.store.chains.get(chain.id)
-    if now is None or not _same(now, chain):
+    wanted = now is not None and now.state is ChainState.RUNNING
+    if now is None or not wanted or all([record.id] != step.runs[-1:] for step in now.steps):
         # Another gateway has cancelled the chain meanwhile, and saw no run.
         await deps.store.runs.cancel(record.id)
     return False

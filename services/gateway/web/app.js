@@ -4,6 +4,7 @@
 import { askForKey, get, post, remove, runPath } from "./api.js";
 import { chain, chainPath, showChain, showChains } from "./chains.js";
 import { ago, element, number } from "./dom.js";
+import { refreshEvaluations } from "./evaluations.js";
 import * as shown from "./run.js";
 
 const LIST = "v1/runs?limit=30";
@@ -30,6 +31,7 @@ async function refresh() {
     if (looks++ % SLOW === 0) {
       showWorkers((await get("v1/workers")).workers);
       if (shown.run) await shown.refreshAnswers();
+      await refreshEvaluations(shown.run);
     }
   } catch (error) {
     if ($("key-form").hidden)

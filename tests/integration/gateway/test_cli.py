@@ -38,7 +38,8 @@ def headrace(environment: dict[str, str], tmp_path: Path) -> Headrace:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            # Merging an adapter imports torch, on a machine that may be busy.
+            timeout=200,
         )
 
     return run

@@ -23,6 +23,7 @@ def answer(step: int, reward: float | None, **more: Any) -> dict[str, Any]:
         "step": step,
         "task": 10 * step,
         "row": 7,
+        "dataset": "",
         "prompt": "<bos>1+2=",
         "completion": "3<eos>",
         "tokens": 2,

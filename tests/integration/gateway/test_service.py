@@ -143,8 +143,8 @@ def test_the_page_brings_all_it_needs(api: httpx.Client) -> None:
         assert found.status_code == 200, name
         imported = re.findall(r'from "./(.+)"', found.text) if name.endswith("s") else []
         asked += [f"web/{one}" for one in imported if f"web/{one}" not in asked]
-    scripts = {"answers.js", "api.js", "app.js", "chart.js", "dom.js", "run.js"}
-    assert {f"web/{name}" for name in scripts} < {*asked}
+    scripts = {"answers", "api", "app", "chains", "chart", "dom", "evaluations", "run"}
+    assert {f"web/{name}.js" for name in scripts} < {*asked}
     assert api.get("/web/../settings.py").status_code == 404
 
 

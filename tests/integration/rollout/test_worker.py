@@ -19,7 +19,7 @@ from tests.integration.store.scene import RUN
 CONTEXT = 64
 # One prompt that leaves no room for an answer, and one that does.
 LONG, SHORT = "1" * CONTEXT, "1+1="
-WAITS = "cannot write the group of task 0, which waits: File exists"
+WAITS = "which waits: File exists"
 LONGEST = {"vllm": {"max_model_len": CONTEXT}}
 
 

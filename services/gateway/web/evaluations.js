@@ -1,0 +1,124 @@
+// The evaluations of the shown run, and the answers of the chosen one. Prompts and answers are what
+// datasets and policies say: never anything but textContent.
+
+import { get, runPath } from "./api.js";
+import { element, number } from "./dom.js";
+
+const ROWS = 10; // answered rows a page
+const $ = (id) => document.getElementById(id);
+
+let run = null;
+let known = ""; // what the table shows
+let chosen = null; // the evaluation whose answers are shown
+let shown = 0; // how many of its matching rows
+
+// Called again and again; only what has changed is drawn. `of`: the run's record, or null.
+export async function refreshEvaluations(of) {
+  if (of?.id !== run) clear(of?.id ?? null);
+  if (run === null || of.kind !== "rl") return;
+  const id = run;
+  const { evaluations } = await get(runPath(id, "/evaluations"));
+  const state = JSON.stringify(evaluations);
+  if (run !== id || state === known) return;
+  known = state;
+  $("evaluations-box").hidden = !evaluations.length;
+  $("evaluations").replaceChildren(...evaluations.map(line));
+}
+
+function clear(id) {
+  run = id;
+  known = "";
+  close();
+  $("evaluations-box").hidden = true;
+  $("evaluations").replaceChildren();
+}
+
+function close() {
+  chosen = null;
+  $("evaluation-answers").hidden = true;
+  $("evaluation-rows").replaceChildren();
+}
+
+function line(one) {
+  const row = element("tr", null, one.id === chosen ? { "aria-current": "true" } : {});
+  const open = element("button", String(one.step), { title: `Answers of ${one.id}` });
+  open.disabled = one.answered === 0;
+  open.addEventListener("click", () => choose(one.id));
+  const step = element("td", null, { class: "n" });
+  step.append(open);
+  const at = Math.max(0, ...Object.keys(one.metrics).map((name) => Number(name.match(/^pass_at_(\d+)$/)?.[1] ?? 0)));
+  row.append(
+    step,
+    element("td", one.name),
+    element("td", one.state === "open" ? `${one.answered} of ${one.rows} rows` : one.reason ? `${one.state}: ${one.reason}` : one.state),
+    element("td", interval(one.metrics, "accuracy"), { class: "n" }),
+    element("td", at ? `${number(one.metrics[`pass_at_${at}`], 3)} (k = ${at})` : "–", { class: "n" }),
+    element("td", interval(one.metrics, "reward"), { class: "n" }),
+    element("td", number(one.metrics.tokens_mean, 1) ?? "–", { class: "n" }),
+  );
+  return row;
+}
+
+function interval(metrics, name) {
+  const mean = number(metrics[name], 3);
+  if (mean === null) return "–";
+  const ends = [metrics[`${name}_low`], metrics[`${name}_high`]].map((end) => number(end, 3));
+  return ends.includes(null) ? mean : `${mean} (${ends[0]} to ${ends[1]})`;
+}
+
+async function choose(id) {
+  if (chosen === id) return close();
+  chosen = id;
+  await load();
+}
+
+// The answers of the chosen evaluation, from the first matching row; `more`: the next ones.
+async function load(more = false) {
+  const id = chosen;
+  if (id === null) return;
+  const offset = more ? shown : 0;
+  const verdict = $("evaluation-verdict").value;
+  const wanted = `?limit=${ROWS}&offset=${offset}${verdict ? `&verdict=${verdict}` : ""}`;
+  const problem = $("evaluation-problem");
+  problem.textContent = "";
+  let page;
+  try {
+    page = await get(runPath(run, `/evaluations/${encodeURIComponent(id)}/answers${wanted}`));
+  } catch (error) {
+    problem.textContent = error.message;
+    $("evaluation-answers").hidden = false;
+    return;
+  }
+  if (chosen !== id || $("evaluation-verdict").value !== verdict) return;
+  shown = offset + page.rows.length;
+  if (!more) $("evaluation-rows").replaceChildren();
+  $("evaluation-rows").append(...page.rows.map(answered));
+  $("evaluation-title").textContent = `Answers of ${id}`;
+  $("evaluation-count").textContent = `${shown} of ${page.total} rows`;
+  $("evaluation-more").hidden = shown >= page.total;
+  $("evaluation-answers").hidden = false;
+}
+
+function answered(row) {
+  const item = element("li");
+  const head = element("p");
+  head.append(element("b", `row ${row.row}`));
+  if (row.category !== null) head.append(element("span", row.category));
+  if (row.error) head.append(element("span", row.error));
+  const reference = typeof row.reference === "string" ? row.reference : JSON.stringify(row.reference);
+  if (row.reference !== null) head.append(element("span", `reference ${reference}`.slice(0, 300)));
+  item.append(head, element("pre", row.prompt, { class: "quiet" }));
+  for (const sample of row.samples) {
+    const said = element("p");
+    said.append(
+      element("b", `reward ${number(sample.reward, 3) ?? "–"}`),
+      element("span", sample.status),
+      element("span", `${sample.tokens} tokens${sample.truncated ? ", truncated" : ""}`),
+    );
+    item.append(said, element("pre", sample.text));
+  }
+  return item;
+}
+
+$("evaluation-verdict").addEventListener("change", () => load());
+$("evaluation-more").addEventListener("click", () => load(true));
