@@ -127,6 +127,7 @@ class Coordinator(FirstRank):
         loaded, folder = self._state.loaded, self._folder / "model"
         name = f"runs/{self._store.run}/model"
         self._disk.retry(name, lambda: export_description(loaded, folder, base))
+        self._evaluations.take_up()
         self._publisher.submit(start)
         self._publisher.wait()
         progress = self._state.progress

@@ -78,7 +78,7 @@ class Evaluations:
         if self._config is None:
             return
         self._reported = reported
-        self._take_up()
+        self.take_up()
         self._known = {*self._open, *(one.id for one in results(self._root, self._store.run))}
         self._store.fenced(self._store.evaluations.let, self._config.workers)
         every = self._config.every
@@ -191,7 +191,9 @@ class Evaluations:
                 self._open[due.id] = request
             del self._due[0]
 
-    def _take_up(self) -> None:
+    def take_up(self) -> None:
+        """Learn what an earlier learner requested. Call it before a version is published: that
+        deletes weight files that nobody is known to need."""
         requests = self._store.call(self._store.evaluations.requests)
         self._open = {request.id: request for request in requests}
         self._note_files(self._open)
@@ -214,7 +216,7 @@ class Evaluations:
             if request is None:
                 # Somebody has changed what Redis holds: a restored backup, for example.
                 log.warning("an evaluation was not requested here", evaluation=standing.id)
-                self._take_up()
+                self.take_up()
                 continue
             parts = self._files.move(standing)
             if standing.state != "open":
