@@ -74,6 +74,8 @@ class _WorkerSocket(asyncio.Protocol):
         self.number = number
         self.pid = 0
         self.ready = False
+        self.unread = False
+        """Its last jobs cannot have reached it: it was gone before they were sent."""
         self.transport: asyncio.Transport | None = None
         self._unpacker = Unpacker()
 
@@ -87,7 +89,8 @@ class _WorkerSocket(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         # The kernel resets a connection whose other end closes with bytes unread.
-        self.children.on_closed(self, unread=isinstance(exc, ConnectionError))
+        self.unread = self.unread or isinstance(exc, ConnectionError)
+        self.children.on_closed(self)
 
 
 class Children:
@@ -161,9 +164,12 @@ class Children:
 
     def send(self, worker: int, jobs: list[Job]) -> None:
         """Send jobs to a worker that is ready."""
-        transport = self._links[worker].transport
-        assert transport is not None
-        transport.write(pack(jobs))
+        link = self._links[worker]
+        assert link.transport is not None
+        # The loop has read the end of the stream, and calls `connection_lost` in its next round.
+        # Until then a transport drops what it is given.
+        link.unread = link.transport.is_closing()
+        link.transport.write(pack(jobs))
 
     def kill(self, worker: int) -> None:
         """Kill the worker and all that it started, now; nothing more is reported of it."""
@@ -200,11 +206,11 @@ class Children:
         except msgspec.MsgspecError as error:
             # Only a verifier that writes to sockets of its worker's can do this.
             log.error("a worker process sends nonsense", problem=str(error))
-            self.on_closed(link, unread=False)
+            self.on_closed(link)
         else:
             self._owner.on_answer(link.number, answer)
 
-    def on_closed(self, link: _WorkerSocket, unread: bool) -> None:
+    def on_closed(self, link: _WorkerSocket) -> None:
         """A worker's socket closed: it was killed here, or died by itself."""
         if link.number in self._links:
             # A fork server that dies closes its control socket first, and takes its workers with it
@@ -215,7 +221,7 @@ class Children:
             return
         if link.ready:
             self._lost.add(link.number)
-            self._owner.on_lost(link.number, unread)
+            self._owner.on_lost(link.number, link.unread)
             self._end(link)
         else:
             self._end(link)
