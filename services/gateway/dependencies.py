@@ -1,9 +1,9 @@
 """What routes use: the store, the data volume, and the run or dataset that a request names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import httpx
 from fastapi import Depends, Path, Request
@@ -53,44 +53,50 @@ Deps = Annotated[Dependencies, Depends(_dependencies)]
 async def find_run(deps: Dependencies, reference: str) -> RunRecord:
     """The run with this id, this name (the newest of several), or the only one whose id begins so.
     Raises Problem 404, or 409 if several ids begin so."""
-    exact = await deps.store.runs.get(reference)
-    if exact is not None:
-        return exact
-    runs = await deps.store.runs.all()
-    named = [run for run in runs if run.name == reference][:1]
-    begins = [run for run in runs if reference and run.id.startswith(reference)]
-    meant = named or begins
-    if len(meant) == 1 and (record := await deps.store.runs.get(meant[0].id)):
-        return record
-    if len(begins) > 1:
-        ids = ", ".join(run.id for run in begins[:5])
-        raise Problem(
-            HTTPStatus.CONFLICT, f"{reference!r} is the beginning of several runs' ids: {ids}"
-        )
-    near = nearest(reference, sorted({run.name for run in runs}))
-    hint = f"; did you mean {near!r}?" if near else ""
-    raise Problem(HTTPStatus.NOT_FOUND, f"there is no run {reference!r}{hint}")
+    found = await deps.store.runs.get(reference)
+    if found is None:
+        id = meant_id("run", reference, await deps.store.runs.all())
+        found = await deps.store.runs.get(id)
+    if found is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no run {reference!r} any more")
+    return found
 
 
 async def find_chain(deps: Dependencies, reference: str) -> ChainRecord:
     """The chain with this id, this name (the newest of several), or the only one whose id begins
     so. Raises Problem 404, or 409 if several ids begin so."""
-    exact = await deps.store.chains.get(reference)
-    if exact is not None:
-        return exact
-    chains = await deps.store.chains.all()
-    named = [chain for chain in chains if chain.name == reference][:1]
-    begins = [chain for chain in chains if reference and chain.id.startswith(reference)]
-    if len(named or begins) == 1:
-        return (named or begins)[0]
-    if begins:
-        ids = ", ".join(chain.id for chain in begins[:5])
+    found = await deps.store.chains.get(reference)
+    if found is None:
+        id = meant_id("chain", reference, await deps.store.chains.all())
+        found = await deps.store.chains.get(id)
+    if found is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no chain {reference!r} any more")
+    return found
+
+
+class _Named(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+def meant_id(kind: str, reference: str, records: Sequence[_Named]) -> str:
+    """The id of the record that `reference` means: the first of its name, or the only one whose id
+    begins so. `records` are the newest first, of the kind that an error names ("run")."""
+    named = [record.id for record in records if record.name == reference][:1]
+    begins = [record.id for record in records if reference and record.id.startswith(reference)]
+    meant = named or begins
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
         raise Problem(
-            HTTPStatus.CONFLICT, f"{reference!r} is the beginning of several chains' ids: {ids}"
+            HTTPStatus.CONFLICT,
+            f"{reference!r} is the beginning of several {kind}s' ids: {', '.join(meant[:5])}",
         )
-    near = nearest(reference, sorted({chain.name for chain in chains}))
+    near = nearest(reference, sorted({record.name for record in records}))
     hint = f"; did you mean {near!r}?" if near else ""
-    raise Problem(HTTPStatus.NOT_FOUND, f"there is no chain {reference!r}{hint}")
+    raise Problem(HTTPStatus.NOT_FOUND, f"there is no {kind} {reference!r}{hint}")
 
 
 async def open_chains(deps: Dependencies) -> list[ChainRecord]:

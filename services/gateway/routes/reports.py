@@ -1,5 +1,6 @@
 """`/v1/runs/{run}/report` and `/v1/chains/{chain}/report`: what became of it, as a page."""
 
+from collections.abc import Awaitable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,7 @@ NOTHING: dict[int | str, str] = {
 async def of_run(deps: Deps, record: RunDep) -> FileResponse:
     """A page that needs no other file: results, curves, where the time went, answers, and how to
     repeat the run. Of a run that is not over: as it stands now."""
-    try:
-        page = await deps.reports.of_run(record)
-    except (ReportFailed, OSError) as error:
-        raise Problem(HTTPStatus.CONFLICT, f"the report was not written: {error}") from None
-    return _page(page, f"run {record.name} ({record.id})")
+    return await _page(deps.reports.of_run(record), f"run {record.name} ({record.id})")
 
 
 @router.get(
@@ -51,14 +48,14 @@ async def of_run(deps: Deps, record: RunDep) -> FileResponse:
 )
 async def of_chain(deps: Deps, chain: ChainDep) -> FileResponse:
     """The same of a chain: one page with all its steps."""
+    return await _page(deps.reports.of_chain(chain), f"chain {chain.name} ({chain.id})")
+
+
+async def _page(written: Awaitable[Path | None], named: str) -> FileResponse:
     try:
-        page = await deps.reports.of_chain(chain)
+        page = await written
     except (ReportFailed, OSError) as error:
         raise Problem(HTTPStatus.CONFLICT, f"the report was not written: {error}") from None
-    return _page(page, f"chain {chain.name} ({chain.id})")
-
-
-def _page(page: Path | None, named: str) -> FileResponse:
     if page is None:
         raise Problem(HTTPStatus.CONFLICT, f"{named} has trained nothing that could be reported")
     return FileResponse(page, media_type="text/html; charset=utf-8", headers=HEADERS)
