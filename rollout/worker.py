@@ -6,9 +6,9 @@ A group's way: lease (work/leases.py) -> the task's row (work/task_rows.py) -> s
 
 Many groups are in flight; a finished group makes room for the next at once. The worker holds no
 state that outlives a lease: whatever happens to it, its tasks are leased again. It takes no lease
-while its weights may be wrong, and renews leases only while tokens move. Told to stop, it gives its
-leases back (`_release`). Admission bounds staleness beforehand (store/lua/lease.lua); the learner
-refuses what is too stale after all (learner/coordinate/batch_selection.py).
+while its weights may be wrong, and renews leases only while tokens move. Told to stop, it releases
+its leases (work/leases.py). Admission bounds staleness beforehand (store/lua/lease.lua); the
+learner refuses what is too stale after all (learner/coordinate/batch_selection.py).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 
 from rollout.aio import end
 from rollout.run_events import RunEvents
-from rollout.vllm.client import VLLMUnavailable
+from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.progress import Progress
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.weight_follower import Follower
@@ -31,7 +31,7 @@ from rollout.work.evaluation import Evaluator
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
 from rollout.work.group_tasks import GroupTasks, Status
-from rollout.work.leases import Leases
+from rollout.work.leases import DRAIN_SECONDS, Leases
 from rollout.work.task_rows import TaskRows
 from services.contracts.records import WorkerRecord
 from services.runtime.logs import get_logger
@@ -42,8 +42,6 @@ log = get_logger(__name__)
 POLL_SECONDS = 0.25
 """Until a refused lease is tried again. Usually this worker's own weight update opens admission,
 and wakes it at once."""
-DRAIN_SECONDS = 5.0
-"""When the worker stops, groups that are being scored may finish for so long."""
 LEARNER_REFUSALS = ("admission", "bytes")
 
 
@@ -150,7 +148,11 @@ class RunWorker:
         try:
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
-                await self._release(leasing)
+                self._status.state = "stopping"
+                self._closing = True
+                self._wake.set()
+                await self._evaluator.release_all()
+                await self._leases.release_at_stop(leasing)
         finally:
             # Not cancelled at once: nobody would hold a lease that is granted to a cancelled call.
             self._closing = True
@@ -175,19 +177,6 @@ class RunWorker:
     def _listening(self) -> list[asyncio.Task[None]]:
         """More loops of the worker."""
         return []
-
-    async def _release(self, leasing: asyncio.Task[None]) -> None:
-        """At a stop: release the groups in vLLM at once; those that are being scored get some
-        seconds."""
-        self._status.state = "stopping"
-        self._closing = True
-        self._wake.set()
-        await self._leases.release_generating()
-        await self._evaluator.release_all()
-        # Redis may be granting a lease at this moment.
-        await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
-        await self._leases.release_generating()
-        await self._leases.drain(DRAIN_SECONDS)
 
     # --- leasing ------------------------------------------------------------------------------
 

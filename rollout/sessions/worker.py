@@ -15,7 +15,7 @@ from structlog.contextvars import bind_contextvars
 from rollout.aio import end, retry
 from rollout.sessions.groups import answer_text, completion, score, shared_prompt, unplayed
 from rollout.sessions.turns import Refused, TurnPlayer
-from rollout.vllm.client import VLLMUnavailable
+from rollout.vllm.connection import VLLMUnavailable
 from rollout.work.group import Sampled, scores_of, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.task_rows import TaskRow

@@ -115,7 +115,7 @@ class VLLMServer:
                 while not await client.healthy():
                     self.check()
                     await asyncio.sleep(0.2)
-                await client.prepare(slot)
+                await client.weights.prepare(slot)
         except BaseException as error:
             if client is not None:
                 await client.close()

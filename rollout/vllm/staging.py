@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, TensorSpec, serialize_file
 
-from rollout.vllm.client import LoadRefused, WeightUpdate
+from rollout.vllm.weight_load import LoadRefused, WeightUpdate
 from rollout.vllm_plugin.weight_file import BASE, POSITIONS, TAG, VALUES
 from services.runtime.gpus import Device
 from services.weights import DeltaReader, UnusableBase, UnusableDelta, WholeVersion

@@ -24,17 +24,17 @@ from pathlib import Path
 from redis.exceptions import RedisError
 
 from rollout.vllm.canary_check import CanaryCheck
-from rollout.vllm.client import (
+from rollout.vllm.client import PolicyClient
+from rollout.vllm.connection import VLLMUnavailable
+from rollout.vllm.server import VLLMFailed
+from rollout.vllm.staging import Staging
+from rollout.vllm.weight_load import (
     LoadRefused,
-    PolicyClient,
     UpdateMode,
     VLLMHangs,
-    VLLMUnavailable,
     WeightsUnclear,
     WeightUpdate,
 )
-from rollout.vllm.server import VLLMFailed
-from rollout.vllm.staging import Staging
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightFile, WeightManifest
 from services.runtime.logs import get_logger
@@ -130,18 +130,18 @@ class Follower:
     @property
     def healthy(self) -> bool:
         """Whether a version is live, vLLM was found to serve it, and the last try did not fail."""
-        return self.live is not None and not self.error and self._policy.proven.is_set()
+        return self.live is not None and not self.error and self._policy.weights.proven.is_set()
 
     async def until_proven(self, tags: list[str]) -> None:
         """Return at once, or, if the version that was loaded last is in `tags`, when vLLM was found
         to serve it. Cancelled if it serves another one (`distrust`)."""
-        if self._policy.live in tags:
-            await self._policy.proven.wait()
+        if self._policy.weights.live in tags:
+            await self._policy.weights.proven.wait()
 
     @property
     def updating(self) -> bool:
         """Whether the server is paused for an update."""
-        return self._policy.updating
+        return self._policy.weights.updating
 
     @property
     def files(self) -> list[str]:
@@ -251,7 +251,7 @@ class Follower:
             whole, manifest.tag, manifest.tensors, manifest.kind, size, tuple(deltas)
         )
         await self._note_forks(manifest)
-        live = self._policy.live if self.live is not None else None
+        live = self._policy.weights.live if self.live is not None else None
         try:
             update = await asyncio.to_thread(self._staging.stage, update, live)
             async with self._loads:
@@ -328,7 +328,7 @@ class Follower:
             problem = await self.canary.problem(manifest)
             if not problem:
                 self._ever_right = True
-                self._policy.proven.set()
+                self._policy.weights.proven.set()
                 return paused
             self.live, self.error = None, problem
             self._changed()
@@ -339,7 +339,7 @@ class Follower:
     async def _load(self, update: WeightUpdate) -> float:
         for _ in range(UNCLEAR_LIMIT):
             try:
-                return await self._policy.load(update, self._mode)
+                return await self._policy.weights.load(update, self._mode)
             except VLLMHangs as error:
                 raise VLLMFailed(str(error)) from error
             except (WeightsUnclear, VLLMUnavailable) as error:

@@ -17,7 +17,7 @@ from structlog.contextvars import bind_contextvars
 
 from rollout.aio import end, retry
 from rollout.run_events import RunEvents
-from rollout.vllm.client import VLLMUnavailable
+from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.weight_follower import CannotPin
 from rollout.work.dataset_rows import Rows
 from rollout.work.group import RunContext, sample_and_score, text_of

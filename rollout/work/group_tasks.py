@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.run_events import RunEvents
-from rollout.vllm.client import PastDeadline, VLLMUnavailable
+from rollout.vllm.client import PastDeadline
+from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.model_files import PromptTooLong
 from rollout.vllm.progress import Rate
 from rollout.work.failure_limit import FailureLimit

@@ -29,6 +29,8 @@ TRIES = 3
 """Failures of one kind after which a task is dropped instead of released."""
 ROOM_SECONDS = 1.0
 """Until a group that found no room in Redis is offered again."""
+DRAIN_SECONDS = 5.0
+"""When the worker stops, groups that are being scored may finish for so long."""
 
 
 @dataclass
@@ -201,16 +203,20 @@ class Leases:
                 log.info("lease lost", task=held.task, attempt=attempt)
                 held.work.cancel()
 
-    async def release_generating(self) -> None:
-        """Stop the groups in vLLM and release them."""
+    async def release_at_stop(self, leasing: asyncio.Task[None]) -> None:
+        """The worker stops (SIGTERM): release the groups in vLLM at once, so that others sample
+        them; groups that are being scored may finish within DRAIN_SECONDS. `leasing` has been told
+        to end; Redis may be granting it a lease at this moment."""
+        await self._release_generating()
+        await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
+        await self._release_generating()
+        if works := [held.work for held in self._held.values()]:
+            await asyncio.wait(works, timeout=DRAIN_SECONDS)
+
+    async def _release_generating(self) -> None:
         held = {attempt: one for attempt, one in self._held.items() if one.generating}
         await end(one.work for one in held.values())
         await self.release(list(held))
-
-    async def drain(self, within: float) -> None:
-        """Wait up to `within` seconds for groups to finish."""
-        if works := [held.work for held in self._held.values()]:
-            await asyncio.wait(works, timeout=within)
 
     async def release_all(self) -> None:
         """Stop all work and release everything."""

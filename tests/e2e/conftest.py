@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from rollout.vllm.client import PolicyClient, WeightUpdate
+from rollout.vllm.client import PolicyClient
 from rollout.vllm.server import VLLMServer
+from rollout.vllm.weight_load import WeightUpdate
 from services.cli.client import Gateway
 from services.cli.demo import upload_sums
 from services.contracts.config.vllm import VLLM
@@ -107,7 +108,7 @@ async def policy(vllm_server: VLLMServer, tiny_model: TinyModel) -> AsyncIterato
     """A client whose server has the weights `full_a` under the tag `aaaaaa:1`."""
     client = PolicyClient(vllm_server.socket)
     async with asyncio.timeout(100):
-        await client.load(snapshot(tiny_model, tiny_model.full_a, "aaaaaa:1"))
+        await client.weights.load(snapshot(tiny_model, tiny_model.full_a, "aaaaaa:1"))
     yield client
     await client.close()
 

@@ -14,9 +14,10 @@ from learner.model.loading.saving import save_description
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.persist.versions import host_weights
-from rollout.vllm.client import PolicyClient, WeightUpdate
+from rollout.vllm.client import PolicyClient
 from rollout.vllm.response import sampling_params
 from rollout.vllm.server import VLLMServer
+from rollout.vllm.weight_load import WeightUpdate
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
@@ -70,7 +71,7 @@ async def test_published_experts_are_those_that_vllm_serves(tmp_path: Path) -> N
             path = tmp_path / f"{number}.safetensors"
             save_file(published.tensors, path, metadata={"format": "pt"})
             async with asyncio.timeout(120):
-                await client.load(
+                await client.weights.load(
                     WeightUpdate(str(path), f"aaaaaa:{number}", len(published.tensors))
                 )
                 params = sampling_params(Sampling(max_tokens=32, ignore_eos=True), [2], 100)

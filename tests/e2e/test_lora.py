@@ -19,9 +19,10 @@ from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.persist.export_model import export_description
 from learner.persist.versions import host_weights
 from rollout.vllm.canary_check import CanaryCheck
-from rollout.vllm.client import LoadRefused, PolicyClient, WeightUpdate
+from rollout.vllm.client import PolicyClient
 from rollout.vllm.response import Sample, sampling_params
 from rollout.vllm.server import VLLMServer
+from rollout.vllm.weight_load import LoadRefused, WeightUpdate
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.rollout import Sampling
@@ -48,7 +49,7 @@ class Served:
 
     async def load(self, version: str) -> None:
         path = self.versions[version]
-        await self.policy.load(
+        await self.policy.weights.load(
             WeightUpdate(str(path), f"a:{version}", len(load_file(path)), "adapter")
         )
 
@@ -166,9 +167,9 @@ async def test_what_is_no_adapter_of_the_run_leaves_the_old_one_serving(
         else:
             save_file(what, path)
         with pytest.raises(LoadRefused, match="weights kept"):
-            await served.policy.load(WeightUpdate(str(path), "a:9", len(good), "adapter"))
+            await served.policy.weights.load(WeightUpdate(str(path), "a:9", len(good), "adapter"))
     with pytest.raises(LoadRefused, match="kind 'full'"):
-        await served.policy.load(WeightUpdate(str(served.versions["2"]), "a:9", len(good)))
+        await served.policy.weights.load(WeightUpdate(str(served.versions["2"]), "a:9", len(good)))
 
     assert await live_version(served.policy.socket) == "a:1"
     assert not await is_paused(served.policy.socket)
@@ -188,7 +189,7 @@ async def test_an_adapter_of_zeros_or_of_another_version_is_found(
     adapter = load_file(served.versions["2"])
     zeros, path = {name: torch.zeros_like(t) for name, t in adapter.items()}, tmp_path / "zeros"
     save_file(zeros, path)
-    await served.policy.load(WeightUpdate(str(path), "a:2", len(zeros), "adapter"))
+    await served.policy.weights.load(WeightUpdate(str(path), "a:2", len(zeros), "adapter"))
     problem = await check.problem(served.published("2"))
     assert problem.endswith("they are those of the model without its adapter")
 

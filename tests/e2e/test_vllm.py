@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rollout.vllm.canary_check import CanaryCheck
-from rollout.vllm.client import LoadRefused, PolicyClient, RequestRefused, UpdateMode
+from rollout.vllm.client import PolicyClient, RequestRefused
 from rollout.vllm.model_files import load_tokenizer, vocabulary
 from rollout.vllm.response import (
     Sample,
@@ -22,6 +22,7 @@ from rollout.vllm.response import (
     stopping_after,
 )
 from rollout.vllm.server import VLLMFailed, VLLMServer
+from rollout.vllm.weight_load import LoadRefused, UpdateMode
 from rollout.vllm_plugin.wire import GENERATE
 from services.contracts.canary import Canary, packed, sequences
 from services.contracts.config.rollout import Sampling
@@ -143,7 +144,7 @@ async def test_weights_that_change_in_flight_show_as_version_spans(
     while (await policy.counters()).tokens < before + 40:
         assert not request.done()
 
-    paused = await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
+    paused = await policy.weights.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
 
     for sample in await request:
         assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]
@@ -156,7 +157,7 @@ async def test_weights_that_change_in_flight_show_as_version_spans(
 async def test_new_requests_after_an_update_are_sampled_by_the_new_weights_alone(
     policy: PolicyClient, tiny_model: TinyModel
 ) -> None:
-    await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
+    await policy.weights.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
 
     long_prompt = [0] + [3 + i % 20 for i in range(300)]
     await assert_serves(policy, tiny_model, tiny_model.full_b, prompt=long_prompt)
@@ -180,7 +181,7 @@ async def test_abort_continues_what_was_sampled_under_the_new_weights(
     before = (await policy.counters()).tokens
     request = await in_flight(policy, n=4, tokens=40)
 
-    await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"), "abort")
+    await policy.weights.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"), "abort")
 
     for sample in await request:
         assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]
@@ -204,7 +205,7 @@ async def test_wait_lets_what_is_in_flight_end_under_the_old_weights(
     request = await in_flight(policy, n=4, tokens=40)
 
     loading = asyncio.create_task(
-        policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"), "wait")
+        policy.weights.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"), "wait")
     )
     await asyncio.sleep(0)
     later = asyncio.create_task(policy.generate(PROMPT, 1, sampling_params(SAMPLING, [1], CONTEXT)))
@@ -253,12 +254,12 @@ async def test_an_update_empties_the_prefix_cache_also_of_what_is_in_flight(
             "policy",
             secrets.token_hex(8),
         )
-        answer = await policy._send("POST", GENERATE, content=body)
+        answer = await policy._connection.send("POST", GENERATE, content=body)
         return parse_answer(answer.content)[0]
 
     await with_salt_of_before()
     request = await in_flight(policy, n=2, tokens=20)
-    await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"), mode)
+    await policy.weights.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"), mode)
 
     sample = await with_salt_of_before()
 
@@ -317,26 +318,26 @@ async def test_every_way_of_serving_other_weights_is_found(
     assert check.gap < 1e-4
 
     # The load was skipped, or the file is an old version's.
-    await policy.load(snapshot(tiny_model, tiny_model.full_a, second.tag))
+    await policy.weights.load(snapshot(tiny_model, tiny_model.full_a, second.tag))
     assert (await check.problem(second)).endswith("they are those of version aaaaaa:1")
 
     tensors = load_file(tiny_model.full_b)
     one, other = (f"model.layers.{i}.self_attn.o_proj.weight" for i in (0, 1))
     tensors[one], tensors[other] = tensors[other], tensors[one]
     save_file(tensors, tmp_path / "swapped.safetensors")
-    await policy.load(snapshot(tiny_model, tmp_path / "swapped.safetensors", second.tag))
+    await policy.weights.load(snapshot(tiny_model, tmp_path / "swapped.safetensors", second.tag))
     assert "nats on average; up to 0.005 is usual" in await check.problem(second)
 
-    await policy.load(snapshot(tiny_model, tiny_model.full_b, second.tag))
+    await policy.weights.load(snapshot(tiny_model, tiny_model.full_b, second.tag))
     assert await check.problem(second) == ""
 
     # Without a version the plugin does not learn that weights have changed, and keeps the cache.
     info = {"path": str(tiny_model.full_a), "kind": "full", "tensors": tiny_model.tensors}
-    await policy._control("/pause?mode=keep&clear_cache=false")
-    await policy._control("/start_weight_update")
-    await policy._control("/update_weights", {"update_info": info})
-    await policy._control("/finish_weight_update")
-    await policy._control("/resume")
+    await policy.weights._control("/pause?mode=keep&clear_cache=false")
+    await policy.weights._control("/start_weight_update")
+    await policy.weights._control("/update_weights", {"update_info": info})
+    await policy.weights._control("/finish_weight_update")
+    await policy.weights._control("/resume")
     third = published(tiny_model, tiny_model.full_a, 3)
     assert (await check.problem(third)).endswith("a prefix cache of other weights is in use")
 
@@ -358,7 +359,7 @@ async def test_a_broken_snapshot_leaves_the_old_weights_serving(
     broken(tiny_model.full_b, path)
 
     with pytest.raises(LoadRefused) as refused:
-        await policy.load(snapshot(tiny_model, path, "aaaaaa:9"))
+        await policy.weights.load(snapshot(tiny_model, path, "aaaaaa:9"))
 
     assert says in str(refused.value)
     assert await live_version(policy.socket) == "aaaaaa:1"
@@ -373,9 +374,9 @@ async def test_an_update_after_a_refused_one_works(
     path = tmp_path / "broken.safetensors"
     truncated(tiny_model.full_b, path)
     with pytest.raises(LoadRefused):
-        await policy.load(snapshot(tiny_model, path, "aaaaaa:2"))
+        await policy.weights.load(snapshot(tiny_model, path, "aaaaaa:2"))
 
-    await policy.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
+    await policy.weights.load(snapshot(tiny_model, tiny_model.full_b, "aaaaaa:2"))
 
     assert await live_version(policy.socket) == "aaaaaa:2"
     await assert_serves(policy, tiny_model, tiny_model.full_b)
@@ -397,7 +398,9 @@ async def test_context_length_is_the_servers(policy: PolicyClient) -> None:
 async def test_routes_that_headrace_does_not_use_are_not_there(
     policy: PolicyClient, path: str
 ) -> None:
-    assert (await policy._send("POST", path, json={"method": "save_model"})).status_code == 404
+    assert (
+        await policy._connection.send("POST", path, json={"method": "save_model"})
+    ).status_code == 404
 
 
 async def test_a_server_that_cannot_start_says_why_with_the_end_of_its_log(

@@ -12,15 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rollout.vllm.client import (
-    LoadRefused,
-    PolicyClient,
-    RequestRefused,
-    VLLMUnavailable,
-    WeightUpdate,
-)
+from rollout.vllm.client import PolicyClient, RequestRefused
+from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.response import sampling_params
 from rollout.vllm.server import VLLMFailed, VLLMServer
+from rollout.vllm.weight_load import LoadRefused, WeightUpdate
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
 from services.runtime.process import started_at
@@ -67,13 +63,13 @@ async def policy(server: VLLMServer) -> AsyncIterator[PolicyClient]:
 async def test_a_request_in_flight_over_an_update_shows_both_versions(
     policy: PolicyClient, tmp_path: Path
 ) -> None:
-    await policy.load(snapshot(tmp_path, 1))
+    await policy.weights.load(snapshot(tmp_path, 1))
     params = sampling_params(Sampling(max_tokens=100, ignore_eos=True), [], 128)
     request = asyncio.create_task(policy.generate([1, 2], 2, params))
     while (await policy.counters()).tokens < 20:
         assert not request.done()
 
-    await policy.load(snapshot(tmp_path, 2))
+    await policy.weights.load(snapshot(tmp_path, 2))
 
     for sample in await request:
         assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]
@@ -83,10 +79,10 @@ async def test_a_request_in_flight_over_an_update_shows_both_versions(
 async def test_a_refused_version_leaves_the_server_on_the_old_weights(
     policy: PolicyClient, tmp_path: Path
 ) -> None:
-    await policy.load(snapshot(tmp_path, 1))
+    await policy.weights.load(snapshot(tmp_path, 1))
 
     with pytest.raises(LoadRefused, match=r"weight is F32 \[2, 5\], the model's was F32 \[2, 4\]"):
-        await policy.load(snapshot(tmp_path, 2, width=5))
+        await policy.weights.load(snapshot(tmp_path, 2, width=5))
 
     assert await live_version(policy.socket) == "aaaaaa:1"
     assert not await is_paused(policy.socket)
@@ -96,10 +92,10 @@ async def test_an_unfinished_update_does_not_block_the_next_one(
     policy: PolicyClient, tmp_path: Path
 ) -> None:
     """As after a worker that died between start and finish and was replaced."""
-    await policy._control("/pause?mode=keep&clear_cache=false")
-    await policy._control("/start_weight_update")
+    await policy.weights._control("/pause?mode=keep&clear_cache=false")
+    await policy.weights._control("/start_weight_update")
 
-    await policy.load(snapshot(tmp_path, 3))
+    await policy.weights.load(snapshot(tmp_path, 3))
 
     assert await live_version(policy.socket) == "aaaaaa:3"
     assert not await is_paused(policy.socket)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rollout.vllm.client import PastDeadline, PolicyClient, VLLMHangs
+from rollout.vllm.client import PastDeadline, PolicyClient
 from rollout.vllm.response import Sample, check_spans, sampling_params
 from rollout.vllm.server import VLLMServer
+from rollout.vllm.weight_load import VLLMHangs
 from services.contracts.config.rollout import Sampling
 from tests.integration.rollout.test_server import make_server, snapshot
 
@@ -30,7 +31,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 @pytest.fixture
 async def policy(server: VLLMServer, tmp_path: Path) -> AsyncIterator[PolicyClient]:
     client = PolicyClient(server.socket)
-    await client.load(snapshot(tmp_path, 1))
+    await client.weights.load(snapshot(tmp_path, 1))
     yield client
     await client.close()
 
@@ -60,8 +61,8 @@ async def test_mode_abort_resumes_every_sample_under_the_new_version(
     request = await in_flight(policy)
     sampled = (await policy.counters()).tokens
 
-    await policy.load(snapshot(tmp_path, 2), "abort")
-    await policy.load(snapshot(tmp_path, 3), "abort")
+    await policy.weights.load(snapshot(tmp_path, 2), "abort")
+    await policy.weights.load(snapshot(tmp_path, 3), "abort")
 
     spans = versions(await request)
     assert [(tags[0], tags[-1]) for tags in spans] == [("aaaaaa:1", "aaaaaa:3")] * 2
@@ -75,7 +76,7 @@ async def test_mode_wait_lets_requests_in_flight_end_first(
 ) -> None:
     request = await in_flight(policy)
 
-    loading = asyncio.create_task(policy.load(snapshot(tmp_path, 2), "wait"))
+    loading = asyncio.create_task(policy.weights.load(snapshot(tmp_path, 2), "wait"))
     await asyncio.sleep(0)
     later = asyncio.create_task(policy.generate([1, 2], 1, WHOLE))
 
@@ -88,7 +89,7 @@ async def test_mode_keep_goes_on_under_the_new_version(
     policy: PolicyClient, tmp_path: Path
 ) -> None:
     request = await in_flight(policy)
-    await policy.load(snapshot(tmp_path, 2), "keep")
+    await policy.weights.load(snapshot(tmp_path, 2), "keep")
     assert versions(await request) == [["aaaaaa:1", "aaaaaa:2"]] * 2
 
 
@@ -98,14 +99,14 @@ async def test_requests_during_and_after_an_update_have_the_new_salt(
 ) -> None:
     request = await in_flight(policy, n=1)
 
-    loading = asyncio.create_task(policy.load(snapshot(tmp_path, 2), mode))  # type: ignore[arg-type]
+    loading = asyncio.create_task(policy.weights.load(snapshot(tmp_path, 2), mode))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     during = asyncio.create_task(policy.generate([1, 2], 1, WHOLE))
     await loading
     after = asyncio.create_task(policy.generate([1, 2], 1, WHOLE))
     await asyncio.gather(request, during, after)
 
-    salts = (await policy._send("GET", "/salts")).json()
+    salts = (await policy._connection.send("GET", "/salts")).json()
     continued = 1 if mode == "abort" else 0
     assert salts == [["aaaaaa:1", "aaaaaa:1"], *[["aaaaaa:2", "aaaaaa:2"]] * (2 + continued)]
 
@@ -128,11 +129,11 @@ async def test_a_request_at_its_deadline_returns_its_tokens(policy: PolicyClient
 async def test_a_request_without_a_token_at_its_deadline_fails(policy: PolicyClient) -> None:
     # On a busy machine the server may sample a token before the abort reaches it.
     for _ in range(5):
-        await policy._control("/pause?mode=keep&clear_cache=false")
+        await policy.weights._control("/pause?mode=keep&clear_cache=false")
         cut = asyncio.Event()
         request = asyncio.create_task(policy.generate([1, 2], 1, WHOLE, cut))
         cut.set()
-        await policy._control("/resume")
+        await policy.weights._control("/resume")
         try:
             await request
         except PastDeadline:
@@ -149,7 +150,7 @@ async def test_a_deadline_during_an_update_of_mode_abort_is_kept(
     while (await policy.counters()).tokens < before + 20:
         assert not request.done()
     cut.set()
-    await policy.load(snapshot(tmp_path, 2), "abort")
+    await policy.weights.load(snapshot(tmp_path, 2), "abort")
     assert {sample.finish_reason for sample in await request} == {"deadline"}
 
 
@@ -159,11 +160,11 @@ async def test_a_server_that_hangs_in_an_update_gets_no_more_requests(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(policy, "control_seconds", 0.5)
+    monkeypatch.setattr(policy.weights, "control_seconds", 0.5)
     os.kill(server.pid, signal.SIGSTOP)
 
     with pytest.raises(VLLMHangs, match=r"vLLM has not answered /start_weight_update for 0\.5 s"):
-        await policy.load(snapshot(tmp_path, 2))
+        await policy.weights.load(snapshot(tmp_path, 2))
 
     os.kill(server.pid, signal.SIGCONT)
     monkeypatch.undo()
@@ -173,7 +174,7 @@ async def test_a_server_that_hangs_in_an_update_gets_no_more_requests(
         while (await policy.counters()).unfinished:
             assert not request.done()
     assert (await policy.counters()).tokens == 0
-    await policy.load(snapshot(tmp_path, 2))
+    await policy.weights.load(snapshot(tmp_path, 2))
     assert versions(await request) == [["aaaaaa:2"]]
 
 
@@ -185,7 +186,7 @@ async def test_a_client_that_is_closed_during_an_update_leaves_no_error_behind(
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
     assert server.pid is not None
     client = PolicyClient(server.socket)
-    load = asyncio.create_task(client.load(snapshot(tmp_path, 2)))
+    load = asyncio.create_task(client.weights.load(snapshot(tmp_path, 2)))
     os.kill(server.pid, signal.SIGSTOP)
     try:
         await asyncio.sleep(0.1)

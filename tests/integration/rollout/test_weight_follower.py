@@ -199,7 +199,7 @@ async def test_a_server_that_hangs_in_an_update_fails_at_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await scene.learner.publish(0)
-    monkeypatch.setattr(scene.policy, "control_seconds", 0.5)
+    monkeypatch.setattr(scene.policy.weights, "control_seconds", 0.5)
     os.kill(scene.server.pid, signal.SIGSTOP)
 
     # The worker restarts it then: not after the tries that a broken connection is worth.

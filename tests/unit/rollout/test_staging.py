@@ -8,8 +8,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from rollout.vllm.client import LoadRefused, WeightUpdate
 from rollout.vllm.staging import Staging
+from rollout.vllm.weight_load import LoadRefused, WeightUpdate
 from tests.unit.weights.files import Weights, bits, save_delta, save_full
 
 

@@ -1,0 +1,48 @@
+"""The connection to one vLLM server, over its Unix socket."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from rollout.http_transport import PerRequestTransport
+
+
+class VLLMUnavailable(ConnectionError):
+    """The server does not answer: it starts, hangs, or is gone."""
+
+
+class Connection:
+    """One server, which listens on the Unix socket `socket`."""
+
+    def __init__(self, socket: Path) -> None:
+        # No limit on a generation: a server that hangs shows in its counters.
+        self._http = httpx.AsyncClient(
+            base_url="http://vllm",
+            timeout=httpx.Timeout(10.0, read=None),
+            transport=PerRequestTransport(socket),
+        )
+
+    async def close(self) -> None:
+        """Close it. Requests in flight fail."""
+        await self._http.aclose()
+
+    async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The answer to a request, whatever its status. Raises VLLMUnavailable."""
+        try:
+            return await self._http.request(method, path, **options)
+        except httpx.TransportError as error:
+            what = str(error) or type(error).__name__
+            raise VLLMUnavailable(f"vLLM does not answer {path}: {what}") from error
+
+
+def message_of(response: httpx.Response) -> str:
+    """The sentence in an error answer of vLLM, which has several shapes."""
+    try:
+        body = msgspec.json.decode(response.content)
+    except msgspec.MsgspecError:
+        return f"{response.status_code} {response.text[:500]}"
+    inner = body.get("error", body) if isinstance(body, dict) else body
+    text = inner.get("message", inner) if isinstance(inner, dict) else inner
+    return f"{response.status_code} {text}"

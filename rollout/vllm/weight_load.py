@@ -1,0 +1,189 @@
+"""Makes a version of the weights live in one vLLM server: pause, update, resume.
+
+`load` resumes the server if its weights are whole, and leaves it paused if they may not be, until a
+later `load` succeeds or the server is restarted.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx
+
+from rollout.aio import end
+from rollout.vllm.connection import Connection, VLLMUnavailable, message_of
+from rollout.vllm_plugin.lora_slot import AdapterSlot
+from rollout.vllm_plugin.weight_file import WEIGHTS_KEPT
+
+CONTROL_SECONDS = 60.0
+"""For a call that waits for the current step at most, and reads no file."""
+SLOWEST_DISK = 50e6
+"""Bytes of weights a second; a server that loads more slowly hangs."""
+
+UpdateMode = Literal["keep", "abort", "wait"]
+
+
+class LoadRefused(RuntimeError):
+    """A version was not loaded. The old weights are whole, and the server goes on with them."""
+
+
+class WeightsUnclear(RuntimeError):
+    """An update broke after it may have touched the model. The server stays paused."""
+
+
+class VLLMHangs(RuntimeError):
+    """A call of an update has taken too long: restart the server."""
+
+
+@dataclass(frozen=True)
+class WeightUpdate:
+    """A version for the weight-transfer engine, by files on the server's host."""
+
+    path: str
+    tag: str
+    tensors: int
+    kind: str = "full"
+    bytes: int = 0
+    """Of all files."""
+    deltas: tuple[str, ...] = ()
+    """Of kind `delta`: what to apply to the whole file at `path`, in this order."""
+    whole: str = ""
+    """The result as a file, if it was staged."""
+    patch: str = ""
+    """Or a staged file of what the deltas change of the version that vLLM serves."""
+
+
+class WeightLoader:
+    """The weights of the server behind `connection`."""
+
+    def __init__(self, connection: Connection, control_seconds: float = CONTROL_SECONDS) -> None:
+        self._connection = connection
+        self.control_seconds = control_seconds
+        self._loading = asyncio.Lock()
+        self._loads: set[asyncio.Task[float]] = set()
+        self.open = asyncio.Event()
+        """Cleared while the live version changes: requests wait."""
+        self.open.set()
+        self.live = "none"
+        """The tag of the version that was loaded last."""
+        self.updating = False
+        """Whether the server is paused, or about to be: no progress is expected."""
+        # Whether nobody knows which weights are loaded: then only a complete load resumes.
+        self._unclear = False
+        self.proven = asyncio.Event()
+        """Cleared by a load, before anything is sampled under it, until somebody has found that
+        vLLM serves the version."""
+
+    async def close(self) -> None:
+        """End a load where it is: the server is not used again."""
+        await end(self._loads)
+
+    async def prepare(self, slot: AdapterSlot | None = None) -> None:
+        """Make a new server ready for updates of its weights, or of the adapter in `slot`. The
+        first pause of a server can take seconds, so there is one here, before it has work."""
+        info = {} if slot is None else {"adapter": str(slot.folder)}
+        await self._control("/init_weight_transfer_engine", {"init_info": info})
+        await self._control("/pause?mode=keep&clear_cache=false")
+        await self._control("/resume")
+
+    async def load(self, update: WeightUpdate, mode: UpdateMode = "keep") -> float:
+        """Make a version live. Returns seconds paused. Requests in flight go on under it (`keep`),
+        are aborted and resumed under it (`abort`), or end before it (`wait`).
+
+        Raises LoadRefused (the server goes on with its old weights), WeightsUnclear (paused: load
+        again, or restart it), VLLMUnavailable (it could not be paused), VLLMHangs (restart it).
+        Runs to its end, or until `close`, even if the caller is cancelled.
+        """
+        load = asyncio.create_task(self._load(update, mode))
+        self._loads.add(load)
+        load.add_done_callback(self._forget)
+        return await asyncio.shield(load)
+
+    def _forget(self, load: asyncio.Task[float]) -> None:
+        self._loads.discard(load)
+        if not load.cancelled():
+            # Looked at: a caller that was cancelled does not ask for it.
+            load.exception()
+
+    async def _load(self, update: WeightUpdate, mode: UpdateMode) -> float:
+        async with self._loading:
+            self.open.clear()
+            try:
+                return await self._replace(update, mode)
+            except VLLMHangs:
+                self._unclear = True
+                raise
+            finally:
+                self.updating = False
+                if not self._unclear:
+                    self.open.set()
+
+    async def _replace(self, update: WeightUpdate, mode: UpdateMode) -> float:
+        # Touches nothing, so that it need not be in the pause.
+        await self._start_update(update)
+        if mode == "wait":
+            # As long as the longest completion takes, and the token counter moves meanwhile.
+            await self._control("/pause?mode=wait&clear_cache=true", unlimited=True)
+        self.updating, started = True, time.monotonic()
+        if mode != "wait":
+            clear = "true" if mode == "abort" else "false"
+            await self._control(f"/pause?mode={mode}&clear_cache={clear}")
+        try:
+            info = {
+                "path": update.path,
+                "kind": update.kind,
+                "tensors": update.tensors,
+                "deltas": update.deltas,
+                "whole": update.whole,
+                "patch": update.patch,
+                "tag": update.tag,
+            }
+            await self._control("/update_weights", {"update_info": info}, reads=update.bytes)
+            await self._control("/finish_weight_update", {"weight_version": update.tag})
+        except (LoadRefused, VLLMUnavailable) as error:
+            if self._unclear or WEIGHTS_KEPT not in str(error):
+                self._unclear = True
+                raise WeightsUnclear(f"loading {update.tag}: {error}") from error
+            await self._control("/resume")
+            raise LoadRefused(f"loading {update.tag}: {error}") from error
+        self._unclear = False
+        self.live = update.tag
+        self.proven.clear()
+        await self._control("/resume")
+        return time.monotonic() - started
+
+    async def _start_update(self, update: WeightUpdate) -> None:
+        try:
+            await self._control("/start_weight_update")
+        except LoadRefused as error:
+            # An earlier update did not reach its pause, or lost its connection before its end.
+            if "already active" not in str(error):
+                kind = WeightsUnclear if self._unclear else LoadRefused
+                raise kind(f"loading {update.tag}: {error}") from error
+            await self._control("/finish_weight_update")
+            await self._control("/start_weight_update")
+
+    async def _control(
+        self,
+        path: str,
+        body: dict[str, Any] | None = None,
+        reads: int = 0,
+        unlimited: bool = False,
+    ) -> None:
+        """One call of an update, for which the server reads `reads` bytes. Raises LoadRefused,
+        VLLMUnavailable, and VLLMHangs unless `unlimited`."""
+        limit = None if unlimited else self.control_seconds + reads / SLOWEST_DISK
+        call = path.partition("?")[0]
+        try:
+            response = await self._connection.send("POST", path, json=body, timeout=limit)
+        except VLLMUnavailable as error:
+            if isinstance(error.__cause__, httpx.ReadTimeout):
+                raise VLLMHangs(f"vLLM has not answered {call} for {limit:g} s") from error
+            # vLLM closes the connection after an answer of 500, sometimes under the next request.
+            # These calls may be repeated: at worst the second fails, and the load starts again.
+            if not isinstance(error.__cause__, httpx.ReadError | httpx.RemoteProtocolError):
+                raise
+            response = await self._connection.send("POST", path, json=body, timeout=limit)
+        if response.is_error:
+            raise LoadRefused(f"{call}: {message_of(response)}")
