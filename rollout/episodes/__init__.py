@@ -5,10 +5,11 @@ An episode takes and returns token ids. It never tokenizes sampled text again; t
 through the entry-point group `headrace.episodes`. Imports `rollout.vllm`, never `rollout.work`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from services.contracts.config.episodes import (
 )
 from services.contracts.dataset import Row
 from services.contracts.sampling_mask import SamplingMask
+from services.contracts.sessions import Reward as Reward
 
 
 @dataclass
@@ -46,6 +48,9 @@ class Completion:
     experts: Experts | None = None
     """`Sample.experts` from the prompt's first token on, for `algorithm.router.replay`; `extended`
     joins those of several turns."""
+    reward: Reward | None = None
+    """What the episode says that it has earned; default: the run's verifiers score its text. With
+    `Reward(error=…)` it has no reward, and is not trained."""
 
 
 class Sampler(Protocol):
@@ -107,7 +112,22 @@ def checked(completions: list[Completion], n: int) -> list[Completion]:
                 "the episode type returned a loss_mask that is true on tokens outside all spans: "
                 "only tokens that the policy sampled can be trained"
             )
+        if completion.reward is not None and not _is_reward(completion.reward):
+            raise ValueError(
+                f"the episode type returned the reward {completion.reward!r}: return "
+                "Reward(reward=NUMBER), with `components` by name if there are any, or "
+                "Reward(error=WHY) for a sample whose reward is not known"
+            )
     return completions
+
+
+def _is_reward(given: object) -> bool:
+    if not isinstance(given, Reward):
+        return False
+    numbers: list[Any] = [*given.components.values()] + (
+        [] if given.reward is None else [given.reward]
+    )
+    return all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
 
 
 class UnusableEpisode(ValueError):

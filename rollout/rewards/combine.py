@@ -12,6 +12,7 @@ from rollout.rewards.token_rewards import Part, earned
 from services.contracts.config.rewards import Reward
 from services.contracts.dataset import Row
 from services.contracts.scores import ScoreItem, ScoreResult, ScoreStatus
+from services.contracts.sessions import Reward as Earned
 
 Results = Mapping[str, ScoreResult]
 """Of one sample, by the name of the component."""
@@ -108,4 +109,15 @@ def combine(rewards: Mapping[str, Reward], known: Results) -> SampleScore:
         components=components,
         detail=deciding.detail,
         parts=earned(rewards, known),
+    )
+
+
+def given(reward: Earned) -> SampleScore:
+    """What an episode, or the client that leads it, says that a sample has earned."""
+    status = ScoreStatus.ERROR if reward.reward is None else ScoreStatus.SCORED
+    return SampleScore(
+        reward=reward.reward,
+        status=status.value,
+        components=dict(reward.components),
+        detail=reward.error,
     )

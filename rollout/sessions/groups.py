@@ -9,11 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from rollout.episodes import Completion
-from rollout.rewards.combine import SampleScore
+from rollout.rewards.combine import SampleScore, given
 from rollout.vllm.response import Sample, Span
 from rollout.vllm.resume import joined, not_sampled
 from services.contracts.sampling_mask import SamplingMask
-from services.contracts.scores import ScoreStatus
 from services.contracts.sessions import Reward, Turn, ids
 from services.store.agent_sessions import Played
 
@@ -69,20 +68,9 @@ def answer_text(turns: Sequence[Turn]) -> str:
     return str(message.get("content") or message.get("text") or "")
 
 
-def score(reward: Reward) -> SampleScore:
-    """What a client said that a session has earned."""
-    status = ScoreStatus.ERROR if reward.reward is None else ScoreStatus.SCORED
-    return SampleScore(
-        reward=reward.reward,
-        status=status.value,
-        components=dict(reward.components),
-        detail=reward.error,
-    )
-
-
 def unplayed() -> SampleScore:
     """Of a session without a turn: nothing to train."""
-    return score(Reward(error=UNPLAYED))
+    return given(Reward(error=UNPLAYED))
 
 
 def _sample(turn: Turn) -> Sample:

@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.aio import end, retry
-from rollout.sessions.groups import answer_text, completion, score, shared_prompt, unplayed
+from rollout.rewards.combine import given
+from rollout.sessions.groups import answer_text, completion, shared_prompt, unplayed
 from rollout.sessions.turns import Refused, TurnPlayer
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.work.group import Sampled, scores_of, task_seed
@@ -181,7 +182,7 @@ class SessionWorker(RunWorker):
         prompt = shared_prompt(played)
         made = [completion(one.turns, len(prompt), config.sampling.cuts) for one in played]
         ended = time.time()
-        scores = [score(one.reward) if one.reward else unplayed() for one in played]
+        scores = [given(one.reward) if one.reward else unplayed() for one in played]
         scored = [at for at, one in enumerate(played) if one.turns and one.reward is None]
         if scored:
             row = await of.dataset.rows.row(of.index)

@@ -14,7 +14,7 @@ from typing import Any
 
 from rollout.episodes import Completion, Episode, checked
 from rollout.rewards.client import RewardClient
-from rollout.rewards.combine import SampleScore, combine, due, score_items
+from rollout.rewards.combine import SampleScore, combine, due, given, score_items
 from rollout.vllm.client import PastDeadline, PolicyClient
 from rollout.vllm.model_files import TokenizerLike, room
 from rollout.vllm.response import Sample, sampling_params, stopping_after
@@ -197,9 +197,11 @@ async def sample_and_score(
     texts = [
         text_of(context.tokenizer, one.token_ids) if one.text is None else one.text
         for one in completions
+        if one.reward is None
     ]
     components = rewards or context.config.components
-    sampled.scores = await scores_of(context, components, prompt, row, index, texts)
+    found = iter(await scores_of(context, components, prompt, row, index, texts))
+    sampled.scores = [given(one.reward) if one.reward else next(found) for one in completions]
     sampled.scored_at = time.time()
     return sampled
 

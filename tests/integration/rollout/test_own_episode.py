@@ -10,7 +10,7 @@ from tests.integration.rollout.working import Work
 MODULE = """
 import numpy as np
 from rollout.vllm.resume import joined, not_sampled
-from rollout.episodes import Completion
+from rollout.episodes import Completion, Reward
 
 class Twice:
     def __init__(self, between):
@@ -34,8 +34,15 @@ class Twice:
 class Forgetful(Twice):
     async def run(self, row, prompt_tokens, n, sampler):
         return (await super().run(row, prompt_tokens, n, sampler))[1:]
+
+class Judging(Twice):
+    async def run(self, row, prompt_tokens, n, sampler):
+        first, second, third = await super().run(row, prompt_tokens, n, sampler)
+        first.reward = Reward(reward=0.75, components={"shape": 0.25, "sum": 0.5})
+        second.reward = Reward(error="the tool is away")
+        return [first, second, third]
 """
-POINTS = "twice = two_turns:Twice\nforgetful = two_turns:Forgetful\n"
+POINTS = "twice = two_turns:Twice\nforgetful = two_turns:Forgetful\njudging = two_turns:Judging\n"
 # Of two samples the first turns, and then the second turn of each.
 SCRIPT = {"replies": [[5, 6], [7], [8, 2], [9, 9, 2]]}
 
@@ -79,3 +86,23 @@ async def test_a_group_that_lacks_a_completion_is_not_handed_in(
         events = await one.events(lambda e: bool(e) and e[-1].data.get("state") == "failed")
 
     assert "the episode type returned 1 completions, not 2" in events[-1].data["reason"]
+
+
+async def test_an_episodes_reward_counts_and_verifiers_score_the_rest(
+    working: Work, tmp_path: Path, packages: Path
+) -> None:
+    async with working(
+        tmp_path,
+        ["1+1"],
+        SCRIPT,
+        packages,
+        rollout=episode("judging"),
+        sampling={"max_tokens": 16},
+        algorithm={"samples_per_prompt": 3},
+    ) as one:
+        header = (await one.group(0)).header
+
+    assert header.rewards == [0.75, None, 0.0]
+    assert header.statuses[:2] == ["scored", "error"]
+    assert header.components["shape"] == [0.25, None, None]
+    assert header.components["exact"] == [None, None, 0.0]

@@ -1,12 +1,14 @@
 """Episode types of the user's own: classes that an installed package names as entry points."""
 
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rollout.episodes import Completion, UnusableEpisode, checked, load_episode
+from rollout.episodes import Completion, Reward, UnusableEpisode, checked, load_episode
 from rollout.vllm.response import Span
 from services.contracts.config.episodes import OwnEpisode, own_episodes
 from tests.unit.rollout.episodes import WordTokenizer
@@ -100,3 +102,23 @@ def test_wrong_completions_of_an_episode_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         checked(completions, 1)
+
+
+@pytest.mark.parametrize(
+    "reward", [1.0, Reward(reward=math.nan), Reward(reward=1.0, components={"form": math.inf})]
+)
+def test_a_reward_that_is_no_finite_number_is_refused(reward: Any) -> None:
+    made = completion([True] * 3, [Span(0, 3, "a:1")])
+    made.reward = reward
+    with pytest.raises(ValueError, match="returned the reward"):
+        checked([made], 1)
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [Reward(reward=1, components={"form": 0.5}), Reward(error="the tool is away")],
+)
+def test_an_episode_may_say_what_a_sample_has_earned(reward: Reward) -> None:
+    made = completion([True] * 3, [Span(0, 3, "a:1")])
+    made.reward = reward
+    assert checked([made], 1) == [made]

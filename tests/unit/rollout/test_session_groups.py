@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from rollout.sessions.groups import answer_text, completion, score, shared_prompt, unplayed
+from rollout.rewards.combine import given
+from rollout.sessions.groups import answer_text, completion, shared_prompt, unplayed
 from services.contracts.sampling_mask import SamplingMask
 from services.contracts.sessions import Reward, Turn, packed
 from services.store.agent_sessions import Played
@@ -63,7 +64,7 @@ def test_sampling_masks_cover_sampled_tokens_alone() -> None:
 
 
 def test_a_session_without_a_reward_is_masked_and_never_zero() -> None:
-    assert score(Reward(reward=0.5, components={"x": 0.5})).components == {"x": 0.5}
-    broken = score(Reward(error="the tool broke"))
+    assert given(Reward(reward=0.5, components={"x": 0.5})).components == {"x": 0.5}
+    broken = given(Reward(error="the tool broke"))
     assert (broken.reward, broken.status, broken.detail) == (None, "error", "the tool broke")
     assert unplayed().reward is None
