@@ -120,6 +120,7 @@ class Publisher(Background[Version | Again]):
 
     def _publish(self, item: Version | Again) -> None:
         changed: float | None = None
+        workers = self._workers()
         if isinstance(item, HostWeights):
             # Let go of the old ones first: memory need not hold both.
             self._mirror = None
@@ -127,7 +128,7 @@ class Publisher(Background[Version | Again]):
             if self._deltas is not None and item.kind == "full":
                 self._mirror = Mirror(item.tensors)
         elif isinstance(item, ChangedWeights):
-            manifest, changed = self._changed(item)
+            manifest, changed = self._changed(item, workers)
         else:
             assert self._newest is not None
             assert self._mirror is not None
@@ -137,9 +138,11 @@ class Publisher(Background[Version | Again]):
         self._newest = manifest
         self._kept = (*self._kept, manifest)[-KEPT_VERSIONS:]
         self.pushed = Pushed(manifest.files[-1].bytes, self._chain.files[0].bytes, changed)
-        self._delete_old()
+        self._delete_old(workers)
 
-    def _changed(self, item: ChangedWeights) -> tuple[WeightManifest, float]:
+    def _changed(
+        self, item: ChangedWeights, workers: Sequence[WorkerRecord]
+    ) -> tuple[WeightManifest, float]:
         """The manifest of a version by its changes, and the share of the weights that they are."""
         assert self._deltas is not None
         assert self._mirror is not None
@@ -149,7 +152,7 @@ class Publisher(Background[Version | Again]):
         version = item.head.version
         delta = mirror.change(found, self._newest.tag, version_tag(self._lineage, version))
         share = delta.changed / max(1, mirror.weights)
-        if self._distrusted() or not self._chain.takes(version, delta.bytes):
+        if self._distrusted(workers) or not self._chain.takes(version, delta.bytes):
             return self._whole(item.head, mirror.tensors), share
         name = delta_name(self._run, version, self._lineage)
         more = _metadata(item.head)
@@ -157,10 +160,10 @@ class Publisher(Background[Version | Again]):
         self._chain.add(version, file)
         return self._manifest(item.head, "delta", len(mirror.tensors)), share
 
-    def _distrusted(self) -> bool:
+    def _distrusted(self, workers: Sequence[WorkerRecord]) -> bool:
         """Whether a worker cannot load a file of the chain: then a new one begins."""
         names = [Path(file.name).name for file in self._chain.files]
-        errors = [worker.error for worker in self._workers() if worker.error]
+        errors = [worker.error for worker in workers if worker.error]
         return any(name in error for error in errors for name in names)
 
     def _whole(
@@ -201,11 +204,11 @@ class Publisher(Background[Version | Again]):
             canary=head.canary,
         )
 
-    def _delete_old(self) -> None:
+    def _delete_old(self, workers: Sequence[WorkerRecord]) -> None:
         """Delete files that are of none of the newest versions, and that no worker names and no
         evaluation needs."""
         names = [file.name for manifest in self._kept for file in manifest.files]
-        names += [name for worker in self._workers() for name in worker.files]
+        names += [name for worker in workers for name in worker.files]
         kept = {Path(name).name for name in (*names, *self._evaluated())}
         for path in self._folder.glob("v*.safetensors"):
             if path.name not in kept:
