@@ -38,7 +38,7 @@ from services.contracts.config.trust import parse_trusted
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import RunRecord
 from services.contracts.schema import SchemaMismatch
-from services.recovery.compare import lost_commit
+from services.recovery.lost_writes import lost_commit
 from services.runtime.api_key import key_for
 from services.runtime.logs import configure, get_logger
 from services.runtime.panics import panics_as

@@ -45,3 +45,8 @@ class Ancestry:
         fork = min((began for _, began in self.lineages[place + 1 :]), default=u)
         shared = min(u, fork)
         return (u - shared) + (version - shared)
+
+    def too_stale(self, tag: str, version: int, bound: int) -> bool:
+        """Whether what was sampled under `tag` may no longer be trained at `version`: the bound is
+        `rollout.max_staleness`."""
+        return self.staleness(tag, version) > bound

@@ -77,7 +77,7 @@ class BatchSelection:
         old = [
             group
             for group in self.waiting.values()
-            if ancestry.staleness(group.oldest, version) > self.max_staleness
+            if ancestry.too_stale(group.oldest, version, self.max_staleness)
         ]
         for group in old:
             # Requeueing deletes the entry from the stream, too.
@@ -111,7 +111,7 @@ class BatchSelection:
 
         chosen = sorted(self.waiting.values(), key=lambda g: (batches_left(g), g.position))
         chosen = chosen[: self.batch]
-        if batches_left(chosen[0]) < 0:
+        if ancestry.too_stale(chosen[0].oldest, version, self.max_staleness):
             raise ValueError(
                 f"the group of task {chosen[0].task} is too stale for version {version}"
             )

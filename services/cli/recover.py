@@ -25,7 +25,7 @@ def recover(
     from redis.exceptions import RedisError
 
     from services.launch import LaunchError, configured_redis_url, holder_of, mend, redis_of
-    from services.recovery.compare import compare
+    from services.recovery.lost_writes import compare
     from services.recovery.recover import CannotRecover, note_loss
     from services.recovery.recover import recover as carry_out
     from services.store import Store

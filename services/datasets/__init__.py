@@ -7,10 +7,10 @@ Imports neither Redis nor HTTP: callers pass records in and get records back.
 """
 
 from services.datasets.columns import ColumnMapping, DatasetError
-from services.datasets.importing import Imported, append_rows, import_file
+from services.datasets.file_formats import Format, UnsupportedFormat, guess_format
 from services.datasets.known_files import KNOWN_FILES, KnownFile, known_file
-from services.datasets.reader import DatasetReader
-from services.datasets.sources import Format, UnsupportedFormat, guess_format
+from services.datasets.stored_rows import DatasetReader
+from services.datasets.upload import Imported, append_rows, import_file
 
 __all__ = [
     "KNOWN_FILES",

@@ -13,8 +13,8 @@ from services.contracts.schema import SchemaMismatch
 from services.gateway.app import create_app
 from services.gateway.settings import GatewaySettings
 from services.http import server_config
-from services.recovery.compare import require_complete
 from services.recovery.key_copies import revoke_again
+from services.recovery.lost_writes import require_complete
 from services.runtime import logs
 from services.runtime.api_key import BadKeyFile, first_key
 from services.runtime.process import die_with_parent, keep_files_private

@@ -16,7 +16,6 @@ import anyio.to_thread
 
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.contracts.task import TaskPosition
-from services.recovery.compare import Losses, late
 from services.recovery.copies import (
     Commit,
     commits,
@@ -27,6 +26,7 @@ from services.recovery.copies import (
     kept_runs,
 )
 from services.recovery.key_copies import align_keys, revoke_again
+from services.recovery.lost_writes import Losses, late
 from services.store import Gone, Store
 from services.store.pools import LOCK_SECONDS
 from services.volume import DamagedFile, check_file
@@ -56,7 +56,7 @@ async def recover(store: Store, data: Path, losses: Losses) -> list[str]:
 async def note_loss(store: Store, what: str) -> None:
     """Have the audits of all runs that are not over say what they cannot know."""
     for run in await store.runs.live():
-        await store.lost_writes.note_loss(run.id, what)
+        await store.recovery.note_loss(run.id, what)
 
 
 async def align(store: Store, data: Path) -> None:
@@ -119,7 +119,7 @@ async def _catch_up(store: Store, data: Path, run: RunSummary, loss: str) -> str
         again = (
             f"; steps {run.committed_step + 1} to {later[-1].step} are done again" if later else ""
         )
-        await store.lost_writes.note_loss(run.id, f"{loss}{again}")
+        await store.recovery.note_loss(run.id, f"{loss}{again}")
         return f"{named} goes on from step {run.committed_step}{again}"
     (commit,) = whole
     found = datetime.now(UTC).isoformat(" ", "seconds")
@@ -142,7 +142,7 @@ async def _write(
     ended = [task for ending in generation.endings for task in ending.tasks]
     ended += [task for fields in rows for task in json.loads(fields["tasks"])]
     places = [*generation.returned, *generation.held, *(task for _, task in generation.groups)]
-    cursor = await store.lost_writes.cursor(run.id)
+    cursor = await store.recovery.cursor(run.id)
     order: dict[str, int] = {}
     tasks: list[str] = []
     if cursor is not None:
@@ -153,7 +153,7 @@ async def _write(
     known = {name for name, _ in generation.lineages}
     state = json.loads((data / commit.checkpoint / "training" / "state.json").read_text())
     lineages = [f"{name}:{began}" for name, began in state["lineages"] if name not in known]
-    await store.lost_writes.recover(
+    await store.recovery.recover(
         run.id, commit.step, commit.checkpoint, note, rows, order, tasks, lineages
     )
 

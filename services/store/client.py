@@ -19,10 +19,10 @@ from services.store.events import Events
 from services.store.insight import Insight
 from services.store.keys import SCHEMA
 from services.store.ledger import Ledger
-from services.store.lost_writes import LostWrites
 from services.store.pools import Pools
 from services.store.prompts import Prompts
 from services.store.ranks import RankMeetings
+from services.store.recovery import Recovery
 from services.store.runs import Runs
 from services.store.scripts import Scripts
 from services.store.sessions import Sessions
@@ -51,7 +51,7 @@ class Store:
         self.evaluations = Evaluations(redis, scripts)
         self.ledger = Ledger(redis, scripts)
         self.runs = Runs(redis, scripts, self.datasets)
-        self.lost_writes = LostWrites(redis, scripts)
+        self.recovery = Recovery(redis, scripts)
         self.pools = Pools(redis, scripts, self.runs)
         self.rank_meetings = RankMeetings(redis, scripts)
         self.prompts = Prompts(redis, scripts, self.runs.fail)

@@ -24,9 +24,9 @@ from services.contracts.task import TaskPosition
 from services.launch import append_only
 from services.launch.options import LaunchError
 from services.launch.redis import Listening, find_server, servers_here, write_config
-from services.recovery.compare import compare, lost_commit, require_complete
 from services.recovery.copies import LEDGER, Commit, commits, keep_dataset, keep_run
 from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked, revoke_again
+from services.recovery.lost_writes import compare, lost_commit, require_complete
 from services.recovery.recover import align, recover, still_open
 from services.runtime.process import die_with
 from services.settings import Settings

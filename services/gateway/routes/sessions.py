@@ -15,7 +15,7 @@ from services.contracts.config.episodes import Sessions
 from services.contracts.records import RunState, WorkerRecord
 from services.contracts.rendering import compose
 from services.contracts.sessions import Call, Turn, call_id, parse_session_id, session_id
-from services.datasets.reader import DatasetReader
+from services.datasets.stored_rows import DatasetReader
 from services.gateway.dependencies import Dependencies, Deps, RunDep
 from services.gateway.sessions.answers import (
     chat_answer,

@@ -288,7 +288,7 @@ async def whole_life(scene: Scene) -> None:
     await store.runs.cancel("r3")
     await store.runs.mark_deleting("r3")
     assert await store.runs.free(record("r3"))
-    await store.lost_writes.recover("r2", 9, "checkpoints/9", "lost", [], {}, [], [])
+    await store.recovery.recover("r2", 9, "checkpoints/9", "lost", [], {}, [], [])
     await store.runs.delete("r3")
     assert {run.id for run in await store.runs.all()} == {RUN, "r2"}
     await store.datasets.delete("held-out")

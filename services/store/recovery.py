@@ -10,7 +10,7 @@ from services.store.scripts import Noun
 from services.store.submission import ORDER
 
 
-class LostWrites(Noun):
+class Recovery(Noun):
     """Recovery's access to runs."""
 
     async def cursor(self, run: str) -> tuple[TaskPosition, int] | None:

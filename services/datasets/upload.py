@@ -24,9 +24,9 @@ from services.datasets.columns import (
     guessed_answer,
     row_from,
 )
+from services.datasets.file_formats import Format, check_encoding, guess_format, read_rows
 from services.datasets.known_files import KnownFile
 from services.datasets.segments import write_segment
-from services.datasets.sources import Format, check_encoding, guess_format, read_rows
 from services.datasets.unpacking import MAGIC, Unpacked
 
 
