@@ -26,8 +26,8 @@ def installation() -> Iterator[Installation]:
         installation.down()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def running(installation: Installation) -> Installation:
-    """The installation, started and healthy."""
+    """The installation, started and healthy; a test before this one may have ended it."""
     installation.up()
     return installation

@@ -84,9 +84,10 @@ def test_workers_on_another_machine_find_what_they_are_told_of(tmp_path: Path) -
 def test_images_without_torch_are_small(installation: Installation) -> None:
     """python:3.11-slim has 130 MB where it is the official one; here it may be another."""
     base = int(docker("image", "inspect", BASE, "--format", "{{.Size}}"))
-    for target in TARGETS:
+    # The gateway draws the plots of reports: matplotlib and what it needs take 100 MB.
+    for target, most in {"gateway": 520e6, "reward": 400e6, "sandbox": 400e6}.items():
         size = docker("image", "inspect", f"headrace-{target}:test", "--format", "{{.Size}}")
-        assert 130e6 + int(size) - base < 400e6, target
+        assert 130e6 + int(size) - base < most, target
 
 
 def test_images_say_what_they_are_and_hold_no_secret(installation: Installation) -> None:
