@@ -27,7 +27,7 @@ from learner.optim.optimizers import Optimizers
 from learner.report.loss_metrics import Tally
 from learner.state import TrainingState
 from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.terms import RecomputeProximal
+from services.contracts.config.terms import RecomputeProximal, ReverseKL
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -99,7 +99,7 @@ def train_batch(
     metrics["train/lr"] = rate
     if copies.reference:
         metrics["train/kl_beta"] = objective.beta
-    if copies.teacher:
+    if isinstance(algorithm.advantage, ReverseKL):
         metrics |= teacher_metrics(everything, ranks)
     if critic is not None:
         metrics |= train_critic(critic, minibatches, algorithm, budget, ranks, lr_share)

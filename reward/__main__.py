@@ -26,6 +26,7 @@ from reward.models.process import ModelLoadError, ModelProcess
 from reward.remote_endpoints import Endpoint
 from reward.remote_pool import Calls
 from reward.settings import RewardSettings
+from reward.teachers import Teachers
 from reward.verifiers.base import RemoteVerifier, Verifier
 from reward.verifiers.judge import JudgeVerifier
 from reward.verifiers.model import ModelVerifier, RemoteModel
@@ -140,7 +141,8 @@ async def _serve(
         capacity=settings.max_queued_items,
         metrics=metrics,
     )
-    service = Service(registry, pool, calls, metrics)
+    teachers = Teachers(settings.teacher_endpoints, settings.remote_at_once)
+    service = Service(registry, pool, calls, teachers, metrics)
     app = create_app(service, settings.body_limit, key)
     server = Server(
         server_config(
@@ -179,6 +181,7 @@ async def _serve(
         await serving
         await pool.close()
         await calls.close()
+        await teachers.close()
     asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     log.info("reward service ended")

@@ -1,4 +1,4 @@
-"""The HTTP application: `/v1/score`, `/v1/verifiers`, health, readiness and metrics.
+"""The HTTP application: `/v1/score`, `/v1/verifiers`, `/v1/teachers`, health, metrics.
 
 Parses a request, asks the pool and `reward.remote_pool`, and answers. Computes nothing on the
 content of a completion: only worker processes and remote services do.
@@ -6,9 +6,10 @@ content of a completion: only worker processes and remote services do.
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fastapi import FastAPI, Response
 from fastapi import Request as HTTPRequest
@@ -17,7 +18,9 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 
 from reward.metrics import Metrics
-from reward.remote_pool import Call, Calls
+from reward.remote_endpoints import EndpointError, PassingError
+from reward.remote_pool import RETRY_AFTER, Call, Calls
+from reward.teachers import Teachers
 from reward.validation import checked_items, checked_uses
 from reward.verifiers.base import Verdict
 from reward.verifiers.registry import Registry
@@ -34,6 +37,12 @@ from services.contracts.scores import (
     ScoreStatus,
     UseProblem,
 )
+from services.contracts.teaching import (
+    TeacherScoreRequest,
+    TeacherScores,
+    TeacherText,
+    TeacherTextRequest,
+)
 from services.http import (
     BodyLimit,
     InFlight,
@@ -45,6 +54,8 @@ from services.http import (
     responses,
 )
 from services.http.problems import described
+
+T = TypeVar("T")
 
 WAY_OUT = (
     "this reward service asks for its key, and the request has none, or another one. Send it as "
@@ -66,11 +77,26 @@ class Service:
     registry: Registry
     pool: Pool
     calls: Calls
+    teachers: Teachers
     metrics: Metrics
     draining: bool = False
     in_flight: int = 0
     idle: asyncio.Event = field(default_factory=_set_event)
     """Set while no request is in flight."""
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """A drain waits for the block. Raises Problem while draining."""
+        if self.draining:
+            raise _draining()
+        self.in_flight += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            if self.in_flight == 0:
+                self.idle.set()
 
 
 class VerifierInfo(BaseModel):
@@ -143,20 +169,16 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         Items of a client that disconnects are not scored, unless a worker has begun them.
         """
         began = time.perf_counter()
-        service.in_flight += 1
-        service.idle.clear()
         code = "500"
         try:
-            response = await _while_connected(client, _score(service, request))
+            with service.serving():
+                response = await _while_connected(client, _score(service, request))
             code = "200" if response is not None else "499"
             return response or Response(status_code=499)
         except Problem as problem:
             code = str(problem.status)
             raise
         finally:
-            service.in_flight -= 1
-            if service.in_flight == 0:
-                service.idle.set()
             service.metrics.requests.labels(code).inc()
             service.metrics.request_seconds.observe(time.perf_counter() - began)
 
@@ -191,7 +213,40 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             for check, verdict in zip(checks, verdicts, strict=True)
             if verdict.status is ScoreStatus.ERROR
         ]
-        return CheckResponse(problems=sorted(problems, key=lambda problem: problem.use))
+        return CheckResponse(
+            problems=sorted(problems, key=lambda problem: problem.use),
+            teacher=_teacher_problem(service.teachers, request.teacher),
+        )
+
+    @app.post(
+        "/v1/teachers/score",
+        summary="Score tokens by a teacher",
+        response_model=TeacherScores,
+        responses=responses(_TEACHERS),
+    )
+    async def teach(request: TeacherScoreRequest, client: HTTPRequest) -> Any:
+        """How likely a teacher finds each token of these completions, for distillation."""
+        asked = service.teachers.logprobs(
+            request.teacher, request.model, request.prompt, request.completions
+        )
+        with service.serving():
+            found = await _while_connected(client, _taught(asked))
+        # Not validated again: it may be a million numbers.
+        return Response(status_code=499) if found is None else JSONResponse({"logprobs": found})
+
+    @app.post(
+        "/v1/teachers/text",
+        summary="Text of a teacher's tokens",
+        response_model=TeacherText,
+        responses=responses(_TEACHERS),
+    )
+    async def text(request: TeacherTextRequest, client: HTTPRequest) -> Any:
+        """What a teacher's tokenizer writes for these ids. Equal text for all ids of a vocabulary
+        means equal vocabularies."""
+        asked = service.teachers.text(request.teacher, request.model, request.tokens)
+        with service.serving():
+            found = await _while_connected(client, _taught(asked))
+        return Response(status_code=499) if found is None else TeacherText(text=found)
 
     @app.get("/healthz", summary="Alive", response_model_exclude_defaults=True)
     async def healthz() -> Health:
@@ -227,9 +282,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
 
 
-async def _while_connected(
-    client: HTTPRequest, work: Coroutine[Any, Any, ScoreResponse]
-) -> ScoreResponse | None:
+async def _while_connected(client: HTTPRequest, work: Coroutine[Any, Any, T]) -> T | None:
     """What `work` returns; None, and `work` is cancelled, when the client goes away first."""
     working = asyncio.create_task(work)
     # The body has been read: all that can still come from the client is that it leaves.
@@ -243,8 +296,6 @@ async def _while_connected(
 
 
 async def _score(service: Service, request: ScoreRequest) -> ScoreResponse:
-    if service.draining:
-        raise _draining()
     items = checked_items(request.items, service.registry)
     if len(items) > service.pool.capacity:
         raise Problem(
@@ -290,6 +341,25 @@ async def _verdicts(service: Service, items: Sequence[Request | Call]) -> list[V
     return [next(judged if isinstance(item, Request) else answered) for item in items]
 
 
+async def _taught(asked: Awaitable[T]) -> T:
+    """What a teacher answers. Raises Problem (422, 503)."""
+    try:
+        return await asked
+    except PassingError as error:
+        raise Problem(503, str(error), headers={"Retry-After": str(RETRY_AFTER)}) from None
+    except (EndpointError, ValueError) as error:
+        raise Problem(422, str(error)) from None
+
+
+def _teacher_problem(teachers: Teachers, name: str | None) -> str | None:
+    try:
+        if name is not None:
+            teachers.check(name)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _unavailable(registry: Registry) -> dict[str, str]:
     return {
         name: one.notice for name, one in registry.items() if not (one.available or one.lacks_extra)
@@ -320,6 +390,10 @@ _UNFIT: dict[int | str, str] = {
 _BUSY: dict[int | str, str] = {
     429: "The queue is full; Retry-After says when to try again",
     503: "The service is draining",
+}
+_TEACHERS: dict[int | str, str] = _UNFIT | {
+    422: "There is no such teacher, or it refuses these tokens",
+    503: "The teacher is away or overloaded, or the service is draining",
 }
 _PROBLEMS: dict[int | str, str] = (
     _UNFIT

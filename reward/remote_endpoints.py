@@ -70,8 +70,10 @@ class Endpoint:
         body: dict[str, Any],
         attempts: int,
         on_unavailable: Callable[[], None] = lambda: None,
+        max_reply: int = MAX_REPLY,
     ) -> Any:
-        """POST `body` as JSON, in up to `attempts` attempts; returns the JSON of the reply.
+        """POST `body` as JSON, in up to `attempts` attempts; returns the JSON of the reply, which
+        has at most `max_reply` bytes.
 
         Has no deadline of its own: cancel it. Calls `on_unavailable` before it asks again after an
         UnavailableError. Raises EndpointError.
@@ -88,15 +90,17 @@ class Endpoint:
             before_sleep=before_sleep,
             reraise=True,
         )
-        return await retrying(self._ask, http, path, body)
+        return await retrying(self._ask, http, path, body, max_reply)
 
-    async def _ask(self, http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
+    async def _ask(
+        self, http: httpx.AsyncClient, path: str, body: dict[str, Any], max_reply: int
+    ) -> Any:
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         request = http.build_request("POST", self.url + path, json=body, headers=headers)
         try:
             response = await http.send(request, stream=True)
             try:
-                content = await _content(response)
+                content = await _content(response, max_reply)
             finally:
                 await response.aclose()
         except httpx.HTTPError as error:
@@ -117,12 +121,12 @@ class Endpoint:
             raise PassingError(f"endpoint {self.name!r} answers no JSON") from None
 
 
-async def _content(response: httpx.Response) -> bytes:
+async def _content(response: httpx.Response, limit: int) -> bytes:
     content = bytearray()
     async for chunk in response.aiter_bytes():
         content += chunk
-        if len(content) > MAX_REPLY:
-            raise EndpointError(f"the reply is longer than {MAX_REPLY} bytes")
+        if len(content) > limit:
+            raise EndpointError(f"the reply is longer than {limit} bytes")
     return bytes(content)
 
 

@@ -74,12 +74,20 @@ class RewardSettings(Settings):
         description="Reward models that `model` may ask, each as NAME=PATH (a folder, or a hub "
         "name: loaded here) or NAME=URL of a vLLM server (http://host:8000).",
     )
+    teachers: list[str] = Field(
+        default_factory=list,
+        description="Teachers that `algorithm.teacher.endpoint` of a run may name, each as "
+        "NAME=URL of a vLLM server (http://host:8000).",
+    )
     endpoint_keys: dict[str, SecretStr] = Field(
         default_factory=dict,
         description="Bearer tokens for those URLs, by the same names, as a JSON object.",
     )
     remote_at_once: int = Field(
-        256, ge=1, description="Items that judge, model and each verifier by URL ask about at once."
+        256,
+        ge=1,
+        description="Items that judge, model and each verifier by URL ask about at once; answers "
+        "that each teacher scores at once.",
     )
     remote_batch: int = Field(
         32,
@@ -142,7 +150,7 @@ class RewardSettings(Settings):
             return [one.strip() for one in given.split(",") if one.strip()]
         return [*map(str, listed)] if isinstance(listed, list) else [given]
 
-    @field_validator("judges", "reward_models")
+    @field_validator("judges", "reward_models", "teachers")
     @classmethod
     def _are_named(cls, values: list[str], info: ValidationInfo) -> list[str]:
         pairs = [named(value) for value in values]
@@ -158,12 +166,12 @@ class RewardSettings(Settings):
     def _keys_are_used(self) -> "RewardSettings":
         names = {
             value.partition("=")[0]
-            for value in (*self.verifiers, *self.judges, *self.reward_models)
+            for value in (*self.verifiers, *self.judges, *self.reward_models, *self.teachers)
         }
         for name in self.endpoint_keys:
             if name not in names:
                 raise ValueError(
-                    f"endpoint_keys: no judge, reward model or verifier is named {name!r}"
+                    f"endpoint_keys: no judge, reward model, teacher or verifier is named {name!r}"
                 )
         return self
 
@@ -191,6 +199,11 @@ class RewardSettings(Settings):
     def judge_endpoints(self) -> dict[str, Endpoint]:
         """`judges` by name."""
         return {name: self._endpoint(name, url) for name, url in map(named, self.judges)}
+
+    @property
+    def teacher_endpoints(self) -> dict[str, Endpoint]:
+        """`teachers` by name."""
+        return {name: self._endpoint(name, url) for name, url in map(named, self.teachers)}
 
     @property
     def model_places(self) -> dict[str, Endpoint | Options]:

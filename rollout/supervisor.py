@@ -36,6 +36,7 @@ from rollout.work.dataset_rows import Rows
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
 from rollout.work.task_rows import task_rows
+from rollout.work.teacher import Teacher
 from rollout.worker import RunWorker
 from services.contracts.config import RLConfig
 from services.contracts.config.episodes import Sessions, own_episodes
@@ -243,7 +244,7 @@ class Supervisor:
             self._heartbeat,
             distrust,
         )
-        episode = config.rollout.episode
+        episode, taught = config.rollout.episode, config.algorithm.teacher
         longest, capacity = await policy.context_length(), await policy.capacity()
         explicit = config.rollout.vllm.max_num_seqs
         context = RunContext(
@@ -266,6 +267,9 @@ class Supervisor:
             ),
             vocabulary=vocabulary(model) if installed_device() == "cpu" else None,
             routing_bytes=bytes_per_token(model) if config.algorithm.router.replay else 0,
+            teacher=Teacher(taught, self._rewards, tokenizer, run_events)
+            if taught is not None and taught.endpoint is not None
+            else None,
         )
         worker = SessionWorker if isinstance(episode, Sessions) else RunWorker
         self._worker = worker(

@@ -77,6 +77,7 @@ class RunWorker:
             max(getattr(one.rollout.episode, "max_calls", 0) for one in datasets),
             config.sampling.top_k,
             context.routing_bytes,
+            context.teacher is not None,
         )
         # Larger ones do not go into Redis, and their references weigh nothing beside.
         self._reserve = min(largest, context.payloads.above)

@@ -121,6 +121,7 @@ def group_samples(
                 group=index,
                 number=i,
                 group_lengths=group_lengths,
+                teacher_logprobs=_of_teacher(group, piece, mask),
                 rewards=dense,
                 sampling_mask=None if sampling_mask is None else sampling_mask[piece][mask],
                 truncated=bool(truncated[i]),
@@ -128,6 +129,12 @@ def group_samples(
             )
         )
     return samples
+
+
+def _of_teacher(group: TrajectoryGroup, piece: slice, mask: torch.Tensor) -> torch.Tensor | None:
+    """[k] what a teacher that is no model of the learner said of one sample."""
+    said = group.teacher_logprobs
+    return None if said is None else torch.from_numpy(said[piece].copy())[mask]
 
 
 def rewards_in_loss(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -171,9 +171,9 @@ def critic_path(critic: CriticConfig, start: Start, store: RunStore, volume: Vol
 
 
 def teacher_path(config: RLConfig, store: RunStore, volume: Volume) -> str | None:
-    """Where the run's teacher is, if it has one."""
+    """Where the teacher is that the learner loads, if there is one."""
     teacher = config.algorithm.teacher
-    if teacher is None:
+    if teacher is None or teacher.path is None:
         return None
     return store.model_path(teacher.path, volume, "algorithm.teacher.path")
 

@@ -2,7 +2,7 @@
 gets a 0 because nobody could score it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import httpx
 import msgspec
@@ -15,6 +15,12 @@ from tenacity import (
 
 from rollout.http_transport import PerRequestTransport
 from services.contracts.scores import ScoreItem, ScoreResponse, ScoreResult
+from services.contracts.teaching import (
+    TeacherScoreRequest,
+    TeacherScores,
+    TeacherText,
+    TeacherTextRequest,
+)
 from services.runtime.api_key import authorization
 from services.runtime.logs import get_logger
 from services.settings import redacted
@@ -29,6 +35,10 @@ LOOK_SECONDS = 30.0
 """Interval and time limit of health checks while a request waits."""
 
 
+Waits = Callable[[str], Awaitable[None]]
+"""Called with the reason each time before a request is sent again."""
+
+
 class RewardUnavailable(ConnectionError):
     """The reward service is away or overloaded; a later try may succeed."""
 
@@ -38,7 +48,7 @@ class ScoringRefused(ValueError):
 
 
 class RewardClient:
-    """`POST /v1/score` at `url`."""
+    """`POST /v1/score` and `/v1/teachers` at `url`."""
 
     def __init__(
         self,
@@ -70,18 +80,49 @@ class RewardClient:
             results += await self._score(items[start : start + MAX_ITEMS])
         return results
 
+    async def taught(self, request: TeacherScoreRequest, waits: Waits) -> list[list[float]]:
+        """What a teacher says of each token of each completion. Retries while it or the service is
+        away, and calls `waits` with the reason. Raises ScoringRefused if it refuses them."""
+        body = msgspec.json.encode(request.model_dump())
+        retrying = self._retrying(waits)
+        content: bytes = await retrying(self._post, "/v1/teachers/score", body)
+        found = TeacherScores.model_validate_json(content).logprobs
+        if list(map(len, found)) != list(map(len, request.completions)):
+            raise ScoringRefused(f"reward service at {self.url} answered for other tokens")
+        return found
+
+    async def teachers_text(self, request: TeacherTextRequest, waits: Waits) -> str:
+        """What a teacher's tokenizer writes. Retries and raises as `taught`."""
+        body = msgspec.json.encode(request.model_dump())
+        content: bytes = await self._retrying(waits)(self._post, "/v1/teachers/text", body)
+        return TeacherText.model_validate_json(content).text
+
     async def _score(self, items: list[ScoreItem]) -> list[ScoreResult]:
-        retrying = AsyncRetrying(
+        body = msgspec.json.encode({"items": [item.model_dump(mode="json") for item in items]})
+        return await self._retrying()(self._ask, body, [item.id for item in items])
+
+    def _retrying(self, waits: Waits | None = None) -> AsyncRetrying:
+        async def before_sleep(state: RetryCallState) -> None:
+            self._log_wait(state)
+            if waits is not None and state.outcome is not None:
+                await waits(str(state.outcome.exception()))
+
+        return AsyncRetrying(
             retry=retry_if_exception_type(RewardUnavailable),
             wait=wait_random_exponential(multiplier=0.2, max=self._longest_wait),
-            before_sleep=self._log_wait,
+            before_sleep=before_sleep,
         )
-        body = msgspec.json.encode({"items": [item.model_dump(mode="json") for item in items]})
-        return await retrying(self._ask, body, [item.id for item in items])
 
     async def _ask(self, body: bytes, ids: list[str]) -> list[ScoreResult]:
+        results = ScoreResponse.model_validate_json(await self._post("/v1/score", body)).results
+        if [result.id for result in results] != ids:
+            raise RewardUnavailable(f"reward service at {self.url} answered for other items")
+        return results
+
+    async def _post(self, path: str, body: bytes) -> bytes:
+        """The body of the answer. Raises RewardUnavailable, ScoringRefused."""
         try:
-            response = await self._answer(body)
+            response = await self._answer(path, body)
         except httpx.TransportError as error:
             what = str(error) or type(error).__name__
             raise RewardUnavailable(f"reward service at {self.url}: {what}") from error
@@ -91,15 +132,12 @@ class RewardClient:
             raise ScoringRefused(
                 f"reward service at {self.url} refuses to score: {_detail(response)}"
             )
-        results = ScoreResponse.model_validate_json(response.content).results
-        if [result.id for result in results] != ids:
-            raise RewardUnavailable(f"reward service at {self.url} answered for other items")
-        return results
+        return response.content
 
-    async def _answer(self, body: bytes) -> httpx.Response:
+    async def _answer(self, path: str, body: bytes) -> httpx.Response:
         """The answer; waits while the service is healthy. Raises TransportError."""
         headers = {"content-type": "application/json"} | authorization(self._key())
-        request = asyncio.create_task(self._http.post("/v1/score", content=body, headers=headers))
+        request = asyncio.create_task(self._http.post(path, content=body, headers=headers))
         try:
             while not (await asyncio.wait([request], timeout=self._look_seconds))[0]:
                 await self._http.get("/healthz", timeout=self._look_seconds)

@@ -28,6 +28,8 @@ class TokenizerLike(PromptTokenizer, Protocol):
 
     def get_added_vocab(self) -> dict[str, int]: ...
 
+    def get_vocab(self) -> dict[str, int]: ...
+
 
 class PromptTooLong(ValueError):
     """A prompt leaves no room for even one token of an answer."""

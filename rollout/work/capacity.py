@@ -85,16 +85,18 @@ def reserve_bytes(
     calls: int = 0,
     top_k: int = 0,
     routing: int = 0,
+    taught: bool = False,
 ) -> int:
     """Most bytes a group can take on the wire, for the lease's byte budget.
 
-    9 bytes a token (id up to 4, log-probability 4, mask 1 bit), 4 a prompt token, `routing` more
-    for each of both; 16 a span, of which a sample has SPANS and one more for each of its `calls`; a
-    header of about 1 kB, and for each sample a status, a finish reason and rewards with up to PARTS
-    parts each. With `top_k` the sampling mask before it is deflated: a count, and 3 bytes a token.
+    9 bytes a token (id up to 4, log-probability 4, mask 1 bit; 4 more if `taught`), 4 a prompt
+    token, `routing` more for each of both; 16 a span, of which a sample has SPANS and one more for
+    each of its `calls`; a header of about 1 kB, and for each sample a status, a finish reason and
+    rewards with up to PARTS parts each. With `top_k` the sampling mask before it is deflated: a
+    count, and 3 bytes a token.
     """
     tokens = samples * min(max_tokens, context)
     header = 1024 + samples * (48 + 16 * components * (1 + PARTS))
     masks = tokens * (4 + 3 * (top_k + TIES)) if top_k else 0
     spans = 16 * samples * (SPANS + calls)
-    return masks + (9 + routing) * tokens + (4 + routing) * context + spans + header
+    return masks + (9 + 4 * taught + routing) * tokens + (4 + routing) * context + spans + header

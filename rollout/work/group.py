@@ -23,6 +23,7 @@ from rollout.vllm.weight_follower import Follower
 from rollout.work.assembly import Origin, assemble, oldest_tag
 from rollout.work.capacity import Sequences
 from rollout.work.filtering import chosen
+from rollout.work.teacher import Teacher
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.rewards import Reward
@@ -59,6 +60,8 @@ class RunContext:
     """Size of the model's, on a CPU (`sampling_mask.request_params`)."""
     routing_bytes: int = 0
     """Of each token on the wire, if expert routing is replayed."""
+    teacher: Teacher | None = None
+    """One that is a server; another one is a model of the learner."""
 
 
 class VerifierBroke(RuntimeError):

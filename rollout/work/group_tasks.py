@@ -17,7 +17,7 @@ from rollout.vllm.client import PastDeadline
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.model_files import PromptTooLong
 from rollout.vllm.progress import Rate
-from rollout.work.failure_limit import FailureLimit
+from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import VerifierBroke, sample_and_score, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
@@ -165,6 +165,11 @@ class GroupTasks:
 
     async def failed(self, attempt: str, row: TaskRow, error: Exception) -> None:
         """End the attempt at a task of this row for which `error` was raised."""
+        if isinstance(error, RunCannotWork):
+            self._limit.run_failed(str(error))
+            self._look()
+            await self._leases.release([attempt])
+            return
         kind = next(kind for kind in FAILURES if isinstance(error, kind.error))
         detail = str(error)
         if not detail.startswith("dataset row"):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import time
 
 from redis.exceptions import RedisError
 
@@ -36,7 +37,7 @@ class HandIn:
         self, lease: Lease, live: WeightManifest, leased_at: float, row: TaskRow, sampled: Sampled
     ) -> bool:
         """Hand in the group of `lease`, of this row. False: it is filtered. Raises VerifierBroke if
-        no completion has a reward, and as `to_group`."""
+        no completion has a reward, and as `to_group` and `Teacher.logprobs`."""
         context = row.dataset.context
         algorithm, filter = context.config.algorithm, context.config.data.filter
         passed = None
@@ -66,6 +67,10 @@ class HandIn:
             leased_at=leased_at,
             sampled_reward=reward if algorithm.best_of else None,
         )
+        if context.teacher is not None:
+            truncated = algorithm.shaping.mask_truncated
+            group.teacher_logprobs = await context.teacher.logprobs(group, truncated)
+            group.header.scored_at = time.time()
         if broken := next((s for s in sampled.scores if s.reward is None), None):
             await self._run_events.once(
                 "some without a reward",

@@ -160,6 +160,7 @@ class CheckRequest(BaseModel):
     )
 
     uses: list[Use] = Field(max_length=1024, description="What to check.")
+    teacher: str | None = Field(None, description="A teacher that has to be there, by name.")
 
 
 class UseProblem(BaseModel):
@@ -177,3 +178,4 @@ class CheckResponse(BaseModel):
     """What is wrong; nothing where all can be used."""
 
     problems: list[UseProblem] = Field(description="In the order of the uses.")
+    teacher: str | None = Field(None, description="What is wrong with the teacher.")

@@ -4,9 +4,10 @@ Layout: 4 bytes little-endian length of the header, the header (msgpack), then o
 blob. No pickle, no JSON numbers per token. A prompt is stored once for its group.
 
 Per sampled token: 2 or 4 bytes of token id (2 where the vocabulary allows), 4 bytes of sampler
-log-probability, 1 bit of loss mask, 4 bytes of reward if that is dense, and its sampling mask with
-`sampling.top_k`; plus about 1 kB per group. Recorded expert routing takes layers × experts per
-token bytes more (twice that beyond 256 experts), for the prompt once.
+log-probability, 1 bit of loss mask, 4 bytes of reward if that is dense, 4 of a teacher's
+log-probability if a server gave it, and its sampling mask with `sampling.top_k`; plus about 1 kB
+per group. Recorded expert routing takes layers × experts per token bytes more (twice that beyond
+256 experts), for the prompt once.
 """
 
 import struct
@@ -86,6 +87,8 @@ class TrajectoryGroup:
     token_rewards: FloatArray | None = None
     """[sum(lengths)] the part of a dense reward that each token earned; the last token gets the
     rest."""
+    teacher_logprobs: FloatArray | None = None
+    """[sum(lengths)] how likely a teacher finds each token, where a server says so."""
     sampling_mask: SamplingMask | None = None
     """The tokens that each token was sampled from; None: the whole vocabulary."""
     experts: IntArray | None = None
@@ -119,7 +122,7 @@ class TrajectoryGroup:
     def check(self) -> None:
         """Raise ValueError naming the first array that does not fit the others."""
         total = int(self.lengths.sum())
-        for name in ("tokens", "loss_mask", "logprobs", "token_rewards"):
+        for name in ("tokens", "loss_mask", "logprobs", "token_rewards", "teacher_logprobs"):
             array = getattr(self, name)
             if array is not None and len(array) != total:
                 raise self._unfit(f"{name} has {len(array)} entries, lengths add up to {total}")
@@ -173,6 +176,8 @@ def encode(group: TrajectoryGroup) -> bytes:
     }
     if group.token_rewards is not None:
         arrays["token_rewards"] = group.token_rewards.astype(np.float32)
+    if group.teacher_logprobs is not None:
+        arrays["teacher_logprobs"] = group.teacher_logprobs.astype(np.float32)
     if group.sampling_mask is not None:
         arrays["sampling_mask"] = np.frombuffer(group.sampling_mask.pack(), dtype=np.uint8)
     if group.experts is not None and group.routed is not None:
@@ -206,6 +211,7 @@ def decode(blob: bytes) -> TrajectoryGroup:
             logprobs=arrays["logprobs"],
             spans=arrays["spans"].astype(np.int64),
             token_rewards=arrays.get("token_rewards"),
+            teacher_logprobs=arrays.get("teacher_logprobs"),
             sampling_mask=SamplingMask.unpack(total, arrays["sampling_mask"].tobytes())
             if "sampling_mask" in arrays
             else None,

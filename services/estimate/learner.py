@@ -119,7 +119,8 @@ def _resident(config: Config, model: Model, how: Pass) -> Memory:
         optimizer = config.algorithm.critic.optimizer
         held = training.resident(shape, optimizer, shape.parameters, how)
         copies += replace(held, optimizer=0 if "optimizer" in offload else held.optimizer).total
-    if config.algorithm.teacher and "teacher" not in offload and config.placement.teacher == "same":
+    taught = config.algorithm.loads_teacher
+    if taught and "teacher" not in offload and config.placement.teacher == "same":
         number = BFLOAT16 if how.half else FLOAT32
         shape = model.teacher or model.shape
         copies += training.resident(shape, None, 0, how, number).total
@@ -241,7 +242,7 @@ def _changes(config: Config, ranks: int) -> Iterator[dict[str, object]]:
     others += copied(config)
     if isinstance(config, RLConfig) and config.algorithm.critic:
         others.append("critic")
-    if isinstance(config, RLConfig) and config.algorithm.teacher:
+    if isinstance(config, RLConfig) and config.algorithm.loads_teacher:
         others.append("teacher")
     for name in (*others, "optimizer"):
         if name not in offload:

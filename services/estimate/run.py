@@ -107,7 +107,7 @@ def step_time(
     passes += not isinstance(algorithm.kl, NoKL) and config.model.lora is not None
     if algorithm.critic:
         passes += 3 * algorithm.epochs_per_batch + 1
-    if algorithm.teacher:
+    if algorithm.loads_teacher:
         passes += (model.teacher or model.shape).parameters / model.shape.parameters
     speed = peak_flops(smallest(learner.gpus).name) if learner and learner.gpus else None
     seconds = None

@@ -205,9 +205,10 @@ class _CheckedRow:
 async def check_verifiers(
     deps: Dependencies, raw: dict[str, Any], datasets: Datasets, problems: Problems
 ) -> list[str]:
-    """Have the reward service check the verifiers' names and parameters, and whether they can score
-    with the references of a few rows. Returns a warning if the service does not do so in time.
-    While it is away nothing is checked, and the run waits for it."""
+    """Have the reward service check the verifiers' names and parameters, whether they can score
+    with the references of a few rows, and whether it knows the run's teacher. Returns a warning if
+    the service does not do so in time. While it is away nothing is checked, and the run waits for
+    it."""
     rows = await anyio.to_thread.run_sync(_checked_rows, deps, datasets)
     uses: dict[str, Use] = {}
     scored: dict[str, list[_CheckedRow]] = {}
@@ -221,12 +222,13 @@ async def check_verifiers(
             ):
                 use = Use(verifier=name, params=params, rows=[row.reference for row in here])
                 uses[f"{path}.{index}"], scored[f"{path}.{index}"] = use, here
-    if not uses:
+    teacher = _teacher(raw)
+    if not uses and teacher is None:
         return []
     try:
         response = await deps.http.post(
             f"{deps.settings.reward_url}/v1/verifiers/check",
-            json=CheckRequest(uses=list(uses.values())).model_dump(),
+            json=CheckRequest(uses=list(uses.values()), teacher=teacher).model_dump(),
             headers=authorization(key_for_rewards(deps.settings)),
             timeout=httpx.Timeout(CHECK_SECONDS, connect=3),
         )
@@ -235,6 +237,8 @@ async def check_verifiers(
     except (httpx.HTTPError, ValueError) as error:
         log.warning("verifiers not checked", reason=type(error).__name__)
         return _unchecked(error)
+    if found.teacher is not None:
+        problems.append(("algorithm.teacher.endpoint", found.teacher))
     paths, refused = list(uses), set()
     for problem in found.problems:
         path = paths[problem.use]
@@ -247,6 +251,14 @@ async def check_verifiers(
             refused.add((path, row.dataset))
             problems.append((row.key, _unscorable(row, uses[path], problem)))
     return []
+
+
+def _teacher(raw: dict[str, Any]) -> str | None:
+    """The teacher of a submission, if it is one that the reward service knows."""
+    algorithm = raw.get("algorithm")
+    teacher = algorithm.get("teacher") if isinstance(algorithm, dict) else None
+    name = teacher.get("endpoint") if isinstance(teacher, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _rewards(raw: dict[str, Any], datasets: Datasets) -> Iterator[tuple[str, list[Any], set[str]]]:

@@ -9,6 +9,7 @@ from reward.app import Service
 from reward.app import create_app as create_reward
 from reward.metrics import Metrics
 from reward.remote_pool import Calls
+from reward.teachers import Teachers
 from reward.verifiers.registry import build_registry
 from reward.workers.pool import Pool
 from services.gateway.app import create_app as create_gateway
@@ -35,7 +36,8 @@ def reward() -> dict[str, Any]:
         metrics=metrics,
     )
     calls = Calls([], at_once=1, capacity=1, metrics=metrics)
-    return create_reward(Service(build_registry(), pool, calls, metrics), 1 << 20).openapi()
+    service = Service(build_registry(), pool, calls, Teachers({}, at_once=1), metrics)
+    return create_reward(service, 1 << 20).openapi()
 
 
 @pytest.fixture(params=[gateway, reward], ids=["gateway", "reward"])

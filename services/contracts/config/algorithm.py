@@ -93,6 +93,11 @@ class Algorithm(Section):
     """The same for the mean k3 of KL(π_prox ‖ π), in nats per token."""
 
     @property
+    def loads_teacher(self) -> bool:
+        """Whether the learner loads a teacher; another one is a server."""
+        return self.teacher is not None and self.teacher.path is not None
+
+    @property
     def samples_generated(self) -> int:
         """Completions sampled of each prompt."""
         return self.best_of.generation_size if self.best_of else self.samples_per_prompt
@@ -170,7 +175,8 @@ class Algorithm(Section):
         taught = isinstance(advantage, ReverseKL)
         refuse_if(
             taught and self.teacher is None,
-            "advantage reverse_kl needs a teacher: set teacher.path to a model",
+            "advantage reverse_kl needs a teacher: set teacher.path to a model, or "
+            "teacher.endpoint to a vLLM server",
         )
         refuse_if(
             not taught and self.teacher is not None,

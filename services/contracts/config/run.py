@@ -163,6 +163,24 @@ class RLConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _taught(self) -> "RLConfig":
+        teacher = self.algorithm.teacher
+        if teacher is None or teacher.endpoint is None:
+            return self
+        for one in self.datasets.values():
+            refuse_if(
+                one.sampling.temperature != 1,
+                f"sampling.temperature {one.sampling.temperature:g}: algorithm.teacher.endpoint "
+                "scores at temperature 1: set it to 1, or name algorithm.teacher.path",
+            )
+            refuse_if(
+                one.sampling.cuts,
+                "sampling.top_k: algorithm.teacher.endpoint scores over the whole vocabulary: "
+                "leave top_k and top_p out, or name algorithm.teacher.path",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _unrewarded(self) -> "RLConfig":
         if self.rewards:
             return self
@@ -300,7 +318,7 @@ class RLConfig(Section):
             ("reference", not isinstance(algorithm.kl, NoKL), "algorithm.kl"),
             ("lagged", lagged, "algorithm.proximal lagged"),
             ("critic", algorithm.critic is not None, "algorithm.critic"),
-            ("teacher", algorithm.teacher is not None, "algorithm.teacher"),
+            ("teacher", algorithm.loads_teacher, "algorithm.teacher.path"),
         ):
             device = getattr(self.placement, name)
             refuse_if(

@@ -1,13 +1,33 @@
 """The teacher of on-policy distillation."""
 
-from pydantic import Field
+from typing import Self
 
-from services.contracts.config.base import Section
+from pydantic import Field, model_validator
+
+from services.contracts.config.base import Section, refuse_if
 
 
 class Teacher(Section):
     """The model whose log-probabilities the policy learns from. It has to know the same tokens."""
 
-    path: str = Field(min_length=1)
-    """A folder, a hub name, or `run:RUN`, as `model.path`. The learner loads it beside the policy;
-    `training.offload` and `placement` can move it elsewhere."""
+    path: str | None = Field(None, min_length=1)
+    """A folder, a hub name, or `run:RUN`, as for `model.path`. The learner loads this model in
+    addition to the policy; `training.offload` and `placement` can move it to another place."""
+    endpoint: str | None = Field(None, min_length=1, max_length=63)
+    """In place of `path`: a vLLM server, by the name that the reward service gives it
+    (`--teachers`). It scores answers while others are sampled."""
+    model: str | None = Field(None, min_length=1, max_length=1000)
+    """With `endpoint`: what that server calls the model; null: its only one."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        refuse_if(
+            (self.path is None) == (self.endpoint is None),
+            "name one of path (a model for the learner to load) and endpoint (a vLLM server that "
+            "the reward service knows)",
+        )
+        refuse_if(
+            self.model is not None and self.endpoint is None,
+            "model is what an endpoint calls its model: leave it out, or name endpoint",
+        )
+        return self

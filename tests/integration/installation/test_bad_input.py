@@ -119,6 +119,18 @@ def test_rows_that_a_verifier_cannot_score_are_refused_before_anything_starts(
     assert "--answer COLUMN" in said["evaluation.dataset"]
 
 
+def test_a_teacher_that_the_reward_service_does_not_know_is_refused_before_anything_starts(
+    installation: Installation,
+) -> None:
+    taught = {"advantage": {"type": "reverse_kl"}, "teacher": {"endpoint": "big"}}
+    with pytest.raises(CliError) as refused:
+        installation.submit(data={"dataset": "sums"}, algorithm=taught)
+
+    ((key, message),) = refused.value.problems
+    assert key == "algorithm.teacher.endpoint"
+    assert message == "this service has no teacher; start it with --teachers NAME=URL"
+
+
 def test_an_episode_type_that_nobody_has_is_refused_before_anything_starts(
     installation: Installation,
 ) -> None:

@@ -35,7 +35,7 @@ def test_env_example_explains_every_setting_of_compose() -> None:
 def test_env_example_states_the_true_defaults() -> None:
     said = dict(re.findall(r"^#(\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.M))
     defaults = dict(re.findall(r"\$\{(\w+):-([^}]+)\}", FILES[0].read_text()))
-    lists = {"HEADRACE_JUDGES", "HEADRACE_REWARD_MODELS", "HEADRACE_VERIFIERS"}
+    lists = {f"HEADRACE_{n}" for n in ("JUDGES", "REWARD_MODELS", "TEACHERS", "VERIFIERS")}
     paths = {f"HEADRACE_{n}" for n in ("SECRETS", "REWARD_ENDPOINT_KEYS", "MODELS", "DATA_FOLDER")}
     examples = lists | paths
     assert {n: said[n] for n in defaults if n not in examples} == {

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from learner.batch.returns import set_returns
+from learner.batch.returns import known, set_returns
+from learner.batch.samples import group_samples
+from learner.batch.staleness import Ancestry
 from learner.errors import UnusableModel
 from learner.model.loading.models import load_model
 from learner.model.passes.logprobs import TokenLogprobs
@@ -20,6 +23,7 @@ from rollout.rewards.combine import combine
 from services.contracts.config import ConfigError, RLConfig, parse_config
 from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.optimizer import AdamW
+from services.contracts.trajectory import decode, encode
 from services.models.vocabulary import vocabulary_difference, vocabulary_in
 from tests.unit.learner.policies import (
     random_samples,
@@ -35,6 +39,9 @@ TAUGHT: dict[str, Any] = {
     "teacher": {"path": "run:t"},
     "loss": {"type": "reinforce"},
 }
+
+
+SERVED = TAUGHT | {"teacher": {"endpoint": "big"}}
 
 
 def goal(**algorithm: Any) -> Objective:
@@ -95,12 +102,50 @@ def test_a_step_goes_towards_the_teacher_and_says_how_far_it_is() -> None:
     assert torch.equal(before, teacher.model.state_dict()["model.embed_tokens.weight"])
 
 
+def test_a_servers_scores_of_the_tokens_in_the_loss_are_the_teachers() -> None:
+    served = goal(teacher={"endpoint": "big"})
+    group = trajectory_group([1.0, 1.0])
+    group.teacher_logprobs = -np.arange(len(group.tokens), dtype=np.float32)
+    group = decode(encode(group))
+    ancestry = Ancestry((("a", 1),))
+    samples = group_samples(group, served.algorithm, 12, ancestry, 2, 0)
+    # Of two and of three tokens; the second of each was not sampled.
+    assert [known(one.teacher_logprobs).tolist() for one in samples] == [[0.0], [-2.0, -4.0]]
+
+    student = tiny_model(0)
+    optimizers = Optimizers(student.model, AdamW(lr=1e-3))
+    state = state_of(student, optimizers, Copies())
+    metrics = train_batch(state, [samples], served, 1000, ALONE, lambda _: 1.0)
+
+    ours = torch.cat([one.sampler_logprobs for one in samples])
+    apart = ours - torch.tensor([0.0, -2.0, -4.0])
+    assert metrics["train/teacher_kl"] == pytest.approx(float(apart.mean()), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
         (raw(algorithm={}), "rewards is empty, and advantage group_zscore learns from them"),
         (raw(algorithm={"advantage": {"type": "reverse_kl"}}), "needs a teacher: set teacher.path"),
         (raw(algorithm={"teacher": {"path": "t"}}), "group_zscore has no use for a teacher"),
+        (raw(algorithm=TAUGHT | {"teacher": {}}), "name one of path .* and endpoint"),
+        (
+            raw(algorithm=TAUGHT | {"teacher": {"path": "t", "endpoint": "big"}}),
+            "name one of path .* and endpoint",
+        ),
+        (
+            raw(algorithm=TAUGHT | {"teacher": {"path": "t", "model": "large"}}),
+            "model is what an endpoint calls its model",
+        ),
+        (
+            raw(algorithm=SERVED, sampling={"temperature": 0.7}),
+            "sampling.temperature 0.7: algorithm.teacher.endpoint scores at temperature 1",
+        ),
+        (raw(algorithm=SERVED, sampling={"top_k": 20}), "sampling.top_k: algorithm.teacher"),
+        (
+            raw(algorithm=SERVED, placement={"teacher": "cuda:1"}),
+            "placement.teacher cuda:1 places a model that this run does not load",
+        ),
         (raw(algorithm=TAUGHT | {"dynamic_sampling": {}}), "dynamic_sampling chooses by rewards"),
         (
             raw(algorithm=TAUGHT | {"best_of": {"generation_size": 16}}),

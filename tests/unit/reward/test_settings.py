@@ -67,7 +67,7 @@ def test_a_key_is_not_shown() -> None:
         ({"judges": ["http://judge:8000"]}, "must be name=value"),
         ({"judges": ["a=http://x", "a=http://y"]}, "'a' is given twice"),
         ({"judges": ["a=judge:8000"]}, "'a' needs a URL"),
-        ({"endpoint_keys": {"b": "k"}}, "no judge, reward model or verifier is named 'b'"),
+        ({"endpoint_keys": {"b": "k"}}, "no judge, reward model, teacher or verifier is named 'b'"),
     ],
 )
 def test_wrong_settings_are_named(given: dict[str, object], said: str) -> None:

@@ -53,6 +53,9 @@ class WordTokenizer:
     def get_added_vocab(self) -> dict[str, int]:
         return {"<eos>": EOS}
 
+    def get_vocab(self) -> dict[str, int]:
+        return {word: token for token, word in enumerate(WORDS)}
+
 
 def ids(*words: str) -> list[int]:
     return [WORDS.index(word) for word in words]

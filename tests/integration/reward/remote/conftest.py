@@ -10,6 +10,8 @@ import pytest
 from tests.integration.reward.conftest import Service
 from tests.integration.reward.upstream import Answer, Upstream
 
+KEYS = {"strict": "secret-1", "haiku": "secret-2", "big": "secret-3"}
+
 
 def nothing(path: str, body: Any) -> Answer:
     return 404, {"path": path}
@@ -32,7 +34,8 @@ def asking(tmp_path_factory: pytest.TempPathFactory, upstream: Upstream) -> Iter
         f"--judges=strict={upstream.url}/v1",
         f"--judges=mild={upstream.url}/v1",
         f"--reward-models=rm={upstream.url}",
-        f"--endpoint-keys={json.dumps({'strict': 'secret-1', 'haiku': 'secret-2'})}",
+        f"--teachers=big={upstream.url}",
+        f"--endpoint-keys={json.dumps(KEYS)}",
     )
     yield service
     service.end()

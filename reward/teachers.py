@@ -1,0 +1,147 @@
+"""Teachers of distillation: vLLM servers that say how likely they find tokens that others sampled.
+
+A run names a teacher, and the operator has set its URL, as with judges (`remote_endpoints`). A
+server scores a prompt at temperature 1, without its prefix cache: it reads the prompt once for each
+of its completions, and answers about 80 bytes of JSON a token.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from reward.remote_endpoints import Endpoint, EndpointError, PassingError, client
+from reward.verifiers.judge import chosen
+
+ATTEMPTS = 3
+SECONDS = 600.0
+"""For one sequence, further attempts included. Who asked asks again after that."""
+REPLY_PER_TOKEN = 1024
+"""Bytes. A token's text is in the reply, and may be a long one."""
+IMPOSSIBLE = 1e-3
+"""A log-probability above it is none. Rounding may bring one slightly above 0."""
+
+
+class _Logprob(msgspec.Struct):
+    logprob: float
+
+
+class _Choice(msgspec.Struct):
+    prompt_logprobs: list[dict[str, _Logprob] | None]
+
+
+class _Scored(msgspec.Struct):
+    choices: list[_Choice]
+
+
+class _Text(msgspec.Struct):
+    prompt: str
+
+
+class Teachers:
+    """All teachers of this service. Belongs to one event loop, until `close`."""
+
+    def __init__(self, endpoints: Mapping[str, Endpoint], at_once: int) -> None:
+        """`at_once`: sequences that each teacher scores at the same time, at most."""
+        self._endpoints = endpoints
+        self._turns = {name: asyncio.Semaphore(at_once) for name in endpoints}
+        self._http = client()
+
+    async def close(self) -> None:
+        """Requests that are in flight end with an error."""
+        await self._http.aclose()
+
+    def check(self, name: str) -> None:
+        """Raise ValueError, with a sentence for the caller, where there is no such teacher."""
+        chosen(self._endpoints, name, "teacher", "--teachers")
+
+    async def logprobs(
+        self, name: str, model: str | None, prompt: list[int], completions: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """Log-probabilities of the tokens of `completions`, after `prompt`. Raises ValueError for
+        an unknown teacher, PassingError if it may answer later, EndpointError if it will not."""
+        endpoint = chosen(self._endpoints, name, "teacher", "--teachers")
+        async with asyncio.TaskGroup() as group:
+            scoring = [
+                group.create_task(_first_error(self._one(endpoint, model, prompt, tokens)))
+                for tokens in completions
+            ]
+        found = [one.result() for one in scoring]
+        for one in found:
+            if isinstance(one, EndpointError):
+                raise one
+        return [one for one in found if isinstance(one, list)]
+
+    async def text(self, name: str, model: str | None, tokens: list[int]) -> str:
+        """What the teacher's tokenizer writes for `tokens`. Raises as `logprobs` does."""
+        endpoint = chosen(self._endpoints, name, "teacher", "--teachers")
+        body = _named({"tokens": tokens}, model)
+        reply = await self._ask(endpoint, "/detokenize", body, len(tokens))
+        return _as(reply, _Text, endpoint, "/detokenize").prompt
+
+    async def _one(
+        self, endpoint: Endpoint, model: str | None, prompt: list[int], completion: list[int]
+    ) -> list[float]:
+        if not completion:
+            return []
+        tokens = [*prompt, *completion]
+        body: dict[str, Any] = {"prompt": tokens, "prompt_logprobs": 0, "max_tokens": 1}
+        async with self._turns[endpoint.name]:
+            path = "/v1/completions"
+            reply = await self._ask(endpoint, path, _named(body, model), len(tokens))
+        scored = _as(reply, _Scored, endpoint, path).choices
+        said = scored[0].prompt_logprobs if scored else []
+        if len(said) != len(tokens):
+            raise EndpointError(
+                f"endpoint {endpoint.name!r} scored {len(said)} of {len(tokens)} tokens: is it a "
+                "vLLM server?"
+            )
+        return [
+            _logprob(endpoint, token, of_token)
+            for token, of_token in zip(completion, said[len(prompt) :], strict=True)
+        ]
+
+    async def _ask(self, endpoint: Endpoint, path: str, body: dict[str, Any], tokens: int) -> Any:
+        try:
+            async with asyncio.timeout(SECONDS):
+                most = (1 << 16) + REPLY_PER_TOKEN * tokens
+                return await endpoint.ask(self._http, path, body, ATTEMPTS, max_reply=most)
+        except TimeoutError:
+            raise PassingError(
+                f"endpoint {endpoint.name!r}: no answer to {path} in {SECONDS:g} s"
+            ) from None
+
+
+async def _first_error(asked: Any) -> Any:
+    """What `asked` returns, or its EndpointError: a task group would wrap it."""
+    try:
+        return await asked
+    except EndpointError as error:
+        return error
+
+
+def _named(body: dict[str, Any], model: str | None) -> dict[str, Any]:
+    """`body` for the model that the server calls so; by itself its only one."""
+    return body if model is None else {**body, "model": model}
+
+
+def _as(reply: Any, kind: type[Any], endpoint: Endpoint, path: str) -> Any:
+    try:
+        return msgspec.convert(reply, kind)
+    except msgspec.ValidationError as error:
+        raise EndpointError(
+            f"endpoint {endpoint.name!r} answers {path} as no vLLM server does: {error}"
+        ) from None
+
+
+def _logprob(endpoint: Endpoint, token: int, said: dict[str, _Logprob] | None) -> float:
+    found = (said or {}).get(str(token))
+    if found is None:
+        raise EndpointError(f"endpoint {endpoint.name!r} scored another token than {token}")
+    if not found.logprob <= IMPOSSIBLE:
+        raise EndpointError(
+            f"endpoint {endpoint.name!r} answers {found.logprob:g} for token {token}, which is no "
+            "log-probability: start its vLLM without --logprobs-mode raw_logits or processed_logits"
+        )
+    return min(found.logprob, 0.0)

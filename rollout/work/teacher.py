@@ -1,0 +1,105 @@
+"""The teacher of a run that is a vLLM server: the reward service knows it, and asks it.
+
+A group is scored once it is sampled, while its lease is held; what the teacher said travels with
+it. Before the first group the teacher's tokens are compared with the policy's.
+"""
+
+import asyncio
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout.rewards.client import RewardClient
+from rollout.run_events import RunEvents
+from rollout.vllm.model_files import TokenizerLike
+from rollout.work.failure_limit import RunCannotWork
+from services.contracts.config.teacher import Teacher as TeacherConfig
+from services.contracts.teaching import TeacherScoreRequest, TeacherTextRequest
+from services.contracts.trajectory import TrajectoryGroup
+
+SHOWN = 60
+"""Characters of a token that a sentence shows."""
+
+
+class Teacher:
+    """Scores the groups of one run on one worker."""
+
+    def __init__(
+        self,
+        config: TeacherConfig,
+        client: RewardClient,
+        tokenizer: TokenizerLike,
+        run_events: RunEvents,
+    ) -> None:
+        assert config.endpoint is not None
+        self._name, self._model = config.endpoint, config.model
+        self._client = client
+        self._tokenizer = tokenizer
+        self._run_events = run_events
+        self._checked = False
+        self._checking = asyncio.Lock()
+
+    async def logprobs(
+        self, group: TrajectoryGroup, mask_truncated: bool
+    ) -> npt.NDArray[np.float32]:
+        """[sum(lengths)] what the teacher says of each token of the group; 0 for samples that are
+        not trained, which it is not asked about. Waits while the teacher is away. Raises
+        ScoringRefused, and RunCannotWork for a teacher with other tokens than the policy."""
+        await self._check_tokens()
+        said = np.zeros(len(group.tokens), dtype=np.float32)
+        ends = group.lengths.cumsum()
+        pieces = [
+            slice(int(end - length), int(end))
+            for end, length, trains in zip(
+                ends, group.lengths, group.in_loss(mask_truncated), strict=True
+            )
+            if trains
+        ]
+        request = TeacherScoreRequest.model_construct(
+            teacher=self._name,
+            model=self._model,
+            prompt=group.prompt_tokens.tolist(),
+            completions=[group.tokens[piece].tolist() for piece in pieces],
+        )
+        found = await self._client.taught(request, self._tell)
+        for piece, values in zip(pieces, found, strict=True):
+            said[piece] = values
+        return said
+
+    async def _check_tokens(self) -> None:
+        """Raise RunCannotWork unless the teacher writes the same text for all ids."""
+        async with self._checking:
+            if self._checked:
+                return
+            ids = sorted(set(self._tokenizer.get_vocab().values()))
+            if await self._differ(ids):
+                await self._refuse(ids)
+            self._checked = True
+
+    async def _refuse(self, ids: list[int]) -> None:
+        """Find the first id that differs, and raise."""
+        while len(ids) > 1:
+            first = ids[: len(ids) // 2]
+            ids = first if await self._differ(first) else ids[len(first) :]
+        own, other = self._text(ids), await self._said(ids)
+        raise RunCannotWork(
+            f"algorithm.teacher.endpoint {self._name}: the teacher has another tokenizer than the "
+            f"policy, so it cannot score its tokens: {ids[0]} is {other[:SHOWN]!r} there and "
+            f"{own[:SHOWN]!r} here"
+        )
+
+    async def _differ(self, ids: list[int]) -> bool:
+        # Without blanks: a server may write them otherwise around the same tokens.
+        own, other = self._text(ids), await self._said(ids)
+        return "".join(own.split()) != "".join(other.split())
+
+    def _text(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    async def _said(self, ids: list[int]) -> str:
+        request = TeacherTextRequest(teacher=self._name, model=self._model, tokens=ids)
+        return await self._client.teachers_text(request, self._tell)
+
+    async def _tell(self, reason: str) -> None:
+        """Followers of the run read, once, why its groups wait."""
+        await self._run_events.once("teacher away", f"groups wait for the teacher: {reason}")

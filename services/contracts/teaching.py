@@ -1,0 +1,59 @@
+"""The reward service's HTTP contract for teachers: `POST /v1/teachers/score` and `…/text`.
+
+A teacher scores tokens, not text: its vocabulary has to give the ids that the policy's gives.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Token = Annotated[int, Field(ge=0)]
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    teacher: str = Field(description="A name that the operator has given a vLLM server.")
+    model: str | None = Field(
+        None, description="What that server calls the model; null: its only one."
+    )
+
+
+class TeacherScoreRequest(_Asked):
+    """Completions of one prompt, to be scored by a teacher token by token."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"teacher": "big", "prompt": [1, 15, 8], "completions": [[7, 2], [9, 4, 2]]}
+        }
+    )
+
+    prompt: list[Token] = Field(min_length=1, description="Token ids of the prompt.")
+    completions: list[list[Token]] = Field(
+        max_length=4096, description="Token ids of each completion."
+    )
+
+
+class TeacherScores(BaseModel):
+    """What the teacher says."""
+
+    logprobs: list[list[float]] = Field(
+        description="Of each completion the log-probability of each token, after the prompt and "
+        "the tokens before it, at temperature 1."
+    )
+
+
+class TeacherTextRequest(_Asked):
+    """Tokens whose text is compared with the policy's."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"teacher": "big", "tokens": [0, 1, 2, 3]}}
+    )
+
+    tokens: list[Token] = Field(max_length=1 << 21, description="Token ids.")
+
+
+class TeacherText(BaseModel):
+    """What the teacher's tokenizer writes for them."""
+
+    text: str = Field(description="Special tokens included.")

@@ -1,0 +1,110 @@
+"""A worker whose run has a server for a teacher: a real reward service asks it."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learner.model.loading.scratch import make_model
+from services.launch import Stack, UpOptions
+from services.runtime.api_key import REWARD_KEY, kept_key
+from tests.integration.reward.upstream import Answer, Upstream
+from tests.integration.rollout.test_worker import told
+from tests.integration.rollout.working import MODEL, working_with
+
+TAUGHT: dict[str, Any] = {"advantage": {"type": "reverse_kl"}, "teacher": {"endpoint": "big"}}
+TOKENIZER = make_model(MODEL, 0).tokenizer
+SAMPLING = {"max_tokens": 4}
+
+
+def logprob(place: int, token: int) -> float:
+    """What the teacher says of a token at a place of the whole sequence."""
+    return -place - token / 100
+
+
+def teaching(
+    swapped: dict[int, int] | None = None, refusals: int = 0
+) -> Callable[[str, Any], Answer]:
+    """A vLLM server with the policy's tokens, but for `swapped` ones. It is overloaded so often
+    first."""
+    left = iter(range(refusals))
+
+    def answer(path: str, body: Any) -> Answer:
+        if next(left, None) is not None:
+            return 503, {"error": "loading"}
+        if path == "/detokenize":
+            ids = [(swapped or {}).get(token, token) for token in body["tokens"]]
+            return 200, {"prompt": TOKENIZER.decode(ids)}
+        said = [
+            {str(token): {"logprob": logprob(place, token)}}
+            for place, token in enumerate(body["prompt"])
+        ]
+        return 200, {"choices": [{"prompt_logprobs": [None, *said[1:]]}]}
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def teacher() -> Iterator[Upstream]:
+    server = Upstream(teaching())
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def scoring(
+    tmp_path_factory: pytest.TempPathFactory, teacher: Upstream
+) -> Iterator[dict[str, str]]:
+    """The environment that names a reward service which knows the teacher."""
+    data = tmp_path_factory.mktemp("scoring")
+    environment = {"HEADRACE_TEACHERS": json.dumps([f"big={teacher.url}"])}
+    options = UpOptions(
+        data=data, parts=frozenset({"reward"}), reward_port=0, environment=environment
+    )
+    with Stack(options) as stack:
+        yield {
+            "HEADRACE_REWARD_URL": stack.reward_url,
+            "HEADRACE_REWARD_KEY": kept_key(data / REWARD_KEY),
+        }
+
+
+async def test_a_group_brings_what_the_teacher_says_of_its_tokens_also_after_it_was_away(
+    scoring: dict[str, str], teacher: Upstream, tmp_path: Path
+) -> None:
+    # More than the reward service asks by itself.
+    teacher.answer = teaching(refusals=4)
+    sections: dict[str, Any] = {"algorithm": TAUGHT, "sampling": SAMPLING}
+    async with working_with(scoring, tmp_path, ["1+1="], {}, **sections) as one:
+        group = await one.group(0)
+        events = await one.events(lambda found: bool(told(found, "warning")))
+
+    said = group.teacher_logprobs
+    assert said is not None
+    first = len(group.prompt_tokens)
+    places = np.concatenate([first + np.arange(length) for length in group.lengths])
+    expected = [logprob(at, token) for at, token in zip(places, group.tokens, strict=True)]
+    np.testing.assert_allclose(said, expected, rtol=1e-5)
+    (warning,) = told(events, "warning")
+    assert "groups wait for the teacher" in warning["message"]
+    assert "'big' answers 503" in warning["message"]
+
+
+async def test_a_teacher_with_other_tokens_fails_the_run_and_the_reason_names_one(
+    scoring: dict[str, str], teacher: Upstream, tmp_path: Path
+) -> None:
+    vocabulary = TOKENIZER.get_vocab()
+    five, six = vocabulary["5"], vocabulary["6"]
+    teacher.answer = teaching({five: six, six: five})
+    sections: dict[str, Any] = {"algorithm": TAUGHT, "sampling": SAMPLING}
+    async with working_with(scoring, tmp_path, ["1+1="], {}, **sections) as one:
+        events = await one.events(
+            lambda found: "failed" in [said["state"] for said in told(found, "state")]
+        )
+
+    (failed,) = [said for said in told(events, "state") if said["state"] == "failed"]
+    first = min(five, six)
+    assert "the teacher has another tokenizer than the policy" in failed["reason"]
+    assert f"{first} is '6' there and '5' here" in failed["reason"]
