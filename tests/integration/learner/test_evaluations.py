@@ -25,7 +25,7 @@ from services.evaluations import folder_of, page, results
 from services.settings import Settings
 from services.store import Store
 from services.volume import Volume
-from tests.evaluating import answered
+from tests.evaluating import answered, request
 from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_coordinator import ALONE, Scene, scene
 from tests.integration.learner.test_runs import add_sums, rl, submit
@@ -271,6 +271,48 @@ async def test_files_that_were_lost_make_an_evaluation_fail(evaluated: Evaluated
     (record,) = evaluated.results()
     assert (record.state, record.metrics) == ("failed", {})
     assert "the answers of 1 rows, and 2 were answered" in record.reason
+
+
+async def test_the_first_version_of_a_successor_leaves_files_that_open_evaluations_need(
+    place: Place, store: Store
+) -> None:
+    await add_sums(store, place.data)
+    raw = rl(
+        model={"path": "org/model"},
+        training={"max_steps": 9},
+        evaluation={"dataset": "sums", "name": "test", "rows": 2, "every": 2, "at_start": False},
+    )
+    await submit(store, "r", raw)
+    config = parse_config(raw)
+    assert isinstance(config, RLConfig)
+    record = await store.runs.get("r")
+    assert record is not None
+    settings = Settings.model_validate({"redis_url": place.redis_url, "data": place.data})
+    folder = place.data / "runs/r/weights"
+    folder.mkdir(parents=True)
+    files = [folder / f"v00000{version}-dead.safetensors" for version in (3, 4)]
+    for file in files:
+        file.write_bytes(b"0")
+    with StoreThread(settings, threading.Event()) as thread:
+        dead = RunStore(thread, record)
+        await asyncio.to_thread(dead.acquire)
+        of_4 = [WeightFile(str(files[1].relative_to(place.data)), 1, "0")]
+        evaluated = WeightManifest("r", 4, "dead", "full", of_4, 1, "runs/r/model")
+        asked = request(evaluated, rows=2, name="sums")
+        await asyncio.to_thread(dead.fenced, dead.evaluations.ask, asked)
+
+        run = RunStore(thread, record)
+        await asyncio.to_thread(run.acquire)
+        loaded = tiny_model()
+        progress = Progress("r", 4, 4, [(run.lineage, 4)], "org/model")
+        state = state_of(loaded, Optimizers(loaded.model, config.optimizer), progress=progress)
+        stop = threading.Event()
+        coordinator = Coordinator(config, 9, ALONE, run, Volume(place.data), state, stop)
+        await asyncio.to_thread(coordinator.begin)
+        await asyncio.to_thread(coordinator.close)
+
+    # Nothing needs version 3.
+    assert [file.exists() for file in files] == [False, True]
 
 
 async def test_a_run_of_zero_steps_samples_no_task_and_ends_with_its_evaluation_alone(
