@@ -162,7 +162,8 @@ def fetch(
             # Of a run that had another mixture before it was resumed.
             limit = longest.get(group.header.dataset, config.sampling.max_tokens)
             of_group = group_samples(group, algorithm, limit, ancestry, version, len(groups))
-            own[share.position] = [of_group[number] for number in share.samples]
+            dealt = {*share.samples}
+            own[share.position] = [sample for sample in of_group if sample.number in dealt]
             minibatches[-1] += own[share.position]
             everything += of_group
             groups.append(group)

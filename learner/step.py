@@ -160,9 +160,10 @@ def accumulate_gradients(
     lengths = torch.tensor([len(s.sampler_logprobs) for s in samples], dtype=torch.int64)
     aggregation = objective.algorithm.aggregation
     together = [averaged_together(aggregation, s.number, s.group_lengths) for s in samples]
-    mine = local_counts(lengths, together)
+    mine = local_counts(lengths, [s.first for s in samples], together)
     counts = Counts(*(int(n) for n in ranks.sum([mine.tokens, mine.sequences, mine.prompts])))
-    weights = sequence_weights(aggregation, lengths, together, counts, objective.max_tokens)
+    whole = torch.tensor([s.group_lengths[s.number] for s in samples], dtype=torch.int64)
+    weights = sequence_weights(aggregation, whole, together, counts, objective.max_tokens)
     rows = forward_rows(policy, samples, budget, ranks)
     recorded = partial(recorded_counts, samples)
     balanced = balance(policy, counts.tokens, ranks, recorded, rows)

@@ -20,7 +20,9 @@ OWN = -1
 
 @dataclass
 class Sample:
-    """One completion. `k` is the number of its tokens in the loss."""
+    """One completion, or of an agent's session with branches one of its conversations. `k` is the
+    number of its tokens in the loss: of tokens that several conversations begin with, the first
+    one has them there."""
 
     tokens: torch.Tensor
     """[t] prompt and completion."""
@@ -35,9 +37,11 @@ class Sample:
     group: int
     """Which of this rank's groups of the batch it belongs to."""
     number: int
-    """Which of the group's samples it is."""
+    """Which of the group's samples it is, or is a conversation of."""
     group_lengths: tuple[int, ...]
     """Tokens in the loss of each of the group's samples, also of those that other ranks train."""
+    first: bool = True
+    """Whether it is the first of its completion's conversations that trains."""
     proximal_logprobs: torch.Tensor | None = None
     """[k], where the proximal policy is not the sampler."""
     reference_logprobs: torch.Tensor | None = None
@@ -75,8 +79,8 @@ def group_samples(
     version: int,
     index: int,
 ) -> list[Sample]:
-    """The samples of `group`, this rank's `index`-th, trained at `version`. `max_tokens`: the
-    longest completion.
+    """The samples of `group`, this rank's `index`-th, trained at `version`; of a completion with
+    branches one for each conversation. `max_tokens`: the longest completion.
 
     `shaping.mask_truncated` removes truncated samples from the loss but not from the group's
     statistics; a null reward removes a sample from both.
@@ -86,11 +90,11 @@ def group_samples(
         [float("nan") if r is None else r for r in header.rewards], dtype=torch.float64
     )
     truncated = torch.tensor([reason in TRUNCATED for reason in header.finish_reasons])
-    scores = shaped_rewards(
-        algorithm.shaping, rewards, ~truncated, torch.from_numpy(group.lengths), max_tokens
-    )
+    talks = [group.conversations_of(i) for i in range(group.samples)]
+    longest = torch.tensor([max(len(one.places) for one in of_one) for of_one in talks])
+    scores = shaped_rewards(algorithm.shaping, rewards, ~truncated, longest, max_tokens)
     advantages = group_advantages(algorithm.advantage, scores)
-    unreplaced = ~replaced(algorithm.shaping, ~truncated, torch.from_numpy(group.lengths))
+    unreplaced = ~replaced(algorithm.shaping, ~truncated, longest)
     staleness = token_staleness(group, ancestry, version)
     prompt = torch.from_numpy(group.prompt_tokens)
     sampling_mask = (
@@ -107,34 +111,38 @@ def group_samples(
     group_lengths = tuple(int(mask.sum()) for mask in masks)
     samples = []
     for i, (piece, mask) in enumerate(zip(pieces, masks, strict=True)):
-        dense = None
+        earned = None
         if group.token_rewards is not None and unreplaced[i]:
-            earned = torch.from_numpy(group.token_rewards[piece]).double()
-            dense = algorithm.shaping.scale * rewards_in_loss(earned, mask)
-        samples.append(
-            Sample(
-                tokens=torch.cat([prompt, torch.from_numpy(group.tokens[piece])]),
-                loss_mask=torch.cat([torch.zeros(len(prompt), dtype=torch.bool), mask]),
-                sampler_logprobs=torch.from_numpy(group.logprobs[piece].copy())[mask],
-                staleness=staleness[piece][mask],
-                advantage=float(advantages[i]),
-                group=index,
-                number=i,
-                group_lengths=group_lengths,
-                teacher_logprobs=_of_teacher(group, piece, mask),
-                rewards=dense,
-                sampling_mask=None if sampling_mask is None else sampling_mask[piece][mask],
-                truncated=bool(truncated[i]),
-                experts=recorded_experts(group, i) if algorithm.router.replay else None,
+            earned = algorithm.shaping.scale * torch.from_numpy(group.token_rewards[piece]).double()
+        teacher = None
+        if group.teacher_logprobs is not None:
+            teacher = torch.from_numpy(group.teacher_logprobs[piece])
+        trained = False
+        for one in talks[i]:
+            places, new = torch.from_numpy(one.places), torch.from_numpy(one.new)
+            own = mask[places] & new
+            begins, chosen = prompt[: one.prompt], places[own]
+            dense = None if earned is None else rewards_in_loss(earned[places] * new, own)
+            samples.append(
+                Sample(
+                    tokens=torch.cat([begins, torch.from_numpy(group.tokens[piece])[places]]),
+                    loss_mask=torch.cat([torch.zeros(len(begins), dtype=torch.bool), own]),
+                    sampler_logprobs=torch.from_numpy(group.logprobs[piece])[chosen],
+                    staleness=staleness[piece][chosen],
+                    advantage=float(advantages[i]),
+                    group=index,
+                    number=i,
+                    group_lengths=group_lengths,
+                    first=bool(own.any()) and not trained,
+                    teacher_logprobs=None if teacher is None else teacher[chosen],
+                    rewards=dense,
+                    sampling_mask=None if sampling_mask is None else sampling_mask[piece][chosen],
+                    truncated=bool(truncated[i]),
+                    experts=recorded_experts(group, i) if algorithm.router.replay else None,
+                )
             )
-        )
+            trained = trained or samples[-1].trains
     return samples
-
-
-def _of_teacher(group: TrajectoryGroup, piece: slice, mask: torch.Tensor) -> torch.Tensor | None:
-    """[k] what a teacher that is no model of the learner said of one sample."""
-    said = group.teacher_logprobs
-    return None if said is None else torch.from_numpy(said[piece].copy())[mask]
 
 
 def rewards_in_loss(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -48,11 +48,17 @@ def averaged_together(config: Aggregation, number: int, group: Sequence[int]) ->
     return Together(sum(group[start:stop]), first == number)
 
 
-def local_counts(lengths: torch.Tensor, together: Sequence[Together]) -> Counts:
-    """Counts of this rank's part. `lengths` [n]: tokens in the loss per sequence; `together` [n]:
-    what each is averaged with. Sequences and prompts without such tokens do not count."""
-    prompts = sum(one.first for one in together)
-    return Counts(int(lengths.sum()), int((lengths > 0).sum()), prompts)
+def local_counts(
+    lengths: torch.Tensor, first: Sequence[bool], together: Sequence[Together]
+) -> Counts:
+    """Counts of this rank's part. `lengths` [n]: tokens in the loss per conversation; `first` [n]:
+    whether it counts its sequence, which has one conversation, or several in an agent's session;
+    `together` [n]: what each is averaged with. What has no such tokens does not count."""
+    sequences = sum(
+        1 for one, length in zip(first, lengths.tolist(), strict=True) if one and length
+    )
+    prompts = sum(one and other.first for one, other in zip(first, together, strict=True))
+    return Counts(int(lengths.sum()), sequences, prompts)
 
 
 def sequence_weights(
@@ -62,7 +68,8 @@ def sequence_weights(
     counts: Counts,
     max_tokens: int,
 ) -> torch.Tensor:
-    """[n] float64 weight of each token of each sequence.
+    """[n] float64 weight of each token of each conversation. `lengths` [n]: tokens in the loss of
+    the sequence that it belongs to, so that a session weighs the same however often it branches.
 
     token_mean: DAPO (Yu et al. 2025); sequence_mean: GRPO; prompt_mean over chunks: nanochat;
     constant: Dr. GRPO. Other sequences of a group may be anywhere.

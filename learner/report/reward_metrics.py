@@ -53,6 +53,9 @@ def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, f
             sums["whole_groups"] += 1
             for k in ks(samples):
                 sums[f"pass {k}"] += pass_at(k, samples, correct)
+        if group.turns is not None:
+            for key, value in _session_sums(group, group.turns.sum()).items():
+                sums[key] = sums.get(key, 0.0) + value
         if header.dataset:
             for key, value in _dataset_sums(group, rewards).items():
                 key = f"{DATASET}{key} {header.dataset}"
@@ -62,6 +65,19 @@ def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, f
             sums[SUM + name] = sums.get(SUM + name, 0.0) + sum(values)
             sums[COUNT + name] = sums.get(COUNT + name, 0.0) + len(values)
     return sums
+
+
+def _session_sums(group: TrajectoryGroup, turns: float) -> dict[str, float]:
+    """Of one group of agents' sessions, which have so many turns."""
+    forks = 0 if group.branches is None else len(group.branches)
+    added = len(group.loss_mask) - group.loss_mask.sum()
+    sessions = float(group.samples)
+    return {
+        "sessions": sessions,
+        "turns": float(turns),
+        "forks": float(forks),
+        "added": float(added),
+    }
 
 
 def _dataset_sums(group: TrajectoryGroup, rewards: Sequence[float]) -> dict[str, float]:
@@ -123,6 +139,12 @@ def outcome_metrics(
         "response/tokens_mean": sums["completion_tokens"] / total,
         "response/truncated": sums["truncated"] / total,
     }
+    if sums.get("sessions"):
+        metrics |= {
+            "session/turns": sums["turns"] / sums["sessions"],
+            "session/fork_rate": sums["forks"] / max(sums["turns"], 1.0),
+            "session/tool_tokens": sums["added"] / sums["sessions"],
+        }
     if not rewarded:
         return {name: value for name, value in metrics.items() if not name.startswith("reward/")}
     if sums["whole_groups"]:

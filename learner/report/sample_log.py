@@ -35,14 +35,13 @@ class Picked:
 def pick(
     groups: Sequence[TrajectoryGroup], samples: Sequence[Sample], step: int, count: int
 ) -> list[Picked]:
-    """Up to `count` completions of `groups`, whose `samples` follow each other in their order."""
-    first = [0]
-    for group in groups:
-        first.append(first[-1] + group.samples)
+    """Up to `count` completions of `groups`, to which `samples` belong; of one with branches the
+    last conversation."""
+    last = {(sample.group, sample.number): sample for sample in samples}
     return [
         Picked(
             groups[g].header,
-            samples[first[g] + i],
+            last[g, i],
             len(groups[g].prompt_tokens),
             versions(groups[g], i),
         )
@@ -106,7 +105,7 @@ def described(
             dataset=header.dataset,
             prompt=cut(decode(tokens[: one.prompt_tokens])),
             completion=cut(decode(tokens[one.prompt_tokens :])),
-            tokens=len(tokens) - one.prompt_tokens,
+            tokens=max(len(tokens) - one.prompt_tokens, 0),
             reward=header.rewards[i],
             status=header.statuses[i],
             components={name: values[i] for name, values in header.components.items()},

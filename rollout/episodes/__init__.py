@@ -7,7 +7,7 @@ through the entry-point group `headrace.episodes`. Imports `rollout.vllm`, never
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rollout.vllm.expert_routing import Experts
 from rollout.vllm.model_files import TokenizerLike
 from rollout.vllm.response import Sample, Span
+from services.contracts.branches import Branch
 from services.contracts.config.episodes import (
     GROUP,
     Calculator,
@@ -51,6 +52,10 @@ class Completion:
     reward: Reward | None = None
     """What the episode says that it has earned; default: the run's verifiers score its text. With
     `Reward(error=…)` it has no reward, and is not trained."""
+    branches: list[Branch] = field(default_factory=list)
+    """Where the tokens do not continue those before them, in an agent's session."""
+    turns: int = 0
+    """Of an agent's session."""
 
 
 class Sampler(Protocol):

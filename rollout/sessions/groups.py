@@ -1,36 +1,37 @@
 """From the recorded turns of a group's sessions to completions and scores. Pure.
 
 All that was not sampled is masked: a session's own part of the first prompt, and what later turns
-add. A session is one completion, whatever its number of turns.
+add. A session is one completion, whatever its number of turns, and of branches.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from rollout.episodes import Completion
 from rollout.rewards.combine import SampleScore, given
 from rollout.vllm.response import Sample, Span
 from rollout.vllm.resume import joined, not_sampled
+from services.contracts.branches import Branch
 from services.contracts.sampling_mask import SamplingMask
 from services.contracts.sessions import Reward, Turn, ids
 from services.store.agent_sessions import Played
 
-UNPLAYED = "the session ended without a turn"
+UNPLAYED = "the session ended without a turn to train"
+IntArray = npt.NDArray[np.int64]
 
 
 def shared_prompt(sessions: Sequence[Played]) -> list[int]:
-    """The ids that all sessions with a turn begin with. Raises ValueError without any, or if they
-    have nothing in common."""
-    prompts = [one.turns[0].prompt for one in sessions if one.turns]
+    """The ids that the first conversations of all sessions with a turn begin with. Raises
+    ValueError without any, or if they have nothing in common."""
+    firsts = [next(iter(_in_order(one.turns)), None) for one in sessions]
+    prompts = [
+        one.turns[n].prompt for one, n in zip(sessions, firsts, strict=True) if n is not None
+    ]
     if not prompts:
         raise ValueError("no session of the group has a turn")
-    lowest, highest = min(prompts), max(prompts)
-    length = next(
-        (at for at, (a, b) in enumerate(zip(lowest, highest, strict=False)) if a != b),
-        len(lowest),
-    )
-    found = lowest[:length]
+    found = prompts[0][: min(_common(prompts[0], other) for other in prompts)]
     if not found:
         raise ValueError(
             "the sessions of the group begin with different tokens: their first messages must have "
@@ -39,37 +40,93 @@ def shared_prompt(sessions: Sequence[Played]) -> list[int]:
     return found
 
 
-def completion(turns: Sequence[Turn], shared: int, masks: bool) -> Completion:
-    """A session after the first `shared` ids of its first prompt; `masks`: with a sampling mask, as
-    the run has one."""
+def _in_order(turns: Sequence[Turn]) -> list[int]:
+    """Turns by number, in an order in which as many as can be lie behind the turn that they
+    continue; without side calls that no trained turn continues."""
+    needed = {n for n, turn in enumerate(turns) if not turn.side}
+    for n in range(len(turns) - 1, -1, -1):
+        if n in needed and turns[n].parent >= 0:
+            needed.add(turns[n].parent)
+    children: dict[int, list[int]] = {}
+    for n in sorted(needed, key=lambda n: (turns[n].kept, -n)):
+        children.setdefault(turns[n].parent, []).append(n)
+    order: list[int] = []
+    open_ = children.get(-1, [])[:]
+    while open_:
+        order.append(open_.pop())
+        open_ += children.get(order[-1], [])
+    return order
+
+
+def _common(one: npt.ArrayLike, other: npt.ArrayLike) -> int:
+    """How many first ids are the same."""
+    a, b = np.asarray(one), np.asarray(other)
+    size = min(len(a), len(b))
+    differ = np.flatnonzero(a[:size] != b[:size])
+    return int(differ[0]) if len(differ) else size
+
+
+def completion(turns: Sequence[Turn], prompt: Sequence[int], masks: bool) -> Completion:
+    """A session after `prompt`, which all of its group begin with; `masks`: with a sampling mask,
+    as the run has one. Each turn's own tokens are in it once, and what a branch begins with is not
+    repeated."""
     whole = not_sampled([], "stop")
     trained: list[bool] = []
-    for number, turn in enumerate(turns):
-        before = turn.prompt[shared:] if number == 0 else turn.prompt
-        sample = _sample(turn)
-        whole = joined(joined(whole, not_sampled(before, "stop")), sample)
-        trained += [False] * len(before) + [True] * len(sample.token_ids)
+    branches: list[Branch] = []
+    # Of the prompt, and of each turn: the conversation's ids up to its end, and where they are,
+    # counted over prompt and completion.
+    known: dict[int, tuple[IntArray, IntArray]] = {
+        -1: (np.array(prompt, np.int64), np.arange(len(prompt)))
+    }
+    for number in _in_order(turns):
+        turn = turns[number]
+        from_, kept, added = turn.parent, turn.kept, ids(turn.added)
+        if turn.parent < 0:
+            # Conversations may begin with the same messages.
+            shared = {n: _common(added, tokens) for n, (tokens, _) in known.items()}
+            from_ = max(shared, key=lambda n: shared[n])
+            kept = shared[from_]
+            added = added[kept:]
+        sample = not_sampled(turn.sampled.tolist(), "stop") if turn.side else _sample(turn)
+        own = joined(not_sampled(added.tolist(), "stop"), sample)
+        tokens, places = (one[:kept] for one in known[from_])
+        start = len(whole.token_ids)
+        after = int(places[-1]) + 1 if len(places) else 0
+        if after != len(prompt) + start and len(own.token_ids):
+            branches.append(Branch(start, after))
+        whole = joined(whole, own)
+        trained += [False] * len(added) + [not turn.side] * len(sample.token_ids)
+        here = len(prompt) + np.arange(start, len(whole.token_ids))
+        known[number] = np.append(tokens, own.token_ids), np.append(places, here)
     mask = whole.sampling_mask
     if mask is None and masks:
         mask = SamplingMask.nothing(len(whole.token_ids))
+    last = last_turn(turns)
     return Completion(
         token_ids=whole.token_ids,
         loss_mask=np.array(trained, dtype=np.bool_),
         logprobs=whole.logprobs,
         spans=whole.spans,
-        finish_reason=whole.finish_reason,
+        finish_reason=last.finish_reason if last else "stop",
         sampling_mask=mask,
+        branches=branches,
+        turns=sum(not turn.side for turn in turns),
     )
 
 
-def answer_text(turns: Sequence[Turn]) -> str:
-    """What verifiers read: the last answer."""
-    message = turns[-1].message
+def last_turn(turns: Sequence[Turn]) -> Turn | None:
+    """The one of a session that was recorded last, without side calls."""
+    return next((turn for turn in reversed(turns) if not turn.side), None)
+
+
+def answer_text(turn: Turn) -> str:
+    """What verifiers read, of a session's last turn."""
+    message = turn.message
     return str(message.get("content") or message.get("text") or "")
 
 
 def unplayed() -> SampleScore:
-    """Of a session without a turn: nothing to train."""
+    """Of a session without a turn to train."""
     return given(Reward(error=UNPLAYED))
 
 

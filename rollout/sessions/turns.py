@@ -1,7 +1,8 @@
 """One turn of a session: from a call to the answer that is recorded.
 
 The turns before are read from Redis, so that any worker can play the next one. The prompt is what
-was sampled and added so far, and what the new messages add.
+was sampled and added so far, and what the new messages add; with `history: template` what the chat
+template makes of all messages.
 """
 
 import time
@@ -11,18 +12,18 @@ from typing import Any
 from rollout.sessions.rendering import added, opening
 from rollout.vllm.client import RequestRefused
 from rollout.vllm.response import Sample, sampling_params
-from rollout.vllm.resume import mixed
 from rollout.vllm_plugin.wire import Parsed
 from rollout.work.assembly import oldest_tag
 from rollout.work.group import RunContext, text_of
+from services.contracts.config.episodes import Sessions
 from services.contracts.config.vllm import spelled
 from services.contracts.sessions import (
     Call,
-    Standing,
     Turn,
-    conversation_digest,
-    digest_of,
+    chat_histories,
     packed,
+    text_histories,
+    tokens_of,
 )
 from services.contracts.weights import parse_version_tag
 
@@ -49,23 +50,28 @@ class TurnPlayer:
         parsers = {spelled(name) for name, value in context.config.served.extra.items() if value}
         self._tools = TOOL_PARSER in parsers
         self._parses = self._tools or REASONING_PARSER in parsers
+        episode = context.config.rollout.episode
+        # A prompt without a template has nothing that could change.
+        template = isinstance(episode, Sessions) and episode.history == "template"
+        self._renders = template and bool(context.tokenizer.chat_template)
 
     async def play(
         self, call: Call, before: Sequence[Turn], seed: int | None
-    ) -> tuple[Turn, Standing, tuple[str, int]]:
-        """The turn after `before`, where the conversation then stands, and (lineage, version) of
-        the turn's oldest token. `seed`: the session's, if the run has one.
+    ) -> tuple[Turn, str, int | None, tuple[str, int]]:
+        """The turn that continues the conversation `before`, the digest of what was then said, its
+        length for /completions, and (lineage, version) of the turn's oldest token. `seed`: for this
+        call, if the run has one.
 
         Raises Refused, VLLMUnavailable, MalformedAnswer."""
-        begins = [id for turn in before for id in (*turn.prompt, *turn.sampled.tolist())]
+        begins = tokens_of(before)
         try:
-            new = self._added(call, before)
+            kept, new = self._prompt(call, before, begins)
         except ValueError as error:
             at = "messages" if call.kind == "chat" else "prompt"
             raise Refused(f"{at}: {error}", param=at) from error
-        prompt = [*begins, *new]
+        prompt = [*begins[:kept], *new]
         first = len(before[0].prompt) if before else len(new)
-        params = self._params(call, len(prompt), first, seed, len(before))
+        params = self._params(call, len(prompt), first, seed)
         try:
             (sample,) = await self._context.policy.generate(prompt, 1, params)
             message = await self._message(call, sample)
@@ -78,6 +84,8 @@ class TurnPlayer:
         oldest = oldest_tag(tags, live.tag if live else tags[0], self._context.follower.forks)
         mask = sample.sampling_mask
         turn = Turn(
+            parent=call.path[-1] if call.path else -1,
+            kept=kept,
             added=packed(new),
             token_ids=packed(sample.token_ids),
             logprobs=packed(sample.logprobs, "<f4"),
@@ -87,8 +95,21 @@ class TurnPlayer:
             message=message,
             prompt_tokens=len(prompt),
             created=int(time.time()),
+            side=call.side,
         )
-        return turn, _standing(call, message, sample), parse_version_tag(oldest)
+        return turn, *_history(call, message, sample), parse_version_tag(oldest)
+
+    def _prompt(
+        self, call: Call, before: Sequence[Turn], begins: list[int]
+    ) -> tuple[int, list[int]]:
+        """How many of the ids that the conversation `begins` with the prompt keeps, and what it
+        adds to them."""
+        if call.kind == "chat" and before and self._renders:
+            whole = opening(call.messages, call.tools, self._context.tokenizer)
+            pairs = enumerate(zip(begins, whole, strict=False))
+            kept = next((at for at, (a, b) in pairs if a != b), min(len(begins), len(whole)))
+            return kept, whole[kept:]
+        return len(begins), self._added(call, before)
 
     def _added(self, call: Call, before: Sequence[Turn]) -> list[int]:
         context = self._context
@@ -105,21 +126,19 @@ class TurnPlayer:
         last = before[-1].sampled.tolist()
         return added(call.messages, call.new, call.tools, last, context.eos, context.tokenizer)
 
-    def _params(
-        self, call: Call, prompt: int, first: int, seed: int | None, turn: int
-    ) -> dict[str, Any]:
+    def _params(self, call: Call, prompt: int, first: int, seed: int | None) -> dict[str, Any]:
         context, sampling = self._context, self._context.config.sampling
         left = min(sampling.max_tokens - (prompt - first), context.context - prompt)
         if left < 1:
             raise Refused(
                 f"the conversation has {prompt} tokens, {prompt - first} of them after its first "
-                f"prompt, and there is no room for an answer: a session may have "
+                f"prompt, and there is no room for an answer: a conversation may have "
                 f"{sampling.max_tokens} (sampling.max_tokens) after its first prompt, and "
                 f"{context.context} in all (rollout.vllm.max_model_len)",
                 "context_length_exceeded",
                 "messages" if call.kind == "chat" else "prompt",
             )
-        chosen = call.seed if call.seed is not None else seed and mixed(seed, turn)
+        chosen = seed if call.seed is None else call.seed
         params = sampling_params(sampling, context.eos, left, chosen, context.vocabulary)
         params["max_tokens"] = min(left, call.max_tokens or left)
         if call.stop:
@@ -147,13 +166,13 @@ def _before(text: str, stops: Sequence[str]) -> str:
     return text[: min(ends)] if ends else text
 
 
-def _standing(call: Call, message: dict[str, Any], sample: Sample) -> Standing:
+def _history(call: Call, message: dict[str, Any], sample: Sample) -> tuple[str, int | None]:
+    """The digest of what was said after this turn, and its length for /completions."""
     if call.kind == "chat":
-        said = [*call.messages, message]
-        return Standing(items=len(said), digest=conversation_digest(call.tools, said))
-    whole: Any = (
+        return chat_histories(call.tools, [*call.messages, message])[-1], None
+    whole: str | list[int] = (
         call.prompt + message["text"]
         if isinstance(call.prompt, str)
         else [*call.prompt, *sample.token_ids.tolist()]
     )
-    return Standing(items=len(whole), digest=digest_of(whole))
+    return text_histories(whole, [len(whole)])[0], len(whole)

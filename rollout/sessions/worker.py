@@ -14,9 +14,16 @@ from structlog.contextvars import bind_contextvars
 
 from rollout.aio import end, retry
 from rollout.rewards.combine import given
-from rollout.sessions.groups import answer_text, completion, shared_prompt, unplayed
+from rollout.sessions.groups import (
+    answer_text,
+    completion,
+    last_turn,
+    shared_prompt,
+    unplayed,
+)
 from rollout.sessions.turns import Refused, TurnPlayer
 from rollout.vllm.connection import VLLMUnavailable
+from rollout.vllm.resume import mixed
 from rollout.work.group import Sampled, scores_of, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.task_rows import TaskRow
@@ -115,15 +122,15 @@ class SessionWorker(RunWorker):
     async def _turn(self, claimed: Claimed) -> None:
         sessions, run, worker = self._store.agent_sessions, self._context.run, self._context.worker
         place = (run, claimed.attempt, claimed.index)
-        before = await sessions.turns(*place, claimed.call.turn)
+        before = await sessions.turns(*place, claimed.call.path)
         opened = await sessions.opened(run, claimed.attempt)
         if before is None or opened is None:
             failure = {"status": 409, "message": "this session's turns are gone"}
             await sessions.fail(run, worker, claimed, failure)
             return
         try:
-            seed = self._seed(opened, claimed.index)
-            turn, standing, oldest = await self._player.play(claimed.call, before, seed)
+            seed = self._seed(opened, claimed)
+            played = await self._player.play(claimed.call, before, seed)
         except Refused as refused:
             failure = {
                 "status": 400,
@@ -141,16 +148,15 @@ class SessionWorker(RunWorker):
             failure = {"status": 500, "message": f"the turn could not be sampled: {error}"[:500]}
             await retry("a turn", lambda: sessions.fail(run, worker, claimed, failure))
             return
-        recorded = partial(sessions.answer, run, worker, claimed, turn, standing, oldest)
+        recorded = partial(sessions.answer, run, worker, claimed, *played)
         if not await retry("a turn", recorded):
             log.info("a turn came too late and is discarded")
 
-    def _seed(self, opened: Opened, index: int) -> int | None:
-        """The session's seed, if the run has one."""
-        seed = task_seed(
-            self._context.config.sampling.seed, TaskPosition.parse(opened.task).position
-        )
-        return None if seed is None else seed + index
+    def _seed(self, opened: Opened, claimed: Claimed) -> int | None:
+        """The call's seed, if the run has one: another one for each request."""
+        task = TaskPosition.parse(opened.task).position
+        seed = task_seed(self._context.config.sampling.seed, task)
+        return None if seed is None else mixed(seed, claimed.index, int(claimed.digest[:15], 16))
 
     # --- ended groups -------------------------------------------------------------------------
 
@@ -180,16 +186,21 @@ class SessionWorker(RunWorker):
         sessions = self._store.agent_sessions
         played = await sessions.played(context.run, claimed.attempt, opened.samples)
         prompt = shared_prompt(played)
-        made = [completion(one.turns, len(prompt), config.sampling.cuts) for one in played]
+        made = [completion(one.turns, prompt, config.sampling.cuts) for one in played]
+        last = [last_turn(one.turns) for one in played]
         ended = time.time()
         scores = [given(one.reward) if one.reward else unplayed() for one in played]
-        scored = [at for at, one in enumerate(played) if one.turns and one.reward is None]
+        scored = [
+            (at, answer_text(turn))
+            for at, (turn, one) in enumerate(zip(last, played, strict=True))
+            if turn is not None and one.reward is None
+        ]
         if scored:
             row = await of.dataset.rows.row(of.index)
-            texts = [answer_text(played[at].turns) for at in scored]
+            texts = [text for _, text in scored]
             asked = compose(row, config.data)
             found = await scores_of(context, config.components, asked, row, of.index, texts)
-            for at, verdict in zip(scored, found, strict=True):
+            for (at, _), verdict in zip(scored, found, strict=True):
                 scores[at] = verdict
         return Sampled(prompt, made, scores, ended, time.time())
 

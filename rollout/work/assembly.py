@@ -61,6 +61,8 @@ def assemble(
     if routing:
         lengths = [len(completion.token_ids) for completion in completions]
         experts, routed = gathered(len(prompt_tokens), lengths, [c.experts for c in completions])
+    branches = [(i, *branch) for i, one in enumerate(completions) for branch in one.branches]
+    turns = [completion.turns for completion in completions]
     names = dict.fromkeys(name for score in scores for name in score.components)
     return TrajectoryGroup(
         header=GroupHeader(
@@ -101,6 +103,8 @@ def assemble(
         else None,
         experts=experts,
         routed=routed,
+        branches=np.array(branches, dtype=np.int64) if branches else None,
+        turns=np.array(turns, dtype=np.int64) if any(turns) else None,
     )
 
 

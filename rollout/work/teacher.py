@@ -47,23 +47,25 @@ class Teacher:
         ScoringRefused, and RunCannotWork for a teacher with other tokens than the policy."""
         await self._check_tokens()
         said = np.zeros(len(group.tokens), dtype=np.float32)
-        ends = group.lengths.cumsum()
-        pieces = [
-            slice(int(end - length), int(end))
-            for end, length, trains in zip(
-                ends, group.lengths, group.in_loss(mask_truncated), strict=True
+        asked: dict[tuple[int, ...], list[npt.NDArray[np.int64]]] = {}
+        for sample, trains in enumerate(group.in_loss(mask_truncated)):
+            start = int(group.lengths[:sample].sum())
+            for one in group.conversations_of(sample) if trains else ():
+                begins, places = group.prompt_tokens[: one.prompt], start + one.places
+                if not len(begins):
+                    # A branch that shares nothing: its first token is never sampled.
+                    begins, places = group.tokens[places[:1]], places[1:]
+                asked.setdefault(tuple(begins.tolist()), []).append(places)
+        for prompt, pieces in asked.items():
+            request = TeacherScoreRequest.model_construct(
+                teacher=self._name,
+                model=self._model,
+                prompt=list(prompt),
+                completions=[group.tokens[piece].tolist() for piece in pieces],
             )
-            if trains
-        ]
-        request = TeacherScoreRequest.model_construct(
-            teacher=self._name,
-            model=self._model,
-            prompt=group.prompt_tokens.tolist(),
-            completions=[group.tokens[piece].tolist() for piece in pieces],
-        )
-        found = await self._client.taught(request, self._tell)
-        for piece, values in zip(pieces, found, strict=True):
-            said[piece] = values
+            found = await self._client.taught(request, self._tell)
+            for piece, values in zip(pieces, found, strict=True):
+                said[piece] = values
         return said
 
     async def _check_tokens(self) -> None:

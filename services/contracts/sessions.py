@@ -1,11 +1,13 @@
 """Sessions of agents: what gateway and rollout workers exchange of them through Redis.
 
-A group's sessions belong to one attempt. A session is one conversation: turn after turn, each the
-tokens that came before the answer and the answer's own. Pure.
+A group's sessions belong to one attempt. A session is a graph of turns: each continues an earlier
+one or begins a conversation, and has the tokens that came before the answer and the answer's own.
+Pure.
 """
 
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,9 +21,14 @@ FINISH = "finish"
 class Turn(msgspec.Struct, kw_only=True):
     """An answer as it was sampled. Ids are little-endian int32, log-probabilities float32."""
 
+    parent: int = -1
+    """The number of the turn that it continues; −1: it begins a conversation."""
+    kept: int = 0
+    """How many of the ids that the conversation had after that turn its prompt begins with: all of
+    them, but for `history: template`."""
     added: bytes
-    """The ids between the session's tokens so far and the answer: of the first turn the whole
-    prompt, of later ones the new messages."""
+    """The ids of its prompt after these: of a conversation's first turn the whole prompt, of later
+    ones the new messages."""
     token_ids: bytes
     """The sampled ids."""
     logprobs: bytes
@@ -35,6 +42,8 @@ class Turn(msgspec.Struct, kw_only=True):
     """The answer as the client got it: an assistant's message, or {"text": …}."""
     prompt_tokens: int
     created: int
+    side: bool = False
+    """Whether it is a side call, which is not trained."""
 
     @property
     def prompt(self) -> list[int]:
@@ -51,17 +60,19 @@ class Call(msgspec.Struct, kw_only=True):
     """What a worker is asked for: the next turn of a session, or the end of its group."""
 
     kind: Literal["chat", "completions", "finish"]
-    turn: int = 0
-    """How many turns the session has."""
+    path: list[int] = []
+    """The turns of the conversation that it continues, by number, the first one first."""
     messages: list[dict[str, Any]] = []
     prompt: str | list[int] = ""
     """Of kind `completions`: text or token ids, in place of messages."""
     new: int = 0
-    """The first of `messages` (characters or ids of `prompt`) that the session does not have."""
+    """The first of `messages` (characters or ids of `prompt`) that these turns do not have."""
     tools: list[dict[str, Any]] = []
     stop: list[str] = []
     seed: int | None = None
     max_tokens: int | None = None
+    side: bool = False
+    """As of Turn."""
 
 
 class Reward(msgspec.Struct, kw_only=True):
@@ -72,15 +83,6 @@ class Reward(msgspec.Struct, kw_only=True):
     components: dict[str, float] = {}
     error: str = ""
     """Why there is no reward."""
-
-
-class Standing(msgspec.Struct, kw_only=True):
-    """Where a conversation stands after its last turn."""
-
-    items: int
-    """Messages (characters or ids of a prompt) so far, the last answer included."""
-    digest: str
-    """Of these, and of the tools."""
 
 
 def session_id(run: str, attempt: str, index: int) -> str:
@@ -111,6 +113,14 @@ def packed(numbers: Any, kind: str = "<i4") -> bytes:
     return np.asarray(numbers, kind).tobytes()
 
 
+def tokens_of(path: Iterable[Turn]) -> list[int]:
+    """The ids of a conversation of these turns, its last answer included."""
+    tokens: list[int] = []
+    for turn in path:
+        tokens = [*tokens[: turn.kept], *turn.prompt, *turn.sampled.tolist()]
+    return tokens
+
+
 def normalized(message: dict[str, Any]) -> dict[str, Any]:
     """What of a message makes a conversation the same or another one: clients leave out empty
     fields, or add some of their own, when they send an answer back."""
@@ -134,9 +144,28 @@ def text_of(message: dict[str, Any]) -> str:
     return content or ""
 
 
-def conversation_digest(tools: list[dict[str, Any]], messages: list[dict[str, Any]]) -> str:
-    """Equal for two conversations of which one continues the other."""
-    return digest_of([tools, [normalized(message) for message in messages]])
+def chat_histories(tools: list[dict[str, Any]], messages: list[dict[str, Any]]) -> list[str]:
+    """A digest of the first message, of the first two, and so on, and of `tools`. Equal for two
+    conversations as far as they are the same."""
+    digest, found = digest_of(tools), []
+    for message in messages:
+        digest = digest_of([digest, normalized(message)])
+        found.append(digest)
+    return found
+
+
+def text_histories(prompt: str | list[int], lengths: Sequence[int]) -> list[str]:
+    """A digest of the beginning of `prompt` of each of `lengths`, which rise."""
+    text = isinstance(prompt, str)
+    hashed, done, found = hashlib.sha256(b"text" if text else b"ids"), 0, []
+    for length in lengths:
+        part = prompt[done:length]
+        # A lone surrogate, which JSON can say, has no encoding of its own.
+        encoded = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else packed(part)
+        hashed.update(encoded)
+        done = length
+        found.append(hashed.copy().hexdigest()[:32])
+    return found
 
 
 def digest_of(value: Any) -> str:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
+from services.contracts.branches import Branch, Conversation, conversations
 from services.contracts.group_lengths import GroupLengths
 from services.contracts.sampling_mask import SamplingMask
 from services.contracts.schema import require_schema
@@ -93,11 +94,22 @@ class TrajectoryGroup:
     """The tokens that each token was sampled from; None: the whole vocabulary."""
     experts: IntArray | None = None
     routed: IntArray | None = None
+    branches: IntArray | None = None
+    """[k, 3] sample and `Branch`, in the order of the tokens; None: no sample has any."""
+    turns: IntArray | None = None
+    """[samples] turns of each, where agents lead the episodes."""
 
     @property
     def samples(self) -> int:
         """How many completions the group holds."""
         return len(self.lengths)
+
+    def conversations_of(self, sample: int) -> list[Conversation]:
+        """What the policy has seen of one sample: one conversation, if it has no branches. Raises
+        ValueError if its branches do not fit."""
+        rows = [] if self.branches is None else self.branches.tolist()
+        branches = [Branch(start, after) for i, start, after in rows if i == sample]
+        return conversations(len(self.prompt_tokens), int(self.lengths[sample]), branches)
 
     def in_loss(self, mask_truncated: bool) -> list[bool]:
         """Which samples may have tokens in the loss: those with a reward and, with
@@ -138,6 +150,19 @@ class TrajectoryGroup:
         ):
             raise self._unfit("sampling_mask lacks tokens that were sampled")
         self._check_experts()
+        self._check_branches()
+
+    def _check_branches(self) -> None:
+        if self.turns is not None and len(self.turns) != self.samples:
+            raise self._unfit(f"turns has {len(self.turns)} entries for {self.samples} samples")
+        if self.branches is None:
+            return
+        if self.branches.ndim != 2 or self.branches.shape[1] != 3 or self.experts is not None:
+            raise self._unfit("branches is not [k, 3], or comes with experts")
+        if not {*self.branches[:, 0].tolist()} <= {*range(self.samples)}:
+            raise self._unfit("branches names samples that there are not")
+        for sample in range(self.samples):
+            self.conversations_of(sample)
 
     def _check_experts(self) -> None:
         if self.experts is None and self.routed is None:
@@ -184,6 +209,10 @@ def encode(group: TrajectoryGroup) -> bytes:
         expert_type = np.uint8 if int(group.experts.max(initial=0)) < 256 else np.uint16
         arrays["experts"] = np.ascontiguousarray(group.experts, expert_type)
         arrays["routed"] = group.routed.astype(np.uint32)
+    if group.branches is not None:
+        arrays["branches"] = group.branches.astype(np.uint32)
+    if group.turns is not None:
+        arrays["turns"] = group.turns.astype(np.uint32)
     blob: bytes = save_arrays(arrays)
     return struct.pack("<I", len(header)) + header + blob
 
@@ -217,6 +246,8 @@ def decode(blob: bytes) -> TrajectoryGroup:
             else None,
             experts=arrays.get("experts"),
             routed=arrays["routed"].astype(np.int64) if "routed" in arrays else None,
+            branches=arrays["branches"].astype(np.int64) if "branches" in arrays else None,
+            turns=arrays["turns"].astype(np.int64) if "turns" in arrays else None,
         )
     except Exception as error:  # safetensors raises its own type, not a ValueError
         raise ValueError(f"trajectory group of task {header.task} is damaged: {error}") from error

@@ -43,7 +43,7 @@ from services.gateway.routes import (
 )
 from services.gateway.sessions.errors import BELOW as SESSIONS
 from services.gateway.sessions.errors import OpenAIErrors
-from services.gateway.sessions.waiting import Waiting
+from services.gateway.sessions.turns import Turns
 from services.gateway.settings import GatewaySettings
 from services.http import (
     Bandwidth,
@@ -108,7 +108,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
             keyring = Keyring(first_key, store)
             payloads = Payloads(store, place_of(settings))
             sizes = Sizes(settings.data)
-            waiting = Waiting(store)
+            turns = Turns(store)
             app.state.deps = Dependencies(
                 settings,
                 store,
@@ -119,7 +119,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 Followers(store),
                 Bandwidth.of(settings.file_bandwidth_mbit),
                 Reports(store, Volume(settings.data)),
-                waiting,
+                turns,
                 payloads,
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
@@ -135,7 +135,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
-                await waiting.close()
+                await turns.close()
                 await store.close()
 
     app = FastAPIOffline(

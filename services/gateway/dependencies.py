@@ -1,7 +1,7 @@
 """What routes use: the store, the data volume, and the run or dataset that a request names."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Protocol
 
@@ -15,7 +15,7 @@ from services.gateway.authentication import Keyring
 from services.gateway.followers import Followers
 from services.gateway.reports import Reports
 from services.gateway.retention import Sizes
-from services.gateway.sessions.waiting import Waiting
+from services.gateway.sessions.turns import Turns
 from services.gateway.settings import GatewaySettings
 from services.http import Bandwidth, Problem
 from services.payloads import Payloads
@@ -36,10 +36,8 @@ class Dependencies:
     followers: Followers
     bandwidth: Bandwidth
     reports: Reports
-    waiting: Waiting
+    turns: Turns
     payloads: Payloads
-    sampling: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Sampling options of runs that agents have called lately, by run."""
 
 
 def _dependencies(request: Request) -> Dependencies:

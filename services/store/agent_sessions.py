@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from services.contracts.sessions import FINISH, Call, Reward, Standing, Turn, call_id
+from services.contracts.sessions import FINISH, Call, Reward, Turn, call_id
 from services.store.errors import Unreadable
 from services.store.keys import run_key, sessions_key
 from services.store.scripts import Noun
@@ -19,6 +19,8 @@ CLAIM_SECONDS = 10.0
 """A worker that has not prolonged a call for so long has lost it to the others."""
 HEAD_START_SECONDS = 0.5
 """For so long a call waits for the worker that has the session's tokens cached."""
+AT_ONCE = 64
+"""Calls of one session that may wait or be worked on."""
 KEPT_SECONDS = 3600.0
 """How long Redis knows what became of sessions."""
 
@@ -37,14 +39,16 @@ class Opened:
     leased_at: float
     idle: float
     """Seconds."""
+    max_turns: int
+    """Of each session."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a session's next request is compared with."""
+    """What a session knows of a request."""
 
-    turns: int
-    standing: Standing | None
+    paths: list[list[int] | None]
+    """For each history that it may continue the turns of the conversation that has it."""
     answered: bool
     """Whether this very request has an answer."""
     over: str
@@ -93,6 +97,7 @@ class AgentSessions(Noun):
             "samples": opened.samples,
             "leased_at": opened.leased_at,
             "idle": int(opened.idle * 1000),
+            "max_turns": opened.max_turns,
             "open": opened.samples,
             **{f"key:{index}": key for index, key in enumerate(keys)},
         }
@@ -104,23 +109,31 @@ class AgentSessions(Noun):
         found = await self._redis.hget(sessions_key(run, attempt), f"key:{index}")
         return found.decode() if found else None
 
-    async def known(self, run: str, attempt: str, index: int, digest: str) -> Known:
-        """The session, for a request with this digest."""
-        of_session = (f"turns:{index}", f"standing:{index}", f"asked:{index}:{digest}")
-        names = (*of_session, "idle", "state", f"ended:{index}")
+    async def lengths(self, run: str, attempt: str, index: int) -> list[int]:
+        """The lengths of a session's texts (of /completions) after each turn, rising."""
+        found = await self._redis.hget(sessions_key(run, attempt), f"lengths:{index}")
+        with reading(f"session {index} of attempt {attempt}"):
+            return sorted(int(length) for length in (found or b"").split())
+
+    async def known(
+        self, run: str, attempt: str, index: int, digest: str, histories: list[str]
+    ) -> Known:
+        """What the session knows of a request with this digest, which may continue `histories`. One
+        read of as many fields."""
+        paths = [f"history:{index}:{one}" for one in histories]
+        names = [f"asked:{index}:{digest}", "idle", "state", f"ended:{index}", *paths]
         with reading(f"session {index} of attempt {attempt}"):
             found = await self._redis.hmget(sessions_key(run, attempt), names)
-            turns, standing, asked, *rest = found
+            asked, idle, state, ended, *known = found
             return Known(
-                int(turns or 0),
-                msgspec.json.decode(standing, type=Standing) if standing else None,
+                [None if path is None else [int(turn) for turn in path.split()] for path in known],
                 asked is not None,
-                _over(*rest),
+                _over(idle, state, ended),
             )
 
     async def call(self, run: str, attempt: str, index: int, digest: str, call: Call) -> str:
         """Ask for a turn: `waiting`, `answered`, or why not (see session_call.lua)."""
-        arguments = [attempt, index, digest, call.turn, msgspec.msgpack.encode(call)]
+        arguments = [attempt, index, digest, AT_ONCE, msgspec.msgpack.encode(call)]
         parts = ("attempts", "calls", "calls_due", "calls_log", "run")
         return str((await self._run("call", run, attempt, parts, arguments)).decode())
 
@@ -183,11 +196,13 @@ class AgentSessions(Noun):
         keys = [run_key(run, part) for part in ("calls", "calls_due", "calls_log")]
         await self._scripts.run("session_release", keys, [worker, *calls])
 
-    async def turns(self, run: str, attempt: str, index: int, count: int) -> list[Turn] | None:
-        """The first `count` turns of a session; None if they are gone."""
-        if count == 0:
+    async def turns(
+        self, run: str, attempt: str, index: int, numbers: list[int]
+    ) -> list[Turn] | None:
+        """These turns of a session; None if they are gone."""
+        if not numbers:
             return []
-        names = [f"turn:{index}:{turn}" for turn in range(count)]
+        names = [f"turn:{index}:{number}" for number in numbers]
         found = await self._redis.hmget(sessions_key(run, attempt), names)
         with reading(f"session {index} of attempt {attempt}"):
             return None if None in found else [_turn.decode(blob) for blob in found]
@@ -198,37 +213,41 @@ class AgentSessions(Noun):
         worker: str,
         claimed: Claimed,
         turn: Turn,
-        standing: Standing,
+        history: str,
+        length: int | None,
         oldest: tuple[str, int],
     ) -> bool:
-        """Record a turn; `oldest`: (lineage, version) of its oldest token. False: it came too
-        late."""
-        recorded = [msgspec.msgpack.encode(turn), msgspec.json.encode(standing)]
+        """Record a turn. `history`: the digest of all that the conversation then has; `length`: of
+        its text, of /completions; `oldest`: (lineage, version) of the turn's oldest token. False:
+        it came too late."""
+        path = " ".join(map(str, claimed.call.path))
         lineage, version = oldest
-        return await self._answer(run, worker, claimed, [*recorded, version, lineage], b"")
+        recorded = [msgspec.msgpack.encode(turn), history, path, length or "", version, lineage]
+        return await self._answer(run, worker, claimed, recorded, b"")
 
     async def fail(self, run: str, worker: str, claimed: Claimed, error: dict[str, Any]) -> bool:
         """Answer a call with an error. The session stays as it is."""
         failure = msgspec.json.encode(error)
-        return await self._answer(run, worker, claimed, [b"", b"", 0, ""], failure)
+        return await self._answer(run, worker, claimed, [b"", "", "", "", 0, ""], failure)
 
     async def _answer(
         self, run: str, worker: str, claimed: Claimed, recorded: list[Any], failure: bytes
     ) -> bool:
-        of = [claimed.attempt, claimed.index, claimed.digest, claimed.call.turn, worker]
+        of = [claimed.attempt, claimed.index, claimed.digest, worker]
         parts = ("attempts", "calls", "calls_due", "calls_log")
         arguments = [*of, *recorded, claimed.id, failure]
         return bool(await self._run("answer", run, claimed.attempt, parts, arguments))
 
     async def opened(self, run: str, attempt: str) -> Opened | None:
         """What is known of the sessions of an attempt; None: nothing any more."""
-        names = ("task", "row", "samples", "leased_at", "idle")
+        names = ("task", "row", "samples", "leased_at", "idle", "max_turns")
         found = await self._redis.hmget(sessions_key(run, attempt), names)
         if None in found:
             return None
         with reading(f"the sessions of attempt {attempt}"):
-            task, row, samples, leased_at, idle = (value.decode() for value in found)
-            return Opened(task, int(row), int(samples), float(leased_at), int(idle) / 1000)
+            task, row, samples, leased_at, idle, most = (value.decode() for value in found)
+            about = int(row), int(samples), float(leased_at), int(idle) / 1000, int(most)
+            return Opened(task, *about)
 
     async def played(self, run: str, attempt: str, samples: int) -> list[Played]:
         """All sessions of a group, with their turns and rewards."""
@@ -246,7 +265,8 @@ class AgentSessions(Noun):
     async def close(self, run: str, attempt: str, state: str) -> None:
         """Forget the turns of a group whose attempt has ended, and remember why."""
         key = sessions_key(run, attempt)
-        names = [name for name in await self._redis.hkeys(key) if name.startswith(b"turn:")]
+        of_turns = (b"turn:", b"history:", b"lengths:")
+        names = [name for name in await self._redis.hkeys(key) if name.startswith(of_turns)]
         arguments = [call_id(attempt, 0, FINISH), state, *names]
         await self._run("close", run, attempt, ("calls", "calls_due", "calls_log"), arguments)
 

@@ -47,15 +47,37 @@ class Calculator(Section):
         return self
 
 
+class SideCalls(Section):
+    """Calls of a session that are answered and not trained, such as one for a conversation's title.
+    Any of these rules makes a call one of them."""
+
+    models: list[str] = []
+    """They name one of these as their `model`. Many agents have an option for the model of small
+    tasks; other calls may name any model."""
+    max_tokens: int | None = Field(None, ge=1)
+    """They ask for at most so many tokens (`max_tokens` or `max_completion_tokens`)."""
+    first_message: str = ""
+    """Their first message contains this text; '' in no case."""
+
+
 class Sessions(Section):
     """Agents outside Headrace lead the episodes: programs that speak the OpenAI API to the gateway,
     in a session for each completion (docs/agents.md). `sampling.max_tokens` then limits all tokens
-    of a session after its first prompt."""
+    of each conversation of a session after its first prompt."""
 
     type: Literal["sessions"]
     idle_seconds: float = Field(300, ge=5)
     """Sessions of a group without a call for so long are lost, and their task is leased again. In
     place of `rollout.lease_seconds`, for them."""
+    history: Literal["exact", "template"] = "exact"
+    """The prompt of a later turn: `exact` is what was sampled and the new messages; `template` is
+    what the chat template makes of all messages, as outside training. Where the template changes
+    earlier answers (it drops their reasoning), the turn begins a branch. Both train what was
+    sampled."""
+    max_turns: int = Field(256, ge=1, le=4096)
+    """Turns of a session, in all its conversations. A further call is refused."""
+    side_calls: SideCalls = SideCalls()
+    """Calls that are answered and not trained."""
 
 
 class OwnEpisode(Section):

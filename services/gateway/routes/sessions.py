@@ -1,37 +1,25 @@
 """Sessions of agents: groups leased over HTTP, and the OpenAI API of each session."""
 
-import asyncio
 import time
 from http import HTTPStatus
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import Sessions
 from services.contracts.records import RunState, WorkerRecord
 from services.contracts.rendering import compose
-from services.contracts.sessions import Call, Turn, call_id, parse_session_id, session_id
+from services.contracts.sessions import parse_session_id, session_id
 from services.datasets.stored_rows import DatasetReader
-from services.gateway.dependencies import Dependencies, Deps, RunDep
-from services.gateway.sessions.answers import (
-    chat_answer,
-    chat_chunks,
-    completions_answer,
-    completions_chunks,
-)
+from services.gateway.dependencies import Deps, RunDep
 from services.gateway.sessions.bodies import ChatRequest, CompletionsRequest, RewardRequest
 from services.gateway.sessions.errors import OpenAIErrorDocument, SessionProblem, over
-from services.gateway.sessions.requests import (
-    chat_call,
-    completions_call,
-    continued,
-    request_digest,
-    reward_of,
-)
+from services.gateway.sessions.requests import reward_of
+from services.gateway.sessions.turns import CHAT, COMPLETIONS, Place
 from services.http import Problem, responses
 from services.runtime.api_key import digest, new_key
 from services.store.agent_sessions import Opened
@@ -39,8 +27,6 @@ from services.store.agent_sessions import Opened
 router = APIRouter(tags=["sessions"])
 
 RETRY_SECONDS = 1
-LOOK_SECONDS = 1.0
-"""Between two looks for an answer of which no news came."""
 WAITS = {
     "admission": "as many groups are in flight as the next batches can train "
     "(rollout.max_staleness)",
@@ -172,7 +158,14 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
         await reader.fetch()
         found = reader.row(row)
         keys = [new_key() for _ in range(samples)]
-        opened = Opened(str(leased.position), row, samples, time.time(), episode.idle_seconds)
+        opened = Opened(
+            str(leased.position),
+            row,
+            samples,
+            time.time(),
+            episode.idle_seconds,
+            episode.max_turns,
+        )
         digests = [digest(key) for key in keys]
         await deps.store.agent_sessions.open(run.id, leased.attempt, opened, digests)
     except BaseException:
@@ -223,20 +216,11 @@ def _later(reason: str) -> Problem:
 # --- one session --------------------------------------------------------------------------------
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A session by the parts of its name."""
-
-    run: str
-    attempt: str
-    index: int
-    name: str
-
-
 async def _place(
     session: Annotated[str, Path(description="The session's name.", max_length=200)],
 ) -> Place:
     try:
-        return Place(*parse_session_id(session), session)
+        return Place(*parse_session_id(session))
     except ValueError:
         raise SessionProblem(HTTPStatus.NOT_FOUND, f"there is no session {session!r}") from None
 
@@ -276,38 +260,26 @@ async def models(session: Session) -> OpenAIModels:
 
 @router.post(
     "/v1/sessions/{session}/v1/chat/completions",
-    summary="The session's next turn",
+    summary="A turn of the session",
     responses=ANSWERED,
     response_model=None,
 )
 async def chat(deps: Deps, session: Session, request: ChatRequest) -> Response:
-    """OpenAI's chat completions, for one conversation. The request's messages continue those of the
-    session's last one and its answer. The same request again gets the recorded answer."""
-    body = request.given()
-    call = chat_call(body, await _sampling(deps, session.run))
-    turn, id = await _played(deps, session, call)
-    if body.get("stream"):
-        chunks = chat_chunks(turn, id, session.run, _with_usage(body))
-        return StreamingResponse(chunks, media_type="text/event-stream")
-    return JSONResponse(chat_answer(turn, id, session.run))
+    """OpenAI's chat completions. A request continues the conversation of the session that its
+    messages begin with, or begins one. The same request again gets the recorded answer."""
+    return await deps.turns.answer(session, request.given(), CHAT)
 
 
 @router.post(
     "/v1/sessions/{session}/v1/completions",
-    summary="The session's next turn, as plain text",
+    summary="A turn of the session, as plain text",
     responses=ANSWERED,
     response_model=None,
 )
 async def completions(deps: Deps, session: Session, request: CompletionsRequest) -> Response:
-    """OpenAI's completions, of a text or of token ids. A later request's prompt begins with the
-    last one's prompt and its answer."""
-    body = request.given()
-    call = completions_call(body, await _sampling(deps, session.run))
-    turn, id = await _played(deps, session, call)
-    if body.get("stream"):
-        chunks = completions_chunks(turn, id, session.run, _with_usage(body))
-        return StreamingResponse(chunks, media_type="text/event-stream")
-    return JSONResponse(completions_answer(turn, id, session.run))
+    """OpenAI's completions, of a text or of token ids. A request continues the longest text of the
+    session that its prompt begins with, or begins one."""
+    return await deps.turns.answer(session, request.given(), COMPLETIONS)
 
 
 @router.post(
@@ -320,8 +292,7 @@ async def reward(deps: Deps, session: Session, request: RewardRequest) -> Reward
     or `{"reward": null, "error": "the tool broke"}`: the session is then not trained. The first one
     counts. A session without any is scored by the run's verifiers, by its last answer."""
     given = reward_of(request.given())
-    place = (session.run, session.attempt, session.index)
-    counts = await deps.store.agent_sessions.reward(*place, given)
+    counts = await deps.store.agent_sessions.reward(*session.parts, given)
     if isinstance(counts, str):
         raise over(counts)
     return RewardAnswer(**msgspec.structs.asdict(counts))
@@ -331,80 +302,6 @@ async def reward(deps: Deps, session: Session, request: RewardRequest) -> Reward
 async def end(deps: Deps, session: Session) -> EndAnswer:
     """The session takes no calls any more. With the last one of its group, the group is scored and
     completed. Ending it again changes nothing."""
-    place = (session.run, session.attempt, session.index)
-    if refusal := await deps.store.agent_sessions.end(*place):
+    if refusal := await deps.store.agent_sessions.end(*session.parts):
         raise over(refusal)
     return EndAnswer(ended=True)
-
-
-def _with_usage(body: dict[str, Any]) -> bool:
-    options = body.get("stream_options")
-    return isinstance(options, dict) and bool(options.get("include_usage"))
-
-
-async def _sampling(deps: Dependencies, run: str) -> dict[str, Any]:
-    """A run's sampling options, which never change."""
-    if run not in deps.sampling:
-        record = await deps.store.runs.get(run)
-        if record is None:
-            raise SessionProblem(HTTPStatus.NOT_FOUND, f"there is no run {run!r} any more")
-        while len(deps.sampling) >= 256:
-            deps.sampling.pop(next(iter(deps.sampling)))
-        deps.sampling[run] = record.config.get("sampling", {})
-    return deps.sampling[run]
-
-
-async def _played(deps: Dependencies, session: Place, call: Call) -> tuple[Turn, str]:
-    """The turn that answers `call`, and an id for it."""
-    place = (session.run, session.attempt, session.index)
-    asked, sessions = request_digest(call), deps.store.agent_sessions
-    known = await sessions.known(*place, asked)
-    if not known.answered:
-        if known.over:
-            raise over(known.over)
-        call = continued(call, known.turns, known.standing)
-    id = call_id(session.attempt, session.index, asked)
-    async with deps.waiting.answer(session.run, id) as news:
-        outcome = await sessions.call(*place, asked, call)
-        if outcome == "busy":
-            raise SessionProblem(
-                HTTPStatus.CONFLICT,
-                "this session is at work on another request: a session is one conversation, turn "
-                "after turn; wait for the answer",
-                code="session_busy",
-            )
-        if outcome == "history":
-            # Another request of this session was answered in this moment.
-            raise SessionProblem(
-                HTTPStatus.CONFLICT,
-                "another request of this session has been answered meanwhile, and this one does "
-                "not continue it",
-                "messages",
-                "history_differs",
-            )
-        if outcome == "stale":
-            detail = "its oldest token is more than rollout.max_staleness versions old"
-            await deps.store.prompts.release(
-                session.run, [session.attempt], cause="too_slow", detail=detail
-            )
-        if outcome not in ("waiting", "answered"):
-            raise over(outcome)
-        while True:
-            news.clear()
-            answer = await sessions.answer_of(*place, asked)
-            if isinstance(answer, Turn):
-                return answer, asked
-            if isinstance(answer, str):
-                raise over(answer)
-            if answer is not None:
-                raise SessionProblem(
-                    int(answer["status"]),
-                    str(answer["message"]),
-                    answer.get("param"),
-                    answer.get("code"),
-                )
-            try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await news.wait()
-            except TimeoutError:
-                pass

@@ -15,6 +15,7 @@ BELOW = "/v1/sessions/"
 """Paths whose errors have this format."""
 MAX_MESSAGE = 2000
 ENDED = {
+    "full": "this session has all of its rollout.episode.max_turns turns",
     "gone": "this session does not exist, or ended more than an hour ago",
     "lapsed": "this session's lease has lapsed: no call came for rollout.episode.idle_seconds, or "
     "its run has ended",

@@ -5,11 +5,19 @@ says: training would compute other probabilities than sampling did. Raises Sessi
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from services.contracts.sessions import Call, Reward, Standing, conversation_digest, digest_of
+from services.contracts.config.episodes import SideCalls
+from services.contracts.sessions import (
+    Call,
+    Reward,
+    chat_histories,
+    digest_of,
+    text_histories,
+    text_of,
+)
 from services.gateway.sessions.errors import SessionProblem
 
 UNUSED = frozenset(
@@ -20,6 +28,8 @@ UNUSED = frozenset(
 )  # fmt: skip
 """Options that change no token; `stream` and its options are the route's."""
 MAX_STOPS = 4
+MAX_BEGINNINGS = 4096
+"""Answers of a request that are looked for in its session, the last ones: no session has more."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 WHOLE = "training accounts for whole samples of the policy alone: leave it out"
 
@@ -84,31 +94,38 @@ def _is_id(value: Any) -> bool:
 def request_digest(call: Call) -> str:
     """The same for the same request, of whichever connection."""
     said = [call.kind, call.messages, call.prompt, call.tools, call.stop, call.seed]
-    return digest_of([*said, call.max_tokens])
+    return digest_of([*said, call.max_tokens, call.side])
 
 
-def continued(call: Call, turns: int, standing: Standing | None) -> Call:
-    """`call` as the next turn of a session with `turns` turns, which stands at `standing`."""
-    call.turn = turns
-    if standing is None:
-        return call
+def is_side_call(call: Call, model: Any, rules: SideCalls) -> bool:
+    """Whether `call`, of a request that names `model`, is not to be trained."""
+    first = text_of(call.messages[0]) if call.messages else call.prompt
+    few = rules.max_tokens is not None and (call.max_tokens or math.inf) <= rules.max_tokens
+    said = bool(rules.first_message) and isinstance(first, str) and rules.first_message in first
+    return model in rules.models or few or said
+
+
+def beginnings(call: Call, lengths: Sequence[int]) -> list[tuple[int, str]]:
+    """(items, digest) of the histories that `call` may continue with new messages, the longest
+    first. `lengths`: of the session's texts, of /completions."""
     if call.kind == "chat":
-        begins = conversation_digest(call.tools, call.messages[: standing.items])
-        length = len(call.messages)
-    else:
-        begins, length = digest_of(call.prompt[: standing.items]), len(call.prompt)
-    if begins != standing.digest or length <= standing.items:
-        raise SessionProblem(
-            HTTPStatus.CONFLICT,
-            f"this request does not continue the session's conversation of {standing.items} "
-            "messages (of /completions: characters or ids) with new ones. A session is one "
-            "conversation: send its messages and answers unchanged, with the same tools, and new "
-            "messages after them; a fork or an edited history is a conversation of its own, which "
-            "this version does not train",
-            "messages" if call.kind == "chat" else "prompt",
-            "history_differs",
-        )
-    call.new = standing.items
+        digests = chat_histories(call.tools, call.messages)
+        # A history ends with an answer.
+        last = [at for at in range(1, len(digests)) if call.messages[at - 1]["role"] == "assistant"]
+        return [(at, digests[at - 1]) for at in reversed(last)][:MAX_BEGINNINGS]
+    known = [length for length in lengths if length < len(call.prompt)]
+    return list(zip(known, text_histories(call.prompt, known), strict=True))[::-1]
+
+
+def continued(
+    call: Call, histories: Sequence[tuple[int, str]], paths: Sequence[list[int] | None]
+) -> Call:
+    """`call` as the next turn of the conversation with the longest of `histories`, whose turns are
+    `paths`; None: the session has no such conversation. Without any it begins one."""
+    for (items, _), path in zip(histories, paths, strict=True):
+        if path is not None:
+            call.new, call.path = items, path
+            break
     return call
 
 

@@ -115,6 +115,13 @@ local function sessions_go_on(sessions, attempts, attempt)
   return ''
 end
 
+-- The words of a text, as a set.
+local function words(text)
+  local found = {}
+  for word in string.gmatch(text or '', '%S+') do found[word] = true end
+  return found
+end
+
 -- Have a worker take a call. Only readers that wait are told by the log; none depends on it.
 local function add_call(calls, due, log, id, call, worker)
   redis.call('HSET', calls, id, call, id .. ':worker', worker or '')

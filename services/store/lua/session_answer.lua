@@ -1,29 +1,44 @@
--- Record a turn, or why there is none (ARGV[11]): what an agent is answered is in Redis before.
--- Invariants: a session's turn is recorded once, by whichever worker comes first; none is recorded for an
--- attempt that is no longer held. `oldest` is the oldest version that has sampled for the group, as far
--- as it is of the lineage that sampled first.
--- KEYS sessions attempts calls calls_due calls_log
--- ARGV attempt index digest turn worker blob standing version lineage call_id failure
+-- Record a turn, or why there is none (ARGV[12]): what an agent is answered is in Redis before.
+-- Invariants: a request is answered once, by whichever worker comes first; nothing is recorded for an attempt
+-- that is no longer held. Turns are numbered as they are recorded, so that a turn's parent has a lower number.
+-- `history:…` has the numbers of the turns of the conversation that has this history. `oldest` is the oldest
+-- version that has sampled for the group, as far as it is of the lineage that sampled first.
+-- O(turns of the session). KEYS sessions attempts calls calls_due calls_log
+-- ARGV attempt index digest worker blob history path length version lineage call_id failure
 -- Reply 1 recorded, now or before; 0 not
 local sessions, attempts, calls, due, log = unpack(KEYS)
-local attempt, index, digest, turn = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local s = redis.call('HMGET', sessions, 'busy:' .. index, 'turns:' .. index, 'oldest', 'lineage')
-local wanted = s[1] == digest and (s[2] or '0') == turn and sessions_go_on(sessions, attempts, attempt) == ''
-end_call(calls, due, log, ARGV[10])
+local attempt, index, digest = ARGV[1], ARGV[2], ARGV[3]
+local s = redis.call('HMGET', sessions, 'busy:' .. index, 'turns:' .. index, 'oldest', 'lineage',
+  'lengths:' .. index)
+local busy = words(s[1])
+local wanted = busy[digest] and sessions_go_on(sessions, attempts, attempt) == ''
+end_call(calls, due, log, ARGV[11])
 if not wanted then
   -- The reply to the first call may have been lost.
-  return redis.call('HGET', sessions, 'asked:' .. index .. ':' .. digest) == turn and 1 or 0
+  return redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest)
 end
-redis.call('HDEL', sessions, 'busy:' .. index)
-if ARGV[11] ~= '' then
-  redis.call('HSET', sessions, 'failed:' .. index .. ':' .. digest, ARGV[11])
+busy[digest] = nil
+local rest = {}
+for one in pairs(busy) do rest[#rest + 1] = one end
+if #rest > 0 then
+  redis.call('HSET', sessions, 'busy:' .. index, table.concat(rest, ' '))
+else
+  redis.call('HDEL', sessions, 'busy:' .. index)
+end
+if ARGV[12] ~= '' then
+  redis.call('HSET', sessions, 'failed:' .. index .. ':' .. digest, ARGV[12])
   return 1
 end
-redis.call('HSET', sessions, 'turn:' .. index .. ':' .. turn, ARGV[6], 'standing:' .. index, ARGV[7],
-  'asked:' .. index .. ':' .. digest, turn, 'turns:' .. index, tonumber(turn) + 1, 'worker', ARGV[5])
+local turn = s[2] or '0'
+redis.call('HSET', sessions, 'turn:' .. index .. ':' .. turn, ARGV[5], 'asked:' .. index .. ':' .. digest, turn,
+  'history:' .. index .. ':' .. ARGV[6], ARGV[7] .. ' ' .. turn, 'turns:' .. index, tonumber(turn) + 1,
+  'worker', ARGV[4])
+if ARGV[8] ~= '' and not words(s[5])[ARGV[8]] then
+  redis.call('HSET', sessions, 'lengths:' .. index, (s[5] and s[5] .. ' ' or '') .. ARGV[8])
+end
 if not s[3] then
-  redis.call('HSET', sessions, 'oldest', ARGV[8], 'lineage', ARGV[9])
-elseif s[4] == ARGV[9] and tonumber(ARGV[8]) < tonumber(s[3]) then
-  redis.call('HSET', sessions, 'oldest', ARGV[8])
+  redis.call('HSET', sessions, 'oldest', ARGV[9], 'lineage', ARGV[10])
+elseif s[4] == ARGV[10] and tonumber(ARGV[9]) < tonumber(s[3]) then
+  redis.call('HSET', sessions, 'oldest', ARGV[9])
 end
 return 1

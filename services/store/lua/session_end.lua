@@ -1,4 +1,4 @@
--- End a session. Its turn in work, if there is one, is not recorded any more.
+-- End a session. Its turns in work are not recorded any more.
 -- Invariants: a session ends once; with the last one a worker is asked to score and complete the group.
 -- KEYS sessions attempts calls calls_due calls_log   ARGV attempt index finish_id finish_call
 -- Reply '', also for one that has ended before, or why not: as sessions_go_on
@@ -8,11 +8,10 @@ if redis.call('HEXISTS', sessions, 'ended:' .. index) == 1 then return '' end
 local refusal = sessions_go_on(sessions, attempts, attempt)
 if refusal ~= '' then return refusal end
 redis.call('HSET', sessions, 'ended:' .. index, now_ms())
-local busy = redis.call('HGET', sessions, 'busy:' .. index)
-if busy then
-  redis.call('HDEL', sessions, 'busy:' .. index)
-  end_call(calls, due, log, attempt .. '/' .. index .. '/' .. busy)
+for digest in pairs(words(redis.call('HGET', sessions, 'busy:' .. index))) do
+  end_call(calls, due, log, attempt .. '/' .. index .. '/' .. digest)
 end
+redis.call('HDEL', sessions, 'busy:' .. index)
 if redis.call('HINCRBY', sessions, 'open', -1) <= 0 then
   redis.call('HSET', sessions, 'state', 'ended')
   add_call(calls, due, log, ARGV[3], ARGV[4], redis.call('HGET', sessions, 'worker'))

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 
@@ -22,7 +23,14 @@ CONFIG: dict[str, Any] = {
     "algorithm": {"prompts_per_step": 2, "samples_per_prompt": 2},
     "training": {"max_steps": 1},
     "sampling": {"max_tokens": 40},
-    "rollout": {"episode": {"type": "sessions", "idle_seconds": 120}},
+    "rollout": {
+        "episode": {
+            "type": "sessions",
+            "idle_seconds": 120,
+            "max_turns": 6,
+            "side_calls": {"models": ["small"]},
+        }
+    },
 }
 
 
@@ -60,6 +68,25 @@ def play(group: dict[str, Any], session: dict[str, Any]) -> str:
         return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
 
 
+def branch(group: dict[str, Any], session: dict[str, Any]) -> None:
+    """After `play`: a call that is not trained, two forks at once, and another conversation."""
+    with client_of(session) as client, ThreadPoolExecutor(2) as calls:
+
+        def ask(messages: list[Any], model: str = "policy") -> Any:
+            return client.chat.completions.create(model=model, messages=messages, max_tokens=8)
+
+        asked: list[Any] = [{"role": "user", "content": group["prompt"]}]
+        ask([{"role": "user", "content": "Title?"}], "small")
+        said = [*asked, ask(asked).choices[0].message]
+        forks = [[*said, {"role": "user", "content": text}] for text in ("3+3=", "4+4=")]
+        list(calls.map(ask, forks))
+        compacted = [{"role": "user", "content": f"{group['prompt']} In short: 2"}]
+        ask(compacted)
+        assert ask(compacted).choices[0].message.content is not None
+        with pytest.raises(openai.ConflictError, match="has all of its"):
+            ask([*asked, {"role": "user", "content": "more"}])
+
+
 async def payload(redis_url: str, run: str, task: int) -> TrajectoryGroup:
     store = Store.from_url(redis_url)
     try:
@@ -70,6 +97,21 @@ async def payload(redis_url: str, run: str, task: int) -> TrajectoryGroup:
             await asyncio.sleep(0.05)
     finally:
         await store.close()
+
+
+def after_which_ids(group: TrajectoryGroup, sample: int) -> list[list[int]]:
+    """The ids before each stretch of tokens that is trained, in all conversations of a sample."""
+    start = int(group.lengths[:sample].sum())
+    piece = slice(start, start + int(group.lengths[sample]))
+    tokens, mask = group.tokens[piece], group.loss_mask[piece]
+    found = []
+    prompt = group.prompt_tokens
+    for one in group.conversations_of(sample):
+        whole = [*prompt[: one.prompt].tolist(), *tokens[one.places].tolist()]
+        trained = mask[one.places] & one.new
+        starts = np.flatnonzero(trained & ~np.append(False, trained[:-1]))
+        found += [whole[: one.prompt + at] for at in starts]
+    return found
 
 
 def refusals(http: httpx.Client, session: dict[str, Any], other: dict[str, Any]) -> None:
@@ -112,6 +154,7 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
         sessions = group["sessions"]
         refusals(http, *sessions)
         list(agents.map(lambda session: play(group, session), sessions))
+        branch(group, sessions[1])
         for index, session in enumerate(sessions):
             base = f"/v1/sessions/{session['id']}"
             for reward in (index, 7):  # the first one counts
@@ -124,17 +167,12 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
         assert trained.header.rewards == [0.0, 1.0]
         lines = installation.requests.read_text().splitlines()
         prompts = [json.loads(line)["prompt"] for line in lines]
-        begin = 0
-        for length in trained.lengths.tolist():
-            tokens = trained.tokens[begin : begin + length]
-            mask = trained.loss_mask[begin : begin + length]
-            begin += length
-            whole = [*trained.prompt_tokens.tolist(), *tokens.tolist()]
-            last = int(mask[::-1].argmin())
-            # What vLLM was asked for in the last turn, to the id.
-            assert whole[: len(whole) - last] in prompts
-            assert 0 < last <= 6
-            assert mask.sum() > last
+        assert trained.turns is not None
+        assert trained.turns.tolist() == [2, 5]
+        stretches = [after_which_ids(trained, sample) for sample in range(2)]
+        # What vLLM was asked for, to the id: each turn once, and no side call.
+        assert all(asked in prompts for asked in stretches[0] + stretches[1])
+        assert [len(found) for found in stretches] == [2, 5]
         asked: list[Any] = [{"role": "user", "content": "1+1="}]
         with client_of(sessions[0]) as client, pytest.raises(openai.ConflictError, match="ended"):
             client.chat.completions.create(model="m", messages=asked)

@@ -1,9 +1,9 @@
-"""Sessions of agents in the store: one turn at a time, recorded once, under one attempt's lease."""
+"""Sessions of agents in the store: turns recorded once, under one attempt's lease."""
 
 import time
 
-from services.contracts.sessions import Call, Reward, Standing, Turn, packed
-from services.store.agent_sessions import Claimed, Opened
+from services.contracts.sessions import Call, Reward, Turn, packed
+from services.store.agent_sessions import AT_ONCE, Claimed, Opened
 from services.store.keys import sessions_key
 from services.store.prompts import Lease
 from tests.integration.store.scene import RUN, Scene
@@ -22,17 +22,19 @@ def turn(text: str) -> Turn:
     )
 
 
-async def opened(scene: Scene, samples: int = 2) -> Lease:
+async def opened(scene: Scene, samples: int = 2, max_turns: int = 9) -> Lease:
     await scene.start(eta=1)
     (lease,) = await scene.leased(1)
-    about = Opened(str(lease.position), 0, samples, time.time(), 60.0)
+    about = Opened(str(lease.position), 0, samples, time.time(), 60.0, max_turns)
     keys = [f"key{index}" for index in range(samples)]
     await scene.store.agent_sessions.open(RUN, lease.attempt, about, keys)
     return lease
 
 
-async def ask(scene: Scene, lease: Lease, digest: str, number: int = 0, index: int = 0) -> str:
-    call = Call(kind="chat", turn=number)
+async def ask(
+    scene: Scene, lease: Lease, digest: str, path: tuple[int, ...] = (), index: int = 0
+) -> str:
+    call = Call(kind="chat", path=list(path))
     return await scene.store.agent_sessions.call(RUN, lease.attempt, index, digest, call)
 
 
@@ -41,16 +43,24 @@ async def claim(scene: Scene, worker: str = "w") -> list[Claimed]:
 
 
 async def answer(scene: Scene, claimed: Claimed, text: str = "hi", worker: str = "w") -> bool:
-    standing = Standing(items=2, digest="d")
     return await scene.store.agent_sessions.answer(
-        RUN, worker, claimed, turn(text), standing, ("aaa", 0)
+        RUN, worker, claimed, turn(text), f"after {claimed.digest}", None, ("aaa", 0)
     )
+
+
+async def paths(scene: Scene, lease: Lease, *digests: str) -> list[list[int] | None]:
+    """The turns of the conversations that these requests have led to."""
+    known = await scene.store.agent_sessions.known(
+        RUN, lease.attempt, 0, "new", [f"after {digest}" for digest in digests]
+    )
+    assert (known.answered, known.over) == (False, "")
+    return known.paths
 
 
 async def whole_session(scene: Scene, lease: Lease) -> None:
     """All that is done with a session, once; the attempt stays held."""
     sessions, attempt = scene.store.agent_sessions, lease.attempt
-    about = Opened(str(lease.position), 0, 1, time.time(), 60.0)
+    about = Opened(str(lease.position), 0, 1, time.time(), 60.0, 9)
     await sessions.open(RUN, attempt, about, ["key"])
     assert await sessions.key_of(RUN, attempt, 0) == "key"
     assert await ask(scene, lease, "one") == "waiting"
@@ -60,7 +70,9 @@ async def whole_session(scene: Scene, lease: Lease) -> None:
     await sessions.release(RUN, "w", [claimed.id])
     (claimed,) = await claim(scene)
     assert await answer(scene, claimed)
-    assert await sessions.turns(RUN, attempt, 0, 1) == [turn("hi")]
+    assert await sessions.turns(RUN, attempt, 0, [0]) == [turn("hi")]
+    assert (await sessions.known(RUN, attempt, 0, "one", ["after one"])).paths == [[0]]
+    assert await sessions.lengths(RUN, attempt, 0) == []
     assert await sessions.reward(RUN, attempt, 0, Reward(reward=1.0)) == Reward(reward=1.0)
     assert await sessions.end(RUN, attempt, 0) == ""
     assert len((await sessions.news(RUN, "0", 0.01))[1]) == 4
@@ -71,7 +83,6 @@ async def test_a_repeated_request_gets_the_recorded_answer(scene: Scene) -> None
     lease = await opened(scene)
     assert await ask(scene, lease, "one") == "waiting"
     assert await ask(scene, lease, "one") == "waiting"
-    assert await ask(scene, lease, "two") == "busy"
     (claimed,) = await claim(scene)
     assert await claim(scene) == []
     assert await answer(scene, claimed)
@@ -79,9 +90,57 @@ async def test_a_repeated_request_gets_the_recorded_answer(scene: Scene) -> None
     assert await ask(scene, lease, "one") == "answered"
     recorded = await scene.store.agent_sessions.answer_of(RUN, lease.attempt, 0, "one")
     assert recorded == turn("hi")
-    assert await ask(scene, lease, "two") == "history"
-    assert await ask(scene, lease, "two", 1) == "waiting"
+    assert await paths(scene, lease, "one", "two") == [[0], None]
     assert await ask(scene, lease, "other session", index=1) == "waiting"
+
+
+async def test_calls_of_one_session_are_worked_on_at_once_and_become_branches(
+    scene: Scene,
+) -> None:
+    lease = await opened(scene)
+    await ask(scene, lease, "one")
+    await answer(scene, (await claim(scene))[0])
+    for digest in ("left", "right"):
+        assert await ask(scene, lease, digest, (0,)) == "waiting"
+    left, right = await claim(scene)
+    # Whichever is done first is the next turn.
+    assert await answer(scene, right)
+    assert await ask(scene, lease, "left", (0,)) == "waiting"
+    assert await answer(scene, left)
+    assert await paths(scene, lease, "left", "right") == [[0, 2], [0, 1]]
+    (played, _) = await scene.store.agent_sessions.played(RUN, lease.attempt, 2)
+    assert len(played.turns) == 3
+    assert await claim(scene) == []
+
+
+async def test_a_session_has_as_many_turns_as_it_may(scene: Scene) -> None:
+    lease = await opened(scene, max_turns=2)
+    await ask(scene, lease, "one")
+    await answer(scene, (await claim(scene))[0])
+    assert await ask(scene, lease, "two") == "waiting"
+    assert await ask(scene, lease, "three") == "full"
+    assert await ask(scene, lease, "two") == "waiting"
+    assert await ask(scene, lease, "one") == "answered"
+    other = await opened_at_once(scene, lease)
+    assert other == ["waiting"] * AT_ONCE + ["busy"]
+
+
+async def opened_at_once(scene: Scene, lease: Lease) -> list[str]:
+    """Replies to more calls of a session than may wait at once."""
+    about = Opened(str(lease.position), 0, 2, time.time(), 60.0, 1000)
+    await scene.store.agent_sessions.open(RUN, lease.attempt, about, ["a", "b"])
+    return [await ask(scene, lease, f"call{n}", index=1) for n in range(AT_ONCE + 1)]
+
+
+async def test_lengths_of_texts_are_known_once(scene: Scene) -> None:
+    lease = await opened(scene)
+    sessions = scene.store.agent_sessions
+    for digest, length in (("one", 12), ("two", 7), ("three", 12)):
+        await ask(scene, lease, digest)
+        (claimed,) = await claim(scene)
+        place = (RUN, "w", claimed, turn("hi"), digest, length)
+        assert await sessions.answer(*place, ("aaa", 0))
+    assert await sessions.lengths(RUN, lease.attempt, 0) == [7, 12]
 
 
 async def test_a_call_of_a_dead_worker_goes_to_another_and_only_one_answer_counts(
@@ -106,7 +165,7 @@ async def test_the_worker_that_has_the_tokens_cached_comes_first(scene: Scene) -
     lease = await opened(scene)
     await ask(scene, lease, "one")
     await answer(scene, (await claim(scene, "first"))[0], worker="first")
-    await ask(scene, lease, "two", 1)
+    await ask(scene, lease, "two", (0,))
     assert await claim(scene, "other") == []
     assert len(await claim(scene, "first")) == 1
 
@@ -131,7 +190,8 @@ async def test_the_first_reward_counts_and_the_last_end_asks_for_the_group(scene
     assert await sessions.end(RUN, lease.attempt, 0) == ""
     assert await ask(scene, lease, "late") == "ended"
     assert await claim(scene) == []
-    await ask(scene, lease, "one", index=1)
+    for digest in ("one", "two"):
+        await ask(scene, lease, digest, index=1)
     assert await sessions.end(RUN, lease.attempt, 1) == ""
     assert await sessions.end(RUN, lease.attempt, 1) == ""
     (claimed,) = await claim(scene)
@@ -167,9 +227,9 @@ async def test_a_group_that_no_batch_may_train_is_stale(scene: Scene) -> None:
     await ask(scene, lease, "one")
     await answer(scene, (await claim(scene))[0])
     await scene.publish(1)
-    assert await ask(scene, lease, "two", 1) == "waiting"
+    assert await ask(scene, lease, "two", (0,)) == "waiting"
     await scene.publish(2)
-    assert await ask(scene, lease, "two", 1) == "stale"
+    assert await ask(scene, lease, "two", (0,)) == "stale"
     assert await scene.store.agent_sessions.end(RUN, lease.attempt, 0) == "stale"
 
 

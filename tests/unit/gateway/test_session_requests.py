@@ -5,21 +5,24 @@ from typing import Any
 
 import pytest
 
+from services.contracts.config.episodes import SideCalls
 from services.contracts.sessions import (
-    Standing,
+    Call,
     Turn,
-    conversation_digest,
-    digest_of,
+    chat_histories,
     packed,
     parse_session_id,
     session_id,
+    text_histories,
 )
 from services.gateway.sessions.answers import chat_answer, chat_chunks, completions_chunks
 from services.gateway.sessions.errors import SessionProblem, over
 from services.gateway.sessions.requests import (
+    beginnings,
     chat_call,
     completions_call,
     continued,
+    is_side_call,
     request_digest,
     reward_of,
 )
@@ -95,10 +98,17 @@ def test_a_malformed_message_is_refused_with_its_place(message: Any) -> None:
         chat(messages=[*ASKED, message])
 
 
+def continues(call: Call, known: dict[str, list[int]], lengths: tuple[int, ...] = ()) -> Any:
+    """(new, path) of `call` in a session with these histories."""
+    histories = beginnings(call, lengths)
+    found = continued(call, histories, [known.get(digest) for _, digest in histories])
+    return found.new, found.path
+
+
 def test_what_the_client_sends_back_continues_the_conversation() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     answer = {"role": "assistant", "content": None, "tool_calls": [call]}
-    standing = Standing(items=2, digest=conversation_digest([TOOL], [*ASKED, answer]))
+    known = {chat_histories([TOOL], [*ASKED, answer])[-1]: [0]}
     # As the official client dumps it, with a result after it.
     dumped = {**answer, "refusal": None, "annotations": None, "function_call": None, "content": ""}
     result = {"role": "tool", "tool_call_id": "c", "content": "4"}
@@ -107,7 +117,7 @@ def test_what_the_client_sends_back_continues_the_conversation() -> None:
     ]
     for asked in (ASKED, parts):
         next_call = chat(messages=[*asked, dumped, result], tools=[TOOL])
-        assert continued(next_call, 1, standing).new == 2
+        assert continues(next_call, known) == (2, [0])
     for messages, tools in (
         ([*ASKED, dumped], [TOOL]),
         ([{"role": "user", "content": "3+3"}, dumped, result], [TOOL]),
@@ -115,32 +125,65 @@ def test_what_the_client_sends_back_continues_the_conversation() -> None:
         ([*ASKED, dumped, result], []),
         (ASKED, [TOOL]),
     ):
-        with pytest.raises(SessionProblem, match="does not continue") as refused:
-            continued(chat(messages=messages, tools=tools), 1, standing)
-        assert (refused.value.status, refused.value.code) == (409, "history_differs")
+        assert continues(chat(messages=messages, tools=tools), known) == (0, [])
+
+
+def test_the_longest_conversation_is_continued_and_an_edit_forks_before_it() -> None:
+    said: list[Any] = [*ASKED, {"role": "assistant", "content": "4"}]
+    longer = [*said, {"role": "user", "content": "sure?"}, {"role": "assistant", "content": "yes"}]
+    known = {chat_histories([], said)[-1]: [0], chat_histories([], longer)[-1]: [0, 2]}
+    thanks = {"role": "user", "content": "thanks"}
+    assert continues(chat(messages=[*longer, thanks]), known) == (4, [0, 2])
+    assert continues(chat(messages=[*said, thanks]), known) == (2, [0])
+    edited = [*longer[:3], {"role": "assistant", "content": "no"}, thanks]
+    assert continues(chat(messages=edited), known) == (2, [0])
 
 
 def test_a_completions_prompt_begins_with_what_was_said() -> None:
-    standing = Standing(items=4, digest=digest_of("2+2=".replace("=", "4")))
-    call = completions_call({"prompt": "2+24 sure?"}, SAMPLING)
-    assert continued(call, 1, standing).new == 4
-    ids = Standing(items=2, digest=digest_of([1, 2]))
-    assert continued(completions_call({"prompt": [1, 2, 3]}, SAMPLING), 1, ids).new == 2
-    others: list[Any] = [[1, 3, 3], [1, 2], "1,2,3"]
-    for prompt in others:
-        with pytest.raises(SessionProblem, match="does not continue"):
-            continued(completions_call({"prompt": prompt}, SAMPLING), 1, ids)
+    known = dict(zip(text_histories("2+24 sure?yes", [4, 13]), ([0], [0, 1]), strict=True))
+    known |= {text_histories([1, 2], [2])[0]: [2]}
+    asked: dict[Any, tuple[int, list[int]]] = {
+        "2+24 sure?": (4, [0]),
+        "2+24 sure?yes.": (13, [0, 1]),
+        "2+24 sure?no": (4, [0]),
+        "2+24": (0, []),
+        "1,2,3": (0, []),
+        (1, 2, 3): (2, [2]),
+        (1, 3, 3): (0, []),
+        (1, 2): (0, []),
+        "\ud8002+2": (0, []),
+    }
+    for prompt, expected in asked.items():
+        body = {"prompt": prompt if isinstance(prompt, str) else list(prompt)}
+        assert continues(completions_call(body, SAMPLING), known, (2, 4, 13)) == expected
     unusable: list[Any] = ["", [], ["a", "b"], [[1]], [1 << 40], [-1], [True], None]
     for prompt in unusable:
         with pytest.raises(SessionProblem, match="prompt"):
             completions_call({"prompt": prompt}, SAMPLING)
 
 
+def test_side_calls_are_told_by_model_length_or_first_message() -> None:
+    rules = SideCalls(models=["small"], max_tokens=20, first_message="title")
+    assert not is_side_call(chat(), "big", rules)
+    assert not is_side_call(chat(max_tokens=21), None, rules)
+    assert not is_side_call(chat(), ["small"], rules)
+    assert is_side_call(chat(), "small", rules)
+    assert is_side_call(chat(max_completion_tokens=20), "big", rules)
+    title = [{"role": "system", "content": [{"type": "text", "text": "Write a title."}]}, *ASKED]
+    assert is_side_call(chat(messages=title), "big", rules)
+    assert is_side_call(completions_call({"prompt": "A title: "}, SAMPLING), "big", rules)
+    assert not is_side_call(completions_call({"prompt": [1]}, SAMPLING), "big", rules)
+    none = SideCalls()
+    assert not is_side_call(chat(max_tokens=1, messages=title), "small", none)
+
+
 def test_the_same_request_has_the_same_digest_and_another_has_not() -> None:
     same = request_digest(chat(user="a", stream=True))
     assert same == request_digest(chat(user="b"))
     others = [chat(seed=1), chat(stop="x"), chat(max_tokens=5), chat(tools=[TOOL])]
-    assert len({same, *map(request_digest, others)}) == 5
+    side = chat()
+    side.side = True
+    assert len({same, *map(request_digest, [*others, side])}) == 6
 
 
 def test_rewards() -> None:

@@ -19,6 +19,7 @@ from services.contracts.config.terms import (
 )
 
 LENGTHS = torch.tensor([2, 4, 6, 0])
+ALL = [True] * 4
 TOGETHER = [Together(6, True), Together(6, False), Together(6, True), Together(0, False)]
 CONFIGS: list[Aggregation] = [
     TokenMean(),
@@ -29,7 +30,7 @@ CONFIGS: list[Aggregation] = [
 
 
 def test_sequences_without_tokens_in_the_loss_do_not_count() -> None:
-    assert local_counts(LENGTHS, TOGETHER) == Counts(tokens=12, sequences=3, prompts=2)
+    assert local_counts(LENGTHS, ALL, TOGETHER) == Counts(tokens=12, sequences=3, prompts=2)
 
 
 @pytest.mark.parametrize(
@@ -45,14 +46,14 @@ def test_sequences_without_tokens_in_the_loss_do_not_count() -> None:
 def test_each_aggregation_weighs_tokens_by_its_formula(
     config: Aggregation, expected: list[float]
 ) -> None:
-    counts = local_counts(LENGTHS, TOGETHER)
+    counts = local_counts(LENGTHS, ALL, TOGETHER)
     weights = sequence_weights(config, LENGTHS, TOGETHER, counts, max_tokens=10)
     assert weights.tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("config", CONFIGS[:3], ids=lambda c: c.type)
 def test_means_of_a_constant_loss_are_that_constant(config: Aggregation) -> None:
-    weights = sequence_weights(config, LENGTHS, TOGETHER, local_counts(LENGTHS, TOGETHER), 10)
+    weights = sequence_weights(config, LENGTHS, TOGETHER, local_counts(LENGTHS, ALL, TOGETHER), 10)
     assert float((weights * LENGTHS * 7.0).sum()) == pytest.approx(7.0)
 
 
@@ -60,7 +61,9 @@ def test_means_of_a_constant_loss_are_that_constant(config: Aggregation) -> None
 def test_an_empty_batch_weighs_nothing(config: Aggregation) -> None:
     nothing = torch.tensor([0, 0])
     together = [averaged_together(config, number, (0, 0)) for number in (0, 1)]
-    weights = sequence_weights(config, nothing, together, local_counts(nothing, together), 10)
+    weights = sequence_weights(
+        config, nothing, together, local_counts(nothing, [True] * 2, together), 10
+    )
     assert weights.tolist() == [0.0, 0.0]
 
 
@@ -70,7 +73,7 @@ def test_chunks_of_a_prompt_count_as_prompts() -> None:
     config = PromptMean(type="prompt_mean", chunk=2)
     together = [averaged_together(config, i, group) for group in groups for i in range(len(group))]
     lengths = torch.tensor([length for group in groups for length in group])
-    counts = local_counts(lengths, together)
+    counts = local_counts(lengths, [True] * len(lengths), together)
     assert counts.prompts == 4
     weights = sequence_weights(config, lengths, together, counts, max_tokens=10)
     expected = [1 / 24, 1 / 24, 1 / 24, 1 / 12, 0, 0, 1 / 20]
@@ -82,7 +85,7 @@ def test_a_group_whose_samples_are_on_several_ranks_is_one_prompt() -> None:
     config = CONFIGS[2]
     parts = [[averaged_together(config, number, (0, 2, 4))] for number in (1, 2)]
     counts = [
-        local_counts(torch.tensor([length]), part)
+        local_counts(torch.tensor([length]), [True], part)
         for length, part in zip((2, 4), parts, strict=True)
     ]
     assert [one.prompts for one in counts] == [1, 0]

@@ -1,5 +1,6 @@
 """A batch's rewards and lengths as metrics, worked out by hand."""
 
+import numpy as np
 import pytest
 
 from learner.report.reward_metrics import (
@@ -124,3 +125,14 @@ def test_each_dataset_of_a_mixture_has_its_own_means() -> None:
             "dataset/share/none": 0.0,
         }
     )
+
+
+def test_sessions_have_turns_branches_and_tokens_that_were_not_sampled() -> None:
+    group = trajectory_group([1.0, 0.0])
+    assert not [n for n in outcome_metrics(outcome_sums([group], 2), 2) if n.startswith("session/")]
+    group.turns, group.branches = np.array([3, 1]), np.array([[0, 1, 2]])
+    metrics = outcome_metrics(outcome_sums([group, group], 2), 2)
+    # Of each sample's tokens one is not the policy's.
+    assert metrics["session/turns"] == 2
+    assert metrics["session/fork_rate"] == 1 / 4
+    assert metrics["session/tool_tokens"] == 1

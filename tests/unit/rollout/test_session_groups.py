@@ -1,31 +1,31 @@
 """A group's sessions become completions: each sampled token is trained, and no other."""
 
+from random import Random
+
 import numpy as np
 import pytest
 
 from rollout.rewards.combine import given
-from rollout.sessions.groups import answer_text, completion, shared_prompt, unplayed
+from rollout.sessions.groups import (
+    answer_text,
+    completion,
+    last_turn,
+    shared_prompt,
+    unplayed,
+)
+from services.contracts.branches import Branch, conversations
 from services.contracts.sampling_mask import SamplingMask
-from services.contracts.sessions import Reward, Turn, packed
+from services.contracts.sessions import Reward, tokens_of
 from services.store.agent_sessions import Played
-
-
-def turn(added: list[int], sampled: list[int], version: str = "a:1", text: str = "") -> Turn:
-    return Turn(
-        added=packed(added),
-        token_ids=packed(sampled),
-        logprobs=packed([-0.1 * token for token in sampled], "<f4"),
-        versions=[(version, 0, len(sampled))],
-        finish_reason="stop",
-        message={"role": "assistant", "content": text},
-        prompt_tokens=len(added),
-        created=1,
-    )
+from tests.unit.rollout.session_graphs import group_of, path, random_session, turn
 
 
 def test_a_session_is_one_completion_with_a_mask_over_what_it_was_told() -> None:
-    turns = [turn([1, 2, 3], [10, 11]), turn([4, 5], [12], "a:2", "last")]
-    made = completion(turns, 2, masks=False)
+    turns = [
+        turn([1, 2, 3], [10, 11]),
+        turn([4, 5], [12], "a:2", "last", parent=0, kept=5),
+    ]
+    made = completion(turns, [1, 2], masks=False)
 
     assert made.token_ids.tolist() == [3, 10, 11, 4, 5, 12]
     assert made.loss_mask.tolist() == [False, True, True, False, False, True]
@@ -33,18 +33,92 @@ def test_a_session_is_one_completion_with_a_mask_over_what_it_was_told() -> None
     assert [(s.start, s.end, s.version) for s in made.spans] == [(1, 3, "a:1"), (5, 6, "a:2")]
     assert made.finish_reason == "stop"
     assert made.sampling_mask is None
-    assert answer_text(turns) == "last"
+    assert (made.branches, made.turns) == ([], 2)
+    last = last_turn(turns)
+    assert last is not None
+    assert answer_text(last) == "last"
+
+
+def test_what_a_branch_begins_with_is_not_repeated() -> None:
+    turns = [
+        turn([1, 2], [10, 11]),
+        turn([4], [12], parent=0, kept=4),
+        turn([5], [13], parent=0, kept=4),  # a fork
+        turn([1, 2, 6], [14]),  # another conversation, with the same beginning
+        turn([7], [15], parent=1, kept=3),  # the template rewrote the end of the first answer
+        turn([8], [16], parent=1, kept=6),  # goes on
+    ]
+    made = completion(turns, [1, 2], masks=False)
+
+    assert made.token_ids.tolist() == [10, 11, 4, 12, 8, 16, 7, 15, 5, 13, 6, 14]
+    assert made.branches == [Branch(6, 3), Branch(8, 4), Branch(10, 2)]
+    found = conversations(2, len(made.token_ids), made.branches)
+    whole = [[1, 2][: one.prompt] + made.token_ids[one.places].tolist() for one in found]
+    assert whole == [
+        [1, 2, 10, 11, 4, 12, 8, 16],
+        [1, 2, 10, 7, 15],
+        [1, 2, 10, 11, 5, 13],
+        [1, 2, 6, 14],
+    ]
+    assert [one.new.sum() for one in found] == [6, 2, 2, 2]
+
+
+def test_a_side_call_is_not_trained_but_may_be_what_a_turn_goes_on_from() -> None:
+    turns = [
+        turn([1, 2], [10]),
+        turn([1, 3], [11], side=True),
+        turn([4], [12], parent=0, kept=3, text="no title", side=True),
+        turn([5], [13], parent=2, kept=5, text="answer"),
+        turn([6], [14], parent=0, kept=3, text="title", side=True),
+    ]
+    made = completion(turns, [1], masks=False)
+    assert made.token_ids.tolist() == [2, 10, 4, 12, 5, 13]
+    assert made.loss_mask.tolist() == [False, True, False, False, False, True]
+    assert [(s.start, s.end) for s in made.spans] == [(1, 2), (5, 6)]
+    assert made.turns == 2
+    last = last_turn(turns)
+    assert last is turns[3]
+    alone = completion(turns[1:2], [1], masks=False)
+    assert (len(alone.token_ids), alone.turns, last_turn(turns[1:2])) == (0, 0, None)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_each_sampled_token_is_trained_once_after_what_the_policy_saw(seed: int) -> None:
+    chance = Random(seed)
+    sessions = [random_session(chance) for _ in range(3)]
+    if not any(not one.side for turns in sessions for one in turns):
+        pytest.skip("side calls alone")
+    group = group_of(sessions, [1.0] * 3)
+    start = 0
+    for sample, (turns, length) in enumerate(zip(sessions, group.lengths.tolist(), strict=True)):
+        tokens, mask = (one[start : start + length] for one in (group.tokens, group.loss_mask))
+        logprobs = group.logprobs[start : start + length]
+        start += length
+        trained: list[tuple[list[int], float]] = []
+        for one in group.conversations_of(sample):
+            prompt = group.prompt_tokens[: one.prompt].tolist()
+            whole = [*prompt, *tokens[one.places].tolist()]
+            for at in np.flatnonzero(mask[one.places] & one.new):
+                seen = whole[: len(prompt) + at + 1]
+                trained.append((seen, float(logprobs[one.places][at])))
+        sampled: list[tuple[list[int], float]] = []
+        for number, of in enumerate(turns):
+            whole = tokens_of(path(turns, number))
+            for back in range(0 if of.side else len(of.sampled)):
+                seen = whole[: len(whole) - back]
+                sampled.append((seen, float(np.float32(-0.1 * seen[-1]))))
+        assert sorted(trained) == sorted(sampled)
 
 
 def test_the_prompt_is_what_all_sessions_begin_with() -> None:
     sessions = [
         Played([turn([1, 2, 3], [9])]),
         Played([]),
-        Played([turn([1, 2, 4, 5], [9])]),
+        Played([turn([8], [9], side=True), turn([1, 2, 4, 5], [9])]),
         Played([turn([1, 2], [9])]),
     ]
     assert shared_prompt(sessions) == [1, 2]
-    assert completion([], 2, masks=False).token_ids.tolist() == []
+    assert completion([], [1, 2], masks=False).token_ids.tolist() == []
     with pytest.raises(ValueError, match="no session of the group has a turn"):
         shared_prompt([Played([])])
     with pytest.raises(ValueError, match="begin with different tokens"):
@@ -52,13 +126,13 @@ def test_the_prompt_is_what_all_sessions_begin_with() -> None:
 
 
 def test_sampling_masks_cover_sampled_tokens_alone() -> None:
-    first, second = turn([1], [10]), turn([4, 5], [12])
+    first, second = turn([1], [10]), turn([4, 5], [12], parent=0, kept=2)
     first.sampling_mask = SamplingMask.of([[10, 11]]).pack()
     second.sampling_mask = SamplingMask.of([[12, 13, 14]]).pack()
-    mask = completion([first, second], 1, masks=True).sampling_mask
+    mask = completion([first, second], [1], masks=True).sampling_mask
     assert mask is not None
     assert mask.counts.tolist() == [2, 0, 0, 3]
-    empty = completion([], 1, masks=True).sampling_mask
+    empty = completion([], [1], masks=True).sampling_mask
     assert empty is not None
     assert len(empty.counts) == 0
 

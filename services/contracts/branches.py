@@ -1,0 +1,66 @@
+"""Branches of a completion: turns of an agent's session that do not continue the turn before them.
+Pure.
+
+A completion has each token once, turn after turn. Where a turn continues another place than the end
+of the tokens before it, a `Branch` says which. From these, `conversations` makes the sequences that
+the policy has seen.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Branch(NamedTuple):
+    """Where a completion's tokens do not continue those before them."""
+
+    start: int
+    """The first of these tokens, counted in the completion."""
+    after: int
+    """How many tokens of prompt and completion lie up to the place that they continue: with at most
+    the prompt's, they continue a beginning of the prompt, else the token before that place."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A sequence that the policy has seen, from the prompt to the end of a branch."""
+
+    prompt: int
+    """How many of the prompt's tokens it begins with."""
+    places: npt.NDArray[np.int64]
+    """The completion's tokens that it goes on with, by their places in the completion."""
+    new: npt.NDArray[np.bool_]
+    """Of each, whether no conversation before has it: a token is trained in one of them."""
+
+
+def conversations(prompt: int, length: int, branches: Sequence[Branch]) -> list[Conversation]:
+    """The conversations of a completion of `length` tokens after a prompt of `prompt`, which
+    together have each of its tokens. Raises ValueError if `branches` do not fit."""
+    starts, ends = [0], []
+    for branch in branches:
+        if not (starts[-1] < branch.start < length and 0 <= branch.after <= prompt + branch.start):
+            raise ValueError(f"{branch} does not fit a prompt of {prompt} and {length} tokens")
+        ends.append(branch.start)
+        starts.append(branch.start)
+    ends.append(length)
+    afters = [prompt, *(branch.after for branch in branches)]
+    paths: list[tuple[int, npt.NDArray[np.int64]]] = []
+    for start, end, after in zip(starts, ends, afters, strict=True):
+        begins, before = min(after, prompt), np.empty(0, np.int64)
+        if after > prompt:
+            of = int(np.searchsorted(starts, after - prompt - 1, side="right")) - 1
+            begins, whole = paths[of]
+            before = whole[: len(whole) - (ends[of] - (after - prompt))]
+        paths.append((begins, np.concatenate([before, np.arange(start, end)])))
+    # A stretch that another one continues from its end is part of that one's conversation.
+    continued = {after - prompt for after in afters[1:] if after > prompt}
+    seen = np.zeros(length, np.bool_)
+    found = []
+    for (begins, places), end in zip(paths, ends, strict=True):
+        if end not in continued:
+            found.append(Conversation(begins, places, ~seen[places]))
+            seen[places] = True
+    return found

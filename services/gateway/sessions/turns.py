@@ -1,0 +1,156 @@
+"""A session's next turn: asked for, waited for, and answered in the format of OpenAI's API."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from services.contracts.config import RLConfig, parse_config
+from services.contracts.config.episodes import Sessions
+from services.contracts.sessions import Call, Turn, call_id
+from services.gateway.sessions.answers import (
+    chat_answer,
+    chat_chunks,
+    completions_answer,
+    completions_chunks,
+)
+from services.gateway.sessions.errors import SessionProblem, over
+from services.gateway.sessions.requests import (
+    beginnings,
+    chat_call,
+    completions_call,
+    continued,
+    is_side_call,
+    request_digest,
+)
+from services.gateway.sessions.waiting import Waiting
+from services.store import Store
+from services.store.agent_sessions import AT_ONCE
+
+LOOK_SECONDS = 1.0
+"""Between two looks for an answer of which no news came."""
+MOST_RUNS = 256
+"""Whose configs are remembered."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A session by the parts of its name."""
+
+    run: str
+    attempt: str
+    index: int
+
+    @property
+    def parts(self) -> tuple[str, str, int]:
+        """As the store takes them."""
+        return self.run, self.attempt, self.index
+
+
+@dataclass(frozen=True)
+class Format:
+    """One of OpenAI's calls: its requests and its answers."""
+
+    call: Callable[[dict[str, Any], dict[str, Any]], Call]
+    whole: Callable[[Turn, str, str], dict[str, Any]]
+    chunks: Callable[[Turn, str, str, bool], Iterator[bytes]]
+
+
+CHAT = Format(chat_call, chat_answer, chat_chunks)
+COMPLETIONS = Format(completions_call, completions_answer, completions_chunks)
+
+
+class Turns:
+    """Turns of all sessions of which this process gets requests."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting = Waiting(store)
+        self._configs: dict[str, RLConfig] = {}
+
+    async def close(self) -> None:
+        """Wait no longer."""
+        await self._waiting.close()
+
+    async def answer(self, session: Place, body: dict[str, Any], format: Format) -> Response:
+        """The answer to a request of `session`, as a whole or as a stream."""
+        config = await self._config(session.run)
+        call = format.call(body, config.sampling.model_dump())
+        episode = config.rollout.episode
+        assert isinstance(episode, Sessions)
+        call.side = is_side_call(call, body.get("model"), episode.side_calls)
+        asked = request_digest(call)
+        turn = await self._played(session, call, asked)
+        if body.get("stream"):
+            options = body.get("stream_options")
+            usage = isinstance(options, dict) and bool(options.get("include_usage"))
+            chunks = format.chunks(turn, asked, session.run, usage)
+            return StreamingResponse(chunks, media_type="text/event-stream")
+        return JSONResponse(format.whole(turn, asked, session.run))
+
+    async def _config(self, run: str) -> RLConfig:
+        """A run's config, as far as it never changes."""
+        if run not in self._configs:
+            record = await self._store.runs.get(run)
+            config = parse_config(record.config) if record else None
+            if not (isinstance(config, RLConfig) and isinstance(config.rollout.episode, Sessions)):
+                raise SessionProblem(HTTPStatus.NOT_FOUND, f"there is no run {run!r} any more")
+            while len(self._configs) >= MOST_RUNS:
+                self._configs.pop(next(iter(self._configs)))
+            self._configs[run] = config
+        return self._configs[run]
+
+    async def _played(self, session: Place, call: Call, asked: str) -> Turn:
+        """The turn that answers `call`, whose digest is `asked`."""
+        sessions = self._store.agent_sessions
+        lengths = await sessions.lengths(*session.parts) if call.kind == "completions" else []
+        histories = beginnings(call, lengths)
+        known = await sessions.known(*session.parts, asked, [digest for _, digest in histories])
+        if not known.answered:
+            if known.over:
+                raise over(known.over)
+            call = continued(call, histories, known.paths)
+        async with self._waiting.answer(
+            session.run, call_id(session.attempt, session.index, asked)
+        ) as news:
+            await self._ask(session, call, asked)
+            while True:
+                news.clear()
+                answer = await sessions.answer_of(*session.parts, asked)
+                if isinstance(answer, Turn):
+                    return answer
+                if isinstance(answer, str):
+                    raise over(answer)
+                if answer is not None:
+                    raise SessionProblem(
+                        int(answer["status"]),
+                        str(answer["message"]),
+                        answer.get("param"),
+                        answer.get("code"),
+                    )
+                try:
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await news.wait()
+                except TimeoutError:
+                    pass
+
+    async def _ask(self, session: Place, call: Call, asked: str) -> None:
+        """Have a worker take `call`, unless it is answered or waits already."""
+        outcome = await self._store.agent_sessions.call(*session.parts, asked, call)
+        if outcome == "busy":
+            raise SessionProblem(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{AT_ONCE} requests of this session are not answered yet: try again in a moment",
+                code="session_busy",
+                headers={"Retry-After": "1"},
+            )
+        if outcome == "stale":
+            detail = "its oldest token is more than rollout.max_staleness versions old"
+            await self._store.prompts.release(
+                session.run, [session.attempt], cause="too_slow", detail=detail
+            )
+        if outcome not in ("waiting", "answered"):
+            raise over(outcome)
