@@ -31,6 +31,18 @@ def show_dry_run(answer: dict[str, Any], as_json: bool) -> None:
         raise typer.Exit(FAILED)
 
 
+def show_chain_dry_run(answer: dict[str, Any], as_json: bool) -> None:
+    """The same of `POST /v1/chains?dry_run=true`, step by step."""
+    if as_json:
+        print_json(answer)
+    else:
+        for number, step in enumerate(answer["steps"]):
+            out.print(f"{chr(10) if number else ''}step [bold]{escape(step['name'])}[/]")
+            _show(step)
+    if any(step["refusals"] for step in answer["steps"]):
+        raise typer.Exit(FAILED)
+
+
 def _show(answer: dict[str, Any]) -> None:
     for warning in answer["warnings"]:
         out.print(f"[yellow]warning[/] {escape(warning)}")

@@ -89,17 +89,20 @@ def gathered(api: "Gateway", run: str) -> "Facts":
     from importlib.metadata import version
 
     from services.report import Facts
+    from services.report.facts import datasets_in, with_names
 
     record = api.get(f"/v1/runs/{run}")
     id, config, recipe = record["id"], record["config"], record.get("recipe") or record["name"]
     newest = api.get(f"/v1/runs/{id}/samples", limit=SHOWN)["samples"]
+    found = {one: _or_none(api, "/v1/datasets", one) for one in sorted(datasets_in(config))}
+    names = {one: dataset["name"] for one, dataset in found.items() if dataset}
     return Facts(
-        record=record,
+        record=with_names(record, names),
         metrics=list(api.pages(f"/v1/runs/{id}/metrics", "metrics", "start")),
         first=api.get(f"/v1/runs/{id}/samples", step=1, limit=SHOWN)["samples"],
         last=[one for one in newest if 1 < one["step"] == newest[0]["step"]],
         audit=api.get(f"/v1/runs/{id}/audit"),
-        dataset=_or_none(api, "/v1/datasets", str(config.get("data", {}).get("dataset"))),
+        dataset=found.get(str(config.get("data", {}).get("dataset"))),
         workers=api.get("/v1/workers", pool=record["pool"])["workers"],
         recipe=(_or_none(api, "/v1/recipes", recipe) or {}).get("config"),
         version=version("headrace"),

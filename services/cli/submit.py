@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from services.cli.chains import find, follow_chain, show_chain
-from services.cli.dry_run import show_dry_run
+from services.cli.dry_run import show_chain_dry_run, show_dry_run
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, escape, out, print_json
 from services.cli.runs import follow_run
@@ -69,11 +69,11 @@ def submit(
     if file is None and (chain := _chain_recipe(recipe)) is not None:
         file = chain
     if file is not None and "steps" in file:
-        if resume_from is not None or dry_run:
-            raise CliError(f"{recipe} is a chain: it takes neither --resume-from nor --dry-run")
+        if resume_from is not None:
+            raise CliError(f"{recipe} is a chain: it does not take --resume-from")
         known = {"pool": pool, "priority": priority or None, "name": name}
         file = {"name": path.stem, **file}
-        _submit_chain(file, overrides, known, follow, as_json, gateway)
+        _submit_chain(file, overrides, known, follow, as_json, gateway, dry_run)
         return
     if file is not None:
         request["config"] = _with_absolute_models(_merged(file, overrides))
@@ -101,6 +101,7 @@ def _submit_chain(
     follow: bool,
     as_json: bool,
     gateway: str | None,
+    dry_run: bool,
 ) -> None:
     """Submit the chain of a file; `known`: what the command line says of it."""
     from services.cli.chains import submit_chain
@@ -125,6 +126,10 @@ def _submit_chain(
     request = {"pool": Settings().pool, **chain, **given}
     if problem := next(_unsendable(request, ""), None):
         raise CliError(problem)
+    if dry_run:
+        answer = connect(gateway).post("/v1/chains?dry_run=true", json=request)
+        show_chain_dry_run(answer, as_json)
+        return
     submit_chain(connect(gateway), request, follow, as_json)
 
 

@@ -152,36 +152,6 @@ def _uncomparable(deps: Dependencies, record: DatasetRecord) -> str | None:
     return None
 
 
-def with_defaults(raw: dict[str, Any], datasets: Datasets) -> dict[str, Any]:
-    """`raw` with the template and the rewards of its datasets, where a run of RL names none."""
-    record, data = datasets.get("data.dataset"), raw.get("data")
-    if raw.get("type", "rl") != "rl" or not isinstance(data, dict):
-        return raw
-    if isinstance(mix := data.get("mix"), list):
-        data = {**data, "mix": [_with_own(one, i, datasets) for i, one in enumerate(mix)]}
-        raw = {**raw, "data": data}
-    defaults = record.defaults if record else None
-    if defaults is None:
-        return raw
-    if "template" not in data:
-        raw = {**raw, "data": {**data, "template": defaults.template}}
-    if raw.get("rewards") is None:
-        raw = {**raw, "rewards": [one.model_dump() for one in defaults.rewards]}
-    return raw
-
-
-def _with_own(one: Any, place: int, datasets: Datasets) -> Any:
-    """A dataset of a mixture with its own template and rewards, where it names none."""
-    record = datasets.get(f"data.mix.{place}.dataset")
-    if record is None or record.defaults is None:
-        return one
-    own = {
-        "template": record.defaults.template,
-        "rewards": [reward.model_dump() for reward in record.defaults.rewards],
-    }
-    return {**own, **one}
-
-
 def check_held_out(datasets: Datasets) -> list[str]:
     """Warnings for evaluations that measure on rows that are trained."""
     rows = {key: {segment.xxh3 for segment in one.segments} for key, one in datasets.items()}

@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from redis.exceptions import RedisError
 from recipes import UnknownRecipe, find_recipe
 from services.contracts.chains import ChainRecord, viewed
 from services.contracts.records import RunRecord, RunSummary
+from services.report.facts import datasets_in
 from services.report.job import Job, JobRun
 from services.report.writing import PAGE
 from services.runtime.logs import get_logger
@@ -34,6 +36,8 @@ NEWEST = 86_400.0
 """Seconds after its end in which a run gets a report by itself."""
 MOST_SECONDS = 300.0
 """For one report."""
+CLOCKS_APART = 3600.0
+"""Seconds. Another gateway's runs may be submitted at an earlier time than it is here."""
 FRESH_SECONDS = 10.0
 """A report of what is not over is not made again so soon."""
 FOLDER = "report"
@@ -50,9 +54,10 @@ class Reports:
         self._store = store
         self._volume = volume
         self._one = asyncio.Lock()
-        self._settled: set[tuple[str, float | None]] = set()
-        """Ends of runs and chains, by id and time, that have a report, need none or cannot have
-        one."""
+        self._settled: set[str] = set()
+        """Ids of runs and chains that are over, and have a report, need none or cannot have one."""
+        self._since = -inf
+        """All runs that were submitted before are settled."""
 
     async def keep_writing(self) -> None:
         """Write the reports that are due, again and again, until cancelled."""
@@ -64,13 +69,30 @@ class Reports:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _write_due(self) -> None:
-        begin = time.time() - NEWEST
-        runs, chains = await self._store.runs.all(), await self._store.chains.all()
-        records: list[RunSummary | ChainRecord] = [*reversed(runs), *reversed(chains)]
-        for ended in records:
-            recent = ended.finished is not None and ended.finished > begin
-            if recent and (ended.id, ended.finished) not in self._settled:
-                await self._try(ended)
+        """Reads the runs since the oldest one that is not over, and of chains the ids and those
+        that have ended."""
+        runs = await self._store.runs.all(self._since)
+        for run in reversed(runs):
+            if run.finished is not None:
+                await self._settle(run)
+        going = [run.created for run in runs if run.finished is None]
+        newest = max((run.created for run in runs), default=-inf)
+        self._since = max(self._since, min([newest - CLOCKS_APART, *going]))
+        ids, open = await self._store.chains.ids(), set(await self._store.chains.open())
+        # A chain goes on when it is resumed.
+        self._settled -= open
+        for id in ids:
+            if id in open or id in self._settled:
+                continue
+            if (chain := await self._store.chains.get(id)) is not None:
+                await self._settle(chain)
+
+    async def _settle(self, ended: RunSummary | ChainRecord) -> None:
+        """Write the report of what has ended, if that was lately and no report was tried."""
+        recent = (ended.finished or 0.0) > time.time() - NEWEST
+        if recent and ended.id not in self._settled:
+            await self._try(ended)
+        self._settled.add(ended.id)
 
     async def _try(self, ended: RunSummary | ChainRecord) -> None:
         """The report of what has ended. A failure is said once."""
@@ -86,7 +108,6 @@ class Reports:
             if isinstance(ended, RunSummary):
                 words = f"the report was not written: {error}"
                 await self._store.events.add(ended.id, "warning", {"message": words})
-        self._settled.add((ended.id, ended.finished))
 
     async def of_run(self, record: RunRecord) -> Path | None:
         """The page of a run's report, written where it is missing or old; None where the run has
@@ -123,7 +144,8 @@ class Reports:
 
     async def _run(self, record: RunRecord, step: str) -> JobRun:
         store = self._store
-        dataset = await store.datasets.find(str(record.config.get("data", {}).get("dataset")))
+        found = {one: await store.datasets.find(one) for one in sorted(datasets_in(record.config))}
+        dataset = found.get(str(record.config.get("data", {}).get("dataset")))
         workers = await store.workers.list(record.pool)
         return JobRun(
             files=str(self._volume.path(f"runs/{record.id}")),
@@ -132,6 +154,7 @@ class Reports:
             dataset=dataset.model_dump(mode="json") if dataset else None,
             workers=[worker.model_dump(mode="json") for worker in workers],
             recipe=_recipe(record.recipe or record.name),
+            names={one: dataset.name for one, dataset in found.items() if dataset},
             step=step,
         )
 

@@ -20,10 +20,10 @@ from services.gateway.dataset_check import (
     check_datasets,
     check_held_out,
     check_verifiers,
-    with_defaults,
 )
+from services.gateway.dataset_defaults import with_defaults
 from services.gateway.dependencies import Dependencies
-from services.gateway.fitting import estimated
+from services.gateway.fitting import DryRun, estimated, refusals
 from services.gateway.lora_check import check_targets
 from services.gateway.mixing import DatasetShare, MixtureShares, mixed_rows
 from services.gateway.model_check import (
@@ -87,6 +87,19 @@ class Accepted(NamedTuple):
     """The policy to start from; None: not here, or none."""
     mixture: list[DatasetShare]
     """Empty: one dataset."""
+
+
+def described_run(accepted: Accepted) -> DryRun:
+    """What a submission would be, and what it needs."""
+    record, estimate = accepted.record, accepted.estimate
+    return DryRun(
+        config=record.config,
+        max_steps=record.max_steps,
+        warnings=record.warnings,
+        estimate=estimate,
+        mixture=accepted.mixture,
+        refusals=[f"{key}: {reason}" for key, reason in refusals(estimate)],
+    )
 
 
 async def accept(

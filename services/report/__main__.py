@@ -13,7 +13,7 @@ import msgspec
 
 from services.report.chains import chain_sections
 from services.report.content import sections
-from services.report.facts import Facts
+from services.report.facts import Facts, with_names
 from services.report.job import Job, JobRun
 from services.report.writing import write
 from services.runtime.process import die_with_parent, keep_files_private
@@ -54,7 +54,7 @@ def facts_of(run: JobRun, job: Job) -> Facts:
     newest, _ = read_samples(files / SAMPLES, None, SHOWN, None)
     last = [one for one in newest if 1 < one.step == newest[0].step]
     return Facts(
-        record=run.record,
+        record=with_names(run.record, run.names),
         metrics=metrics,
         first=[one.model_dump() for one in first_samples(files / SAMPLES, SHOWN)],
         last=[one.model_dump() for one in last],

@@ -166,7 +166,8 @@ def _data(facts: Facts) -> Iterator[Part]:
     for one in data.get("mix") or ():
         rows += [[f"reward of {one.get('name')}", _reward(r)] for r in one.get("rewards") or ()]
     if held_out := config.get("evaluation"):
-        rows.append(["held-out dataset", str(held_out.get("dataset"))])
+        sets = [held_out, *(held_out.get("more") or ())]
+        rows += [["held-out dataset", str(one.get("dataset"))] for one in sets]
     yield Table(["", ""], rows)
 
 

@@ -9,6 +9,35 @@ from services.contracts.config import ConfigError, parse_config
 Row = Mapping[str, Any]
 
 
+def datasets_in(config: Any) -> set[str]:
+    """What a config, or a part of it, calls the datasets that it uses."""
+    if isinstance(config, list):
+        return {found for one in config for found in datasets_in(one)}
+    if not isinstance(config, dict):
+        return set()
+    own = [config.get("dataset"), *_listed(config.get("datasets"))]
+    found = {one for one in own if isinstance(one, str)}
+    return found.union(*(datasets_in(one) for one in config.values()))
+
+
+def with_names(record: Row, names: Mapping[str, str]) -> Row:
+    """A run's record whose config has the names of datasets in place of their ids."""
+    return {**record, "config": _renamed(record["config"], names)}
+
+
+def _renamed(value: Any, names: Mapping[str, str], key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _renamed(one, names, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_renamed(one, names, key) for one in value]
+    named = key in ("dataset", "datasets") and isinstance(value, str)
+    return names.get(value, value) if named else value
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 @dataclass(frozen=True)
 class Facts:
     """One run. `record`, `audit`, `dataset` and `workers` are bodies of the API."""

@@ -15,6 +15,8 @@ class JobRun(msgspec.Struct):
     dataset: dict[str, Any] | None
     workers: list[dict[str, Any]]
     recipe: dict[str, Any] | None
+    names: dict[str, str]
+    """Of the datasets that its config names, by id."""
     step: str = ""
     """Its step of the chain."""
 

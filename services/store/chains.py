@@ -28,6 +28,10 @@ class Chains(Noun):
         found = [record for record in read if record is not None]
         return sorted(found, key=lambda record: (record.created, record.id), reverse=True)
 
+    async def ids(self) -> list[str]:
+        """Ids of all chains. O(chains), without their records."""
+        return [as_text(id) for id in await self._redis.hkeys(CHAINS)]
+
     async def open(self) -> list[str]:
         """Ids of the chains that are not over."""
         return sorted(as_text(id) for id in await self._redis.smembers(OPEN_CHAINS))

@@ -180,25 +180,27 @@ class Runs(Noun):
             state, token = await self._redis.hmget(run_key(run, "run"), "state", "fencing_token")
             return state is None or RunState(state.decode()).ending, int(token or 0)
 
-    async def all(self) -> list[RunSummary]:
-        """All runs, newest first. O(runs)."""
-        return (await self.page(None))[0]
+    async def all(self, since: float = -math.inf) -> list[RunSummary]:
+        """All runs that were submitted at this time or later, newest first. O(those)."""
+        return (await self.page(None, since=since))[0]
 
     async def page(
         self,
         limit: int | None,
         before: str | None = None,
         wanted: Callable[[RunSummary], bool] = lambda run: True,
+        since: float = -math.inf,
     ) -> tuple[list[RunSummary], str | None]:
-        """Up to `limit` runs for which `wanted` is true, newest first, and the `before` of the
-        page that follows; None where there is none. Raises ValueError for a `before` that no page
-        has given. O(runs looked at); a page is not shifted by runs that come or go meanwhile."""
+        """Up to `limit` runs for which `wanted` is true, submitted at `since` or later, newest
+        first, and the `before` of the page that follows; None where there is none. Raises
+        ValueError for a `before` that no page has given. O(runs looked at); a page is not shifted
+        by runs that come or go meanwhile."""
         created, last = _parsed_cursor(before)
         found: list[RunSummary] = []
         offset, cursor = 0, ""
         while True:
             listed = await self._redis.zrevrangebyscore(
-                RUNS, created, "-inf", start=offset, num=PAGE, withscores=True
+                RUNS, created, since, start=offset, num=PAGE, withscores=True
             )
             offset += len(listed)
             # Runs of one moment are listed by descending id.

@@ -34,9 +34,10 @@ class HeldOut(Section):
     system: str | None = None
     """System message before each prompt that is not a chat already; default: as in `data`."""
     template: str | None = None
-    """Text around a text prompt, with the placeholder {prompt}; default: as in `data`."""
+    """Text around a text prompt, with the placeholder {prompt}; default: the dataset's own, if it
+    was uploaded with a mapping that brings one; else as in `data`."""
     rewards: Annotated[list[Reward], Field(min_length=1)] | None = None
-    """Components of its reward; default: the run's `rewards`."""
+    """Components of its reward; default: the dataset's own, else the run's `rewards`."""
 
     @model_validator(mode="after")
     def _template(self) -> "HeldOut":

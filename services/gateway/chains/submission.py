@@ -26,9 +26,15 @@ from services.contracts.config import SFTConfig
 from services.contracts.config.model import ScratchModel
 from services.estimate.shape import scratch_config
 from services.gateway.dependencies import Dependencies
-from services.gateway.fitting import refusals
+from services.gateway.fitting import DryRun, refusals
 from services.gateway.model_check import Problems
-from services.gateway.submission import Accepted, RunSubmission, accept, merged_config
+from services.gateway.submission import (
+    Accepted,
+    RunSubmission,
+    accept,
+    described_run,
+    merged_config,
+)
 from services.http import Problem
 from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
@@ -99,18 +105,47 @@ class ChainSubmission(BaseModel):
         return self
 
 
+class StepDryRun(DryRun):
+    """One step of a chain."""
+
+    name: str = Field(description="The step's.")
+
+
+class ChainDryRun(BaseModel):
+    """What a chain would be, and what it needs. Nothing is queued."""
+
+    name: str = Field(description="For people.")
+    steps: list[StepDryRun] = Field(description="In their order.")
+
+
 class AcceptedChain(NamedTuple):
     """A submission that may be queued."""
 
     record: ChainRecord
     warnings: list[str]
+    accepted: list[Accepted]
+    """Of each step."""
 
 
-async def accept_chain(deps: Dependencies, submission: ChainSubmission) -> AcceptedChain:
-    """The record to write. Raises Problem 422 listing everything that is wrong, by step and key."""
+async def dry_run_of(deps: Dependencies, submission: ChainSubmission) -> ChainDryRun:
+    """What each step would be, also where it does not fit. Raises Problem as `accept_chain`."""
+    record, _, accepted = await accept_chain(deps, submission, fitting=False)
+    steps = [
+        StepDryRun(name=step.name, **dict(described_run(one)))
+        for step, one in zip(record.steps, accepted, strict=True)
+    ]
+    return ChainDryRun(name=record.name, steps=steps)
+
+
+async def accept_chain(
+    deps: Dependencies, submission: ChainSubmission, fitting: bool = True
+) -> AcceptedChain:
+    """The record to write. Raises Problem 422 listing everything that is wrong, by step and key;
+    with `fitting` that is also a step that does not fit its pool's GPUs."""
     problems: Problems = []
     warnings: list[str] = []
     steps: list[ChainStep] = []
+    every: list[Accepted] = []
     made: dict[str, ModelFolder | None] = {}
     validated: dict[str, bool] = {}
     for given in submission.steps:
@@ -121,7 +156,8 @@ async def accept_chain(deps: Dependencies, submission: ChainSubmission) -> Accep
             raw = _starting(raw, before)
             for_run = RunSubmission(config=raw, pool=submission.pool, priority=submission.priority)
             accepted = await accept(deps, for_run, made)
-            wrong = [*refusals(accepted.estimate), *_without_best(raw, validated)]
+            too_large = refusals(accepted.estimate) if fitting else []
+            wrong = [*too_large, *_without_best(raw, validated)]
             if wrong:
                 raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "", wrong)
         except Problem as error:
@@ -133,6 +169,7 @@ async def accept_chain(deps: Dependencies, submission: ChainSubmission) -> Accep
                 name=given.name, recipe=given.recipe, config=config, runs=[new_run_id()]
             )
             steps.append(step)
+            every.append(accepted)
             warnings += [_place(given.name, text) for text in accepted.record.warnings]
             validated[given.name] = _validates(accepted)
         made[given.name] = model
@@ -147,7 +184,7 @@ async def accept_chain(deps: Dependencies, submission: ChainSubmission) -> Accep
         created=time.time(),
         steps=steps,
     )
-    return AcceptedChain(record, warnings)
+    return AcceptedChain(record, warnings, every)
 
 
 def _starting(raw: dict[str, Any], before: str | None) -> dict[str, Any]:

@@ -20,7 +20,12 @@ from services.contracts.chains import (
 from services.contracts.config import ConfigError
 from services.gateway.chains.advance import advance, run_of
 from services.gateway.chains.deletion import delete_chain
-from services.gateway.chains.submission import ChainSubmission, accept_chain
+from services.gateway.chains.submission import (
+    ChainDryRun,
+    ChainSubmission,
+    accept_chain,
+    dry_run_of,
+)
 from services.gateway.dependencies import CHAIN_PROBLEMS, ChainDep, Dependencies, Deps
 from services.gateway.routes.runs import UNCHANGED
 from services.gateway.submission import refusal
@@ -60,12 +65,24 @@ class Resumption(BaseModel):
     summary="Submit a chain",
     responses=responses(
         {422: "A step cannot be used; `problems` lists everything, by step and key"}
-    ),
+    )
+    | {200: {"model": ChainDryRun, "description": "With `dry_run`: nothing is queued"}},
 )
-async def submit(deps: Deps, submission: ChainSubmission) -> ChainView:
+async def submit(
+    deps: Deps,
+    submission: ChainSubmission,
+    answer: Response,
+    dry_run: Annotated[
+        bool, Query(description="Queue nothing: say what each step would be, and what it needs.")
+    ] = False,
+) -> ChainView | ChainDryRun:
     """Check all steps of a chain and queue them at once. Each step is a run, which starts when the
-    one before it has succeeded. A step that fails or is cancelled ends the chain."""
-    record, warnings = await accept_chain(deps, submission)
+    one before it has succeeded. A step that fails or is cancelled ends the chain. With `dry_run`
+    nothing is queued, and the answer (200) has for each step what a run's dry run has."""
+    if dry_run:
+        answer.status_code = HTTPStatus.OK
+        return await dry_run_of(deps, submission)
+    record, warnings, _ = await accept_chain(deps, submission)
     await deps.store.chains.add(record)
     log.info("chain queued", chain=record.id, name=record.name, pool=record.pool)
     await advance(deps, record.id)

@@ -13,7 +13,13 @@ from services.diagnosis.diagnose import queued_verdict
 from services.gateway.deletion import delete_run
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, OnlyRunDep, RunDep
 from services.gateway.fitting import DryRun, refusals
-from services.gateway.submission import Accepted, RunSubmission, accept, refusal
+from services.gateway.submission import (
+    Accepted,
+    RunSubmission,
+    accept,
+    described_run,
+    refusal,
+)
 from services.http import Problem, responses, unless_unchanged
 from services.models.path import starts_from
 from services.recovery.copies import keep_copy, keep_run
@@ -79,18 +85,9 @@ async def submit(
     the answer (200) is the whole config and what the run needs: memory of each GPU, disk and time,
     and what to change where it does not fit."""
     accepted = await accept(deps, submission)
-    record, estimate = accepted.record, accepted.estimate
-    too_large = refusals(estimate)
     if dry_run:
         answer.status_code = HTTPStatus.OK
-        return DryRun(
-            config=record.config,
-            max_steps=record.max_steps,
-            warnings=record.warnings,
-            estimate=estimate,
-            mixture=accepted.mixture,
-            refusals=[f"{key}: {reason}" for key, reason in too_large],
-        )
+        return described_run(accepted)
     return await _queued(deps, accepted)
 
 

@@ -1,5 +1,6 @@
 """Chains: all steps are checked at once, each is submitted once, and every end has its reason."""
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +181,31 @@ def test_a_refusal_names_step_and_key_and_queues_nothing(
     assert "submit both in one chain" in problems(api.post("/v1/runs", json=one))["model.path"]
     assert api.get("/v1/chains/chain-none").status_code == 404
     assert Redis.from_url(redis_server.url).zcard(RUNS) == before
+
+
+def test_a_dry_run_of_a_chain_says_what_each_step_needs_and_queues_nothing(
+    api: httpx.Client, chain: Any, headrace: Headrace, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    redis = Redis.from_url(redis_server.url)
+    before = redis.zcard(RUNS), redis.hlen(CHAINS)
+    body = {"name": "sums", "steps": [SFT, RL]}
+    answer = api.post("/v1/chains?dry_run=true", json=body)
+    assert answer.status_code == 200, answer.text
+    sft, rl = answer.json()["steps"]
+    assert (sft["name"], sft["config"]["type"], sft["refusals"]) == ("sft", "sft", [])
+    assert rl["config"]["model"]["path"] == "step:sft"
+    # Of the model that the first step will have made.
+    assert rl["estimate"]["rollout"]["needed"] > 0
+    wrong = {**body, "steps": [{**SFT, "recipe": "demo_stf"}]}
+    assert "steps.sft" in problems(api.post("/v1/chains?dry_run=true", json=wrong))
+
+    file = tmp_path / "sums.yaml"
+    file.write_text(json.dumps({"steps": body["steps"]}))
+    said = headrace("submit", str(file), "--dry-run", "--set", "rl.training.max_steps=7")
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.index("step sft") < said.stdout.index("step rl")
+    assert "7 steps" in said.stdout
+    assert (redis.zcard(RUNS), redis.hlen(CHAINS)) == before
 
 
 def test_a_chain_ends_where_its_next_step_cannot_be_submitted(

@@ -1,12 +1,13 @@
 """Every run that ends gets a report; one that cannot be written stops nothing but itself."""
 
 import json
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import pytest
 
+from services.contracts.records import RunSummary
 from services.gateway.reports import Reports
 from services.store import Store
 from services.volume import Volume
@@ -16,7 +17,11 @@ pytestmark = pytest.mark.usefixtures("sums")
 
 
 def test_a_run_that_ended_has_a_report_once_and_a_failed_report_is_a_warning_of_its_run(
-    api: httpx.Client, submit: Any, in_store: InStore, gateway: GatewayProcess, tmp_path: Path
+    api: httpx.Client,
+    submit: Any,
+    in_store: InStore,
+    gateway: GatewayProcess,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reported, broken, empty, going = (submit().json()["id"] for _ in range(4))
     data = Volume(gateway.data)
@@ -37,6 +42,28 @@ def test_a_run_that_ended_has_a_report_once_and_a_failed_report_is_a_warning_of_
             times.append(page.stat().st_mtime)
 
     in_store(look)
+    read: list[float] = []
+
+    async def look_twice(store: Store) -> None:
+        reports = Reports(store, data)
+        await reports._write_due()
+        summaries = store.runs.summaries
+
+        async def counted(ids: Sequence[str]) -> Sequence[RunSummary | None]:
+            found = await summaries(ids)
+            read.extend(run.created for run in found if run is not None)
+            return found
+
+        monkeypatch.setattr(store.runs, "summaries", counted)
+        await reports._write_due()
+
+    monkeypatch.setattr("services.gateway.reports.CLOCKS_APART", 0.0)
+    in_store(look_twice)
+    runs = api.get("/v1/runs?limit=1000").json()["runs"]
+    # No more than the runs since the oldest one that goes on.
+    oldest = min(run["created"] for run in runs if run["finished"] is None)
+    assert sorted(read) == sorted(one["created"] for one in runs if one["created"] >= oldest)
+    assert len(read) < len(runs)
 
     assert "<h2>Curves</h2>" in page.read_text()
     assert times[0] == times[1]

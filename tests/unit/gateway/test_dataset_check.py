@@ -8,9 +8,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from services.contracts.records import DatasetRecord
-from services.datasets import KNOWN_FILES
-from services.gateway.dataset_check import check_verifiers, with_defaults
+from services.gateway.dataset_check import check_verifiers
 from services.gateway.dependencies import Dependencies
 from services.settings import Settings
 
@@ -59,17 +57,3 @@ def test_a_run_waits_for_a_reward_service_that_is_away_without_a_warning() -> No
 def test_a_check_that_was_done_and_one_that_is_not_needed_are_no_warnings() -> None:
     assert warnings_of(httpx.Response(200, json={"problems": []}), RAW) == []
     assert warnings_of(httpx.ReadTimeout(""), {"rewards": []}) == []
-
-
-def test_a_run_takes_the_template_and_rewards_of_its_dataset_where_it_names_none() -> None:
-    defaults = KNOWN_FILES["countdown"].defaults
-    record = DatasetRecord(id="d", name="d", rows=1, created=0, segments=[], defaults=defaults)
-    datasets = {"data.dataset": record}
-
-    bare = with_defaults({"type": "rl", "data": {"dataset": "d"}}, datasets)
-    assert bare["data"]["template"] == defaults.template
-    assert [one["verifier"] for one in bare["rewards"]] == ["countdown"]
-    own = {"data": {"dataset": "d", "template": "{prompt}!"}, "rewards": [{"verifier": "math"}]}
-    assert with_defaults(own, datasets) == own
-    supervised = {"type": "sft", "data": {"dataset": "d"}}
-    assert with_defaults(supervised, datasets) == supervised

@@ -1,0 +1,77 @@
+"""The template and the verifier that a dataset brings, for a run whose config names none. Pure."""
+
+from typing import Any
+
+from services.contracts.config.data import PromptOptions
+from services.contracts.records import DatasetDefaults
+from services.gateway.dataset_check import Datasets
+
+OWN = ("template", "rewards")
+
+
+def with_defaults(raw: dict[str, Any], datasets: Datasets) -> dict[str, Any]:
+    """`raw` with the template and the rewards of its datasets, where a run of RL names none."""
+    data = raw.get("data")
+    if raw.get("type", "rl") != "rl" or not isinstance(data, dict):
+        return raw
+    if isinstance(mix := data.get("mix"), list):
+        own = [_own(datasets, f"data.mix.{i}") for i in range(len(mix))]
+        data = {**data, "mix": [_filled(one, own[i]) for i, one in enumerate(mix)]}
+        raw = {**raw, "data": data}
+    defaults = _own(datasets, "data")
+    if defaults and "template" not in data:
+        raw = {**raw, "data": {**data, "template": defaults["template"]}}
+    if defaults and raw.get("rewards") is None:
+        raw = {**raw, "rewards": defaults["rewards"]}
+    return _with_held_out(raw, datasets)
+
+
+def _with_held_out(raw: dict[str, Any], datasets: Datasets) -> dict[str, Any]:
+    """`raw` with those of its held-out datasets. Where the run trains on rows with the same ones,
+    it has chosen for itself how they are asked, and evaluates them so."""
+    evaluation = raw.get("evaluation")
+    if not isinstance(evaluation, dict):
+        return raw
+    trained = [one.defaults for key, one in datasets.items() if key.startswith("data.")]
+
+    def own(key: str) -> dict[str, Any]:
+        record = datasets.get(f"{key}.dataset")
+        return {} if record and record.defaults in trained else _own(datasets, key)
+
+    # What the section itself names holds for `more`, too.
+    free = [name for name in OWN if evaluation.get(name) is None]
+    first = own("evaluation")
+    if isinstance(more := evaluation.get("more"), list):
+        # In place of what `evaluation` gets here: that belongs to its dataset.
+        run = {
+            "template": raw["data"].get("template") or PromptOptions().template,
+            "rewards": raw.get("rewards"),
+        }
+        others = [own(f"evaluation.more.{i}") or (run if first else {}) for i in range(len(more))]
+        more = [_filled(one, others[i], free) for i, one in enumerate(more)]
+        evaluation = {**evaluation, "more": more}
+    return {**raw, "evaluation": _filled(evaluation, first, free)}
+
+
+def _own(datasets: Datasets, key: str) -> dict[str, Any]:
+    """What the dataset of a section brings; empty: nothing."""
+    record = datasets.get(f"{key}.dataset")
+    found: DatasetDefaults | None = record.defaults if record else None
+    if found is None:
+        return {}
+    return {
+        "template": found.template,
+        "rewards": [reward.model_dump() for reward in found.rewards],
+    }
+
+
+def _filled(section: Any, own: dict[str, Any], names: list[str] | None = None) -> Any:
+    """`section` with those of `own` that it leaves out."""
+    if not isinstance(section, dict):
+        return section
+    missing = {
+        name: value
+        for name, value in own.items()
+        if section.get(name) is None and value is not None and name in (names or OWN)
+    }
+    return {**section, **missing}
