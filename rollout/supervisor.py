@@ -230,7 +230,7 @@ class Supervisor:
             await run_events.once(problem, again)
 
         masks = config.sampling.cuts and installed_device() != "cpu"
-        limit = config.rollout.canary_limit
+        limit, options = config.rollout.canary_limit, config.rollout.vllm
         follower = Follower(
             run.id,
             self.record.id,
@@ -238,8 +238,11 @@ class Supervisor:
             self._volume,
             policy,
             config.rollout.update_mode,
-            Staging(server.folder, installed_device() or "cpu"),
-            CanaryCheck(policy, config.rollout.vllm.dtype, masks, limit),
+            Staging(
+                server.folder,
+                whole=installed_device() in ("cpu", None) or bool(options.quantization),
+            ),
+            CanaryCheck(policy, options.computes_in, masks, limit),
             wake.set,
             self._heartbeat,
             distrust,

@@ -31,7 +31,7 @@ class CanaryCheck:
 
     policy: PolicyClient
     dtype: str
-    """`rollout.vllm.dtype`."""
+    """Of the sampler: `VLLM.computes_in`."""
     masks: bool
     """Whether the server returns sampling masks."""
     limit: float | None = None

@@ -55,7 +55,7 @@ class Verdict:
 def limit_for(
     canary: Canary, dtype: str, configured: float | None, gaps: Sequence[float] = ()
 ) -> float:
-    """Nats by which vLLM may differ on average. `dtype`: `rollout.vllm.dtype`; `configured`:
+    """Nats by which vLLM may differ on average. `dtype`: of the sampler; `configured`:
     `rollout.canary_limit`; `gaps`: of the last versions that were right."""
     if configured is not None:
         return configured

@@ -102,7 +102,8 @@ def command_line(
         "served-model-name": SERVED_NAME,
         "uds": str(socket),
         "load-format": "dummy",
-        "dtype": dtype if options.dtype == "auto" else options.dtype,
+        "dtype": dtype if options.computes_in == "auto" else options.computes_in,
+        "quantization": options.quantization,
         "max-num-seqs": options.max_num_seqs,  # None: vLLM chooses
         "tensor-parallel-size": options.tensor_parallel_size,
         "logprobs-mode": "processed_logprobs",

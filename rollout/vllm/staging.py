@@ -2,8 +2,9 @@
 that lies in memory (just written, and mapped by vLLM), so that only copying is left for the pause.
 
 vLLM's engine for CPUs multiplies by packed copies of its weights, and a layer is packed whole: it
-gets the whole version. On a GPU it gets the changed values and their positions, if it serves a
-version in the chain. A file is there for one load: for another try vLLM has the chain itself.
+gets the whole version. So does an engine that quantises layers. Any other engine gets the changed
+values and their positions, if it serves a version in the chain. A file is there for one load: for
+another try vLLM has the chain itself.
 """
 
 import math
@@ -18,7 +19,6 @@ from safetensors import SafetensorError, TensorSpec, serialize_file
 
 from rollout.vllm.weight_load import LoadRefused, WeightUpdate
 from rollout.vllm_plugin.weight_file import BASE, POSITIONS, TAG, VALUES
-from services.runtime.gpus import Device
 from services.weights import DeltaReader, UnusableBase, UnusableDelta, WholeVersion
 
 NARROW = 1 << 31
@@ -28,9 +28,10 @@ NARROW = 1 << 31
 class Staging:
     """The folder of one server."""
 
-    def __init__(self, folder: Path, device: Device) -> None:
+    def __init__(self, folder: Path, whole: bool) -> None:
+        """`whole`: vLLM loads whole layers alone."""
         self._file = folder / "staged.safetensors"
-        self._device: Device = device
+        self._whole = whole
 
     def stage(self, update: WeightUpdate, live: str | None) -> WeightUpdate:
         """`update`, with a staged file where that spares the pause work. `live`: the version that
@@ -40,7 +41,7 @@ class Staging:
         try:
             with ExitStack() as stack:
                 deltas = [stack.enter_context(DeltaReader(Path(one))) for one in update.deltas]
-                if self._device == "cpu":
+                if self._whole:
                     self._write(whole(Path(update.path), deltas), {"format": "pt"})
                     return replace(update, whole=str(self._file))
                 after = [i for i, delta in enumerate(deltas) if delta.base == live]

@@ -192,6 +192,8 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if self.device.type == "cpu":
             forget_packed_experts(self.model)
         initialize_layerwise_reload(self.model)
+        # Layers now have what a checkpoint has: no scales, which are made of what is loaded.
+        parameters &= {name for name, _ in self.model.named_parameters()}
         try:
             loaded = self.model.load_weights(stream(path, deltas))
         finally:

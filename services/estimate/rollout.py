@@ -29,11 +29,18 @@ def server_of(
     memory = min((gpu.memory for gpu in gpus), default=0)
     budget = int(memory * vllm_share(config, shared))
     longest = options.max_model_len or model.shape.positions
-    dtype = config.model.dtype if options.dtype == "auto" else options.dtype
+    dtype = config.model.dtype if options.computes_in == "auto" else options.computes_in
     half = dtype == "bfloat16" or (dtype == "auto" and model.half)
     wanted = config.max_tokens + PROMPT
     sequences = options.max_num_seqs or (MANY if memory >= LARGE else FEW)
-    return sampling.Server(options.tensor_parallel_size, budget, sequences, longest or wanted, half)
+    return sampling.Server(
+        options.tensor_parallel_size,
+        budget,
+        sequences,
+        longest or wanted,
+        half,
+        options.quantization is not None,
+    )
 
 
 def rollout_need(

@@ -23,11 +23,17 @@ class Server:
     longest: int
     """Tokens of the longest sequence that it has to serve."""
     half: bool
+    quantised: bool = False
+    """Whether blocks have 8 bits a weight, and only the embedding and the output head more."""
 
 
 def weights(shape: ModelShape, server: Server) -> int:
     """Bytes on each GPU."""
-    return -(-shape.parameters * (2 if server.half else 4) // server.gpus)
+    number, outside = (2 if server.half else 4), shape.embedding + shape.head
+    every = shape.parameters * number
+    if server.quantised:
+        every = (shape.parameters - outside) + outside * number
+    return -(-every // server.gpus)
 
 
 def overhead(shape: ModelShape, server: Server) -> int:

@@ -106,7 +106,7 @@ def steps(folder: Path) -> list[Weights]:
 def patch_update(module: Any, folder: Path, live: str = "a:1") -> Any:
     deltas = (str(folder / "v2"),)
     update = WeightUpdate(str(folder / "v1"), "a:2", 3, "delta", deltas=deltas)
-    staged = Staging(folder, "cuda").stage(update, live)
+    staged = Staging(folder, whole=False).stage(update, live)
     return module.UpdateInfo(
         staged.path, "delta", list(staged.deltas), 3, patch=staged.patch, tag=staged.tag
     )

@@ -1,5 +1,6 @@
 """A run of reinforcement learning, and what kinds of run there are."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -21,7 +22,9 @@ from services.contracts.config.sft import SFTConfig
 from services.contracts.config.terms import (
     LoglinearProximal,
     MaskCorrection,
+    NoCorrection,
     NoKL,
+    RecomputeProximal,
     ReinforceLoss,
     ReverseKL,
     TruncateCorrection,
@@ -110,12 +113,30 @@ class RLConfig(Section):
 
     def warnings(self) -> list[str]:
         """Settings that are allowed but probably a mistake, each with its key."""
-        found = {"algorithm": self.algorithm.warnings(), "sampling": self.sampling.warnings()}
+        found = {
+            "algorithm": [*self.algorithm.warnings(), *self._uncorrected()],
+            "sampling": self.sampling.warnings(),
+        }
         return [
             f"{section}.{key}: {sentence}"
             for section, pairs in found.items()
             for key, sentence in pairs
         ]
+
+    def _uncorrected(self) -> Iterator[tuple[str, str]]:
+        algorithm, quantization = self.algorithm, self.rollout.vllm.quantization
+        # With proximal sampler the ratio of the loss is taken against the sampler itself.
+        apart = isinstance(algorithm.proximal, RecomputeProximal)
+        if (
+            quantization
+            and isinstance(algorithm.correction, NoCorrection)
+            and (apart or isinstance(algorithm.loss, ReinforceLoss))
+        ):
+            yield (
+                "correction.type",
+                f"rollout.vllm.quantization {quantization} samples from another policy than the "
+                "one that is trained, and nothing corrects for it: set it to truncate",
+            )
 
     @model_validator(mode="after")
     def _adapters(self) -> "RLConfig":

@@ -172,7 +172,7 @@ async def following(
         volume,
         policy,
         "keep",
-        Staging(server.folder, "cpu"),
+        Staging(server.folder, whole=True),
         canary,
         changed.set,
         heartbeat,

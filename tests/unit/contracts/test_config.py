@@ -278,6 +278,16 @@ def test_an_unknown_key_or_type_is_refused_with_the_nearest_known_one(
             "extra may not set max-lora-rank",
         ),
         (
+            {"rollout": {"vllm": {"quantization": "fp8_per_channel", "dtype": "float32"}}},
+            "rollout.vllm",
+            "vLLM makes fp8_per_channel of bfloat16 weights: leave dtype out",
+        ),
+        (
+            {"rollout": {"vllm": {"extra": {"quantization": "fp8"}}}},
+            "rollout.vllm.extra",
+            "extra may not set quantization",
+        ),
+        (
             {"rollout": {"vllm": {"extra": {"speculative_config": {"model": "small"}}}}},
             "rollout.vllm.extra",
             "a draft model would keep its weights while the policy changes",
@@ -402,6 +412,16 @@ def test_warnings_name_whole_keys() -> None:
     kl = {"algorithm": {"kl": {"type": "k1"}}}
     (sentence,) = rl(**kl).warnings()
     assert sentence.startswith("algorithm.kl.type: the gradient of k1")
+
+
+def test_quantised_samples_that_nothing_corrects_for_give_a_warning() -> None:
+    quantised = {"vllm": {"quantization": "fp8_per_channel"}}
+    recomputed = {"proximal": {"type": "recompute"}}
+    (sentence,) = rl(rollout=quantised, algorithm=recomputed).warnings()
+    assert sentence.startswith("algorithm.correction.type: rollout.vllm.quantization fp8_per_")
+    corrected = {**recomputed, "correction": {"type": "truncate"}}
+    assert rl(rollout=quantised, algorithm=corrected).warnings() == []
+    assert rl(algorithm=recomputed).warnings() == []
 
 
 def test_stop_tokens_without_the_end_of_sequence_give_a_warning() -> None:

@@ -48,6 +48,13 @@ def test_tokens_are_guessed_without_a_draft_model():
         command_line(MODEL, VLLM(ngram_tokens=3), "float32", SOCKET, "cpu")
 
 
+def test_weights_are_quantised_from_bfloat16():
+    options = VLLM(quantization="fp8_per_channel")
+    found = options_of(command_line(MODEL, options, "float32", SOCKET, "cuda"))
+    assert (found["--quantization"], found["--dtype"]) == ("fp8_per_channel", "bfloat16")
+    assert "--quantization" not in command_line(MODEL, VLLM(), "float32", SOCKET, "cuda")
+
+
 def adapted_model(folder: Path, rank: int) -> Path:
     """A model folder as the learner exports it beside adapters, without what vLLM alone reads."""
     (folder / "adapter").mkdir(parents=True)
