@@ -101,6 +101,8 @@ class Coordinator(FirstRank):
         self._work = work(state.loaded.model, config.algorithm, ranks, critic, teacher)
         self._time = StepTime()
         self._plan = Plan([], [], [], [])
+        self._in_files = 0
+        """Bytes of the batch's payloads outside of Redis."""
         self._waits: dict[str, float] = {}
         self._shares: bool | None = None
         """Whether the samples of the last batch shared prefixes."""
@@ -162,7 +164,7 @@ class Coordinator(FirstRank):
         for reason in unreadable.values():
             self._store.warn(f"{reason}; its task is sampled again")
         self._planner.requeue(step, unreadable)
-        self._schedule.trained(-sum(self._plan.bytes))
+        self._schedule.trained(-sum(self._plan.bytes), -self._in_files)
 
     def publish(self) -> None:
         """Publish the version that the batch has made."""
@@ -224,8 +226,8 @@ class Coordinator(FirstRank):
         plan = self._planner.next(progress, self._interrupted())
         if plan is None:
             return Command("yield" if self._stop.is_set() else "cancel")
-        self._plan = plan
-        self._schedule.trained(sum(plan.bytes))
+        self._plan, self._in_files = plan, self._store.payload_bytes(plan)
+        self._schedule.trained(sum(plan.bytes), self._in_files)
         self._time.lap("waiting")
         step = progress.step + 1
         return Command("train", step, self._planner.shares(plan, step, self._ranks.parts))
@@ -334,7 +336,7 @@ class Coordinator(FirstRank):
             "time/workers_waiting_for_admission": wait,
             "workers": len(workers),
             "memory/peak_bytes": peak_memory(),
-            "wire/bytes_per_token": sum(self._plan.bytes) / max(tokens, 1),
+            "wire/bytes_per_token": (sum(self._plan.bytes) + self._in_files) / max(tokens, 1),
             "bottleneck": bottleneck(spent.total, spent.waiting, wait),
         }
 

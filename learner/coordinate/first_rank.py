@@ -147,7 +147,8 @@ class FirstRank(ABC):
             return bool(decided())
 
     def _checkpoint_due(self) -> bool:
-        if not self._schedule.due(self._state.progress.step, self._writer.busy):
+        room = self._store.payload_room()
+        if not self._schedule.due(self._state.progress.step, self._writer.busy, room):
             return False
         # Waited for first: two copies of the training state may be more than memory holds.
         self._writer.wait()

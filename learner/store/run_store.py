@@ -12,9 +12,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from learner.errors import RunCannotGoOn
 from learner.report.step_metrics import finite
+from learner.store.commands import Plan
 from learner.store.pool_lock import StoreThread
 from services.contracts.events import EventKind
+from services.contracts.payload import REFERENCE, bytes_outside
 from services.contracts.records import DatasetRecord, RunRecord, WorkerRecord
+from services.contracts.task import TaskPosition
 from services.contracts.weights import WeightManifest
 from services.datasets import DatasetReader
 from services.models.path import checkpoint_of, run_named, step_named
@@ -148,6 +151,20 @@ class RunStore:
         """The payload of a group, of which the stream keeps `kept`. Raises ValueError where it is
         damaged or gone, GatewayAway."""
         return self._thread.call(lambda: self._payloads.read(kept))
+
+    def payload_bytes(self, plan: Plan) -> int:
+        """Bytes of a batch's payloads outside of Redis. Costs a request for 150 bytes each, where
+        there may be some."""
+        sizes = zip(plan.tasks, plan.bytes, strict=True)
+        small = [TaskPosition.parse(task).position for task, size in sizes if size <= REFERENCE]
+        if not small:
+            return 0
+        kept = self.call(self.trajectories.payloads, small)
+        return sum(bytes_outside(one) for one in kept if one is not None)
+
+    def payload_room(self) -> int | None:
+        """Bytes that payloads may still take on the data volume; None where they lie elsewhere."""
+        return self._payloads.room()
 
     def sweep_payloads(self) -> None:
         """Delete those of the run that nobody needs any more. What cannot be deleted now goes with

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 MARK = bytes(4)
+REFERENCE = 256
+"""Bytes that no reference exceeds."""
 _NAME = re.compile(r"runs/([A-Za-z0-9][\w-]*)/payloads/(\d{1,15})-([0-9a-f]{16})\.group", re.ASCII)
 
 
@@ -49,6 +51,15 @@ def owner_of(name: str) -> Owner | None:
 def reference(file: PayloadFile) -> bytes:
     """What Redis keeps in place of the payload."""
     return MARK + msgspec.msgpack.encode(file)
+
+
+def bytes_outside(kept: bytes) -> int:
+    """Bytes of the file that `kept` names; 0 where that is a payload, or damaged."""
+    try:
+        file = parse_reference(kept)
+    except Damaged:
+        return 0
+    return file.bytes if file else 0
 
 
 def parse_reference(kept: bytes) -> PayloadFile | None:

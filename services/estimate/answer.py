@@ -28,7 +28,10 @@ class Estimate(BaseModel):
     learner: GPUNeed = Field(description="Of the GPU of each rank.")
     rollout: GPUNeed | None = Field(description="Of a worker's GPUs; null: the run has no rollout.")
     step: StepTime = Field(description="How long one takes.")
-    disk: int = Field(description="Bytes of checkpoints and published weights on the data volume.")
+    disk: int = Field(
+        description="Bytes on the data volume: of checkpoints, published weights, and finished "
+        "groups that are too large for Redis."
+    )
     fits: bool | None = Field(description="Null where some GPU is not known.")
     advice: list[str] = Field(description="What to change where something does not fit.")
     notes: list[str] = Field(description="What is not known, and what was assumed.")

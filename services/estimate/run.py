@@ -26,6 +26,9 @@ CERTAIN = 1.1
 """Estimates are within a tenth: a run that needs so much more than there is cannot fit."""
 UTILISATION = 0.4
 """Share of a GPU's peak that training is taken to use."""
+PAYLOAD_FILE = 4 << 20
+"""Bytes above which a group does not lie in Redis, unless workers were told another number
+(HEADRACE_PAYLOAD_FILE_BYTES)."""
 PUBLISHED = 3
 """Versions on disk: the newest, the one that workers load, and the one before."""
 
@@ -66,12 +69,19 @@ def estimate_run(
         for one in (need, rollout)
         if one and one.fits and one.memory and one.needed > TIGHT * one.memory
     ]
+    in_files = payload_files(config, model)
+    if in_files:
+        notes.append(
+            f"of the disk, {gigabytes(in_files)} are for finished groups that are too large for "
+            "Redis, of completions of all their tokens; HEADRACE_PAYLOADS_URL puts them into a "
+            "bucket, and a lower training.checkpoint_every needs less"
+        )
     fits = [one.fits for one in (need, rollout) if one is not None]
     return Estimate(
         learner=need,
         rollout=rollout,
         step=step_time(config, model, learner, on_gpu, how, notes),
-        disk=disk(config, model),
+        disk=disk(config, model) + in_files,
         fits=False if False in fits else None if None in fits else True,
         advice=advice,
         notes=notes,
@@ -126,6 +136,25 @@ def step_time(
             f"of {PROMPT}, with {UTILISATION:.0%} of the learner's peak"
         )
     return StepTime(training=seconds, sampling=sampled / sum(rates) if rates else None)
+
+
+def payload_files(config: Config, model: Model) -> int:
+    """Bytes of finished groups outside of Redis: those that the next checkpoint contains, and those
+    of the one that is on its way."""
+    if not isinstance(config, RLConfig):
+        return 0
+    shape, algorithm = model.shape, config.algorithm
+    routed = 0
+    if config.algorithm.router.replay:
+        routed = shape.layers * shape.experts_used * (1 if shape.experts <= 256 else 2)
+    token = (2 if shape.vocabulary <= 1 << 16 else 4) + FLOAT32 + routed
+    samples = algorithm.samples_per_prompt
+    group = samples * config.max_tokens * token + PROMPT * routed
+    if group <= PAYLOAD_FILE:
+        return 0
+    every = config.training.checkpoint_every
+    steps = min(every, config.training.max_steps or every)
+    return 2 * steps * algorithm.prompts_per_step * group
 
 
 def disk(config: Config, model: Model) -> int:

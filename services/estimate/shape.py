@@ -36,8 +36,10 @@ class ModelShape:
     intermediate: int
     """Width of the feed-forward layer, or of all experts that a token uses."""
     vocabulary: int
+    experts: int = 0
+    """Of a layer; 0: a dense model."""
     experts_used: int = 0
-    """Experts of a token; 0: a dense model."""
+    """Experts of a token."""
     idle: int = 0
     """Weights that a token is not multiplied with: experts that it does not use."""
     query_norm: bool = False
@@ -109,6 +111,7 @@ def shape_of(
         key_value=key_value,
         intermediate=inside * max(used, 1),
         vocabulary=vocabulary,
+        experts=experts,
         experts_used=used,
         idle=idle,
         query_norm=norms,

@@ -34,7 +34,8 @@ def bucket(url: str) -> ObjectStore:
             # With options of ours obstore does not read this variable.
             "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
         },
-        retry_config={"retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+        # Its own limit of 10 tries ends after 4 seconds.
+        retry_config={"max_retries": 1000, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
     )
 
 
@@ -47,7 +48,10 @@ class Objects:
     async def write(self, name: str, data: bytes) -> None:
         """Whole, and durable when this returns. Raises PlaceAway."""
         # Parts of an upload that is never finished would stay, and be paid for.
-        await _asked(obstore.put_async(self._store, name, data, use_multipart=False))
+        try:
+            await _asked(obstore.put_async(self._store, name, data, use_multipart=False))
+        except FileNotFoundError as error:
+            raise _away(error) from error
 
     async def read(self, name: str) -> bytes:
         """Raises FileNotFoundError, PlaceAway."""
@@ -68,14 +72,26 @@ class Objects:
         """Raises PlaceAway."""
         await _asked(obstore.delete_async(self._store, list(names)))
 
+    def room(self) -> None:
+        """A bucket has no bound."""
+
 
 async def _asked(request: Awaitable[T]) -> T:
     """The outcome of a request. Raises FileNotFoundError, and PlaceAway for any other failure."""
     try:
         return await request
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        # Without the bucket nothing is known of an object.
+        if "NoSuchBucket" in str(error):
+            raise _away(error) from error
         raise
     except (BaseError, OSError, ValueError) as error:
-        # The first line says what failed; obstore adds the whole request.
-        brief = str(error).strip().split("\n")[0][:300]
-        raise PlaceAway(f"the store of payloads does not answer rightly: {brief}") from error
+        raise _away(error) from error
+
+
+def _away(error: Exception) -> PlaceAway:
+    # The first line says what failed; obstore adds the whole request.
+    brief = str(error).strip().split("\n")[0][:300]
+    if "NoSuchBucket" in str(error):
+        brief = f"HEADRACE_PAYLOADS_URL names a bucket that does not exist ({brief})"
+    return PlaceAway(f"the store of payloads does not answer rightly: {brief}")

@@ -78,6 +78,10 @@ class Payloads:
         """The runs that have files, perhaps others."""
         return await self._place.runs()
 
+    def room(self) -> int | None:
+        """Bytes that they may still take; None without a bound."""
+        return self._place.room()
+
     async def _delete_unneeded(self, names: Collection[str]) -> int:
         owners = {name: owner for name in names if (owner := owner_of(finished(name)))}
         if not owners:

@@ -46,6 +46,9 @@ class Place(Protocol):
     async def delete(self, names: Collection[str]) -> None:
         """Delete files, as far as they are there and can be deleted from here."""
 
+    def room(self) -> int | None:
+        """Bytes that it still takes; None without a bound."""
+
 
 class Files:
     """On the data volume. A host without it sends them to the gateway, and gets them from there."""
@@ -90,6 +93,10 @@ class Files:
 
         await anyio.to_thread.run_sync(unlink)
 
+    def room(self) -> int:
+        """Of this host's disk, beside what stays free for Redis."""
+        return room_of(self._volume.root)
+
     def _shared(self, name: str) -> bool:
         """Whether this host has the volume: the gateway writes the records of runs there, and sends
         them to nobody."""
@@ -121,8 +128,13 @@ def write_file(root: Path, name: str, data: bytes) -> None:
 
 def check_room(root: Path, size: int) -> None:
     """Raise OSError unless the volume takes so many bytes beside what stays free for Redis."""
-    if shutil.disk_usage(root).free < size + DATA_RESERVE:
+    if room_of(root) < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root))
+
+
+def room_of(root: Path) -> int:
+    """Bytes that the volume takes beside what stays free for Redis."""
+    return shutil.disk_usage(root).free - DATA_RESERVE
 
 
 async def _put(client: httpx.AsyncClient, name: str, data: bytes) -> None:

@@ -20,6 +20,7 @@ from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.group_lengths import GroupLengths
+from services.contracts.payload import Owner, PayloadFile, payload_name, reference
 from services.contracts.records import WorkerRecord
 from services.settings import Settings
 from services.store import Store
@@ -56,15 +57,20 @@ class Scene:
         assert len(granted.leases) == count, granted
         return granted.leases
 
-    async def complete(self, lease: Lease, version: int = VERSION) -> None:
+    async def complete(self, lease: Lease, version: int = VERSION, blob: bytes = b"group") -> None:
         assert await self.store.prompts.complete(
             "r",
             lease.attempt,
             min_version=version,
             lineage=self.run.lineage,
-            blob=b"group",
+            blob=blob,
             lengths=GroupLengths(2, (3, 4)),
         )
+
+    async def complete_large(self, lease: Lease, size: int) -> None:
+        """With a payload outside of Redis."""
+        file = PayloadFile(payload_name(Owner("r", lease.task, lease.attempt)), size, "0" * 16)
+        await self.complete(lease, blob=reference(file))
 
     async def next_batch(self) -> list[int]:
         command = await asyncio.to_thread(self.coordinator.next_command)
@@ -135,6 +141,18 @@ async def test_a_damaged_version_that_no_worker_can_load_is_published_again(scen
     assert manifest is not None
     (listed,) = manifest.files
     check_file(file, listed.bytes, listed.xxh3)
+
+
+async def test_payloads_outside_of_redis_count_for_the_next_checkpoint(scene: Scene) -> None:
+    small, large = await scene.lease(2)
+    await scene.complete(small)
+    await scene.complete_large(large, 206_000_000)
+    await scene.next_batch()
+    schedule = scene.coordinator._schedule
+    assert schedule.uncovered_files == 206_000_000
+    assert len(b"group") < schedule.uncovered_bytes < 300
+    await asyncio.to_thread(scene.coordinator.requeue, VERSION + 1, {large.task: "it is gone"})
+    assert (schedule.uncovered_files, schedule.uncovered_bytes) == (0, 0)
 
 
 async def test_groups_completed_while_a_batch_is_formed_are_in_it_or_requeued(scene: Scene) -> None:

@@ -4,9 +4,11 @@ import pytest
 
 from services.contracts.payload import (
     MARK,
+    REFERENCE,
     Damaged,
     Owner,
     PayloadFile,
+    bytes_outside,
     owner_of,
     parse_reference,
     payload_name,
@@ -21,7 +23,10 @@ OWNER = Owner("1a2b3c4d", 7, "0123456789abcdef")
 def test_a_reference_names_a_file_and_a_payload_is_no_reference():
     file = PayloadFile(payload_name(OWNER), 206_000_000, "0" * 16)
     assert parse_reference(reference(file)) == file
-    assert len(reference(file)) < 150
+    assert len(reference(file)) < 150 < REFERENCE
+    assert bytes_outside(reference(file)) == 206_000_000
+    assert bytes_outside(encode(trajectory_group([1.0]))) == 0
+    assert bytes_outside(MARK + b"damaged") == 0
     assert owner_of(file.name) == OWNER
     assert parse_reference(encode(trajectory_group([1.0]))) is None
 

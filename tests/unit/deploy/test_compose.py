@@ -60,6 +60,26 @@ def test_the_hub_token_is_seen_by_what_downloads_models_and_by_nothing_else() ->
     }
 
 
+def test_the_buckets_key_is_seen_by_what_uses_it_and_by_nothing_else() -> None:
+    seeing = {
+        (file.name, name)
+        for file in FILES
+        for name, service in services(file).items()
+        if "AWS_SECRET_ACCESS_KEY" in service.get("environment", {})
+    }
+    using = ("gateway", "rollout", "rollout-cpu", "learner", "learner-cpu")
+    assert seeing == {
+        *(("compose.payloads.yml", name) for name in using),
+        ("compose.rollout.yml", "rollout"),
+        ("compose.learner.yml", "learner"),
+        ("compose.learner.yml", "learner-cpu"),
+    }
+    # A store outside is reached from there.
+    base, more = services(FILES[0]), services(ROOT / "deploy/compose.payloads.yml")
+    for name in using:
+        assert "outside" in more[name].get("networks", base[name]["networks"])
+
+
 @pytest.mark.parametrize("profile", ["gpu", "cpu"])
 def test_a_reward_service_that_loads_models_has_torch(profile: str) -> None:
     name = "compose.reward-models.yml" if profile == "gpu" else "compose.reward-models-cpu.yml"

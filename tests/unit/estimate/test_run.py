@@ -72,6 +72,14 @@ def test_eight_billion_on_eight_gpus_of_80_gb_leaves_a_fifth() -> None:
     assert found.disk == pytest.approx(42 * 8.19 * GB, rel=0.01)
 
 
+def test_quantised_weights_leave_more_of_a_gpu_for_the_cache() -> None:
+    quantised = {"rollout": {"vllm": {"quantization": "fp8_per_channel"}}}
+    found = estimate(THRIFTY | quantised, learner(8, 80 * GB), worker(80 * GB))
+    assert found.rollout is not None
+    # 6.95 billion weights of 1 byte, and embedding and head: 2 · 151,936 · 4,096 of 2.
+    assert found.rollout.parts["weights"] == pytest.approx(9.44 * GB, rel=0.01)
+
+
 def test_what_does_not_fit_names_the_change_that_makes_it_fit() -> None:
     found = estimate(WASTEFUL, learner(8, 80 * GB), worker(80 * GB))
     assert found.fits is False
@@ -265,3 +273,27 @@ def test_a_teacher_takes_room_for_its_weights_and_time_for_a_pass() -> None:
     times = [one.step.training for one in found]
     assert None not in times
     assert times[1] > 1.5 * times[0]  # type: ignore[operator]
+
+
+def test_groups_that_are_too_large_for_redis_take_disk_space() -> None:
+    def of(tokens: int, every: int = 10, **algorithm: Any) -> Estimate:
+        many = {"samples_per_prompt": 16, "prompts_per_step": 32, **algorithm}
+        config = {
+            "sampling": {"max_tokens": tokens},
+            "training": {"checkpoint_every": every, "max_steps": 1000},
+            "algorithm": many,
+        }
+        model = QWEN3_30B_A3B if algorithm else QWEN3_8B
+        return estimate(config, learner(8, 80 * GB), worker(80 * GB), model=model)
+
+    # Tokens of 8 bytes: at 16k a group has 2.1 MB, at 64k 8.4 MB.
+    short, long = of(16 << 10), of(64 << 10)
+    assert long.disk - short.disk == 2 * 10 * 32 * 16 * (64 << 10) * 8
+    assert of(64 << 10, every=2).disk - short.disk == 2 * 2 * 32 * 16 * (64 << 10) * 8
+    assert not any("too large for Redis" in note for note in short.notes)
+    assert any("too large for Redis" in note for note in long.notes)
+
+    # Expert routing of 48 layers and 8 experts makes groups of 206 MB.
+    routed = of(32 << 10, router={"replay": True}).disk
+    plain = of(16 << 10, router={"replay": False}).disk
+    assert routed - plain == pytest.approx(2 * 10 * 32 * 206e6, rel=0.01)

@@ -43,3 +43,28 @@ def test_training_waits_when_half_the_budget_is_not_covered() -> None:
     # What is on its way counts as covered, whether it is committed yet or not.
     pace.trained(50)
     assert not pace.due(3, busy=True)
+
+
+def test_payloads_on_the_disk_make_a_checkpoint_due_as_they_fill_it() -> None:
+    pace = CheckpointSchedule(every=1000, last_step=1000, budget=1 << 30)
+    # 60 bytes of the 240 that they have together.
+    pace.trained(100, files=60)
+    assert not pace.due(1, busy=False, room=180)
+    assert pace.due(1, busy=False, room=179)
+    pace.handed_over()
+    pace.trained(100, files=60)
+    assert not pace.due(2, busy=True, room=60)
+    assert pace.due(2, busy=True, room=59)
+    assert pace.due(2, busy=True, room=-5)
+
+
+def test_payloads_in_a_bucket_have_no_bound() -> None:
+    pace = CheckpointSchedule(every=1000, last_step=1000, budget=1 << 30)
+    pace.trained(100, files=1 << 50)
+    assert not pace.due(1, busy=False, room=None)
+
+
+def test_a_batch_without_files_does_not_care_for_a_full_disk() -> None:
+    pace = CheckpointSchedule(every=1000, last_step=1000, budget=1 << 30)
+    pace.trained(100)
+    assert not pace.due(1, busy=False, room=0)
