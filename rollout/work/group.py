@@ -29,9 +29,11 @@ from services.contracts.config.data import PromptOptions
 from services.contracts.config.rewards import Reward
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.run import RLConfig
+from services.contracts.config.terms import ReverseKL
 from services.contracts.dataset import Row
 from services.contracts.rendering import compose, render
 from services.contracts.scores import VERDICTS, ScoreResult, ScoreStatus
+from services.contracts.sessions import Reward as Earned
 from services.contracts.trajectory import TrajectoryGroup
 from services.contracts.weights import WeightManifest
 from services.payloads import Payloads
@@ -62,6 +64,9 @@ class RunContext:
     """Of each token on the wire, if expert routing is replayed."""
     teacher: Teacher | None = None
     """One that is a server; another one is a model of the learner."""
+
+
+UNREWARDED = "the episode gave no reward, and the run has no verifier (rewards)"
 
 
 class VerifierBroke(RuntimeError):
@@ -225,6 +230,8 @@ async def scores_of(
 ) -> list[SampleScore]:
     """Scores of `texts` by `rewards`, by name: one request to the reward service, and one more for
     each gate that waits for another reward. Raises ScoringRefused."""
+    if not rewards and not isinstance(context.config.algorithm.advantage, ReverseKL):
+        return [given(Earned(error=UNREWARDED)) for _ in texts]
     results: list[dict[str, ScoreResult]] = [{} for _ in texts]
     while scores := due(rewards, results):
         items = score_items(rewards, prompt, row, index, texts, scores)

@@ -1,4 +1,5 @@
-"""`headrace agents`: a command for each session of a run, several at once, until the run ends."""
+"""`headrace agents`: plays the sessions of a run with a command or an environment, several at once,
+until the run ends."""
 
 import json
 import os
@@ -8,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -40,8 +42,26 @@ class RewardFrom(StrEnum):
 def agents(
     run: Run,
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND", help="What plays one session.")
-    ],
+        list[str] | None, typer.Argument(metavar="[-- COMMAND]", help="What plays one session.")
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Play with a server that has reset and step."),
+    ] = None,
+    openenv: Annotated[
+        str | None, typer.Option(metavar="URL", help="Play with an OpenEnv server.")
+    ] = None,
+    verifiers: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Play with an environment of the library verifiers."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--environment-config", metavar="FILE", help="With --verifiers: its TOML or JSON."
+        ),
+    ] = None,
+    turns: Annotated[int, typer.Option(min=1, help="Of an environment: answers, at most.")] = 32,
     parallel: Annotated[int, typer.Option(min=1, max=1024, help="Sessions at once.")] = 8,
     limit: Annotated[
         float, typer.Option("--time-limit", min=0.1, help="Seconds for one session.")
@@ -57,18 +77,34 @@ def agents(
     data: Data = None,
     gateway: GatewayURL = None,
 ) -> None:
-    """Play the sessions of RUN, each with a COMMAND of its own, until RUN ends.
+    """Play the sessions of RUN, with a COMMAND for each or with an environment, until RUN ends.
 
     COMMAND finds OPENAI_BASE_URL and OPENAI_API_KEY in its environment, which the OpenAI client
     reads, and in HEADRACE_ROW the dataset's row as JSON. One that fails, or takes too long, earns
-    no reward: its session is not trained. What each printed is in DATA/agents/RUN.
+    no reward: its session is not trained. An environment says the reward itself
+    (docs/environments.md). What each printed is in DATA/agents/RUN.
     """
-    if shutil.which(command[0]) is None:
-        raise CliError(f"there is no program {command[0]!r}", code=2)
+    given = [bool(command), environment is not None, openenv is not None, verifiers is not None]
+    if sum(given) != 1:
+        raise CliError(
+            "name what plays the sessions: `-- COMMAND`, --environment, --openenv or --verifiers, "
+            "and one of them",
+            code=2,
+        )
+    if command:
+        player: Player = CommandPlayer(command, limit, reward)
+    else:
+        from services.cli.environment_player import EnvironmentPlayer, chosen
+
+        if reward is RewardFrom.FILE:
+            raise CliError("--reward file goes with a COMMAND: an environment says it", code=2)
+        by_verifier = reward is RewardFrom.VERIFIER
+        played_by = chosen(verifiers, openenv, environment, config, turns)
+        player = EnvironmentPlayer(played_by, limit, by_verifier)
     api = connect(gateway)
     record = _patiently(lambda: api.get(f"/v1/runs/{run}"))
-    players = Players(api, record["id"], command, limit, reward, data_folder(data).absolute())
-    with ThreadPoolExecutor(parallel) as pool:
+    players = Players(api, record["id"], player, data_folder(data).absolute())
+    with player.serving(), ThreadPoolExecutor(parallel) as pool:
         try:
             players.play_all(pool, parallel)
         except BaseException:
@@ -81,20 +117,50 @@ def agents(
         raise CliError(f"run {record['id']} {ended['state']}: {ended['reason']}")
 
 
+class Player(Protocol):
+    """What plays one session; several threads ask it at once."""
+
+    def serving(self) -> AbstractContextManager[None]:
+        """Around all sessions."""
+
+    def play(
+        self, group: dict[str, Any], session: dict[str, Any], stop: threading.Event
+    ) -> tuple["Ended", dict[str, Any] | None]:
+        """How it went, and what it has earned (None: the run's verifiers say it). Ends early when
+        `stop` is set."""
+
+
+class CommandPlayer:
+    """A command for each session."""
+
+    def __init__(self, command: list[str], limit: float, reward: RewardFrom) -> None:
+        """Raises CliError without such a program."""
+        if shutil.which(command[0]) is None:
+            raise CliError(f"there is no program {command[0]!r}", code=2)
+        self._command, self._limit, self._reward = command, limit, reward
+
+    def serving(self) -> AbstractContextManager[None]:
+        """As Player."""
+        return nullcontext()
+
+    def play(
+        self, group: dict[str, Any], session: dict[str, Any], stop: threading.Event
+    ) -> tuple["Ended", dict[str, Any] | None]:
+        """As Player."""
+        from services.cli import agent_process
+
+        with tempfile.TemporaryDirectory(prefix="headrace-agent-") as folder:
+            file = Path(folder) / "reward"
+            environment = environment_of(os.environ, group, session, file)
+            ended = agent_process.play(self._command, environment, self._limit, stop)
+            return ended, agent_process.reward_of(ended, self._reward, file)
+
+
 class Players:
     """Plays groups of sessions of one run."""
 
-    def __init__(
-        self,
-        api: "Gateway",
-        run: str,
-        command: list[str],
-        limit: float,
-        reward: RewardFrom,
-        data: Path,
-    ) -> None:
-        self._api, self._run, self._command = api, run, command
-        self._limit, self._reward = limit, reward
+    def __init__(self, api: "Gateway", run: str, player: Player, data: Path) -> None:
+        self._api, self._run, self._player = api, run, player
         self._folder = data / "agents" / run
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
@@ -136,17 +202,11 @@ class Players:
                 raise
 
     def _play(self, group: dict[str, Any], session: dict[str, Any]) -> None:
-        from services.cli import agent_process
-
         if self.stop.is_set():
             return
-        with tempfile.TemporaryDirectory(prefix="headrace-agent-") as folder:
-            file = Path(folder) / "reward"
-            environment = environment_of(os.environ, group, session, file)
-            ended = agent_process.play(self._command, environment, self._limit, self.stop)
-            if self.stop.is_set():
-                return
-            reward = agent_process.reward_of(ended, self._reward, file)
+        ended, reward = self._player.play(group, session, self.stop)
+        if self.stop.is_set():
+            return
         problem = self._report(session["id"], reward)
         self._note(group, session["id"], ended, reward, problem)
 

@@ -1,4 +1,4 @@
-"""`headrace datasets …`: add, gym, list, show, rm."""
+"""`headrace datasets …`: add, gym, verifiers, list, show, rm."""
 
 import json
 import tempfile
@@ -116,6 +116,42 @@ def gym(
         form = {"name": name or task, "mapping": MAPPING, "source": " ".join(words)[:200]}
         record = connect(gateway).post(
             "/v1/datasets", data=form, files={"file": (f"{task}.jsonl", content)}
+        )
+    _added(record, as_json)
+
+
+@commands.command()
+def verifiers(
+    environment: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="An installed environment of the library verifiers."),
+    ],
+    size_: Annotated[int, typer.Option("--size", help="Its first tasks.", min=1)] = 500,
+    config: Annotated[
+        Path | None,
+        typer.Option("--environment-config", metavar="FILE", help="Its config, TOML or JSON."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Default: the environment's name.")] = None,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Upload the tasks of a verifiers environment, for `headrace agents RUN --verifiers NAME`."""
+    from services.environments.playing import NoEnvironment
+    from services.environments.verifiers_taskset import rows_of
+
+    with tempfile.TemporaryFile() as content:
+        try:
+            content.writelines(rows_of(environment, config, size_))
+        except NoEnvironment as error:
+            raise CliError(str(error)) from None
+        content.seek(0)
+        form = {
+            "name": name or environment.rpartition("/")[2],
+            "mapping": json.dumps({"prompt": "prompt"}),
+            "source": f"verifiers {environment} size={size_}"[:200],
+        }
+        record = connect(gateway).post(
+            "/v1/datasets", data=form, files={"file": ("tasks.jsonl", content)}
         )
     _added(record, as_json)
 

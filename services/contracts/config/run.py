@@ -10,7 +10,7 @@ from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.copies import FrozenReference, LaggedProximal
 from services.contracts.config.data import Data, MixedPrompts, PromptDataset
 from services.contracts.config.dataset_checks import check_lengths, check_rewards
-from services.contracts.config.episodes import Sessions
+from services.contracts.config.episodes import OwnEpisode, Sessions
 from services.contracts.config.evaluation import Evaluation
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import PretrainedModel
@@ -44,8 +44,9 @@ class RLConfig(Section):
     rewards: list[Reward]
     """Components of the reward, which is their weighted sum. The first one decides whether an
     answer counts as correct. Where a submission names none, those of its dataset are taken, if that
-    was uploaded with a named mapping; so is `data.template`. With advantage `reverse_kl` nothing is
-    learned from them, and the list may be empty."""
+    was uploaded with a named mapping; so is `data.template`. The list may be empty where agents or
+    an episode of your own say all rewards, and with advantage `reverse_kl`, which learns nothing
+    from them."""
     sampling: Sampling = Sampling()
     """Sampling options."""
     rollout: Rollout = Rollout()
@@ -205,10 +206,13 @@ class RLConfig(Section):
     def _unrewarded(self) -> "RLConfig":
         if self.rewards:
             return self
+        given = all(
+            isinstance(one.rollout.episode, Sessions | OwnEpisode) for one in self.datasets.values()
+        )
         refuse_if(
-            not isinstance(self.algorithm.advantage, ReverseKL),
+            not (given or isinstance(self.algorithm.advantage, ReverseKL)),
             f"rewards is empty, and advantage {self.algorithm.advantage.type} learns from them: "
-            "name a verifier",
+            "name a verifier, or an episode that gives rewards itself",
         )
         evaluated = self.evaluation.sets if self.evaluation else []
         for key, needs in (

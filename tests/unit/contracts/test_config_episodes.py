@@ -53,3 +53,16 @@ def test_an_episode_that_cannot_work_is_refused(value: Any, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         episode(value)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["sessions", "mine"])
+def test_where_an_episode_says_the_rewards_no_verifier_is_needed(value: str) -> None:
+    config = parse_config(RL | {"rewards": [], "rollout": {"episode": value}})
+    assert isinstance(config, RLConfig)
+    assert config.rewards == []
+
+
+def test_without_a_verifier_a_mixture_needs_such_an_episode_everywhere() -> None:
+    data = {"dataset": "a", "mix": [{"dataset": "b", "episode": "single_turn"}]}
+    with pytest.raises(ConfigError, match="rewards is empty"):
+        parse_config(RL | {"rewards": [], "data": data, "rollout": {"episode": "mine"}})

@@ -3,14 +3,18 @@
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from rollout.episodes import Completion, Reward, UnusableEpisode, checked, load_episode
 from rollout.vllm.response import Span
+from rollout.work.group import RunContext, scores_of
+from services.contracts.config import parse_config
 from services.contracts.config.episodes import OwnEpisode, own_episodes
+from services.contracts.dataset import Row
 from tests.unit.rollout.episodes import WordTokenizer
 
 MODULE = """
@@ -122,3 +126,12 @@ def test_an_episode_may_say_what_a_sample_has_earned(reward: Reward) -> None:
     made = completion([True] * 3, [Span(0, 3, "a:1")])
     made.reward = reward
     assert checked([made], 1) == [made]
+
+
+async def test_a_sample_without_a_reward_is_masked_in_a_run_without_verifiers() -> None:
+    raw = {"model": {"path": "m"}, "data": {"dataset": "d"}, "rewards": []}
+    config = parse_config(raw | {"rollout": {"episode": "mine"}})
+    context = cast(RunContext, SimpleNamespace(config=config))
+    (score,) = await scores_of(context, {}, "1+1", Row(prompt="1+1", answer=None), 0, ["2"])
+    assert score.reward is None
+    assert "gave no reward" in score.detail

@@ -1,0 +1,110 @@
+"""Plays sessions with an environment in place of a command: all in one event loop."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from services.cli.agent_process import LOOK_SECONDS, Ended
+from services.cli.output import CliError
+from services.environments.playing import Environment, EnvironmentFailed, NoEnvironment, Played
+
+
+class EnvironmentPlayer:
+    """A player of `headrace agents` (`agents.Player`)."""
+
+    def __init__(self, environment: Environment, limit: float, verifier: bool) -> None:
+        """`verifier`: the run's verifiers say what a session has earned."""
+        self._environment, self._limit, self._verifier = environment, limit, verifier
+        self._loop = asyncio.new_event_loop()
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Around all sessions. Raises CliError if the environment does not start."""
+        thread = threading.Thread(target=self._loop.run_forever, name="environment", daemon=True)
+        thread.start()
+        serving = self._environment.serving()
+        try:
+            asyncio.run_coroutine_threadsafe(_entered(serving), self._loop).result()
+        except Exception as error:
+            raise CliError(f"the environment does not start: {error}") from error
+        try:
+            yield
+        finally:
+            asyncio.run_coroutine_threadsafe(
+                serving.__aexit__(None, None, None), self._loop
+            ).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            thread.join()
+            self._loop.close()
+
+    def play(
+        self, group: dict[str, Any], session: dict[str, Any], stop: threading.Event
+    ) -> tuple[Ended, dict[str, Any] | None]:
+        """As `agents.Player.play`."""
+        began = time.monotonic()
+        playing: Future[Played] = asyncio.run_coroutine_threadsafe(
+            self._limited(group, session), self._loop
+        )
+        output = problem = ""
+        reward: dict[str, Any] | None = None
+        try:
+            found = _until(playing, stop)
+            output = found.transcript
+            reward = None if self._verifier else found.reward
+        except TimeoutError:
+            problem = f"it was stopped after {self._limit:g} s"
+        except (EnvironmentFailed, CancelledError) as error:
+            problem = str(error) or "it was interrupted"
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            reward = {"reward": None, "error": problem[:1000]}
+        return Ended(None, time.monotonic() - began, output, "", problem), reward
+
+    async def _limited(self, group: dict[str, Any], session: dict[str, Any]) -> Played:
+        async with asyncio.timeout(self._limit):
+            return await self._environment.play(group, session)
+
+
+def _until(playing: "Future[Played]", stop: threading.Event) -> Played:
+    while True:
+        try:
+            return playing.result(LOOK_SECONDS)
+        except NotYet:
+            if playing.done():  # the session's own time is over
+                raise
+            if stop.is_set():
+                playing.cancel()
+
+
+async def _entered(serving: Any) -> None:
+    await serving.__aenter__()
+
+
+def chosen(
+    verifiers: str | None, openenv: str | None, url: str | None, config: Path | None, turns: int
+) -> Environment:
+    """The environment of the one option that is given. Raises CliError."""
+    try:
+        if verifiers:
+            from services.environments.verifiers_taskset import VerifiersEnvironment
+
+            return VerifiersEnvironment(verifiers, config, turns)
+        if config:
+            raise NoEnvironment("--environment-config goes with --verifiers")
+        if openenv:
+            from services.environments.openenv_server import OpenEnvEnvironment
+
+            return OpenEnvEnvironment(openenv, turns)
+        from services.environments.stepped import SteppedEnvironment
+
+        assert url
+        return SteppedEnvironment(url, turns)
+    except NoEnvironment as error:
+        raise CliError(str(error), code=2) from None

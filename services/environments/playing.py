@@ -1,0 +1,80 @@
+"""What all environments share: a row and a session in, a reward and a transcript out."""
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+Message = dict[str, Any]
+
+
+class EnvironmentFailed(Exception):
+    """An episode that has no reward: its session is not trained. The text says why."""
+
+
+class NoEnvironment(ValueError):
+    """The environment cannot be used at all; the text says why, and the way out."""
+
+
+@dataclass
+class Played:
+    """An episode that came to its end."""
+
+    rewards: list[float] = field(default_factory=list)
+    components: dict[str, float] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+    """What was said, for the log."""
+
+    def earn(self, reward: Any, components: Any = None) -> None:
+        """Add what one step earned; None: it says nothing. Raises EnvironmentFailed."""
+        if components:
+            if not isinstance(components, Mapping):
+                raise EnvironmentFailed(f"the environment's components are no object: {components}")
+            for name, value in components.items():
+                self.components[name] = self.components.get(name, 0.0) + number(value, name)
+        elif reward is not None:
+            self.rewards.append(number(reward, "reward"))
+
+    @property
+    def reward(self) -> dict[str, Any]:
+        """As the gateway takes it. Raises EnvironmentFailed if no step has said any."""
+        total = math.fsum(self.rewards)
+        if self.components:
+            rest = {"reward": total} if self.rewards else {}
+            return {"components": self.components | rest}
+        if not self.rewards:
+            raise EnvironmentFailed("the environment gave no reward before the episode ended")
+        return {"reward": total}
+
+    @property
+    def transcript(self) -> str:
+        """One line of JSON for each message."""
+        return "\n".join(json.dumps(one, ensure_ascii=False) for one in self.messages)
+
+
+class Environment(Protocol):
+    """Plays sessions; all in one event loop, several at once."""
+
+    def serving(self) -> AbstractAsyncContextManager[None]:
+        """Around all episodes. Raises NoEnvironment."""
+
+    async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> Played:
+        """One episode on the group's row, in the session. Raises EnvironmentFailed."""
+
+
+def number(value: Any, name: str) -> float:
+    """A reward. Raises EnvironmentFailed for anything but a finite number."""
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    raise EnvironmentFailed(f"the environment's {name} is no finite number: {value!r:.100}")
+
+
+def require(library: str) -> None:
+    """Raises NoEnvironment if the library is not installed here."""
+    if find_spec(library) is None:
+        raise NoEnvironment(
+            f"the library {library} is not installed here: pip install 'headrace[{library}]'"
+        )

@@ -1,0 +1,108 @@
+"""Environments with `reset` and `step` over HTTP (docs/environments.md has their contract)."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+
+from services.environments.game import Step, played, text_of, told
+from services.environments.playing import EnvironmentFailed, Message, NoEnvironment, Played
+from services.environments.policy import Policy
+
+MOST_BYTES = 4 << 20
+"""Of one answer of an environment."""
+
+
+class SteppedEnvironment:
+    """All episodes of one server."""
+
+    def __init__(self, url: str, turns: int) -> None:
+        """Raises NoEnvironment if `url` is none."""
+        self._url, self._turns = checked_url(url), turns
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """As Environment."""
+        async with httpx.AsyncClient(timeout=None) as self._http:
+            yield
+
+    async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> Played:
+        """As Environment."""
+        game = _Episode(self._http, self._url, group, session["id"])
+        try:
+            policy = Policy(self._http, session)
+            return await played(game, policy, group["prompt"], self._turns)
+        finally:
+            await game.close()
+
+
+class _Episode:
+    tools: list[dict[str, Any]] = []
+
+    def __init__(
+        self, http: httpx.AsyncClient, url: str, group: Mapping[str, Any], episode: str
+    ) -> None:
+        self._http, self._url, self._episode = http, url, episode
+        self._row = {name: group[name] for name in ("prompt", "answer", "columns", "row", "task")}
+
+    async def reset(self) -> Step:
+        return await self._ask("reset", {"row": self._row})
+
+    async def step(self, answer: Message) -> Step:
+        return await self._ask("step", {"action": answer.get("content") or ""})
+
+    async def close(self) -> None:
+        """Servers need not have this call."""
+        with contextlib.suppress(httpx.HTTPError):
+            await self._http.post(
+                f"{self._url}/close", json={"episode": self._episode}, timeout=5.0
+            )
+
+    async def _ask(self, call: str, body: dict[str, Any]) -> Step:
+        """Not repeated: nobody knows whether the environment has taken a step that was not
+        answered."""
+        sent = {"episode": self._episode, **body}
+        said = await answer_of(self._http, "POST", f"{self._url}/{call}", sent)
+        done = any(said.get(name) is True for name in ("done", "terminated", "truncated"))
+        observation = said.get("observation")
+        if observation is None and not done:
+            raise EnvironmentFailed(f"the environment's answer to {call} has no observation")
+        text = "" if observation is None else text_of(observation)
+        return Step(told(text), done, said.get("reward"), said.get("components"))
+
+
+async def answer_of(http: httpx.AsyncClient, method: str, url: str, body: Any) -> dict[str, Any]:
+    """The JSON object that `url` answers with. Raises EnvironmentFailed."""
+    try:
+        async with http.stream(method, url, json=body) as response:
+            content = bytearray()
+            async for chunk in response.aiter_bytes():
+                content += chunk
+                if len(content) > MOST_BYTES:
+                    raise EnvironmentFailed(f"{url} answered with more than {MOST_BYTES:,} bytes")
+    except httpx.HTTPError as error:
+        raise EnvironmentFailed(f"{url}: {str(error) or type(error).__name__}") from error
+    text = content.decode(errors="replace")
+    if not response.is_success:
+        raise EnvironmentFailed(f"{url} answered {response.status_code}: {text[:300]}")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise EnvironmentFailed(f"{url} answered with no JSON object: {text[:300]}")
+    return found
+
+
+def checked_url(url: str) -> str:
+    """`url` without a slash at its end. Raises NoEnvironment."""
+    try:
+        parsed = httpx.URL(url)
+        usable = parsed.scheme in ("http", "https") and parsed.host
+    except httpx.InvalidURL:
+        usable = ""
+    if not usable:
+        raise NoEnvironment(f"{url!r} is no address: name one like http://127.0.0.1:8080")
+    return url.rstrip("/")

@@ -1,0 +1,57 @@
+"""`headrace agents --environment`: a server with reset and step trains a run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.integration.installation.conftest import ROOT, Installation
+from tests.unit.environments.servers import Answer, serving
+
+CONFIG: dict[str, Any] = {
+    "data": {"dataset": "sums"},
+    "rewards": [],
+    "algorithm": {"prompts_per_step": 2, "samples_per_prompt": 2},
+    "training": {"max_steps": 1},
+    "sampling": {"max_tokens": 50},
+    "rollout": {"episode": {"type": "sessions", "idle_seconds": 120}},
+}
+
+
+def environment(path: str, body: Any) -> Answer:
+    """Two steps; the second session of each group meets an error."""
+    if path != "/step":
+        return 200, {"observation": "="}
+    if body["episode"].endswith("-1"):
+        return 500, "the game is broken"
+    return 200, {"observation": "+1=", "components": {"half": 0.5}}
+
+
+def test_an_environment_trains_a_run_and_its_errors_mask_sessions(
+    installation: Installation, tmp_path: Path
+) -> None:
+    run = installation.submit(**CONFIG)
+    stack = installation.stack
+    with serving(environment) as url:
+        command = [sys.executable, "-m", "services.cli", "agents", run, "--environment", url]
+        played = subprocess.run(
+            [*command, "--turns", "2", "--parallel", "2", "--data", str(tmp_path)],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "HEADRACE_GATEWAY_URL": stack.gateway_url,
+                "HEADRACE_API_KEY": str(stack.api_key),
+            },
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+    assert played.returncode == 0, played.stderr
+    assert "2 without a reward" in played.stdout
+    assert "the game is broken" in played.stderr
+    samples = installation.api.get(f"/v1/runs/{run}/samples")["samples"]
+    rewards = sorted((str(one["reward"]), one["components"]["half"]) for one in samples)
+    assert rewards == [("1.0", 1.0), ("1.0", 1.0), ("None", None), ("None", None)]
+    audit = installation.api.get(f"/v1/runs/{run}/audit")
+    assert (audit["trained"], audit["problems"]) == (2, [])
