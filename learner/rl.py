@@ -111,6 +111,8 @@ def read_group(store: RunStore, share: Share, kept: bytes | None) -> TrajectoryG
     group = decode_group(store.payload(kept))
     if group.samples != share.of:
         raise ValueError(f"it has {group.samples} samples, its entry in the stream says {share.of}")
+    # With 16 answers of 32k tokens 200 MB, of which other ranks need most.
+    group.keep_experts(share.samples)
     return group
 
 
@@ -161,8 +163,10 @@ def fetch(
             # All of them: the log shows any, on whatever rank they train.
             # Of a run that had another mixture before it was resumed.
             limit = longest.get(group.header.dataset, config.sampling.max_tokens)
-            of_group = group_samples(group, algorithm, limit, ancestry, version, len(groups))
             dealt = {*share.samples}
+            of_group = group_samples(group, algorithm, limit, ancestry, version, len(groups), dealt)
+            # The samples have their own copies.
+            group.keep_experts(())
             own[share.position] = [sample for sample in of_group if sample.number in dealt]
             minibatches[-1] += own[share.position]
             everything += of_group

@@ -4,6 +4,7 @@ Must never let a trajectory whose verifier broke (reward null) into the loss, th
 its group's statistics, and never re-tokenizes: tokens are what the sampler drew.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -78,9 +79,11 @@ def group_samples(
     ancestry: Ancestry,
     version: int,
     index: int,
+    dealt: Collection[int] | None = None,
 ) -> list[Sample]:
     """The samples of `group`, this rank's `index`-th, trained at `version`; of a completion with
-    branches one for each conversation. `max_tokens`: the longest completion.
+    branches one for each conversation. `max_tokens`: the longest completion; `dealt`: those that
+    this rank trains, None for all; the others have no recorded routing here.
 
     `shaping.mask_truncated` removes truncated samples from the loss but not from the group's
     statistics; a null reward removes a sample from both.
@@ -109,6 +112,9 @@ def group_samples(
         )
     ]
     group_lengths = tuple(int(mask.sum()) for mask in masks)
+    replayed: Collection[int] = ()
+    if algorithm.router.replay:
+        replayed = range(group.samples) if dealt is None else dealt
     samples = []
     for i, (piece, mask) in enumerate(zip(pieces, masks, strict=True)):
         earned = None
@@ -138,7 +144,7 @@ def group_samples(
                     rewards=dense,
                     sampling_mask=None if sampling_mask is None else sampling_mask[piece][chosen],
                     truncated=bool(truncated[i]),
-                    experts=recorded_experts(group, i) if algorithm.router.replay else None,
+                    experts=recorded_experts(group, i) if i in replayed else None,
                 )
             )
             trained = trained or samples[-1].trains

@@ -11,6 +11,7 @@ per group. Recorded expert routing takes layers × experts per token bytes more 
 """
 
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +131,20 @@ class TrajectoryGroup:
             )
         ]
         return GroupLengths(len(self.prompt_tokens), tuple(counts))
+
+    def keep_experts(self, samples: Collection[int]) -> None:
+        """Forget the expert routing of all samples but these: it is most of a group's memory."""
+        if self.experts is None or self.routed is None:
+            return
+        ends = len(self.prompt_tokens) + self.routed.cumsum()
+        pieces = [
+            self.experts[end - known : end]
+            for i, (end, known) in enumerate(zip(ends, self.routed, strict=True))
+            if i in samples
+        ]
+        self.experts = np.concatenate([self.experts[: len(self.prompt_tokens)], *pieces])
+        kept = [i in samples for i in range(self.samples)]
+        self.routed = np.where(kept, self.routed, 0)
 
     def check(self) -> None:
         """Raise ValueError naming the first array that does not fit the others."""

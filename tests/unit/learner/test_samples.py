@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from learner.batch.samples import OWN, group_samples, token_staleness
 from learner.batch.staleness import Ancestry
@@ -47,6 +48,14 @@ def test_each_sample_replays_the_experts_of_its_prompt_and_its_own_tokens() -> N
     assert second.experts.flatten().tolist() == [3, 250, 5, 6, OWN]
     without = group_samples(group, MEAN, 9, LINE, 3, 0)
     assert [sample.experts for sample in without] == [None, None]
+    group.keep_experts([1])
+    assert group.experts.flatten().tolist() == [3, 250, 5, 6]
+    other, own = group_samples(group, REPLAY, 9, LINE, 3, 0, dealt=[1])
+    assert other.experts is None
+    assert own.experts is not None
+    assert torch.equal(own.experts, second.experts)
+    group.keep_experts(())
+    assert group.experts.flatten().tolist() == [3, 250]
     # Groups of before the run was resumed with replay.
     old = group_samples(trajectory_group([1.0, 0.0]), REPLAY, 9, LINE, 3, 0)
     assert [sample.experts for sample in old] == [None, None]
