@@ -77,8 +77,8 @@ def _until(playing: "Future[Played]", stop: threading.Event) -> Played:
         try:
             return playing.result(LOOK_SECONDS)
         except NotYet:
-            if playing.done():  # the session's own time is over
-                raise
+            if playing.done():  # it was the session's own time that is over, or it ended just now
+                return playing.result()
             if stop.is_set():
                 playing.cancel()
 

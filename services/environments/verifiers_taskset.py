@@ -82,8 +82,9 @@ class VerifiersEnvironment:
                 "`headrace datasets verifiers`"
             )
         config = self._environment.config.taskset.task
-        # The library takes keys by the names of environment variables only.
-        variable = f"HEADRACE_SESSION_KEY_{session['id']}"
+        # The library takes keys by the names of environment variables only, and passes those with
+        # API_KEY in their names on to no process that it starts.
+        variable = f"HEADRACE_SESSION_API_KEY_{session['id']}"
         os.environ[variable] = session["key"]
         try:
             task = self._task(self._task.data_type().model_validate(data), config)
