@@ -20,6 +20,7 @@ from collections.abc import Callable
 from redis.exceptions import RedisError
 
 from rollout.aio import end
+from rollout.policy.calls import PolicyCalls
 from rollout.run_events import RunEvents
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.progress import Progress
@@ -105,6 +106,8 @@ class RunWorker:
             wake.set,
         )
 
+        self._policy_calls = PolicyCalls(context, store)
+
     @property
     def follower(self) -> Follower:
         """Keeps the weights current."""
@@ -120,6 +123,9 @@ class RunWorker:
         record.groups_in_flight = len(leases)
         record.scoring = len(leases) - leases.generating
         record.evaluation_rows = len(self._evaluator)
+        record.policy_calls = len(self._policy_calls)
+        record.policy_answers = self._policy_calls.answered
+        record.policy_tokens = self._policy_calls.tokens
         record.oldest = leases.oldest
         record.tokens_per_second = round(status.rate.per_second, 1)
         record.tokens_total = status.tokens
@@ -141,6 +147,7 @@ class RunWorker:
             asyncio.create_task(self.follower.follow(), name="follow"),
             asyncio.create_task(self._renew(), name="renew"),
             asyncio.create_task(stop.wait(), name="stop"),
+            asyncio.create_task(self._policy_calls.run(), name="policy calls"),
             leasing,
             *self._listening(),
         ]

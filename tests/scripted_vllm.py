@@ -18,7 +18,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
@@ -44,10 +44,12 @@ from rollout.vllm_plugin.wire import (
     CAPACITY,
     GENERATE,
     LOWEST,
+    STREAM,
     UNFINISHED,
     Answer,
     Capacity,
     Choice,
+    Delta,
     ids,
     logprobs,
 )
@@ -155,9 +157,15 @@ def routed_experts(tokens: list[int], layers: int) -> bytes:
 
 
 async def one_sample(
-    state: State, asked: Asked, params: dict[str, Any], index: int, prompt: list[int]
+    state: State,
+    asked: Asked,
+    params: dict[str, Any],
+    index: int,
+    prompt: list[int],
+    tell: Callable[[list[int]], None] = lambda tokens: None,
 ) -> Choice:
-    """Sample token by token, noting under which version each was."""
+    """Sample token by token, noting under which version each was; `tell` hears of all tokens so
+    far after each step."""
     room = state.context - len(prompt)
     script = state.script
     limit = min(params.get("max_tokens", 16), room)
@@ -193,6 +201,7 @@ async def one_sample(
             if token in stops or said or (reply and len(tokens) == len(reply)):
                 finish = "stop"
                 break
+        tell(tokens)
     made = Choice(
         index=index,
         finish_reason=finish,
@@ -245,6 +254,33 @@ def canary_in(file: Path) -> Canary | None:
     with safe_open(file, framework="numpy") as weights:
         text = (weights.metadata() or {}).get(CANARY)
     return None if text is None else msgspec.json.decode(text, type=Canary)
+
+
+async def grown(
+    state: State, asked: Asked, params: dict[str, Any], prompt: list[int]
+) -> AsyncIterator[bytes]:
+    """One sample in lines of JSON, as it grows."""
+    steps: asyncio.Queue[int] = asyncio.Queue()
+    sampled: list[int] = []
+
+    def tell(tokens: list[int]) -> None:
+        sampled[:] = tokens
+        steps.put_nowait(len(tokens))
+
+    sample = asyncio.create_task(counted(state, one_sample(state, asked, params, 0, prompt, tell)))
+    sample.add_done_callback(lambda _: steps.put_nowait(0))
+    told, text = 0, ""
+    try:
+        while await steps.get():
+            whole = decoded(state, sampled)
+            delta = Delta(whole.removeprefix(text), sampled[told:])
+            told, text = len(sampled), whole
+            yield msgspec.json.encode(delta) + b"\n"
+        made = await sample
+        end = Delta(finish_reason=made.finish_reason, versions=made.versions)
+        yield msgspec.json.encode(end) + b"\n"
+    finally:
+        sample.cancel()
 
 
 def decoded(state: State, tokens: list[int]) -> str:
@@ -341,6 +377,25 @@ def build(state: State) -> FastAPI:
             return Response(msgspec.msgpack.encode(answer))
         finally:
             del state.requests[id]
+
+    @app.post(STREAM)
+    async def stream(request: Request) -> Any:
+        body = msgspec.msgpack.decode(await request.body(), type=GenerateRequest)
+        if state.context - len(body.token_ids) < 1:
+            return error(400, f"the prompt exceeds the context of {state.context} tokens")
+        await until(lambda: state.admitting)
+        if state.script.requests:
+            write_down(Path(state.script.requests), body)
+
+        async def lines() -> AsyncIterator[bytes]:
+            asked = state.requests[body.id] = Asked()
+            try:
+                async for line in grown(state, asked, body.sampling, body.token_ids):
+                    yield line
+            finally:
+                del state.requests[body.id]
+
+        return StreamingResponse(lines())
 
     @app.post("/abort_requests")
     async def abort(request: Request) -> dict[str, str]:

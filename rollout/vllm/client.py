@@ -11,6 +11,7 @@ A request that vLLM aborts for an update is resumed from its last token; one pas
 import asyncio
 import contextlib
 import secrets
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,16 @@ from rollout.vllm.progress import Counters, read_counters
 from rollout.vllm.response import Sample, parse_answer, request_body
 from rollout.vllm.resume import ABORTED, DEADLINE, joined, rest_of
 from rollout.vllm.weight_load import CONTROL_SECONDS, WeightLoader
-from rollout.vllm_plugin.wire import CAPACITY, GENERATE, MESSAGE, UNFINISHED, Capacity, Parsed
+from rollout.vllm_plugin.wire import (
+    CAPACITY,
+    GENERATE,
+    MESSAGE,
+    STREAM,
+    UNFINISHED,
+    Capacity,
+    Delta,
+    Parsed,
+)
 from services.contracts.canary import Floats
 
 ABORT_AGAIN_SECONDS = 1.0
@@ -118,6 +128,26 @@ class PolicyClient:
         if response.is_error:
             raise VLLMUnavailable(f"vLLM failed a request: {message_of(response)}")
         return parse_answer(response.content, sampling)
+
+    async def stream(
+        self, token_ids: list[int], sampling: dict[str, Any], priority: int
+    ) -> AsyncGenerator[Delta, None]:
+        """One sample as it grows, for what is not trained; one that an update aborts ends so.
+        Closing it aborts the request in vLLM. Raises RequestRefused, VLLMUnavailable."""
+        await self.weights.open.wait()
+        id = secrets.token_hex(8)
+        live = self.weights.live
+        body = request_body(token_ids, 1, sampling, live, SERVED_NAME, id, priority)
+        async with self._connection.stream("POST", STREAM, content=body) as response:
+            if response.is_error:
+                await response.aread()
+                refused = RequestRefused if response.is_client_error else VLLMUnavailable
+                raise refused(f"vLLM refused a request: {message_of(response)}")
+            async for line in response.aiter_lines():
+                delta = msgspec.json.decode(line, type=Delta)
+                if delta.error:
+                    raise VLLMUnavailable(f"vLLM failed a request: {delta.error}")
+                yield delta
 
     async def score(self, tokens: list[int], masks: bool, through_cache: bool) -> Floats:
         """vLLM's log-probabilities of `tokens` but the first, under the live version. `masks`: the

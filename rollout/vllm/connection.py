@@ -1,5 +1,7 @@
 """The connection to one vLLM server, over its Unix socket."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,19 @@ class Connection:
         """The answer to a request, whatever its status. Raises VLLMUnavailable."""
         try:
             return await self._http.request(method, path, **options)
+        except httpx.TransportError as error:
+            what = str(error) or type(error).__name__
+            raise VLLMUnavailable(f"vLLM does not answer {path}: {what}") from error
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, path: str, **options: Any
+    ) -> AsyncGenerator[httpx.Response, None]:
+        """The answer to a request while it comes. Raises VLLMUnavailable, also for what the block
+        reads of it."""
+        try:
+            async with self._http.stream(method, path, **options) as response:
+                yield response
         except httpx.TransportError as error:
             what = str(error) or type(error).__name__
             raise VLLMUnavailable(f"vLLM does not answer {path}: {what}") from error

@@ -7,7 +7,7 @@ worker (`/collective_rpc`), or reset and profile the server.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rollout.vllm_plugin.wire import CAPACITY, GENERATE, MESSAGE, UNFINISHED
+from rollout.vllm_plugin.wire import CAPACITY, GENERATE, MESSAGE, STREAM, UNFINISHED
 
 IN_USE = frozenset(
     {
@@ -29,6 +29,7 @@ class OnlyRoutesInUse:
         from rollout.vllm_plugin.generate import capacity, generate, unfinished
         from rollout.vllm_plugin.message import message
         from rollout.vllm_plugin.patches import pause_at_once
+        from rollout.vllm_plugin.stream import stream
 
         pause_at_once()
         self.app = app
@@ -37,6 +38,7 @@ class OnlyRoutesInUse:
             CAPACITY: capacity,
             UNFINISHED: unfinished,
             MESSAGE: message,
+            STREAM: stream,
         }
 
     async def __call__(

@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 GENERATE = "/headrace/generate"
 """The route, of the plugin (`generate`)."""
+STREAM = "/headrace/stream"
+"""The route that answers token by token, in lines of JSON (`Delta`)."""
 CAPACITY = "/headrace/capacity"
 """The route that says how much the server takes at once."""
 UNFINISHED = "/headrace/unfinished"
@@ -65,6 +67,19 @@ class Answer(msgspec.Struct):
     choices: list[Choice]
     prompt_logprobs: bytes = b""
     """Of the prompt's tokens but the first, if the request asked for them (`prompt_logprobs`)."""
+
+
+class Delta(msgspec.Struct, omit_defaults=True):
+    """What was sampled since the last one."""
+
+    text: str = ""
+    token_ids: list[int] = []
+    finish_reason: str | None = None
+    """In the last one."""
+    versions: list[tuple[str, int, int]] = []
+    """In the last one, as in Choice."""
+    error: str = ""
+    """Why the answer ends before its end."""
 
 
 class Parsed(msgspec.Struct):

@@ -229,6 +229,13 @@ class WorkerRecord(BaseModel):
     groups_in_flight: int = Field(0, description="Leases it holds.")
     scoring: int = Field(0, description="Of these, groups that the reward service works on.")
     evaluation_rows: int = Field(0, description="Rows of an evaluation that it holds.")
+    policy_calls: int = Field(
+        0, description="Calls of the policy as an endpoint that it answers now."
+    )
+    policy_answers: int = Field(
+        0, description="Of such calls, those that it has answered in its run."
+    )
+    policy_tokens: int = Field(0, description="Tokens that it has sampled for them.")
     oldest: HeldTask | None = Field(
         None, description="The first in the run's order of the tasks that it holds."
     )

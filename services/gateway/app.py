@@ -18,6 +18,7 @@ from services.gateway.chains.advance import keep_advancing
 from services.gateway.deletion import remove_deleted
 from services.gateway.dependencies import Dependencies
 from services.gateway.followers import Followers
+from services.gateway.policy.limits import OpenCalls
 from services.gateway.reports import Reports
 from services.gateway.retention import Sizes, keep_pruning
 from services.gateway.routes import (
@@ -32,6 +33,7 @@ from services.gateway.routes import (
     metrics,
     model_evaluations,
     page,
+    policy,
     prompts,
     recipes,
     reports,
@@ -42,7 +44,7 @@ from services.gateway.routes import (
     workers,
 )
 from services.gateway.sessions.errors import BELOW as SESSIONS
-from services.gateway.sessions.errors import OpenAIErrors
+from services.gateway.sessions.errors import POLICY, OpenAIErrors
 from services.gateway.sessions.turns import Turns
 from services.gateway.settings import GatewaySettings
 from services.http import (
@@ -67,7 +69,8 @@ use what it made.
 
 Every error is an [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problem document
 (`application/problem+json`): `detail` says what is wrong and the way out, `problems` lists each
-thing where several are. Those below `/v1/sessions/` have the format of OpenAI's API instead.
+thing where several are. Those of `/v1/chat/completions`, `/v1/completions`, `/v1/models` and below
+`/v1/sessions/` have the format of OpenAI's API instead.
 """
 
 TAGS = [
@@ -79,6 +82,11 @@ TAGS = [
         "name": "sessions",
         "description": "Agents that are trained: groups of sessions, and the "
         "OpenAI API of each (docs/agents.md). Its errors have OpenAI's format.",
+    },
+    {
+        "name": "policy",
+        "description": "OpenAI's API for the policies that runs train. Its errors have OpenAI's "
+        "format.",
     },
     {"name": "workers", "description": "Who generates."},
     {"name": "files", "description": "Parts of the data volume, for hosts without it."},
@@ -121,6 +129,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 Reports(store, Volume(settings.data)),
                 turns,
                 payloads,
+                OpenCalls(settings),
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
             tasks = [
@@ -166,6 +175,8 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         if scope["path"].rstrip("/") == "/v1/prompts" or scope["path"].startswith(SESSIONS):
             way_out = "split it, or raise the gateway's HEADRACE_BODY_LIMIT"
             return Limit(settings.body_limit, way_out, bodies)
+        if scope["path"].startswith(POLICY):
+            return Limit(SMALL_BODY, "leave the oldest messages out", bodies)
         return Limit(SMALL_BODY, "no request but those with a dataset's rows needs as much", bodies)
 
     # The innermost: a body that is refused for its size, or for want of a key, is not read for it.
@@ -187,6 +198,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         samples,
         model_evaluations,
         sessions,
+        policy,
         reports,
         audit,
         why,

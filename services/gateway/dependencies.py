@@ -13,6 +13,7 @@ from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, several_called
 from services.gateway.authentication import Keyring
 from services.gateway.followers import Followers
+from services.gateway.policy.limits import OpenCalls
 from services.gateway.reports import Reports
 from services.gateway.retention import Sizes
 from services.gateway.sessions.turns import Turns
@@ -38,6 +39,7 @@ class Dependencies:
     reports: Reports
     turns: Turns
     payloads: Payloads
+    policy: OpenCalls
 
 
 def _dependencies(request: Request) -> Dependencies:

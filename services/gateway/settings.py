@@ -34,6 +34,19 @@ class GatewaySettings(Settings):
         "localhost, this machine's own name and the host in HEADRACE_GATEWAY_URL are allowed "
         "anyway. Requests with an API key may use any name.",
     )
+    policy_calls: int = Field(
+        16,
+        ge=0,
+        le=32,
+        description="Calls of policies (`/v1/chat/completions`, `/v1/completions`) that may be "
+        "open at once. 0: none is answered.",
+    )
+    policy_calls_a_minute: int = Field(
+        120, ge=1, description="Calls of policies that one API key may make in a minute."
+    )
+    policy_max_tokens: int = Field(
+        4096, ge=1, description="Most tokens that the answer to one of these calls may have."
+    )
     keep_finished_weights: int = Field(
         0,
         ge=0,

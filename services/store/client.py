@@ -19,6 +19,7 @@ from services.store.events import Events
 from services.store.insight import Insight
 from services.store.keys import SCHEMA
 from services.store.ledger import Ledger
+from services.store.policy_calls import PolicyCalls
 from services.store.pools import Pools
 from services.store.prompts import Prompts
 from services.store.ranks import RankMeetings
@@ -52,6 +53,7 @@ class Store:
         self.ledger = Ledger(redis, scripts)
         self.runs = Runs(redis, scripts, self.datasets)
         self.recovery = Recovery(redis, scripts)
+        self.policy_calls = PolicyCalls(redis, scripts)
         self.pools = Pools(redis, scripts, self.runs)
         self.rank_meetings = RankMeetings(redis, scripts)
         self.prompts = Prompts(redis, scripts, self.runs.fail)

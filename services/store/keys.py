@@ -42,6 +42,12 @@ def sessions_key(run: str, attempt: str) -> str:
     return f"headrace:{{{run}}}:sessions:{attempt}"
 
 
+def policy_key(run: str, kind: str, name: str) -> str:
+    """A key of the policy as an endpoint, which expires: of a call, its answer, or a worker's
+    queue of calls."""
+    return f"headrace:{{{run}}}:policy:{kind}:{name}"
+
+
 def pool_key(pool: str, part: str) -> str:
     """A key of one pool. Raises ValueError for a part that is not among POOL_PARTS."""
     if part not in POOL_PARTS:

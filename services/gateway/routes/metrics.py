@@ -33,6 +33,9 @@ NAMED = (
 
 WORKER_GAUGES = {
     "groups_in_flight": "Groups whose leases it holds",
+    "policy_calls": "Calls of the policy as an endpoint that it answers now",
+    "policy_answers": "Calls of the policy as an endpoint that it has answered in its run",
+    "policy_tokens": "Tokens that it has sampled for these",
     "tokens_per_second": "Sampled tokens per second",
     "tokens_total": "Sampled tokens since its vLLM started",
     "admission_wait_seconds": "Time with a free slot and no admission in its present run",

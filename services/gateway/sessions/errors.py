@@ -1,4 +1,5 @@
-"""Errors of a session's routes, in the format of OpenAI's API: its clients show their message."""
+"""Errors of sessions and of the policy as an endpoint, in the format of OpenAI's API: its clients
+show their message."""
 
 import json
 from http import HTTPStatus
@@ -12,7 +13,9 @@ from services.http import Problem
 from services.http.problems import MEDIA_TYPE
 
 BELOW = "/v1/sessions/"
-"""Paths whose errors have this format."""
+"""Paths of sessions."""
+POLICY = ("/v1/chat/", "/v1/completions", "/v1/models")
+"""Paths of the policy as an endpoint."""
 MAX_MESSAGE = 2000
 ENDED = {
     "full": "this session has all of its rollout.episode.max_turns turns",
@@ -58,18 +61,22 @@ class SessionProblem(Problem):
         super().__init__(status, message, headers=headers)
         self.param, self.code = param, code
 
-    def response(self, path: str) -> Response:
-        """As OpenAI's API would say it."""
+    @property
+    def error(self) -> dict[str, str | None]:
+        """What OpenAI's API would say of it."""
         client = self.status < HTTPStatus.INTERNAL_SERVER_ERROR
-        error = {
+        return {
             "message": self.detail[:MAX_MESSAGE],
             "type": "invalid_request_error" if client else "server_error",
             "param": self.param,
             "code": self.code,
         }
+
+    def response(self, path: str) -> Response:
+        """As OpenAI's API would say it."""
         # Its clients try 409 again, unless the answer says that this is of no use.
         headers = {"x-should-retry": "false"} if self.status == HTTPStatus.CONFLICT else {}
-        body = json.dumps({"error": error})
+        body = json.dumps({"error": self.error})
         return Response(body, self.status, headers | dict(self.headers or {}), "application/json")
 
 
@@ -80,15 +87,15 @@ def over(reason: str) -> SessionProblem:
 
 
 class OpenAIErrors:
-    """ASGI middleware that puts all other errors below BELOW into the same format: of the limits of
-    bodies, of keys, of Redis."""
+    """ASGI middleware that puts all other errors of these paths into the same format: of the limits
+    of bodies, of keys, of Redis."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; those of other paths pass through."""
-        if scope["type"] != "http" or not scope["path"].startswith(BELOW):
+        if scope["type"] != "http" or not scope["path"].startswith((BELOW, *POLICY)):
             await self.app(scope, receive, send)
             return
         problem: list[Message] = []

@@ -1,0 +1,190 @@
+"""One call of the policy as an endpoint: from its messages to the pieces of its answer.
+
+It gives way to training: for PATIENCE_SECONDS vLLM begins it after all training requests that wait.
+Then it waits its turn as they do, so that a run that keeps vLLM full does not shut it out.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Any
+
+from rollout.sessions.rendering import opening
+from rollout.vllm.client import RequestRefused
+from rollout.vllm.connection import VLLMUnavailable
+from rollout.vllm.resume import ABORTED, rest_of
+from rollout.vllm_plugin.wire import Delta, Parsed
+from rollout.work.group import RunContext
+from services.contracts.config.vllm import spelled
+from services.contracts.policy_calls import Failure, Piece, PolicyCall
+from services.contracts.rendering import plain_text
+from services.contracts.sessions import Call, text_of
+from services.contracts.weights import parse_version_tag
+
+PATIENCE_SECONDS = 10.0
+AFTER_TRAINING, AS_TRAINING = 1, 0
+"""vLLM's priorities."""
+TOOL_PARSER, REASONING_PARSER = "tool-call-parser", "reasoning-parser"
+Say = Callable[[Piece], None]
+
+
+class NotAnswered(ValueError):
+    """A call that gets no answer, or no more of it."""
+
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.failure = Failure(status=status, message=message, param=param, code=code)
+
+
+class Answering:
+    """Answers calls on one run's vLLM."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        parsers = {spelled(name) for name, value in context.config.served.extra.items() if value}
+        self._tools, self._reasoning = TOOL_PARSER in parsers, REASONING_PARSER in parsers
+
+    async def answer(self, asked: PolicyCall, say: Say) -> None:
+        """Say the answer's pieces, the last one included."""
+        try:
+            await self._answer(asked, say)
+        except NotAnswered as error:
+            say(Piece(failure=error.failure))
+        except RequestRefused as error:
+            say(Piece(failure=Failure(status=HTTPStatus.BAD_REQUEST, message=str(error))))
+        except VLLMUnavailable as error:
+            away = f"the worker's vLLM does not answer: {error}"
+            say(Piece(failure=Failure(status=HTTPStatus.SERVICE_UNAVAILABLE, message=away)))
+
+    async def _answer(self, asked: PolicyCall, say: Say) -> None:
+        call, live = asked.call, self._served(asked)
+        say(Piece(version=live))
+        param = "messages" if call.kind == "chat" else "prompt"
+        try:
+            prompt = self._prompt(call)
+        except ValueError as error:
+            raise NotAnswered(HTTPStatus.BAD_REQUEST, f"{param}: {error}", param) from error
+        params = self._params(asked, len(prompt), param)
+        # A parser reads a whole answer.
+        whole = call.kind == "chat" and bool(call.tools or self._reasoning)
+        sampled: list[int] = []
+        reason = ABORTED
+        while reason == ABORTED and len(sampled) < params["max_tokens"]:
+            rest = rest_of(params, 0, len(sampled)) if sampled else params
+            async with aclosing(self._deltas([*prompt, *sampled], rest)) as deltas:
+                async for delta in deltas:
+                    self._served(asked)
+                    for tag, _, _ in delta.versions:
+                        self._check(asked, tag)
+                    sampled += delta.token_ids
+                    reason = delta.finish_reason or reason
+                    if delta.text and not whole:
+                        say(Piece(text=delta.text))
+        message = await self._message(call, sampled) if whole else None
+        say(
+            Piece(
+                message=message,
+                finish_reason="length" if reason == ABORTED else reason,
+                prompt_tokens=len(prompt),
+                sampled_tokens=len(sampled),
+            )
+        )
+
+    def _served(self, asked: PolicyCall) -> int:
+        """The version that vLLM serves. Raises NotAnswered if it may not answer."""
+        follower = self._context.follower
+        if follower.live is None or not follower.healthy:
+            raise NotAnswered(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"worker {self._context.worker} is loading weights: ask again in a moment",
+            )
+        self._check(asked, follower.live.tag)
+        return follower.live.version
+
+    def _check(self, asked: PolicyCall, tag: str) -> None:
+        version = parse_version_tag(tag)[1]
+        if asked.version is not None and version != asked.version:
+            raise NotAnswered(
+                HTTPStatus.NOT_FOUND,
+                f"the worker has gone on from version {asked.version} to {version} before the "
+                "answer was whole: ask for the run's newest version (RUN@latest), which may change "
+                "within an answer",
+                "model",
+                "version_gone",
+            )
+
+    def _prompt(self, call: Call) -> list[int]:
+        context = self._context
+        if call.kind == "completions":
+            if isinstance(call.prompt, list):
+                return call.prompt
+            return list(context.tokenizer(call.prompt)["input_ids"])
+        if call.tools and not self._tools:
+            raise ValueError(
+                "this run has no parser for the model's tool calls: leave `tools` out, or submit a "
+                "run with rollout.vllm.extra {enable-auto-tool-choice: true, tool-call-parser: "
+                "hermes}, or another of vLLM's parsers"
+            )
+        if context.config.data.chat_template == "none":
+            plain = [{**message, "content": text_of(message)} for message in call.messages]
+            return list(context.tokenizer(plain_text(plain))["input_ids"])
+        return opening(call.messages, call.tools, context.tokenizer)
+
+    def _params(self, asked: PolicyCall, prompt: int, param: str) -> dict[str, Any]:
+        context, sampling, call = self._context, self._context.config.sampling, asked.call
+        room = context.context - prompt
+        if room < 1:
+            raise NotAnswered(
+                HTTPStatus.BAD_REQUEST,
+                f"{param}: {prompt} tokens leave no room for an answer: prompt and answer may have "
+                f"{context.context} (rollout.vllm.max_model_len)",
+                param,
+                "context_length_exceeded",
+            )
+        params: dict[str, Any] = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            **asked.sampling,
+            "max_tokens": min(room, asked.max_tokens, call.max_tokens or sampling.max_tokens),
+            "stop_token_ids": sorted({*context.eos, *sampling.stop_token_ids}),
+            "detokenize": True,
+            "logprobs": None,
+        }
+        if params["temperature"] == 0 and sampling.cuts and context.vocabulary is None:
+            # A server that returns sampling masks takes no temperature of 0.
+            params |= {"temperature": 1.0, "top_k": 1, "top_p": 1.0}
+        if call.stop:
+            params["stop"] = call.stop
+        if call.seed is not None:
+            params["seed"] = call.seed
+        return params
+
+    async def _deltas(
+        self, prompt: list[int], params: dict[str, Any]
+    ) -> AsyncGenerator[Delta, None]:
+        """What vLLM samples. Raises RequestRefused, VLLMUnavailable."""
+        policy = self._context.policy
+        deltas = policy.stream(prompt, params, AFTER_TRAINING)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                first = await anext(deltas)
+        except TimeoutError:
+            await deltas.aclose()
+            deltas = policy.stream(prompt, params, AS_TRAINING)
+            first = await anext(deltas)
+        async with aclosing(deltas):
+            yield first
+            async for delta in deltas:
+                yield delta
+
+    async def _message(self, call: Call, sampled: list[int]) -> dict[str, Any]:
+        """The answer as an assistant's message, by vLLM's parsers."""
+        ids = sampled[:-1] if sampled and sampled[-1] in self._context.eos else sampled
+        if not ids:
+            return {"role": "assistant", "content": ""}
+        found = await self._context.policy.message(Parsed(ids, call.messages, call.tools))
+        return {"content": None, **found}

@@ -1,0 +1,76 @@
+"""One sample as it grows, in lines of JSON. Imported only in vLLM's API server.
+
+vLLM makes the text: characters come whole, and what may be the beginning of a stop text comes when
+it is known not to be.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from vllm.exceptions import VLLMClientError
+from vllm.inputs import tokens_input
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+from rollout.vllm_plugin.generate import Message, body_of, error_body, respond
+from rollout.vllm_plugin.wire import Delta, Request
+
+_request = msgspec.msgpack.Decoder(Request)
+
+Send = Callable[[Message], Awaitable[None]]
+
+
+async def stream(scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
+    """One request over ASGI. A client that goes away aborts it."""
+    body = await body_of(receive)
+    if body is None:
+        return
+    sampling = asyncio.create_task(_sample(scope["app"].state, body, send))
+    # The body is whole: what comes next is that the client has gone.
+    gone = asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({sampling, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if sampling.done():
+            sampling.result()
+    finally:
+        sampling.cancel()
+        gone.cancel()
+
+
+async def _sample(state: Any, body: bytes, send: Send) -> None:
+    begun = False
+
+    async def say(delta: Delta) -> None:
+        nonlocal begun
+        if not begun:
+            begun = True
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        line = msgspec.json.encode(delta) + b"\n"
+        await send({"type": "http.response.body", "body": line, "more_body": True})
+
+    try:
+        request = _request.decode(body)
+        sampling = SamplingParams(**request.sampling, output_kind=RequestOutputKind.DELTA)
+        async for output in state.engine_client.generate(
+            tokens_input(request.token_ids, cache_salt=request.cache_salt),
+            sampling,
+            request.id,
+            lora_request=state.openai_serving_models.lora_requests.get(request.model),
+            priority=request.priority,
+        ):
+            one = output.outputs[0]
+            spans = [(str(v.version), v.start, v.end) for v in one.weight_versions or []]
+            reason = one.finish_reason and str(one.finish_reason)
+            await say(Delta(one.text, list(one.token_ids), reason, spans))
+    except (VLLMClientError, ValueError, TypeError) as error:
+        if not begun:
+            await respond(send, 400, error_body(400, error))
+            return
+        await say(Delta(error=str(error)))
+    except Exception as error:
+        if not begun:
+            await respond(send, 500, error_body(500, error.__cause__ or error))
+            return
+        await say(Delta(error=str(error.__cause__ or error)))
+    await send({"type": "http.response.body"})

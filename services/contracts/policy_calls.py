@@ -1,0 +1,60 @@
+"""Calls of the policy as an endpoint: what gateway and rollout workers exchange of them through
+Redis. Nothing of them is trained. Pure."""
+
+from typing import Any
+
+import msgspec
+
+from services.contracts.sessions import Call
+
+
+class PolicyCall(msgspec.Struct, kw_only=True):
+    """A question to the policy that a run trains."""
+
+    call: Call
+    version: int | None = None
+    """The only version that may answer; None: any."""
+    sampling: dict[str, Any] = {}
+    """vLLM's sampling parameters that the client chose."""
+    max_tokens: int
+    """The most that an answer may have here, whatever the client asks for."""
+
+
+class Failure(msgspec.Struct, kw_only=True):
+    """Why a call gets no answer, or no more of it."""
+
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+
+
+class Piece(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A part of an answer, in the order in which it is sampled. An empty one says that the worker
+    is at work."""
+
+    version: int | None = None
+    """That answers; in the first piece."""
+    text: str = ""
+    """What follows the text so far."""
+    message: dict[str, Any] | None = None
+    """In place of all text: the whole message, where a parser of tool calls or reasoning has read
+    it."""
+    finish_reason: str | None = None
+    """In the last piece: vLLM's `stop` or `length`."""
+    prompt_tokens: int = 0
+    """In the last piece."""
+    sampled_tokens: int = 0
+    """In the last piece."""
+    failure: Failure | None = None
+    """In the last piece, in place of the end."""
+
+    @property
+    def last(self) -> bool:
+        """Whether nothing follows."""
+        return self.finish_reason is not None or self.failure is not None
+
+    @property
+    def said(self) -> bool:
+        """Whether a client is to hear of it."""
+        return self.last or bool(self.text) or self.message is not None

@@ -1,0 +1,100 @@
+"""From the pieces of an answer to those of OpenAI's API, whole or as server-sent events. Pure."""
+
+import json
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any, Literal
+
+from services.contracts.policy_calls import Failure, Piece
+from services.gateway.sessions.errors import SessionProblem
+
+Kind = Literal["chat", "completions"]
+
+
+class AnswerWriter:
+    """One answer; `model` names the version that began it."""
+
+    def __init__(self, kind: Kind, id: str, created: int, model: str) -> None:
+        self._chat = kind == "chat"
+        self._id, self._created, self._model = id, created, model
+
+    def whole(self, pieces: list[Piece]) -> dict[str, Any]:
+        """All of it; the last piece is no failure."""
+        last, text = pieces[-1], "".join(piece.text for piece in pieces)
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": _reason(last)}
+        if self._chat:
+            choice["message"] = last.message or {"role": "assistant", "content": text}
+        else:
+            choice["text"] = text
+        return self._head("") | {"choices": [choice], "usage": _usage(last)}
+
+    def begin(self) -> Iterator[bytes]:
+        """What comes before all events of a piece."""
+        if self._chat:
+            yield self._event({"delta": {"role": "assistant", "content": ""}})
+
+    def events(self, piece: Piece, with_usage: bool) -> Iterator[bytes]:
+        """The events of one piece."""
+        if piece.text:
+            said = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
+            yield self._event(said)
+        for delta in _deltas(piece.message or {}):
+            yield self._event({"delta": delta})
+        if piece.failure is not None:
+            yield from self.failed(problem_of(piece.failure))
+        if piece.finish_reason is not None:
+            end: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
+            yield self._event(end, _reason(piece))
+            if with_usage:
+                yield _line(self._head(".chunk") | {"choices": [], "usage": _usage(piece)})
+            yield b"data: [DONE]\n\n"
+
+    def failed(self, error: Exception) -> Iterator[bytes]:
+        """The event of an answer that breaks off; OpenAI's client raises it."""
+        away = SessionProblem(HTTPStatus.SERVICE_UNAVAILABLE, "Redis cannot be reached: ask again")
+        yield _line({"error": (error if isinstance(error, SessionProblem) else away).error})
+
+    def _event(self, said: dict[str, Any], reason: str | None = None) -> bytes:
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": reason}
+        return _line(self._head(".chunk") | {"choices": [choice]})
+
+    def _head(self, chunk: str) -> dict[str, Any]:
+        name = f"chat.completion{chunk}" if self._chat else "text_completion"
+        prefix = "chatcmpl" if self._chat else "cmpl"
+        return {
+            "id": f"{prefix}-{self._id}",
+            "object": name,
+            "created": self._created,
+            "model": self._model,
+        }
+
+
+def problem_of(failure: Failure) -> SessionProblem:
+    """A failure as the answer to a request."""
+    headers = {"Retry-After": "1"} if failure.status == 503 else None
+    return SessionProblem(failure.status, failure.message, failure.param, failure.code, headers)
+
+
+def _deltas(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    said = {name: value for name, value in message.items() if name not in ("tool_calls", "role")}
+    if any(said.values()):
+        yield said
+    for index, call in enumerate(message.get("tool_calls") or []):
+        yield {"tool_calls": [{"index": index, **call}]}
+
+
+def _reason(piece: Piece) -> str | None:
+    calls = (piece.message or {}).get("tool_calls")
+    return "tool_calls" if calls and piece.finish_reason == "stop" else piece.finish_reason
+
+
+def _usage(piece: Piece) -> dict[str, int]:
+    return {
+        "prompt_tokens": piece.prompt_tokens,
+        "completion_tokens": piece.sampled_tokens,
+        "total_tokens": piece.prompt_tokens + piece.sampled_tokens,
+    }
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(document).encode() + b"\n\n"

@@ -1,0 +1,74 @@
+"""One call of the policy: its place among those that are open, its worker, and its answer."""
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from http import HTTPStatus
+
+from services.contracts.policy_calls import Piece, PolicyCall
+from services.gateway.dependencies import Dependencies
+from services.gateway.policy.models import Asked, resolved, worker_for
+from services.gateway.sessions.errors import SessionProblem
+from services.store.policy_calls import KEEP_SECONDS
+
+READ_SECONDS = 1.0
+"""For the next piece, in one read of Redis; then the client is looked after."""
+SILENT_SECONDS = 15.0
+"""A worker that has said nothing for so long is gone. It speaks every 2 s."""
+ANSWER_SECONDS = 600.0
+"""For a whole answer."""
+
+
+class Asking:
+    """A call, from its admission to the end of its answer."""
+
+    def __init__(self, deps: Dependencies, id: str, asked: Asked, call: PolicyCall) -> None:
+        self._deps, self._id, self._asked, self._call = deps, id, asked, call
+        self.model = ""
+        """The run and the version that began the answer, once its first piece is there."""
+
+    async def pieces(self, gone: Callable[[], Awaitable[bool]]) -> AsyncGenerator[Piece, None]:
+        """The answer as it comes; its last piece is the last. Ends without it once the client is
+        `gone`. Raises SessionProblem before the first one, or if the worker falls silent."""
+        deps, calls = self._deps, self._deps.store.policy_calls
+        run = await resolved(deps, self._asked)
+        workers = await deps.store.workers.list(run.pool)
+        worker = worker_for(self._asked, run, workers, deps.policy.of_worker)
+        with deps.policy.slot(worker.id):
+            try:
+                await calls.ask(run.id, worker.id, self._id, self._call)
+                after, heard, kept = "0", time.monotonic(), time.monotonic()
+                end = heard + ANSWER_SECONDS
+                while True:
+                    after, found = await calls.pieces(run.id, self._id, after, READ_SECONDS)
+                    now = time.monotonic()
+                    heard = now if found else heard
+                    for piece in found:
+                        if piece.version is not None:
+                            self.model = f"{run.id}@{piece.version}"
+                        yield piece
+                        if piece.last:
+                            return
+                    if now - heard > SILENT_SECONDS or now > end:
+                        raise _silent(worker.id, now > end)
+                    if await gone():
+                        return
+                    if now - kept > KEEP_SECONDS:
+                        kept = now
+                        await calls.keep(run.id, self._id)
+            finally:
+                # Also where this is being cancelled: then nothing can be awaited here.
+                deps.policy.later(calls.forget(run.id, self._id))
+
+
+def _silent(worker: str, too_long: bool) -> SessionProblem:
+    why = (
+        f"is still not done after {ANSWER_SECONDS:g} s: ask for fewer max_tokens"
+        if too_long
+        else f"has not been heard of for {SILENT_SECONDS:g} s: try again, and another one answers"
+    )
+    return SessionProblem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        f"worker {worker}, which was to answer, {why}",
+        code="worker_silent",
+        headers={"Retry-After": "1"},
+    )

@@ -1,0 +1,83 @@
+"""How many calls of the policy may be open at once, and how many one API key may make. Counted in
+this gateway's memory."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from services.gateway.sessions.errors import SessionProblem
+from services.gateway.settings import GatewaySettings
+
+KEYS = 1024
+"""Whose rates are remembered: those that called last."""
+
+
+class OpenCalls:
+    """All open calls of this gateway. Each takes one of its connections to Redis."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._most, self._a_minute = settings.policy_calls, settings.policy_calls_a_minute
+        self._left: dict[str, tuple[float, float]] = {}
+        # Of each key: calls that it may make at once, and when that was so.
+        self._ending: set[asyncio.Task[None]] = set()
+        self.of_worker: Counter[str] = Counter()
+        """Open calls by the worker that answers."""
+
+    def admit(self, key: str, now: float | None = None) -> None:
+        """Count a call of an API key (its digest). Raises SessionProblem 429."""
+        now = time.monotonic() if now is None else now
+        most, rate = float(self._a_minute), self._a_minute / 60
+        left, before = self._left.pop(key, (most, now))
+        left = min(most, left + (now - before) * rate)
+        self._left[key] = (left - 1 if left >= 1 else left, now)
+        while len(self._left) > KEYS:
+            self._left.pop(next(iter(self._left)))
+        if left < 1:
+            raise _later(
+                f"this API key has made {self._a_minute} calls of the policy within a minute "
+                "(the gateway's HEADRACE_POLICY_CALLS_A_MINUTE)",
+                (1 - left) / rate,
+            )
+
+    @contextmanager
+    def slot(self, worker: str) -> Iterator[None]:
+        """A place among the open calls, for the block. Raises SessionProblem 429."""
+        if self.of_worker.total() >= self._most:
+            raise _later(
+                f"{self._most} calls of the policy are open (the gateway's HEADRACE_POLICY_CALLS)",
+                1,
+            )
+        self.of_worker[worker] += 1
+        try:
+            yield
+        finally:
+            self.of_worker[worker] -= 1
+            self.of_worker += Counter()  # without those that have none
+
+    def later(self, call: Coroutine[Any, Any, None]) -> None:
+        """Make a call of Redis beside the one that ends. If Redis is away, what it would have
+        deleted expires."""
+
+        async def made() -> None:
+            with contextlib.suppress(RedisError, OSError):
+                await call
+
+        task = asyncio.create_task(made())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+def _later(why: str, seconds: float) -> SessionProblem:
+    return SessionProblem(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        f"{why}: try again in a moment",
+        code="rate_limit_exceeded",
+        headers={"Retry-After": str(max(1, round(seconds)))},
+    )

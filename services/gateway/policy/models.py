@@ -1,0 +1,121 @@
+"""Which policy a request asks for, by its `model`, and which worker answers."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+import msgspec
+
+from services.contracts.records import RunRecord, RunState, WorkerRecord
+from services.gateway.dependencies import Dependencies, find_run
+from services.gateway.sessions.errors import SessionProblem
+from services.http import Problem
+
+LATEST = "latest"
+NOT_READY = ("silent", "unhealthy", "drained", "stopping")
+RETRY_SECONDS = 5
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A run, and the version of its policy that is wanted; None: the newest that a worker has."""
+
+    run: str
+    version: int | None = None
+
+
+def parse_model(model: object) -> Asked:
+    """`RUN`, `RUN@latest` or `RUN@STEP`. Raises SessionProblem."""
+    if not isinstance(model, str) or not model:
+        raise SessionProblem(
+            HTTPStatus.BAD_REQUEST,
+            "model: a run is wanted: RUN, RUN@latest, or RUN@STEP for the policy after so many "
+            "steps; GET /v1/models lists what is served",
+            "model",
+        )
+    run, _, version = model.rpartition("@")
+    if run and version == LATEST:
+        return Asked(run)
+    if run and version.isascii() and version.isdigit() and len(version) < 10:
+        return Asked(run, int(version))
+    return Asked(model)
+
+
+async def resolved(deps: Dependencies, asked: Asked) -> RunRecord:
+    """The run that is asked for. Raises SessionProblem."""
+    try:
+        return await find_run(deps, asked.run)
+    except Problem as problem:
+        raise _not_found(problem.detail, problem.status) from None
+
+
+def serving(workers: Sequence[WorkerRecord], run: RunRecord) -> list[WorkerRecord]:
+    """Workers that serve a version of the run's policy, those with the newest first."""
+    found = [
+        worker
+        for worker in workers
+        if worker.run == run.id and worker.version is not None and worker.state not in NOT_READY
+    ]
+    # A learner that took the run over may have gone back: versions of before are none of the run.
+    newest = [worker for worker in found if worker.lineage == run.lineage] or found
+    return sorted(newest, key=lambda worker: worker.version or 0, reverse=True)
+
+
+def worker_for(
+    asked: Asked, run: RunRecord, workers: Sequence[WorkerRecord], calls: Mapping[str, int]
+) -> WorkerRecord:
+    """The worker that answers: of those with the newest version (or the one that is asked for), the
+    one with the fewest `calls`. Raises SessionProblem if there is none."""
+    ready = serving(workers, run)
+    if not ready:
+        raise _nobody(run)
+    version = ready[0].version if asked.version is None else asked.version
+    able = [worker for worker in ready if worker.version == version]
+    if not able:
+        served = ", ".join(f"{run.id}@{number}" for number in _versions(ready))
+        raise _not_found(
+            f"no worker serves version {version} of run {run.name} ({run.id}): a worker serves one "
+            f"version at a time, now {served}. Ask for one of these, or for {run.id}@latest; "
+            "`headrace export` takes a checkpoint of an earlier step"
+        )
+    return min(able, key=lambda worker: calls.get(worker.id, 0))
+
+
+def names_of(run: RunRecord, workers: Sequence[WorkerRecord]) -> list[str]:
+    """What a request may name as its model for this run now."""
+    ready = serving(workers, run)
+    return [run.id, *(f"{run.id}@{number}" for number in _versions(ready))] if ready else []
+
+
+def _versions(workers: Sequence[WorkerRecord]) -> list[int]:
+    return sorted({worker.version or 0 for worker in workers}, reverse=True)
+
+
+def _nobody(run: RunRecord) -> SessionProblem:
+    name = f"run {run.name} ({run.id})"
+    if run.kind != "rl":
+        return _not_found(
+            f"{name} is of kind {run.kind}, which no worker serves: once it has a checkpoint, "
+            f"`headrace chat {run.id}` loads it, and `headrace export {run.id} FOLDER` makes a "
+            "folder for vLLM"
+        )
+    if run.state.ending:
+        return _not_found(
+            f"{name} is {run.state} and no worker serves it any more: `headrace chat {run.id}` "
+            f"loads its newest checkpoint, `headrace export {run.id} FOLDER` makes a folder for "
+            f"vLLM, and `headrace resume {run.id}` trains on"
+        )
+    waits = (
+        "its workers are starting, or it has none: `headrace workers` lists them"
+        if run.state is RunState.RUNNING
+        else "it is answered once the run's learner and workers have started"
+    )
+    return SessionProblem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        f"{name} is {run.state} and no worker serves it yet: {waits}",
+        "model",
+        "model_not_ready",
+        {"Retry-After": str(RETRY_SECONDS)},
+    )
+
+
+def _not_found(message: str, status: int = HTTPStatus.NOT_FOUND) -> SessionProblem:
+    return SessionProblem(status, message, "model", "model_not_found")

@@ -1,0 +1,74 @@
+"""From requests of the OpenAI API to calls of the policy. Pure. Raises SessionProblem.
+
+Nothing is trained of them, so they may sample as they like, within what vLLM does by itself.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from services.contracts.policy_calls import PolicyCall
+from services.gateway.sessions.requests import (
+    NEUTRAL,
+    TAKEN,
+    UNUSED,
+    chat_call,
+    completions_call,
+    refused,
+)
+
+CONVERSATION = TAKEN | {"tool_choice"}
+"""What `sessions.requests` checks."""
+
+
+def _between(low: float, high: float) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and math.isfinite(value) and low <= value <= high
+
+    return fits
+
+
+SAMPLING: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (_between(0, 10), "a number from 0 to 10"),
+    "top_p": (_between(1e-6, 1), "a number above 0, at most 1"),
+    "top_k": (lambda value: type(value) is int and -1 <= value < 1 << 31, "a whole number"),
+    "min_p": (_between(0, 1), "a number from 0 to 1"),
+    "presence_penalty": (_between(-2, 2), "a number from -2 to 2"),
+    "frequency_penalty": (_between(-2, 2), "a number from -2 to 2"),
+    "repetition_penalty": (_between(0.01, 10), "a number from 0.01 to 10"),
+}
+"""vLLM's sampling parameters that a client may choose."""
+
+
+def policy_call(
+    kind: str, body: Mapping[str, Any], version: int | None, max_tokens: int
+) -> PolicyCall:
+    """The call of a `chat` or `completions` request; `max_tokens`: the most that is allowed."""
+    sampling: dict[str, Any] = {}
+    for name, value in body.items():
+        if value is None or name in UNUSED or name in CONVERSATION:
+            continue
+        if name in SAMPLING:
+            fits, wanted = SAMPLING[name]
+            if not fits(value):
+                raise refused(name, f"{wanted} is wanted")
+            sampling[name] = value
+        elif name not in NEUTRAL or not NEUTRAL[name](value):
+            raise refused(name[:100], "the policy's endpoint cannot do this: leave it out")
+    rest = {name: value for name, value in body.items() if name in CONVERSATION}
+    if rest.get("tool_choice") not in (None, "auto", "none"):
+        raise refused("tool_choice", "only auto and none can be done: leave it out")
+    call = (chat_call if kind == "chat" else completions_call)(rest, {})
+    if call.max_tokens is not None and call.max_tokens > max_tokens:
+        raise refused(
+            "max_tokens",
+            f"this gateway allows {max_tokens} (its HEADRACE_POLICY_MAX_TOKENS) for one answer",
+        )
+    return PolicyCall(call=call, version=version, sampling=sampling, max_tokens=max_tokens)
+
+
+def with_usage(body: Mapping[str, Any]) -> bool:
+    """Whether a stream ends with the number of tokens."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))

@@ -1,0 +1,177 @@
+"""The policy as an endpoint while it trains: OpenAI's API, with a run as the model."""
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+from redis.exceptions import RedisError
+
+from services.contracts.policy_calls import Piece
+from services.gateway.dependencies import Dependencies, Deps
+from services.gateway.policy.answers import AnswerWriter, Kind, problem_of
+from services.gateway.policy.asking import Asking
+from services.gateway.policy.models import names_of, parse_model
+from services.gateway.policy.requests import policy_call, with_usage
+from services.gateway.routes.events import EventStream
+from services.gateway.routes.sessions import OpenAIAnswer, OpenAIModels
+from services.gateway.sessions.bodies import ChatRequest, CompletionsRequest
+from services.gateway.sessions.errors import OpenAIErrorDocument, SessionProblem
+from services.runtime.api_key import bearer, digest
+
+router = APIRouter(tags=["policy"])
+
+CLIENT_GONE = 499
+"""nginx's status for it; nobody reads it."""
+
+MODEL = Field(
+    None,
+    description="`RUN` or `RUN@latest` for the newest version that a worker serves, `RUN@STEP` for "
+    "the version after so many steps, while a worker serves it. RUN is an id, the beginning of "
+    "one, or a name.",
+)
+TEMPERATURE = Field(
+    None,
+    description="Also `top_p`, `top_k`, `min_p` and penalties. Default: those that the run samples "
+    "with.",
+)
+
+
+class PolicyChatRequest(ChatRequest):
+    """A request of OpenAI's chat completions, to a run's policy."""
+
+    model: Any = MODEL
+    temperature: Any = TEMPERATURE
+
+
+class PolicyCompletionsRequest(CompletionsRequest):
+    """A request of OpenAI's completions, to a run's policy."""
+
+    model: Any = MODEL
+    temperature: Any = TEMPERATURE
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "model": OpenAIErrorDocument}
+    for status, text in (
+        (400, "An option or a message cannot be used"),
+        (404, "There is no such run, or no worker serves that version; `message` says what is"),
+        (422, "The body is no JSON object"),
+        (429, "Too many calls: try again after `Retry-After` seconds"),
+        (503, "No worker serves the run yet, or the worker stopped: try again"),
+        ("4XX", "What is wrong with the request"),
+        ("5XX", "What is wrong here"),
+    )
+}
+ANSWERED: dict[int | str, dict[str, Any]] = ERRORS | {
+    200: {
+        "description": "The answer; with `stream`, server-sent events as the tokens come",
+        "model": OpenAIAnswer,
+    }
+}
+
+
+@router.get("/v1/models", summary="Policies that can be asked", responses=ERRORS)
+async def models(deps: Deps) -> OpenAIModels:
+    """The runs whose policy a worker serves now, and the versions of each that can be asked for."""
+    live = [run for run in await deps.store.runs.live() if run.kind == "rl"]
+    workers = await deps.store.workers.list() if live else []
+    found = [
+        {"id": name, "object": "model", "created": int(run.created), "owned_by": "headrace"}
+        for run in live
+        for name in names_of(run, workers)
+    ]
+    return OpenAIModels(object="list", data=found)
+
+
+@router.post(
+    "/v1/chat/completions",
+    summary="Ask a run's policy",
+    responses=ANSWERED,
+    response_model=None,
+)
+async def chat(deps: Deps, http: Request, request: PolicyChatRequest) -> Response:
+    """OpenAI's chat completions, answered by the policy that a run trains, in the version that its
+    workers serve. Training comes first, and nothing of these calls is trained. The `model` of the
+    answer names the version that began it. The model's chat template writes the prompt; the run's
+    `data.template` and `data.system` are not added."""
+    return await _answer(deps, http, "chat", request.given())
+
+
+@router.post(
+    "/v1/completions",
+    summary="Have a run's policy continue a text",
+    responses=ANSWERED,
+    response_model=None,
+)
+async def completions(deps: Deps, http: Request, request: PolicyCompletionsRequest) -> Response:
+    """OpenAI's completions, of a text or of token ids, without a chat template."""
+    return await _answer(deps, http, "completions", request.given())
+
+
+async def _answer(deps: Dependencies, http: Request, kind: Kind, body: dict[str, Any]) -> Response:
+    key = bearer(http.headers.get("authorization", ""))
+    deps.policy.admit(digest(key) if key else "")
+    asked = parse_model(body.get("model"))
+    call = policy_call(kind, body, asked.version, deps.settings.policy_max_tokens)
+    id = secrets.token_hex(12)
+    asking = Asking(deps, id, asked, call)
+    responding = False
+
+    async def gone() -> bool:
+        # A response that has begun notices it by itself.
+        return not responding and await http.is_disconnected()
+
+    pieces = asking.pieces(gone)
+    try:
+        begun = await _until(pieces, said=True)
+        writer = AnswerWriter(kind, id, int(time.time()), asking.model)
+        if not body.get("stream"):
+            begun += [] if begun[-1].last else await _until(pieces, said=False)
+            await pieces.aclose()
+            return JSONResponse(writer.whole(begun))
+    except BaseException:
+        await pieces.aclose()
+        raise
+    responding = True
+    events = _events(writer, begun, pieces, with_usage(body))
+    # A proxy that collects answers before it passes them on would hold events back.
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return EventStream(events, headers=headers)
+
+
+async def _until(pieces: AsyncGenerator[Piece, None], said: bool) -> list[Piece]:
+    """The pieces up to the first one of which a client hears (`said`), or to the last. Raises
+    SessionProblem for a failure."""
+    found: list[Piece] = []
+    async for piece in pieces:
+        found.append(piece)
+        if piece.failure is not None:
+            raise problem_of(piece.failure)
+        if piece.last or (said and piece.said):
+            return found
+    raise SessionProblem(CLIENT_GONE, "the client has gone")
+
+
+async def _events(
+    writer: AnswerWriter, begun: list[Piece], pieces: AsyncGenerator[Piece, None], usage: bool
+) -> AsyncIterator[bytes]:
+    async with aclosing(pieces):
+        for event in writer.begin():
+            yield event
+        for piece in begun:
+            for event in writer.events(piece, usage):
+                yield event
+        if begun[-1].last:
+            return
+        try:
+            async for piece in pieces:
+                for event in writer.events(piece, usage):
+                    yield event
+        except (SessionProblem, RedisError) as error:
+            for event in writer.failed(error):
+                yield event

@@ -1,0 +1,84 @@
+"""Calls of the policy as an endpoint. The gateway owns a call: it chooses the worker, and forgets
+the call when it has the answer or its client has gone. All keys expire: nothing here is durable.
+
+In round trips: a call costs one write to ask and one to forget it; each piece of its answer one
+write and one read; and one write every KEEP_SECONDS.
+"""
+
+from typing import Any
+
+import msgspec
+
+from services.contracts.policy_calls import Piece, PolicyCall
+from services.store.keys import policy_key
+from services.store.scripts import Noun
+from services.store.unreadable import reading
+
+CALL_SECONDS = 20
+"""Without its gateway a call lasts so long, and its answer after its last piece."""
+KEEP_SECONDS = 5.0
+
+_call = msgspec.msgpack.Decoder(PolicyCall)
+_piece = msgspec.msgpack.Decoder(Piece)
+
+
+class PolicyCalls(Noun):
+    """A call is a key, its answer a stream, and each worker has a list of the calls that wait for
+    it."""
+
+    async def ask(self, run: str, worker: str, id: str, call: PolicyCall) -> None:
+        """Have a worker answer a call."""
+        queue = policy_key(run, "worker", worker)
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.set(policy_key(run, "call", id), msgspec.msgpack.encode(call), ex=CALL_SECONDS)
+            pipe.rpush(queue, id)
+            pipe.expire(queue, CALL_SECONDS)
+            await pipe.execute()
+
+    async def keep(self, run: str, id: str) -> None:
+        """The client still waits."""
+        await self._redis.expire(policy_key(run, "call", id), CALL_SECONDS)
+
+    async def forget(self, run: str, id: str) -> None:
+        """Nobody waits any more: the worker stops when it notices."""
+        await self._redis.delete(policy_key(run, "call", id), policy_key(run, "answer", id))
+
+    async def pieces(self, run: str, id: str, after: str, wait: float) -> tuple[str, list[Piece]]:
+        """(place, pieces) of an answer after the place `after`, waiting up to `wait` seconds for
+        the first."""
+        key = policy_key(run, "answer", id)
+        found: Any = await self._redis.xread({key: after}, block=max(1, int(wait * 1000)))
+        entries = found.values() if isinstance(found, dict) else [item[1] for item in found or []]
+        flat = [entry for batch in entries for entry in _flat(batch)]
+        with reading(f"the answer to call {id} of run {run}"):
+            pieces = [_piece.decode(fields[b"piece"]) for _, fields in flat]
+        return (flat[-1][0].decode() if flat else after), pieces
+
+    # --- workers ------------------------------------------------------------------------------
+
+    async def take(self, run: str, worker: str, wait: float) -> tuple[str, PolicyCall] | None:
+        """The next call for a worker, waiting up to `wait` seconds for one."""
+        found = await self._redis.blpop([policy_key(run, "worker", worker)], timeout=wait)
+        if found is None:
+            return None
+        id = str(found[1].decode())
+        call = await self._redis.get(policy_key(run, "call", id))
+        if call is None:
+            return None
+        with reading(f"call {id} of run {run}"):
+            return id, _call.decode(call)
+
+    async def say(self, run: str, id: str, piece: Piece) -> bool:
+        """Add to an answer. False: nobody waits for it any more."""
+        answer = policy_key(run, "answer", id)
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.xadd(answer, {"piece": msgspec.msgpack.encode(piece)})
+            pipe.expire(answer, CALL_SECONDS)
+            pipe.exists(policy_key(run, "call", id))
+            return bool((await pipe.execute())[-1])
+
+
+def _flat(batch: Any) -> list[Any]:
+    # RESP3 wraps the entries of a stream in one more list than RESP2 does.
+    nested = batch and isinstance(batch[0], list) and batch[0] and isinstance(batch[0][0], tuple)
+    return list(batch[0]) if nested else list(batch)

@@ -1,0 +1,110 @@
+"""The policy as an endpoint: the official OpenAI client asks a run that is being trained, through
+gateway, Redis and a worker."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.integration.installation.conftest import Installation
+from tests.integration.installation.test_agents import CONFIG
+from tests.integration.launch.conditions import eventually
+
+ASKED: list[Any] = [{"role": "user", "content": "1+1="}]
+
+
+@pytest.fixture(scope="module")
+def run(installation: Installation) -> Iterator[str]:
+    """A run whose policy stays at version 0: no agent plays its sessions."""
+    run = installation.submit(**CONFIG)
+    yield run
+    installation.api.post(f"/v1/runs/{run}/cancel")
+    installation.ended(run)
+
+
+@pytest.fixture(scope="module")
+def client(installation: Installation, run: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=f"{installation.stack.gateway_url}/v1",
+        api_key=installation.stack.api_key,
+        timeout=60,
+        max_retries=0,
+    ) as client:
+        eventually(lambda: run in [model.id for model in client.models.list()])
+        yield client
+
+
+def test_the_official_client_asks_the_policy(client: openai.OpenAI, run: str) -> None:
+    assert [model.id for model in client.models.list()] == [run, f"{run}@0"]
+    for model in (run, f"{run}@0", f"{run}@latest", run[:6]):
+        answer = client.chat.completions.create(model=model, messages=ASKED, max_tokens=3, seed=5)
+        assert answer.model == f"{run}@0"
+        assert answer.usage is not None
+        assert 0 < answer.usage.completion_tokens <= 3
+        assert answer.choices[0].message.role == "assistant"
+    text = client.completions.create(model=run, prompt=[3, 4, 5], max_tokens=3, seed=5)
+    assert text.usage is not None
+    assert text.usage.prompt_tokens == 3
+
+
+def test_a_stream_is_the_same_answer_in_parts(client: openai.OpenAI, run: str) -> None:
+    options: Any = {"model": run, "seed": 11, "max_tokens": 20}
+    whole = client.chat.completions.create(messages=ASKED, **options)
+    stream = client.chat.completions.create(
+        messages=ASKED, stream=True, stream_options={"include_usage": True}, **options
+    )
+    chunks = list(stream)
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert deltas[0].role == "assistant"
+    text = "".join(delta.content or "" for delta in deltas)
+    assert text == whole.choices[0].message.content
+    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert chunks[-1].usage == whole.usage
+    parts = client.completions.create(prompt="1+1=", stream=True, **options)
+    assert [part.choices[0].finish_reason for part in parts][-1] in ("stop", "length")
+
+
+def test_what_cannot_be_asked_is_refused_with_the_way_out(
+    client: openai.OpenAI, installation: Installation, run: str
+) -> None:
+    def ask(**options: Any) -> None:
+        client.chat.completions.create(**{"model": run, "messages": ASKED} | options)
+
+    with pytest.raises(openai.NotFoundError, match="there is no run 'nobody'") as unknown:
+        ask(model="nobody")
+    assert unknown.value.code == "model_not_found"
+    with pytest.raises(openai.NotFoundError, match=f"now {run}@0"):
+        ask(model=f"{run}@7")
+    supervised = installation.model.removeprefix("run:")
+    with pytest.raises(openai.NotFoundError, match=f"headrace chat {supervised}"):
+        ask(model=supervised)
+    with pytest.raises(openai.BadRequestError, match="n: the policy's endpoint cannot do this"):
+        ask(n=2)
+    with pytest.raises(openai.BadRequestError, match="HEADRACE_POLICY_MAX_TOKENS"):
+        ask(max_tokens=1_000_000)
+    with pytest.raises(openai.BadRequestError, match="no parser for the model's tool calls"):
+        ask(tools=[{"type": "function", "function": {"name": "add", "parameters": {}}}])
+    long: list[Any] = [{"role": "user", "content": "1+" * 5000}]
+    with pytest.raises(openai.BadRequestError, match="leave no room for an answer") as full:
+        ask(messages=long)
+    assert full.value.code == "context_length_exceeded"
+    with pytest.raises(openai.APIStatusError, match="leave the oldest messages out") as large:
+        ask(messages=[{"role": "user", "content": "1" * (1 << 21)}])
+    assert large.value.status_code == 413
+    with pytest.raises(openai.AuthenticationError, match="does not know this API key"):
+        client.with_options(api_key="wrong").models.list()
+
+
+def test_nothing_of_these_calls_is_trained(
+    client: openai.OpenAI, installation: Installation, run: str
+) -> None:
+    client.chat.completions.create(model=run, messages=ASKED, max_tokens=2)
+    audit = installation.api.get(f"/v1/runs/{run}/audit")
+    assert audit["trained"] == 0
+    assert audit["problems"] == []
+    (worker,) = installation.api.get("/v1/workers")["workers"]
+    assert worker["groups_in_flight"] == 0
+    eventually(
+        lambda: installation.api.get("/v1/workers")["workers"][0]["policy_answers"] > 0,
+    )
