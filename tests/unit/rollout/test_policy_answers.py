@@ -1,0 +1,111 @@
+"""Answers of the policy as an endpoint: they give way to training, go on after an update that
+aborts them, and end when the version that was asked for does."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollout.policy import answering
+from rollout.policy.answering import AFTER_TRAINING, AS_TRAINING, Answering
+from rollout.policy.calls import together
+from rollout.vllm_plugin.wire import Delta
+from services.contracts.config import parse_config
+from services.contracts.policy_calls import Piece, PolicyCall
+from services.contracts.sessions import Call
+from tests.unit.rollout.episodes import EOS, WordTokenizer, ids
+
+CONFIG = parse_config(
+    {
+        "model": {"path": "m"},
+        "data": {"dataset": "d"},
+        "rewards": [{"verifier": "exact"}],
+        "sampling": {"max_tokens": 8, "temperature": 0.7},
+    }
+)
+
+
+class Policy:
+    """Gives prepared answers, one a request; None: nothing, for ever."""
+
+    def __init__(self, *answers: list[Delta] | None) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[list[int], dict[str, Any], int]] = []
+
+    async def stream(
+        self, token_ids: list[int], sampling: dict[str, Any], priority: int
+    ) -> AsyncGenerator[Delta, None]:
+        self.asked.append((token_ids, sampling, priority))
+        answer = self.answers.pop(0)
+        if answer is None:
+            await asyncio.Event().wait()
+        for delta in answer or []:
+            yield delta
+
+
+def said_by(policy: Policy, version: int | None = None, **call: Any) -> list[Piece]:
+    live = SimpleNamespace(tag="a:3", version=3)
+    context: Any = SimpleNamespace(
+        config=CONFIG,
+        policy=policy,
+        follower=SimpleNamespace(live=live, healthy=True),
+        tokenizer=WordTokenizer(),
+        eos=[EOS],
+        context=12,
+        vocabulary=None,
+        worker="w",
+    )
+    kind: dict[str, Any] = {"kind": "completions", "prompt": "1+1", **call}
+    asked = PolicyCall(call=Call(**kind), version=version, max_tokens=100)
+    found: list[Piece] = []
+    asyncio.run(Answering(context).answer(asked, found.append))
+    return found
+
+
+def test_an_answer_comes_in_pieces_and_ends_with_its_length() -> None:
+    policy = Policy([Delta("2", ids("2")), Delta("+", ids("+"), "stop", [("a:3", 0, 2)])])
+    pieces = said_by(policy)
+    assert together(pieces) == Piece(
+        version=3, text="2+", finish_reason="stop", prompt_tokens=3, sampled_tokens=2
+    )
+    ((prompt, params, priority),) = policy.asked
+    assert (prompt, priority) == (ids("1", "+", "1"), AFTER_TRAINING)
+    assert (params["max_tokens"], params["temperature"]) == (8, 0.7)
+    assert params["stop_token_ids"] == [EOS]
+
+
+def test_a_call_that_training_keeps_waiting_takes_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "PATIENCE_SECONDS", 0.01)
+    policy = Policy(None, [Delta("2", ids("2"), "stop")])
+    assert together(said_by(policy)).text == "2"
+    assert [priority for _, _, priority in policy.asked] == [AFTER_TRAINING, AS_TRAINING]
+
+
+def test_an_answer_that_an_update_aborts_goes_on() -> None:
+    policy = Policy(
+        [Delta("2", ids("2")), Delta(finish_reason="abort")],
+        [Delta("3", ids("3"), "stop")],
+    )
+    whole = together(said_by(policy))
+    assert (whole.text, whole.finish_reason, whole.sampled_tokens) == ("23", "stop", 2)
+    prompt, params, _ = policy.asked[1]
+    assert prompt == ids("1", "+", "1", "2")
+    assert params["max_tokens"] == 7
+
+
+def test_a_version_that_is_served_no_more_ends_the_answer() -> None:
+    (begun,) = said_by(Policy(), version=2)
+    assert begun.failure is not None
+    assert (begun.failure.status, begun.failure.code) == (404, "version_gone")
+    policy = Policy([Delta("2", ids("2"), "stop", [("a:3", 0, 1), ("a:4", 1, 2)])])
+    ended = together(said_by(policy, version=3))
+    assert ended.failure is not None
+    assert "from version 3 to 4" in ended.failure.message
+
+
+def test_a_prompt_without_room_for_an_answer_is_refused() -> None:
+    refused = together(said_by(Policy(), prompt="1" * 12))
+    assert refused.failure is not None
+    assert refused.failure.code == "context_length_exceeded"
