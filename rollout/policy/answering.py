@@ -5,16 +5,17 @@ Then it waits its turn as they do, so that a run that keeps vLLM full does not s
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
 
-from rollout.sessions.rendering import opening
 from rollout.vllm.client import RequestRefused
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.resume import ABORTED, rest_of
 from rollout.vllm_plugin.wire import Delta, Parsed
+from rollout.work.chat_rendering import opening
 from rollout.work.group import RunContext
 from services.contracts.config.vllm import spelled
 from services.contracts.policy_calls import Failure, Piece, PolicyCall
@@ -60,8 +61,9 @@ class Answering:
             say(Piece(failure=Failure(status=HTTPStatus.SERVICE_UNAVAILABLE, message=away)))
 
     async def _answer(self, asked: PolicyCall, say: Say) -> None:
-        call, live = asked.call, self._served(asked)
-        say(Piece(version=live))
+        call = asked.call
+        say(Piece(version=await self._served()))
+        self._check_live(asked)
         param = "messages" if call.kind == "chat" else "prompt"
         try:
             prompt = self._prompt(call)
@@ -76,7 +78,7 @@ class Answering:
             rest = rest_of(params, 0, len(sampled)) if sampled else params
             async with aclosing(self._deltas([*prompt, *sampled], rest)) as deltas:
                 async for delta in deltas:
-                    self._served(asked)
+                    self._check_live(asked)
                     for tag, _, _ in delta.versions:
                         self._check(asked, tag)
                     sampled += delta.token_ids
@@ -93,16 +95,23 @@ class Answering:
             )
         )
 
-    def _served(self, asked: PolicyCall) -> int:
-        """The version that vLLM serves. Raises NotAnswered if it may not answer."""
+    async def _served(self) -> int:
+        """The version that vLLM serves, once it was found to do so. Raises NotAnswered."""
         follower = self._context.follower
-        if follower.live is None or not follower.healthy:
+        if follower.live is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await follower.until_proven([follower.live.tag])
+        if follower.live is None:
             raise NotAnswered(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"worker {self._context.worker} is loading weights: ask again in a moment",
             )
-        self._check(asked, follower.live.tag)
         return follower.live.version
+
+    def _check_live(self, asked: PolicyCall) -> None:
+        if live := self._context.follower.live:
+            self._check(asked, live.tag)
 
     def _check(self, asked: PolicyCall, tag: str) -> None:
         version = parse_version_tag(tag)[1]

@@ -26,8 +26,9 @@ def run_with_checkpoint(api: "Gateway", reference: str) -> dict[str, Any]:
     return run_with_checkpoint(api, made["id"])
 
 
-def checkpoint_of(record: dict[str, Any], data: Path | None) -> Path:
-    """The folder of the run's current checkpoint. Raises CliError if it is not here."""
+def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = None) -> Path:
+    """The folder of the run's current checkpoint, or that of `step`. Raises CliError if it is not
+    here."""
     data = data_folder(data)
     if record["checkpoint"] is None:
         raise CliError(
@@ -39,4 +40,16 @@ def checkpoint_of(record: dict[str, Any], data: Path | None) -> Path:
             f"the checkpoint {record['checkpoint']} is not in {data}: name the data folder with "
             "--data or HEADRACE_DATA"
         )
-    return path
+    if step is None:
+        return path
+    # A crash may have left one of the same step that was written earlier.
+    found = sorted(
+        path.parent.glob(f"step-{step:06d}-*"), key=lambda folder: folder.stat().st_mtime
+    )
+    if not found:
+        kept = sorted({int(folder.name.split("-")[1]) for folder in path.parent.glob("step-*-*")})
+        raise CliError(
+            f"run {record['name']} ({record['id']}) has no checkpoint of step {step}; it has those "
+            f"of {', '.join(map(str, kept))}: raise training.keep_checkpoints to keep more"
+        )
+    return found[-1]

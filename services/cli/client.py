@@ -119,6 +119,24 @@ class Gateway:
                 self._still_there()
                 time.sleep(1)
 
+    def parts(self, path: str, **request: Any) -> Iterator[Any]:
+        """POST `path`, whose answer comes as OpenAI's API streams one; the documents in it."""
+        self._still_there()
+        timeout = httpx.Timeout(CONNECT, read=WORK, write=WORK)
+        with (
+            self._reachable(WORK),
+            self._client.stream("POST", path, timeout=timeout, **request) as response,
+        ):
+            if response.is_error:
+                response.read()
+                raise _refusal(response)
+            for line in response.iter_lines():
+                if line.startswith("data: {"):
+                    document = json.loads(line.removeprefix("data: "))
+                    if "error" in document:
+                        raise CliError(str(document["error"]["message"]))
+                    yield document
+
     def _stream(self, path: str, after: str | None) -> "Iterator[Event | None]":
         headers = {"Last-Event-ID": after} if after else {}
         try:

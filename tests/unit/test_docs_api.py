@@ -18,6 +18,7 @@ from services.gateway.settings import GatewaySettings
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
 
 
+IN_OPENAIS_FORMAT = ("/v1/sessions/", "/v1/chat/", "/v1/completions", "/v1/models")
 OPENAI = {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIErrorDocument"}}}
 
 
@@ -77,7 +78,7 @@ def test_every_error_is_a_problem_document(document: dict[str, Any]) -> None:
         for status, response in errors.items():
             # The reward service's readiness answers as a health check is read: by its status.
             if name != "GET /readyz":
-                wanted = OPENAI if " /v1/sessions/" in name else PROBLEM
+                wanted = OPENAI if name.split()[1].startswith(IN_OPENAIS_FORMAT) else PROBLEM
                 assert response["content"] == wanted, f"{name} {status}"
 
 

@@ -5,9 +5,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from http import HTTPStatus
 
 from services.contracts.policy_calls import Piece, PolicyCall
-from services.gateway.dependencies import Dependencies
-from services.gateway.policy.models import Asked, resolved, worker_for
+from services.contracts.records import RunRecord
+from services.gateway.policy.limits import OpenCalls
+from services.gateway.policy.models import Asked, worker_for
 from services.gateway.sessions.errors import SessionProblem
+from services.store import Store
 from services.store.policy_calls import KEEP_SECONDS
 
 READ_SECONDS = 1.0
@@ -21,21 +23,22 @@ ANSWER_SECONDS = 600.0
 class Asking:
     """A call, from its admission to the end of its answer."""
 
-    def __init__(self, deps: Dependencies, id: str, asked: Asked, call: PolicyCall) -> None:
-        self._deps, self._id, self._asked, self._call = deps, id, asked, call
+    def __init__(self, store: Store, open_calls: OpenCalls, id: str) -> None:
+        self._store, self._open, self._id = store, open_calls, id
         self.model = ""
         """The run and the version that began the answer, once its first piece is there."""
 
-    async def pieces(self, gone: Callable[[], Awaitable[bool]]) -> AsyncGenerator[Piece, None]:
+    async def pieces(
+        self, run: RunRecord, asked: Asked, call: PolicyCall, gone: Callable[[], Awaitable[bool]]
+    ) -> AsyncGenerator[Piece, None]:
         """The answer as it comes; its last piece is the last. Ends without it once the client is
         `gone`. Raises SessionProblem before the first one, or if the worker falls silent."""
-        deps, calls = self._deps, self._deps.store.policy_calls
-        run = await resolved(deps, self._asked)
-        workers = await deps.store.workers.list(run.pool)
-        worker = worker_for(self._asked, run, workers, deps.policy.of_worker)
-        with deps.policy.slot(worker.id):
+        calls = self._store.policy_calls
+        workers = await self._store.workers.list(run.pool)
+        worker = worker_for(asked, run, workers, self._open.of_worker)
+        with self._open.slot(worker.id):
             try:
-                await calls.ask(run.id, worker.id, self._id, self._call)
+                await calls.ask(run.id, worker.id, self._id, call)
                 after, heard, kept = "0", time.monotonic(), time.monotonic()
                 end = heard + ANSWER_SECONDS
                 while True:
@@ -57,7 +60,7 @@ class Asking:
                         await calls.keep(run.id, self._id)
             finally:
                 # Also where this is being cancelled: then nothing can be awaited here.
-                deps.policy.later(calls.forget(run.id, self._id))
+                self._open.later(calls.forget(run.id, self._id))
 
 
 def _silent(worker: str, too_long: bool) -> SessionProblem:

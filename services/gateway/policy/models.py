@@ -6,9 +6,7 @@ from http import HTTPStatus
 import msgspec
 
 from services.contracts.records import RunRecord, RunState, WorkerRecord
-from services.gateway.dependencies import Dependencies, find_run
 from services.gateway.sessions.errors import SessionProblem
-from services.http import Problem
 
 LATEST = "latest"
 NOT_READY = ("silent", "unhealthy", "drained", "stopping")
@@ -39,14 +37,6 @@ def parse_model(model: object) -> Asked:
     return Asked(model)
 
 
-async def resolved(deps: Dependencies, asked: Asked) -> RunRecord:
-    """The run that is asked for. Raises SessionProblem."""
-    try:
-        return await find_run(deps, asked.run)
-    except Problem as problem:
-        raise _not_found(problem.detail, problem.status) from None
-
-
 def serving(workers: Sequence[WorkerRecord], run: RunRecord) -> list[WorkerRecord]:
     """Workers that serve a version of the run's policy, those with the newest first."""
     found = [
@@ -71,7 +61,7 @@ def worker_for(
     able = [worker for worker in ready if worker.version == version]
     if not able:
         served = ", ".join(f"{run.id}@{number}" for number in _versions(ready))
-        raise _not_found(
+        raise not_found(
             f"no worker serves version {version} of run {run.name} ({run.id}): a worker serves one "
             f"version at a time, now {served}. Ask for one of these, or for {run.id}@latest; "
             "`headrace export` takes a checkpoint of an earlier step"
@@ -92,13 +82,13 @@ def _versions(workers: Sequence[WorkerRecord]) -> list[int]:
 def _nobody(run: RunRecord) -> SessionProblem:
     name = f"run {run.name} ({run.id})"
     if run.kind != "rl":
-        return _not_found(
+        return not_found(
             f"{name} is of kind {run.kind}, which no worker serves: once it has a checkpoint, "
             f"`headrace chat {run.id}` loads it, and `headrace export {run.id} FOLDER` makes a "
             "folder for vLLM"
         )
     if run.state.ending:
-        return _not_found(
+        return not_found(
             f"{name} is {run.state} and no worker serves it any more: `headrace chat {run.id}` "
             f"loads its newest checkpoint, `headrace export {run.id} FOLDER` makes a folder for "
             f"vLLM, and `headrace resume {run.id}` trains on"
@@ -117,5 +107,6 @@ def _nobody(run: RunRecord) -> SessionProblem:
     )
 
 
-def _not_found(message: str, status: int = HTTPStatus.NOT_FOUND) -> SessionProblem:
+def not_found(message: str, status: int = HTTPStatus.NOT_FOUND) -> SessionProblem:
+    """A model that is not there."""
     return SessionProblem(status, message, "model", "model_not_found")

@@ -12,15 +12,17 @@ from pydantic import Field
 from redis.exceptions import RedisError
 
 from services.contracts.policy_calls import Piece
-from services.gateway.dependencies import Dependencies, Deps
+from services.contracts.records import RunRecord
+from services.gateway.dependencies import Dependencies, Deps, find_run
 from services.gateway.policy.answers import AnswerWriter, Kind, problem_of
 from services.gateway.policy.asking import Asking
-from services.gateway.policy.models import names_of, parse_model
+from services.gateway.policy.models import Asked, names_of, not_found, parse_model
 from services.gateway.policy.requests import policy_call, with_usage
 from services.gateway.routes.events import EventStream
 from services.gateway.routes.sessions import OpenAIAnswer, OpenAIModels
 from services.gateway.sessions.bodies import ChatRequest, CompletionsRequest
 from services.gateway.sessions.errors import OpenAIErrorDocument, SessionProblem
+from services.http import Problem
 from services.runtime.api_key import bearer, digest
 
 router = APIRouter(tags=["policy"])
@@ -119,14 +121,14 @@ async def _answer(deps: Dependencies, http: Request, kind: Kind, body: dict[str,
     asked = parse_model(body.get("model"))
     call = policy_call(kind, body, asked.version, deps.settings.policy_max_tokens)
     id = secrets.token_hex(12)
-    asking = Asking(deps, id, asked, call)
+    asking = Asking(deps.store, deps.policy, id)
     responding = False
 
     async def gone() -> bool:
         # A response that has begun notices it by itself.
         return not responding and await http.is_disconnected()
 
-    pieces = asking.pieces(gone)
+    pieces = asking.pieces(await _run(deps, asked), asked, call, gone)
     try:
         begun = await _until(pieces, said=True)
         writer = AnswerWriter(kind, id, int(time.time()), asking.model)
@@ -142,6 +144,14 @@ async def _answer(deps: Dependencies, http: Request, kind: Kind, body: dict[str,
     # A proxy that collects answers before it passes them on would hold events back.
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return EventStream(events, headers=headers)
+
+
+async def _run(deps: Dependencies, asked: Asked) -> RunRecord:
+    """The run that is asked for. Raises SessionProblem."""
+    try:
+        return await find_run(deps, asked.run)
+    except Problem as problem:
+        raise not_found(problem.detail, problem.status) from None
 
 
 async def _until(pieces: AsyncGenerator[Piece, None], said: bool) -> list[Piece]:

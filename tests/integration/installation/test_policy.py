@@ -1,6 +1,10 @@
 """The policy as an endpoint: the official OpenAI client asks a run that is being trained, through
 gateway, Redis and a worker."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,6 +98,32 @@ def test_what_cannot_be_asked_is_refused_with_the_way_out(
     assert large.value.status_code == 413
     with pytest.raises(openai.AuthenticationError, match="does not know this API key"):
         client.with_options(api_key="wrong").models.list()
+
+
+def test_headrace_chat_asks_the_workers_with_the_runs_template(
+    installation: Installation, client: openai.OpenAI, run: str
+) -> None:
+    def chat(*arguments: str) -> subprocess.CompletedProcess[str]:
+        data, url = str(installation.stack.data), installation.stack.gateway_url
+        command = [sys.executable, "-m", "services.cli", "chat", *arguments]
+        environment = os.environ | {"HEADRACE_DATA": data, "HEADRACE_GATEWAY_URL": url}
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=100
+        )
+
+    shown = chat(run, "1+1", "--max-tokens", "3", "--json")
+    assert "--no-template sends them as typed" in shown.stderr
+    answer = json.loads(shown.stdout)
+    assert (answer["model"], answer["prompt"]) == (f"{run}@0", "1+1")
+    typed = chat(f"{run}@0", "1+1", "--no-template", "--max-tokens", "3")
+    assert typed.returncode == 0, typed.stderr
+    assert "prompts are sent without the run's data.template" in typed.stderr
+    asked = [json.loads(line)["prompt"] for line in installation.requests.read_text().splitlines()]
+    # The template of the demo's runs is "{prompt}=".
+    assert len(asked[-2]) == len(asked[-1]) + 1
+    gone = chat(f"{run}@5", "1+1")
+    assert gone.returncode == 1
+    assert f"now {run}@0" in gone.stderr
 
 
 def test_nothing_of_these_calls_is_trained(

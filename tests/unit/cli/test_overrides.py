@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.chat import prompt_options, template_note
+from services.cli.chat import conversation, prompt_options, run_and_step, template_note
 from services.cli.output import CliError, duration, size
 from services.cli.submit import overrides_from
 
@@ -64,6 +64,22 @@ def test_chat_without_the_template_sends_prompts_as_typed() -> None:
     assert template_note(data, True) == (
         "prompts are sent without the run's data.system 'Be brief.' and data.template 'Q: {prompt}'"
     )
+
+
+def test_chat_asks_workers_as_the_run_would() -> None:
+    data = {"system": "Be {brief}.", "template": "Q: {prompt} {x}", "chat_template": "auto"}
+    assert conversation("1{prompt}", data, False) == [
+        {"role": "system", "content": "Be {brief}."},
+        {"role": "user", "content": "Q: 1{prompt} {x}"},
+    ]
+    assert conversation("1", data, True) == [{"role": "user", "content": "1"}]
+
+
+def test_chat_takes_a_run_and_a_step() -> None:
+    named = ("r", "r@12", "r@latest", "me@home", "@3")
+    assert [run_and_step(model) for model in named] == [
+        ("r", None), ("r", 12), ("r", None), ("me@home", None), ("@3", None)
+    ]  # fmt: skip
 
 
 def test_chat_says_nothing_of_a_run_that_adds_nothing_to_a_prompt() -> None:

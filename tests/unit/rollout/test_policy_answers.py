@@ -47,10 +47,14 @@ class Policy:
 
 def said_by(policy: Policy, version: int | None = None, **call: Any) -> list[Piece]:
     live = SimpleNamespace(tag="a:3", version=3)
+
+    async def proven(tags: list[str]) -> None:
+        pass
+
     context: Any = SimpleNamespace(
         config=CONFIG,
         policy=policy,
-        follower=SimpleNamespace(live=live, healthy=True),
+        follower=SimpleNamespace(live=live, until_proven=proven),
         tokenizer=WordTokenizer(),
         eos=[EOS],
         context=12,
@@ -96,7 +100,7 @@ def test_an_answer_that_an_update_aborts_goes_on() -> None:
 
 
 def test_a_version_that_is_served_no_more_ends_the_answer() -> None:
-    (begun,) = said_by(Policy(), version=2)
+    begun = together(said_by(Policy(), version=2))
     assert begun.failure is not None
     assert (begun.failure.status, begun.failure.code) == (404, "version_gone")
     policy = Policy([Delta("2", ids("2"), "stop", [("a:3", 0, 1), ("a:4", 1, 2)])])

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rollout.sessions.rendering import added, opening
+from rollout.work.chat_rendering import added, opening
 
 CALLS = (
     "{% for call in m.tool_calls or [] %}<tool_call>\n"
