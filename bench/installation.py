@@ -78,9 +78,10 @@ class Installation:
             self.api.post("/v1/runs", json=body | ({"recipe": recipe} if recipe else {}))["id"]
         )
 
-    def finish(self, run: str) -> dict[str, Any]:
-        """The record of `run` once it has succeeded. Raises BenchFailed."""
-        return self._until(run, lambda record: record["state"] == "succeeded")
+    def finish(self, run: str, patience: float = STANDSTILL_SECONDS) -> dict[str, Any]:
+        """The record of `run` once it has succeeded. Raises BenchFailed, also if it makes no
+        progress for `patience` seconds."""
+        return self._until(run, lambda record: record["state"] == "succeeded", patience)
 
     def reach(self, run: str, step: int) -> None:
         """Return when `run` has trained `step` steps. Raises BenchFailed."""
@@ -111,7 +112,12 @@ class Installation:
         rows = self.api.pages(f"/v1/runs/{run}/metrics", "metrics", "start")
         return [row for row in rows if "time/step" in row]
 
-    def _until(self, run: str, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def _until(
+        self,
+        run: str,
+        ready: Callable[[dict[str, Any]], bool],
+        patience: float = STANDSTILL_SECONDS,
+    ) -> dict[str, Any]:
         seen: tuple[str, int] | None = None
         moved = time.monotonic()
         while True:
@@ -126,10 +132,10 @@ class Installation:
             now = (record["state"], record["step"])
             if now != seen:
                 seen, moved = now, time.monotonic()
-            elif time.monotonic() - moved > STANDSTILL_SECONDS:
+            elif time.monotonic() - moved > patience:
                 raise BenchFailed(
                     f"run {record['name']} is {record['state']} at step {record['step']} and has "
-                    f"not moved for {STANDSTILL_SECONDS:.0f} s; logs: {self.data / 'logs'}"
+                    f"not moved for {patience:.0f} s; logs: {self.data / 'logs'}"
                 )
             time.sleep(POLL_SECONDS)
 
