@@ -23,6 +23,10 @@ setup: ## the virtual environment .venv, from the lock file of this machine's pr
 demo: setup ## a policy that learns, from nothing, in minutes
 	@$(BIN)/headrace demo
 
+.PHONY: demo-agent
+demo-agent: setup ## an agent that learns to use its tool, over the OpenAI API, in minutes
+	@$(BIN)/headrace demo --agent
+
 .PHONY: up
 up: setup ## all processes on this machine: headrace up
 	@$(BIN)/headrace up

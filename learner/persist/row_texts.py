@@ -1,10 +1,13 @@
 """Texts of the rows that a supervised run trains on, for a tokenizer of its own."""
 
+import json
 from collections.abc import Iterator
 from math import gcd
+from typing import Any
 
 from learner.store.run_store import RunStore
 from services.contracts.config import SFTConfig
+from services.contracts.dataset import Row
 from services.volume import Volume
 
 MOST = 64 << 20
@@ -12,18 +15,33 @@ MOST = 64 << 20
 
 
 def texts(config: SFTConfig, store: RunStore, volume: Volume) -> Iterator[str]:
-    """Prompts and answers, as many of each dataset, from all over it."""
+    """Of prompts and answers, as many of each dataset, from all over it."""
     readers = [store.dataset(one.dataset, volume) for one in config.data.components]
     for reader in readers:
         left, rows = MOST // len(readers), len(reader)
         # A step that has no divisor in common with the number of rows leads to each of them.
         step = next(n for n in range(int(rows * 0.618) + 1, rows + 2) if gcd(n, rows) == 1)
         for place in range(rows):
-            row = reader.row(place * step % rows)
-            chat = row.prompt if isinstance(row.prompt, list) else [{"content": row.prompt}]
-            for text in [*(turn.get("content") for turn in chat), row.answer]:
-                if isinstance(text, str):
-                    left -= len(text)
-                    yield text
+            for text in texts_of(reader.row(place * step % rows)):
+                left -= len(text)
+                yield text
             if left < 0:
                 break
+
+
+def texts_of(row: Row) -> Iterator[str]:
+    """What a chat template writes of a row: of a chat also roles, tools and calls of them."""
+    turns: list[Any] = row.prompt if isinstance(row.prompt, list) else [{"content": row.prompt}]
+    answer = row.answer if isinstance(row.answer, dict) else {"content": row.answer}
+    for turn in (*turns, answer):
+        for text in (turn.get("role"), turn.get("content")):
+            if isinstance(text, str):
+                yield text
+        if calls := turn.get("tool_calls"):
+            yield _json(calls)
+    if tools := row.columns.get("tools"):
+        yield tools if isinstance(tools, str) else _json(tools)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,7 @@
 """Chains on the command line: `headrace chains`, and what other commands do with a chain."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -154,16 +155,21 @@ def follow_chain(api: "Gateway", id: str, as_json: bool) -> None:
 
 
 def watch_chain(
-    api: "Gateway", id: str, as_json: bool = False, quiet: bool = False
+    api: "Gateway",
+    id: str,
+    as_json: bool = False,
+    quiet: bool = False,
+    begun: Callable[[dict[str, Any]], None] = lambda step: None,
 ) -> dict[str, Any]:
-    """Show the runs of a chain, one after the other, until it is over; `quiet`: wait alone. Returns
-    the chain."""
+    """Show the runs of a chain, one after the other, until it is over; `quiet`: wait alone. `begun`
+    gets each step that has a run. Returns the chain."""
     seen: set[str] = set()
     while True:
         chain: dict[str, Any] = api.get(f"/v1/chains/{id}")
         run = chain["steps"][chain["at"]]["run"]
         if run is not None and run not in seen:
             seen.add(run)
+            begun(chain["steps"][chain["at"]])
             _watch_step(api, chain, as_json, quiet)
         elif chain["state"] in OVER:
             return chain

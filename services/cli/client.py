@@ -100,10 +100,10 @@ class Gateway:
             try:
                 for event in self._stream(f"/v1/runs/{run}/events", after):
                     lost = None
+                    self._still_there()
                     if event is None:
                         continue
                     after = event.id
-                    self._still_there()
                     yield event
                 if RunState(self.get(f"/v1/runs/{run}")["state"]).final:
                     return

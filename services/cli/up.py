@@ -96,6 +96,12 @@ def demo(
         bool,
         typer.Option("--quick", help="A few steps: everything is tried, nothing is learned."),
     ] = False,
+    agent: Annotated[
+        bool,
+        typer.Option(
+            "--agent", help="Train an agent that has a tool: a program with OpenAI's client."
+        ),
+    ] = False,
     gateway: Annotated[
         str | None,
         typer.Option(
@@ -110,4 +116,4 @@ def demo(
     """
     from services.cli.demo import run as run_demo
 
-    raise typer.Exit(run_demo(data=data, quick=quick, as_json=as_json, gateway=gateway))
+    raise typer.Exit(run_demo(data, quick, as_json, gateway, agent))

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # The gateway and the reward service run without torch and vLLM; see deploy/locks/base.txt.
 BASE = ("services", "reward", "recipes")
 ALL = (*BASE, "rollout", "learner", "bench", "deploy", "tests")
-# The process of a reward model: it runs only where everything is installed.
-NOT_THERE = ("reward/models/scorer.py",)
+# The process of a reward model, and an agent: they run only where everything is installed.
+NOT_THERE = ("reward/models/scorer.py", "recipes/agents/sums.py")
 FOUND = packages_distributions()
 
 

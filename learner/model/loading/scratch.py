@@ -25,11 +25,18 @@ from services.estimate.shape import vocabulary_of
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 TURN, END = "<|im_start|>", "<|im_end|>"
 CHAT = (
-    "{{ bos_token }}{% for message in messages %}"
-    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{{ bos_token }}"
+    "{% if tools %}<|im_start|>tools\n"
+    "{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] or '' }}"
+    "{% for call in message['tool_calls'] or [] %}{% set given = call['function']['arguments'] %}"
+    "<tool_call>{\"name\": {{ call['function']['name'] | tojson }}, "
+    '"arguments": {{ given if given is string else given | tojson }}}</tool_call>{% endfor %}'
+    "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""ChatML."""
+"""ChatML. Tools come before the messages; calls are as vLLM's parser `hermes` reads them."""
 
 
 def make_model(
@@ -104,7 +111,10 @@ def character_tokenizer(config: CharacterTokenizer, max_length: int) -> PreTrain
 def train_merges(config: BPETokenizer, texts: Iterable[str]) -> str:
     """A byte-level tokenizer with the merges of the most frequent pairs in `texts`, as JSON."""
     tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # Each digit on its own: a small model neither copies nor adds numbers that are one token.
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = BpeTrainer(
         vocab_size=config.vocabulary,

@@ -1,0 +1,121 @@
+"""What `headrace demo --agent` has beyond `headrace demo`: conversations with a tool to supervise
+on, and `headrace agents`, which plays the sessions of its second run.
+
+The examples call the tool in one conversation of five. Else they answer at once, and forget every
+carry. So the model that reinforcement learning starts from is right about as often.
+"""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import recipes
+from services.cli.output import CliError
+from services.runtime.process import die_with
+
+SCRIPT = Path(recipes.__file__).parent / "agents" / "sums.py"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "calculate",
+        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}},
+    },
+}
+"""As the agent describes it."""
+CALLS = 0.2
+"""Share of the conversations that call it."""
+PARALLEL = 8
+STEPS = (("demo_agent_sft", 20), ("demo_agent_grpo", 2))
+PLAYED = "rl"
+"""The chain's step whose sessions are played."""
+GRACE = 20.0
+"""Seconds for `headrace agents` to end by itself."""
+
+
+def conversations(rows: list[dict[str, str]], seed: int = 0) -> list[dict[str, Any]]:
+    """A conversation for each question of `rows`."""
+    chance = random.Random(seed)
+    return [_called(row) if chance.random() < CALLS else _guessed(row) for row in rows]
+
+
+def _called(row: dict[str, str]) -> dict[str, Any]:
+    a, b = map(int, row["prompt"].split("+"))
+    function = {"name": "calculate", "arguments": {"expression": row["prompt"]}}
+    call = {"id": "call", "type": "function", "function": function}
+    asked = [
+        {"role": "user", "content": row["prompt"]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": str(a + b), "tool_call_id": "call"},
+    ]
+    return {"prompt": asked, "answer": str(a + b), "tools": [TOOL]}
+
+
+def _guessed(row: dict[str, str]) -> dict[str, Any]:
+    a, b = map(int, row["prompt"].split("+"))
+    forgot = a + b - 10 * (a % 10 + b % 10 >= 10)
+    asked = [{"role": "user", "content": row["prompt"]}]
+    return {"prompt": asked, "answer": str(forgot), "tools": [TOOL]}
+
+
+def check_client() -> None:
+    """Raise CliError where the agent could not start."""
+    if find_spec("openai") is None:
+        raise CliError(
+            "the demo's agent needs OpenAI's client, which is not installed here: run it where "
+            "`make setup` has been run, or pip install openai"
+        )
+
+
+class Agents:
+    """`headrace agents` as a process of the demo."""
+
+    def __init__(self, data: Path) -> None:
+        """`data`: the data folder, which gets its log."""
+        self._data = data.absolute()
+        self._log = self._data / "logs" / "agents.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What was started in the block ends with it."""
+        try:
+            yield
+            if self.process is not None:
+                self.process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            if self.process is not None:
+                self.process.kill()
+                self.process.wait()
+
+    def start(self, url: str, key: str | None, run: str) -> str:
+        """Play the sessions of `run`. Returns the command as a user would type it."""
+        ours = ["agents", run, "--parallel", str(PARALLEL), "--", "python", str(SCRIPT)]
+        options = ["--gateway", url, "--data", str(self._data)]
+        command = [sys.executable, "-m", "services.cli", *ours[:2], *options, *ours[2:]]
+        command[command.index("python")] = sys.executable
+        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                env=os.environ | ({"HEADRACE_API_KEY": key} if key else {}),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with(os.getpid()),
+            )
+        return f"headrace {' '.join(ours)}"
+
+    def check(self) -> None:
+        """Raise CliError if it has failed."""
+        if self.process is not None and self.process.poll():
+            said = self._log.read_text(errors="replace").strip().splitlines()
+            raise CliError(f"headrace agents has failed: {said[-1] if said else 'no reason'}")
