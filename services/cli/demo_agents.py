@@ -1,8 +1,8 @@
 """What `headrace demo --agent` has beyond `headrace demo`: conversations with a tool to supervise
 on, and `headrace agents`, which plays the sessions of its second run.
 
-The examples call the tool in one conversation of five. Else they answer at once, and forget every
-carry. So the model that reinforcement learning starts from is right about as often.
+The examples call the tool where the question asks for it. To a bare sum they call it one time in
+five; else they answer at once, and forget the carry. Reinforcement learning asks bare sums.
 """
 
 import os
@@ -28,8 +28,8 @@ TOOL = {
     },
 }
 """As the agent describes it."""
-CALLS = 0.2
-"""Share of the conversations that call it."""
+ASKED, CALLS = 0.6, 0.2
+"""Share of the conversations whose question asks for the tool, and of the others that call it."""
 PARALLEL = 8
 STEPS = (("demo_agent_sft", 20), ("demo_agent_grpo", 2))
 PLAYED = "rl"
@@ -41,26 +41,24 @@ GRACE = 20.0
 def conversations(rows: list[dict[str, str]], seed: int = 0) -> list[dict[str, Any]]:
     """A conversation for each question of `rows`."""
     chance = random.Random(seed)
-    return [_called(row) if chance.random() < CALLS else _guessed(row) for row in rows]
+    return [_conversation(row["prompt"], chance) for row in rows]
 
 
-def _called(row: dict[str, str]) -> dict[str, Any]:
-    a, b = map(int, row["prompt"].split("+"))
-    function = {"name": "calculate", "arguments": {"expression": row["prompt"]}}
-    call = {"id": "call", "type": "function", "function": function}
-    asked = [
-        {"role": "user", "content": row["prompt"]},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "content": str(a + b), "tool_call_id": "call"},
+def _conversation(question: str, chance: random.Random) -> dict[str, Any]:
+    a, b = map(int, question.split("+"))
+    asked = chance.random() < ASKED
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": f"calculate {question}" if asked else question}
     ]
-    return {"prompt": asked, "answer": str(a + b), "tools": [TOOL]}
-
-
-def _guessed(row: dict[str, str]) -> dict[str, Any]:
-    a, b = map(int, row["prompt"].split("+"))
-    forgot = a + b - 10 * (a % 10 + b % 10 >= 10)
-    asked = [{"role": "user", "content": row["prompt"]}]
-    return {"prompt": asked, "answer": str(forgot), "tools": [TOOL]}
+    answer = a + b
+    if asked or chance.random() < CALLS:
+        function = {"name": "calculate", "arguments": {"expression": question}}
+        call = {"id": "call", "type": "function", "function": function}
+        turns.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        turns.append({"role": "tool", "content": str(answer), "tool_call_id": "call"})
+    else:
+        answer -= 10 * (a % 10 + b % 10 >= 10)
+    return {"prompt": turns, "answer": str(answer), "tools": [TOOL]}
 
 
 def check_client() -> None:
