@@ -63,10 +63,11 @@ def sums(seed: int = 0) -> dict[str, list[dict[str, str]]]:
 
 
 def upload_sums(api: Gateway, agent: bool = False) -> None:
-    """The datasets of `sums`, under their names; for an `agent` also `demo-agent-examples`."""
+    """The datasets of `sums`, under their names; for an `agent` also `demo-agent-…`."""
     found: dict[str, list[Any]] = {**sums()}
     if agent:
         found["demo-agent-examples"] = demo_agents.conversations(found["demo-examples"])
+        found["demo-agent-train"] = demo_agents.questions(found["demo-train"])
     for name, rows in found.items():
         text = "".join(json.dumps(row) + "\n" for row in rows)
         api.post("/v1/datasets", files={"file": (f"{name}.jsonl", text)}, data={"name": name})
@@ -212,7 +213,7 @@ def _rewards(trained: list[dict[str, Any]], wanted: Wanted) -> dict[str, float]:
     before, after = rewards[0], sum(last) / len(last)
     if not wanted.as_json:
         print(
-            f"\nMean reward of the agent on sums that carry: {before:.3f} in the first step, "
+            f"\nMean reward of the agent: {before:.3f} in the first step, "
             f"{after:.3f} in the last {len(last)} of {len(rewards)}.",
             flush=True,
         )

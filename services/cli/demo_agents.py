@@ -1,8 +1,8 @@
 """What `headrace demo --agent` has beyond `headrace demo`: conversations with a tool to supervise
 on, and `headrace agents`, which plays the sessions of its second run.
 
-The examples call the tool where the question asks for it. To a bare sum they call it one time in
-five; else they answer at once, and forget the carry. Reinforcement learning asks bare sums.
+The examples call the tool where the question asks for it. To a bare sum they seldom call it;
+else they answer at once, and forget the carry. Reinforcement learning asks bare sums.
 """
 
 import os
@@ -28,8 +28,10 @@ TOOL = {
     },
 }
 """As the agent describes it."""
-ASKED, CALLS = 0.6, 0.2
+ASKED, CALLS = 0.6, 0.15
 """Share of the conversations whose question asks for the tool, and of the others that call it."""
+DIGITS = 3
+"""Of the results that reinforcement learning asks for."""
 PARALLEL = 8
 STEPS = (("demo_agent_sft", 20), ("demo_agent_grpo", 2))
 PLAYED = "rl"
@@ -42,6 +44,12 @@ def conversations(rows: list[dict[str, str]], seed: int = 0) -> list[dict[str, A
     """A conversation for each question of `rows`."""
     chance = random.Random(seed)
     return [_conversation(row["prompt"], chance) for row in rows]
+
+
+def questions(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Those of `rows` that are trained: with results of one length, which even so small a model
+    reads well."""
+    return [row for row in rows if len(row["answer"]) == DIGITS]
 
 
 def _conversation(question: str, chance: random.Random) -> dict[str, Any]:
