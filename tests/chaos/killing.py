@@ -80,8 +80,9 @@ class Chaos:
         assert record["state"] == "succeeded", record["reason"]
         self.model = f"run:{run}"
 
-    def submit(self, steps: int) -> str:
-        config = {
+    def submit(self, steps: int, **other: dict[str, Any] | None) -> str:
+        """A run of so many steps; `other`: sections of its config."""
+        config: dict[str, Any] = {
             # Published as deltas.
             "model": {"path": self.model, "dtype": "bfloat16"},
             "data": {"dataset": "sums"},
@@ -97,6 +98,8 @@ class Chaos:
             "training": {"max_steps": steps, "checkpoint_every": 3, "parallel": PARALLEL},
             "evaluation": {"dataset": "sums", "rows": 8, "every": 8},
         }
+        for name, section in other.items():
+            config[name] = section and {**(config.get(name) or {}), **section}
         return self._submit("demo_grpo", config)
 
     def _submit(self, recipe: str, config: dict[str, Any]) -> str:

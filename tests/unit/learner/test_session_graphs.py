@@ -84,7 +84,7 @@ def test_a_graph_has_the_gradient_of_its_turns_trained_apart(
     monkeypatch.setattr(families, "CPU_MERGE", 0)
     goal = objective(aggregation)
     branched = 0
-    for seed in range(6):
+    for seed in range(3):
         chance = Random(seed)
         sessions = [random_session(chance) for _ in REWARDS]
         group = group_of(sessions, [*REWARDS])
@@ -104,4 +104,4 @@ def test_a_graph_has_the_gradient_of_its_turns_trained_apart(
         for budget in (10_000, 40):
             found = gradient(goal, samples, budget)
             assert float((found - expected).norm() / expected.norm()) < 1e-12
-    assert branched > 6
+    assert branched > 3

@@ -1,0 +1,97 @@
+"""All that plays a part in agents' sessions dies in mid-turn, and every request is sent twice: each
+task is trained once, and each sampled token once."""
+
+import json
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.agent import TURNS
+from tests.chaos.killing import REAL, RIGHT, ROOT, SEED, Chaos
+from tests.integration.launch.conditions import eventually
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900 if REAL else 600)]
+
+STEPS, GROUPS = 7, 2
+VICTIMS = ["gateway", "rollout worker", "vLLM", "learner rank", "agent"]
+CONFIG = {
+    "algorithm": {"prompts_per_step": GROUPS, "samples_per_prompt": 2},
+    "sampling": {"max_tokens": 40},
+    # Sessions of a killed agent come back after so long.
+    "rollout": {"episode": {"type": "sessions", "idle_seconds": 8}},
+    "training": {"max_steps": STEPS},
+    "evaluation": None,
+}
+
+
+@pytest.fixture
+def agents(chaos: Chaos, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Starts agents, and ends them."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(run: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.chaos.agent"]
+        stack = chaos.stack
+        with (tmp_path / f"agent-{len(started)}.log").open("w") as log:
+            started.append(
+                subprocess.Popen(
+                    [*command, stack.gateway_url, stack.api_key, run],
+                    cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, text=True,
+                )
+            )  # fmt: skip
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+def in_a_turn(chaos: Chaos, run: str) -> bool:
+    """Whether a worker plays one, or the run is over."""
+    workers = chaos.get("/v1/workers")["workers"]
+    over = chaos.record(run)["state"] not in ("queued", "starting", "running")
+    return over or any(worker["groups_in_flight"] for worker in workers)
+
+
+def test_sessions_survive_the_death_of_all_that_plays_them(
+    chaos: Chaos,
+    chance: random.Random,
+    agents: Callable[[str], subprocess.Popen[str]],
+    tmp_path: Path,
+) -> None:
+    run = chaos.submit(STEPS, **CONFIG)
+    playing = [agents(run), agents(run)]
+    victims = chance.sample(VICTIMS, len(VICTIMS))
+    for number, victim in enumerate(victims):
+        chaos.reaches(run, number + 1, within=300)
+        eventually(lambda: in_a_turn(chaos, run), within=120)
+        threading.Event().wait(chance.uniform(0, 0.5))
+        if victim == "agent":
+            playing[0].kill()
+            playing[0] = agents(run)
+            chaos.done.append("agent")
+        else:
+            chaos.kill(run, [victim], chance)
+
+    record = chaos.ended(run)
+
+    story = f"HEADRACE_CHAOS_SEED={SEED}; killed: {'; '.join(chaos.done)}"
+    assert (record["state"], record["reason"]) == ("succeeded", ""), story
+    chaos.clean(run, trained=STEPS * GROUPS)
+    lines = (chaos.stack.data / f"runs/{run}/metrics.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if "reward/mean" in row]
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1)), story
+    for row in rows:
+        # What was asked for twice is one turn, and what was sampled for it is trained once.
+        assert row["session/turns"] == TURNS, story
+        sampled = row["response/tokens_mean"] - row["session/tool_tokens"]
+        assert REAL or sampled == pytest.approx(TURNS * len(RIGHT)), (story, row)
+        assert row["session/fork_rate"] == pytest.approx(2 / TURNS), story
+    for one in playing:
+        assert one.wait(120) == 0, (story, (tmp_path / "agent-0.log").read_text())

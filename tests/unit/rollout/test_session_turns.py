@@ -1,0 +1,165 @@
+"""Byte by byte: what is trained of a session is what vLLM was asked and what it sampled, whatever a
+client does with its conversations."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollout.sessions.groups import completion, shared_prompt
+from rollout.sessions.turns import TurnPlayer
+from rollout.vllm.response import Sample, Span
+from services.contracts.branches import conversations
+from services.contracts.config import parse_config
+from services.contracts.sessions import Turn
+from services.gateway.sessions.requests import beginnings, chat_call, continued, request_digest
+from services.store.agent_sessions import Played
+from tests.unit.rollout.test_session_rendering import (
+    CHATML,
+    LLAMA,
+    THINKING,
+    TOOLS,
+    call,
+    ends_of,
+    tokenizer_of,
+    tokens,
+)
+
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+CONVERSATIONS = 170
+"""For each of three templates and two histories: 1,020."""
+ANSWERS = ["4", "né", "日本", "<think>\nhm\n</think>\n\n4", "🙂", " x\ny", ""]
+
+
+class Engine:
+    """What stands in for vLLM, its parsers and the weights: samples bytes at random, also ones that
+    are no whole characters, and remembers what it was asked."""
+
+    def __init__(self, tokenizer: Any, chance: random.Random) -> None:
+        self.seen: list[tuple[list[int], list[int]]] = []
+        self.live, self.forks = None, dict[str, int]()
+        self._tokenizer, self._chance = tokenizer, chance
+
+    async def until_proven(self, tags: list[str]) -> None:
+        pass
+
+    async def generate(self, prompt: list[int], n: int, params: Any) -> list[Sample]:
+        chance = self._chance
+        ids = tokens(self._tokenizer, chance.choice(ANSWERS))
+        ids += [chance.randrange(256) for _ in range(chance.randint(0, 3))]
+        ended = chance.random() < 0.8 or not ids
+        if ended:
+            ids.append(ends_of(self._tokenizer)[0])
+        self.seen.append((prompt, ids))
+        logprobs = np.linspace(-1, 0, len(ids), dtype=np.float32)
+        spans = [Span(0, len(ids), f"a:{chance.randint(1, 3)}")]
+        return [Sample(np.array(ids), logprobs, "stop" if ended else "length", spans)]
+
+    async def message(self, parsed: Any) -> dict[str, Any]:
+        text = self._tokenizer.decode(parsed.token_ids, skip_special_tokens=True)
+        if parsed.tools and self._chance.random() < 0.5:
+            calls = [call(f"c{len(self.seen)}{n}") for n in range(self._chance.randint(1, 2))]
+            return {"role": "assistant", "content": None, "tool_calls": calls}
+        return {"role": "assistant", "content": text}
+
+
+class Context:
+    """As much of RunContext as turns need."""
+
+    def __init__(self, tokenizer: Any, engine: Engine, history: str) -> None:
+        extra = {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
+        raw: dict[str, Any] = {
+            "model": {"path": "m"},
+            "data": {"dataset": "d"},
+            "rewards": [{"verifier": "exact"}],
+            "sampling": {"max_tokens": 4000},
+            "rollout": {
+                "episode": {"type": "sessions", "history": history},
+                "vllm": {"extra": extra, "max_model_len": 8000},
+            },
+        }
+        self.config = parse_config(raw)
+        self.tokenizer, self.policy, self.follower = tokenizer, engine, engine
+        self.eos, self.vocabulary, self.context = ends_of(tokenizer), None, 100_000
+
+
+class Client:
+    """An agent, the gateway's matching, and the turns that a store would have."""
+
+    def __init__(self, player: TurnPlayer, chance: random.Random) -> None:
+        self.turns: list[Turn] = []
+        self._player, self._chance = player, chance
+        self._asked: dict[str, int] = {}
+        self._paths: dict[str, list[int]] = {}
+        self._states: list[list[dict[str, Any]]] = []
+        self._tools = chance.choice([[], TOOLS])
+
+    async def step(self) -> None:
+        chance = self._chance
+        history = chance.choice(self._states[-2:]) if self._states else []
+        if not history or chance.random() < 0.15:
+            # Another conversation, or what is left of one after a compaction.
+            messages = [{"role": "user", "content": chance.choice(["2+2", "in short: 4", "né"])}]
+        else:
+            messages = [dict(one) for one in history]
+            if chance.random() < 0.2:
+                at = chance.randrange(len(messages))
+                messages[at] = {"role": messages[at]["role"], "content": "edited"}
+            messages += [
+                {"role": "tool", "content": "4", "tool_call_id": one["id"]}
+                for one in messages[-1].get("tool_calls") or []
+            ] or [{"role": "user", "content": chance.choice(["sure?", "日"])}]
+        for _ in range(chance.choice([1, 1, 2])):  # sometimes repeated
+            answer = await self.ask(messages)
+        self._states.append([*messages, answer])
+
+    async def ask(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        asked = chat_call({"messages": messages, "tools": self._tools}, SAMPLING)
+        digest = request_digest(asked)
+        if digest not in self._asked:
+            histories = beginnings(asked, [])
+            asked = continued(asked, histories, [self._paths.get(one) for _, one in histories])
+            before = [self.turns[number] for number in asked.path]
+            turn, history, _, _ = await self._player.play(asked, before, None)
+            self._asked[digest] = len(self.turns)
+            self._paths[history] = [*asked.path, len(self.turns)]
+            self.turns.append(turn)
+        said = self.turns[self._asked[digest]].message
+        # As clients send it back.
+        return {**said, "refusal": None, "content": said["content"] or ""}
+
+
+@pytest.mark.parametrize("history", ["exact", "template"])
+@pytest.mark.parametrize("template", [CHATML, LLAMA, THINKING], ids=["chatml", "llama", "qwen3"])
+async def test_what_is_trained_is_what_was_asked_and_sampled(template: str, history: str) -> None:
+    tokenizer, chance = tokenizer_of(template), random.Random(history)
+    branches = rewritten = 0
+    for _ in range(CONVERSATIONS):
+        engine = Engine(tokenizer, chance)
+        player = TurnPlayer(Context(tokenizer, engine, history))  # type: ignore[arg-type]
+        client = Client(player, chance)
+        for _ in range(chance.randint(1, 6)):
+            await client.step()
+        prompt = shared_prompt([Played(client.turns)])
+        made = completion(client.turns, prompt, masks=False)
+        trained: list[tuple[list[int], int]] = []
+        for one in conversations(len(prompt), len(made.token_ids), made.branches):
+            whole = [*prompt[: one.prompt], *made.token_ids[one.places].tolist()]
+            for at in np.flatnonzero(made.loss_mask[one.places] & one.new):
+                place = one.prompt + int(at)
+                trained.append((whole[:place], whole[place]))
+        sampled = [
+            (asked + ids[:place], id) for asked, ids in engine.seen for place, id in enumerate(ids)
+        ]
+        assert sorted(trained) == sorted(sampled)
+        assert len(engine.seen) == len(client.turns)
+        branches += len(made.branches)
+        rewritten += sum(
+            turn.kept < len(engine.seen[turn.parent][0]) + len(engine.seen[turn.parent][1])
+            for turn in client.turns
+            if turn.parent >= 0
+        )
+    assert branches > CONVERSATIONS / 4
+    # Half characters are not what they were once they are text; reasoning is gone.
+    assert (rewritten > CONVERSATIONS / 4) == (history == "template")
