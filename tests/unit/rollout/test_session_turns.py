@@ -15,7 +15,7 @@ from services.contracts.config import parse_config
 from services.contracts.sessions import Turn
 from services.gateway.sessions.requests import beginnings, chat_call, continued, request_digest
 from services.store.agent_sessions import Played
-from tests.unit.rollout.test_session_rendering import (
+from tests.unit.rollout.chat_templates import (
     CHATML,
     LLAMA,
     THINKING,
@@ -98,6 +98,7 @@ class Client:
     async def step(self) -> None:
         chance = self._chance
         history = chance.choice(self._states[-2:]) if self._states else []
+        messages: list[dict[str, Any]]
         if not history or chance.random() < 0.15:
             # Another conversation, or what is left of one after a compaction.
             messages = [{"role": "user", "content": chance.choice(["2+2", "in short: 4", "né"])}]
