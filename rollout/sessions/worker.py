@@ -196,7 +196,7 @@ class SessionWorker(RunWorker):
             if turn is not None and one.reward is None
         ]
         if scored:
-            row = await of.dataset.rows.row(of.index)
+            row = opened.own or await of.dataset.rows.row(of.index)
             texts = [text for _, text in scored]
             asked = compose(row, config.data)
             found = await scores_of(context, config.components, asked, row, of.index, texts)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from services.contracts.dataset import Row
 from services.contracts.sessions import FINISH, Call, Reward, Turn, call_id
 from services.store.errors import Unreadable
 from services.store.keys import run_key, sessions_key
@@ -41,6 +42,8 @@ class Opened:
     """Seconds."""
     max_turns: int
     """Of each session."""
+    own: Row | None = None
+    """What the client brought in place of the task's row."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ class AgentSessions(Noun):
             "open": opened.samples,
             **{f"key:{index}": key for index, key in enumerate(keys)},
         }
+        if opened.own is not None:
+            fields["own"] = msgspec.json.encode(opened.own)
         flat = [part for pair in fields.items() for part in pair]
         await self._run("open", run, attempt, (), [int(opened.idle + KEPT_SECONDS), *flat])
 
@@ -240,14 +245,15 @@ class AgentSessions(Noun):
 
     async def opened(self, run: str, attempt: str) -> Opened | None:
         """What is known of the sessions of an attempt; None: nothing any more."""
-        names = ("task", "row", "samples", "leased_at", "idle", "max_turns")
-        found = await self._redis.hmget(sessions_key(run, attempt), names)
+        names = ("own", "task", "row", "samples", "leased_at", "idle", "max_turns")
+        brought, *found = await self._redis.hmget(sessions_key(run, attempt), names)
         if None in found:
             return None
         with reading(f"the sessions of attempt {attempt}"):
             task, row, samples, leased_at, idle, most = (value.decode() for value in found)
             about = int(row), int(samples), float(leased_at), int(idle) / 1000, int(most)
-            return Opened(task, *about)
+            own = msgspec.json.decode(brought, type=Row) if brought else None
+            return Opened(task, *about, own)
 
     async def played(self, run: str, attempt: str, samples: int) -> list[Played]:
         """All sessions of a group, with their turns and rewards."""

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import Sessions
-from services.contracts.records import RunState, WorkerRecord
+from services.contracts.dataset import Row
+from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.contracts.rendering import compose
 from services.contracts.sessions import parse_session_id, session_id
 from services.datasets.stored_rows import DatasetReader
@@ -55,7 +56,10 @@ class LeasedGroup(BaseModel):
 
     attempt: str = Field(description="The lease.")
     task: int = Field(description="The task's position in the run's order.")
-    row: int = Field(description="Index of the dataset row.")
+    row: int = Field(
+        description="Index of the dataset row; with a prompt of the client's own, of the row whose "
+        "place it takes."
+    )
     prompt: str | list[dict[str, Any]] = Field(
         description="Its prompt, with the run's `data.template` and `data.system`."
     )
@@ -65,6 +69,24 @@ class LeasedGroup(BaseModel):
         description="The sessions are lost when no call of any of them comes for so long."
     )
     sessions: list[LeasedSession] = Field(description="To be played in any order, or at once.")
+
+
+class OwnPrompt(BaseModel):
+    """A prompt that is in no dataset."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"prompt": "2+2", "answer": "4"}}
+    )
+
+    prompt: str | list[dict[str, Any]] = Field(
+        min_length=1, description="A text, or messages. A text goes into the run's `data.template`."
+    )
+    answer: Any = Field(
+        None, description="The reference, for the run's verifiers, if the client gives no reward."
+    )
+    columns: dict[str, Any] = Field(
+        default_factory=dict, description="What verifiers read besides, by name."
+    )
 
 
 class RewardAnswer(BaseModel):
@@ -115,12 +137,43 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
     """Lease the next row of a run with `rollout.episode: sessions`, with a session for each
     completion of its group. The group is completed when its last session ends. It keeps its lease
     while calls come, and is leased again when none does for `idle_seconds`."""
+    return await _leased(deps, run, request, None)
+
+
+@router.post(
+    "/v1/runs/{run}/groups",
+    status_code=HTTPStatus.CREATED,
+    summary="Lease a group of sessions for a prompt of the client's own",
+    responses=responses(
+        {
+            404: "There is no such run",
+            409: "The run takes no sessions or no such prompts, or has ended",
+            422: "The prompt cannot be used",
+            429: "Admission is closed: try again after `Retry-After` seconds",
+        }
+    ),
+)
+async def bring(deps: Deps, run: RunDep, request: Request, brought: OwnPrompt) -> LeasedGroup:
+    """As `groups:lease`, with the client's prompt in place of the dataset's. It takes the place of
+    the next task in the run's order, so that admission, staleness and the audit count it as any
+    other, once. If its sessions are lost, the task is leased again with the dataset's own row."""
+    own = Row(prompt=brought.prompt, answer=brought.answer, columns=brought.columns)
+    return await _leased(deps, run, request, own)
+
+
+async def _leased(deps: Deps, run: RunRecord, request: Request, own: Row | None) -> LeasedGroup:
     config = parse_config(run.config)
     episode = config.rollout.episode if isinstance(config, RLConfig) else None
     if not isinstance(config, RLConfig) or not isinstance(episode, Sessions):
         raise Problem(
             HTTPStatus.CONFLICT,
             f"run {run.id} takes no sessions of agents: submit one with rollout.episode: sessions",
+        )
+    if own is not None and (config.data.filter or config.data.curriculum):
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"run {run.id} takes no prompts of clients: its data.filter or data.curriculum keeps "
+            "account of the dataset's rows; submit one without them",
         )
     if run.state.ending:
         raise Problem(HTTPStatus.CONFLICT, f"run {run.id} is {run.state}: {run.reason or OVER}")
@@ -151,12 +204,7 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
         await deps.store.prompts.drop(run.id, leased.attempt, "filtered_prompt", detail)
     samples = config.algorithm.samples_generated
     try:
-        record = await deps.store.datasets.find(config.data.dataset)
-        if record is None:
-            raise Problem(HTTPStatus.CONFLICT, f"there is no dataset {config.data.dataset!r}")
-        reader = DatasetReader(deps.volume, record)
-        await reader.fetch()
-        found = reader.row(row)
+        found = own or await _row(deps, config.data.dataset, row)
         keys = [new_key() for _ in range(samples)]
         opened = Opened(
             str(leased.position),
@@ -165,6 +213,7 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
             time.time(),
             episode.idle_seconds,
             episode.max_turns,
+            own,
         )
         digests = [digest(key) for key in keys]
         await deps.store.agent_sessions.open(run.id, leased.attempt, opened, digests)
@@ -185,6 +234,16 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
             for name, key in zip(names, keys, strict=True)
         ],
     )
+
+
+async def _row(deps: Deps, dataset: str, row: int) -> Row:
+    """A row of a run's dataset. Raises Problem 409 if it was deleted."""
+    record = await deps.store.datasets.find(dataset)
+    if record is None:
+        raise Problem(HTTPStatus.CONFLICT, f"there is no dataset {dataset!r}")
+    reader = DatasetReader(deps.volume, record)
+    await reader.fetch()
+    return reader.row(row)
 
 
 def _serving(workers: list[WorkerRecord], run: str, lineage: str) -> list[int]:
