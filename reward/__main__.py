@@ -171,6 +171,7 @@ async def _serve(
             # Answer the requests that still wait before the server ends.
             await pool.close()
             await calls.close()
+            await teachers.close()
     except (PoolStartError, ModelLoadError) as error:
         log.error("reward service cannot start", problem=str(error))
         code = 1

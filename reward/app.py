@@ -18,7 +18,7 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 
 from reward.metrics import Metrics
-from reward.remote_endpoints import EndpointError, PassingError
+from reward.remote_endpoints import EndpointError, PassingError, SettingsError
 from reward.remote_pool import RETRY_AFTER, Call, Calls
 from reward.teachers import Teachers
 from reward.validation import checked_items, checked_uses
@@ -226,10 +226,10 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     )
     async def teach(request: TeacherScoreRequest, client: HTTPRequest) -> Any:
         """How likely a teacher finds each token of these completions, for distillation."""
-        asked = service.teachers.logprobs(
-            request.teacher, request.model, request.prompt, request.completions
-        )
         with service.serving():
+            asked = service.teachers.logprobs(
+                request.teacher, request.model, request.prompt, request.completions
+            )
             found = await _while_connected(client, _taught(asked))
         # Not validated again: it may be a million numbers.
         return Response(status_code=499) if found is None else JSONResponse({"logprobs": found})
@@ -243,8 +243,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def text(request: TeacherTextRequest, client: HTTPRequest) -> Any:
         """What a teacher's tokenizer writes for these ids. Equal text for all ids of a vocabulary
         means equal vocabularies."""
-        asked = service.teachers.text(request.teacher, request.model, request.tokens)
         with service.serving():
+            asked = service.teachers.text(request.teacher, request.model, request.tokens)
             found = await _while_connected(client, _taught(asked))
         return Response(status_code=499) if found is None else TeacherText(text=found)
 
@@ -342,12 +342,16 @@ async def _verdicts(service: Service, items: Sequence[Request | Call]) -> list[V
 
 
 async def _taught(asked: Awaitable[T]) -> T:
-    """What a teacher answers. Raises Problem (422, 503)."""
+    """What a teacher answers. Raises Problem (422, 503).
+
+    Groups wait where the operator can mend it: a teacher that the settings do not name, a key that
+    it does not take. 422 would cost their prompts.
+    """
     try:
         return await asked
-    except PassingError as error:
+    except (PassingError, SettingsError, ValueError) as error:
         raise Problem(503, str(error), headers={"Retry-After": str(RETRY_AFTER)}) from None
-    except (EndpointError, ValueError) as error:
+    except EndpointError as error:
         raise Problem(422, str(error)) from None
 
 

@@ -32,6 +32,11 @@ class PassingError(EndpointError):
     """It could not be used this time; another attempt may help."""
 
 
+class SettingsError(EndpointError):
+    """It does not take the key, or does not know the path or the model (401, 403, 404). The
+    operator can mend that."""
+
+
 class UnavailableError(PassingError):
     """Nothing listens there, or it takes no requests now (429, 503), whatever they hold."""
 
@@ -111,9 +116,11 @@ class Endpoint:
         if not response.is_success:
             said = content[:300].decode(errors="replace")
             passing = response.is_server_error or response.status_code in (408, 409, 425, 429)
-            failure = PassingError if passing else EndpointError
+            failure: type[EndpointError] = PassingError if passing else EndpointError
             if response.status_code in (429, 503):
                 failure = UnavailableError
+            elif response.status_code in (401, 403, 404):
+                failure = SettingsError
             raise failure(f"endpoint {self.name!r} answers {response.status_code}: {said}")
         try:
             return httpx.Response(200, content=content).json()

@@ -6,6 +6,7 @@ of its completions, and answers about 80 bytes of JSON a token.
 """
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -139,7 +140,7 @@ def _logprob(endpoint: Endpoint, token: int, said: dict[str, _Logprob] | None) -
     found = (said or {}).get(str(token))
     if found is None:
         raise EndpointError(f"endpoint {endpoint.name!r} scored another token than {token}")
-    if not found.logprob <= IMPOSSIBLE:
+    if not (math.isfinite(found.logprob) and found.logprob <= IMPOSSIBLE):
         raise EndpointError(
             f"endpoint {endpoint.name!r} answers {found.logprob:g} for token {token}, which is no "
             "log-probability: start its vLLM without --logprobs-mode raw_logits or processed_logits"

@@ -37,6 +37,7 @@ class Teacher:
         self._tokenizer = tokenizer
         self._run_events = run_events
         self._checked = False
+        self._refused: RunCannotWork | None = None
         self._checking = asyncio.Lock()
 
     async def logprobs(
@@ -71,20 +72,23 @@ class Teacher:
     async def _check_tokens(self) -> None:
         """Raise RunCannotWork unless the teacher writes the same text for all ids."""
         async with self._checking:
+            if self._refused:
+                raise self._refused
             if self._checked:
                 return
             ids = sorted(set(self._tokenizer.get_vocab().values()))
             if await self._differ(ids):
-                await self._refuse(ids)
+                self._refused = await self._difference(ids)
+                raise self._refused
             self._checked = True
 
-    async def _refuse(self, ids: list[int]) -> None:
-        """Find the first id that differs, and raise."""
+    async def _difference(self, ids: list[int]) -> RunCannotWork:
+        """The error that names the first id that differs."""
         while len(ids) > 1:
             first = ids[: len(ids) // 2]
             ids = first if await self._differ(first) else ids[len(first) :]
         own, other = self._text(ids), await self._said(ids)
-        raise RunCannotWork(
+        return RunCannotWork(
             f"algorithm.teacher.endpoint {self._name}: the teacher has another tokenizer than the "
             f"policy, so it cannot score its tokens: {ids[0]} is {other[:SHOWN]!r} there and "
             f"{own[:SHOWN]!r} here"

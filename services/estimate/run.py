@@ -29,6 +29,8 @@ UTILISATION = 0.4
 PAYLOAD_FILE = 4 << 20
 """Bytes above which a group does not lie in Redis, unless workers were told another number
 (HEADRACE_PAYLOAD_FILE_BYTES)."""
+MASKED = 90
+"""Bytes of a token's sampling mask with `sampling.top_k` of 50, at most (docs/architecture.md)."""
 PUBLISHED = 3
 """Versions on disk: the newest, the one that workers load, and the one before."""
 
@@ -147,7 +149,9 @@ def payload_files(config: Config, model: Model) -> int:
     routed = 0
     if config.algorithm.router.replay:
         routed = shape.layers * shape.experts_used * (1 if shape.experts <= 256 else 2)
-    token = (2 if shape.vocabulary <= 1 << 16 else 4) + FLOAT32 + routed
+    taught = FLOAT32 if algorithm.teacher and algorithm.teacher.endpoint else 0
+    masked = MASKED if config.sampling.top_k else 0
+    token = (2 if shape.vocabulary <= 1 << 16 else 4) + FLOAT32 + routed + taught + masked
     samples = algorithm.samples_per_prompt
     group = samples * config.max_tokens * token + PROMPT * routed
     if group <= PAYLOAD_FILE:

@@ -72,6 +72,8 @@ def _filled(section: Any, own: dict[str, Any], names: list[str] | None = None) -
     missing = {
         name: value
         for name, value in own.items()
-        if section.get(name) is None and value is not None and name in (names or OWN)
+        if section.get(name) is None
+        and value is not None
+        and name in (OWN if names is None else names)
     }
     return {**section, **missing}

@@ -1,4 +1,8 @@
-"""What `python -m services.report` gets on stdin."""
+"""What `python -m services.report` gets on stdin.
+
+The gateway that sends it may have been started before the installation was updated: what is added
+here has a default.
+"""
 
 from typing import Any
 
@@ -15,7 +19,7 @@ class JobRun(msgspec.Struct):
     dataset: dict[str, Any] | None
     workers: list[dict[str, Any]]
     recipe: dict[str, Any] | None
-    names: dict[str, str]
+    names: dict[str, str] = msgspec.field(default_factory=dict)
     """Of the datasets that its config names, by id."""
     step: str = ""
     """Its step of the chain."""

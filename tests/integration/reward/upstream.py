@@ -11,6 +11,12 @@ Answer = tuple[int, Any]
 """Status, and the body: bytes as they are, anything else as JSON."""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Hundreds of groups may be scored at once; connections beyond 5 would wait for seconds.
+    request_queue_size = 1024
+
+
 class Upstream:
     """Keeps what it was asked. `answer` gets path and body; it may be replaced at any time."""
 
@@ -41,8 +47,7 @@ class Upstream:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"

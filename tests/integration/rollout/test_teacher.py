@@ -18,6 +18,7 @@ from tests.integration.rollout.working import MODEL, working_with
 TAUGHT: dict[str, Any] = {"advantage": {"type": "reverse_kl"}, "teacher": {"endpoint": "big"}}
 TOKENIZER = make_model(MODEL, 0).tokenizer
 SAMPLING = {"max_tokens": 4}
+ROLLOUT = {"groups_in_flight": 1}
 
 
 def logprob(place: int, token: int) -> float:
@@ -76,7 +77,7 @@ async def test_a_group_brings_what_the_teacher_says_of_its_tokens_also_after_it_
 ) -> None:
     # More than the reward service asks by itself.
     teacher.answer = teaching(refusals=4)
-    sections: dict[str, Any] = {"algorithm": TAUGHT, "sampling": SAMPLING}
+    sections: dict[str, Any] = {"algorithm": TAUGHT, "sampling": SAMPLING, "rollout": ROLLOUT}
     async with working_with(scoring, tmp_path, ["1+1="], {}, **sections) as one:
         group = await one.group(0)
         events = await one.events(lambda found: bool(told(found, "warning")))
@@ -98,7 +99,7 @@ async def test_a_teacher_with_other_tokens_fails_the_run_and_the_reason_names_on
     vocabulary = TOKENIZER.get_vocab()
     five, six = vocabulary["5"], vocabulary["6"]
     teacher.answer = teaching({five: six, six: five})
-    sections: dict[str, Any] = {"algorithm": TAUGHT, "sampling": SAMPLING}
+    sections: dict[str, Any] = {"algorithm": TAUGHT, "sampling": SAMPLING, "rollout": ROLLOUT}
     async with working_with(scoring, tmp_path, ["1+1="], {}, **sections) as one:
         events = await one.events(
             lambda found: "failed" in [said["state"] for said in told(found, "state")]

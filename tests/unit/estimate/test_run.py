@@ -293,6 +293,15 @@ def test_groups_that_are_too_large_for_redis_take_disk_space() -> None:
     assert not any("too large for Redis" in note for note in short.notes)
     assert any("too large for Redis" in note for note in long.notes)
 
+    # A sampling mask takes up to 90 bytes a token.
+    config = {
+        "sampling": {"max_tokens": 16 << 10, "top_k": 50},
+        "training": {"checkpoint_every": 10},
+        "algorithm": {"samples_per_prompt": 16, "prompts_per_step": 32},
+    }
+    masked = estimate(config, learner(8, 80 * GB), worker(80 * GB), model=QWEN3_8B)
+    assert masked.disk - short.disk == 2 * 10 * 32 * 16 * (16 << 10) * 98
+
     # Expert routing of 48 layers and 8 experts makes groups of 206 MB.
     routed = of(32 << 10, router={"replay": True}).disk
     plain = of(16 << 10, router={"replay": False}).disk

@@ -77,6 +77,11 @@ def test_what_one_held_out_dataset_brings_is_not_taken_for_another_one() -> None
     assert (first["template"], verifiers(first)) == (template("countdown"), ["countdown"])
     assert (second["template"], verifiers(second)) == ("{prompt}", ["code"])
 
+    once = with_defaults(raw, datasets)
+    assert with_defaults(once, datasets) == once
+
     raw["evaluation"] |= {"template": "{prompt}?"}
     for one in with_defaults(raw, datasets)["evaluation"]["more"]:
         assert "template" not in one
+    raw["evaluation"] |= {"rewards": [{"verifier": "exact"}]}
+    assert with_defaults(raw, datasets)["evaluation"]["more"] == more
