@@ -15,7 +15,7 @@ import httpx
 from services.environments.game import Step, played, text_of, told
 from services.environments.playing import EnvironmentFailed, Message, Played, require
 from services.environments.policy import Policy
-from services.environments.stepped import MOST_BYTES, answer_of, checked_url
+from services.environments.stepped import MOST_BYTES, UNLIMITED, answer_of, checked_url
 
 LONGEST_STEP = 3600.0
 """Seconds; the time limit of the session is shorter."""
@@ -35,7 +35,7 @@ class OpenEnvEnvironment:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """As Environment."""
-        async with httpx.AsyncClient(timeout=None) as self._http:
+        async with httpx.AsyncClient(timeout=None, limits=UNLIMITED) as self._http:
             yield
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> Played:

@@ -1,5 +1,6 @@
 """Environments with `reset` and `step` over HTTP (docs/environments.md has their contract)."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +14,9 @@ from services.environments.policy import Policy
 
 MOST_BYTES = 4 << 20
 """Of one answer of an environment."""
+UNLIMITED = httpx.Limits(max_connections=None)
+"""As many connections as episodes at once: the library would hold back those beyond 100."""
+CLOSE_SECONDS = 5.0
 
 
 class SteppedEnvironment:
@@ -25,7 +29,7 @@ class SteppedEnvironment:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """As Environment."""
-        async with httpx.AsyncClient(timeout=None) as self._http:
+        async with httpx.AsyncClient(timeout=None, limits=UNLIMITED) as self._http:
             yield
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> Played:
@@ -54,11 +58,14 @@ class _Episode:
         return await self._ask("step", {"action": answer.get("content") or ""})
 
     async def close(self) -> None:
-        """Servers need not have this call."""
-        with contextlib.suppress(httpx.HTTPError):
-            await self._http.post(
-                f"{self._url}/close", json={"episode": self._episode}, timeout=5.0
-            )
+        """Servers need not have this call. What they answer is not read."""
+        sent = {"episode": self._episode}
+        with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            async with (
+                asyncio.timeout(CLOSE_SECONDS),
+                self._http.stream("POST", f"{self._url}/close", json=sent),
+            ):
+                pass
 
     async def _ask(self, call: str, body: dict[str, Any]) -> Step:
         """Not repeated: nobody knows whether the environment has taken a step that was not

@@ -160,6 +160,8 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     app.openapi = lambda: with_key(described(FastAPI.openapi(app)))  # type: ignore[method-assign]
 
     bodies, uploads = InFlight(2 * settings.body_limit), InFlight(4 * settings.upload_limit)
+    # Of their own, and more: a turn's body is here until the turn has been sampled.
+    turns = InFlight(8 * settings.body_limit)
 
     def limit_of(scope: Scope) -> Limit:
         if scope["path"].rstrip("/") == "/v1/datasets":
@@ -172,7 +174,10 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         if scope["method"] == "PUT" and scope["path"].startswith("/v1/files/"):
             way_out = "raise the gateway's HEADRACE_UPLOAD_LIMIT"
             return Limit(settings.upload_limit, way_out, uploads)
-        if scope["path"].rstrip("/") == "/v1/prompts" or scope["path"].startswith(SESSIONS):
+        if scope["path"].startswith(SESSIONS):
+            way_out = "begin a new session, or raise the gateway's HEADRACE_BODY_LIMIT"
+            return Limit(settings.body_limit, way_out, turns)
+        if scope["path"].rstrip("/") == "/v1/prompts":
             way_out = "split it, or raise the gateway's HEADRACE_BODY_LIMIT"
             return Limit(settings.body_limit, way_out, bodies)
         if scope["path"].startswith(POLICY):

@@ -271,7 +271,7 @@ class AgentSessions(Noun):
     async def close(self, run: str, attempt: str, state: str) -> None:
         """Forget the turns of a group whose attempt has ended, and remember why."""
         key = sessions_key(run, attempt)
-        of_turns = (b"turn:", b"history:", b"lengths:")
+        of_turns = (b"turn:", b"history:", b"lengths:", b"failed:", b"own")
         names = [name for name in await self._redis.hkeys(key) if name.startswith(of_turns)]
         arguments = [call_id(attempt, 0, FINISH), state, *names]
         await self._run("close", run, attempt, ("calls", "calls_due", "calls_log"), arguments)

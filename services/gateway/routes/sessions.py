@@ -323,10 +323,10 @@ async def models(session: Session) -> OpenAIModels:
     responses=ANSWERED,
     response_model=None,
 )
-async def chat(deps: Deps, session: Session, request: ChatRequest) -> Response:
+async def chat(deps: Deps, session: Session, request: ChatRequest, http: Request) -> Response:
     """OpenAI's chat completions. A request continues the conversation of the session that its
     messages begin with, or begins one. The same request again gets the recorded answer."""
-    return await deps.turns.answer(session, request.given(), CHAT)
+    return await deps.turns.answer(session, request.given(), CHAT, http.is_disconnected)
 
 
 @router.post(
@@ -335,10 +335,12 @@ async def chat(deps: Deps, session: Session, request: ChatRequest) -> Response:
     responses=ANSWERED,
     response_model=None,
 )
-async def completions(deps: Deps, session: Session, request: CompletionsRequest) -> Response:
+async def completions(
+    deps: Deps, session: Session, request: CompletionsRequest, http: Request
+) -> Response:
     """OpenAI's completions, of a text or of token ids. A request continues the longest text of the
     session that its prompt begins with, or begins one."""
-    return await deps.turns.answer(session, request.given(), COMPLETIONS)
+    return await deps.turns.answer(session, request.given(), COMPLETIONS, http.is_disconnected)
 
 
 @router.post(

@@ -18,7 +18,8 @@ POLICY = ("/v1/chat/", "/v1/completions", "/v1/models")
 """Paths of the policy as an endpoint."""
 MAX_MESSAGE = 2000
 ENDED = {
-    "full": "this session has all of its rollout.episode.max_turns turns",
+    "full": "this session has all of its rollout.episode.max_turns turns, or four times as many of "
+    "its calls were refused",
     "gone": "this session does not exist, or ended more than an hour ago",
     "lapsed": "this session's lease has lapsed: no call came for rollout.episode.idle_seconds, or "
     "its run has ended",

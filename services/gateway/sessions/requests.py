@@ -28,6 +28,8 @@ UNUSED = frozenset(
 )  # fmt: skip
 """Options that change no token; `stream` and its options are the route's."""
 MAX_STOPS = 4
+MOST_COMPONENTS, LONGEST_NAME = 64, 100
+"""Of a reward: each component becomes a metric of the run."""
 MAX_BEGINNINGS = 4096
 """Answers of a request that are looked for in its session, the last ones: no session has more."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -139,7 +141,13 @@ def reward_of(body: Mapping[str, Any]) -> Reward:
     components = body.get("components") or {}
     if not isinstance(components, dict):
         raise refused("components", "an object of numbers by name is wanted")
+    if len(components) > MOST_COMPONENTS:
+        raise refused("components", f"there are {len(components)}, of at most {MOST_COMPONENTS}")
     for name, value in components.items():
+        if len(name) > LONGEST_NAME:
+            raise refused(
+                f"components.{name[:50]}…", f"a name has at most {LONGEST_NAME} characters"
+            )
         if not _is_number(value):
             raise refused(f"components.{name}"[:200], "a finite number is wanted")
     reward, error = body.get("reward"), body.get("error") or ""

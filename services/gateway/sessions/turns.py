@@ -1,7 +1,7 @@
 """A session's next turn: asked for, waited for, and answered in the format of OpenAI's API."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -32,7 +32,9 @@ from services.store import Store
 from services.store.agent_sessions import AT_ONCE
 
 LOOK_SECONDS = 1.0
-"""Between two looks for an answer of which no news came."""
+"""Between two looks for an answer of which no news came, and for a client that has left."""
+CLIENT_GONE = 499
+"""Nobody reads it; nginx' number for the log."""
 MOST_RUNS = 256
 """Whose configs are remembered."""
 
@@ -75,15 +77,24 @@ class Turns:
         """Wait no longer."""
         await self._waiting.close()
 
-    async def answer(self, session: Place, body: dict[str, Any], format: Format) -> Response:
-        """The answer to a request of `session`, as a whole or as a stream."""
+    async def answer(
+        self,
+        session: Place,
+        body: dict[str, Any],
+        format: Format,
+        gone: Callable[[], Awaitable[bool]],
+    ) -> Response:
+        """The answer to a request of `session`, as a whole or as a stream. `gone`: whether the
+        client has left. Then nobody waits here; the turn is sampled and recorded all the same."""
         config = await self._config(session.run)
         call = format.call(body, config.sampling.model_dump())
         episode = config.rollout.episode
         assert isinstance(episode, Sessions)
         call.side = is_side_call(call, body.get("model"), episode.side_calls)
         asked = request_digest(call)
-        turn = await self._played(session, call, asked)
+        turn = await self._played(session, call, asked, gone)
+        if turn is None:
+            return Response(status_code=CLIENT_GONE)
         if body.get("stream"):
             options = body.get("stream_options")
             usage = isinstance(options, dict) and bool(options.get("include_usage"))
@@ -103,8 +114,10 @@ class Turns:
             self._configs[run] = config
         return self._configs[run]
 
-    async def _played(self, session: Place, call: Call, asked: str) -> Turn:
-        """The turn that answers `call`, whose digest is `asked`."""
+    async def _played(
+        self, session: Place, call: Call, asked: str, gone: Callable[[], Awaitable[bool]]
+    ) -> Turn | None:
+        """The turn that answers `call`, whose digest is `asked`; None if the client is `gone`."""
         sessions = self._store.agent_sessions
         lengths = await sessions.lengths(*session.parts) if call.kind == "completions" else []
         histories = beginnings(call, lengths)
@@ -135,7 +148,8 @@ class Turns:
                     async with asyncio.timeout(LOOK_SECONDS):
                         await news.wait()
                 except TimeoutError:
-                    pass
+                    if await gone():
+                        return None
 
     async def _ask(self, session: Place, call: Call, asked: str) -> None:
         """Have a worker take `call`, unless it is answered or waits already."""

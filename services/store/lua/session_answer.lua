@@ -27,6 +27,7 @@ else
 end
 if ARGV[12] ~= '' then
   redis.call('HSET', sessions, 'failed:' .. index .. ':' .. digest, ARGV[12])
+  redis.call('HINCRBY', sessions, 'failures:' .. index, 1)
   return 1
 end
 local turn = s[2] or '0'

@@ -6,14 +6,15 @@
 -- O(calls of the session at once). KEYS sessions attempts calls calls_due calls_log run
 -- ARGV attempt index digest at_once call
 -- Reply 'waiting' or 'answered', or why not: 'ended', 'busy' (so many at once), 'full' (with those in work it
--- has all its turns), 'stale', or as sessions_go_on
+-- has all its turns, or too many calls were refused), 'stale', or as sessions_go_on
+local FAILURES = 4 -- for each turn: a session's refused calls are bounded too
 local sessions, attempts, calls, due, log, run = unpack(KEYS)
 local attempt, index, digest = ARGV[1], ARGV[2], ARGV[3]
 if redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest) == 1 then return 'answered' end
 local refusal = sessions_go_on(sessions, attempts, attempt)
 if refusal ~= '' then return refusal end
 local s = redis.call('HMGET', sessions, 'ended:' .. index, 'busy:' .. index, 'turns:' .. index, 'oldest',
-  'lineage', 'worker', 'max_turns')
+  'lineage', 'worker', 'max_turns', 'failures:' .. index)
 local r = redis.call('HMGET', run, 'version', 'lineage', 'max_staleness')
 if s[4] and s[5] == r[2] and tonumber(r[1] or '0') - tonumber(s[4]) > tonumber(r[3]) then
   redis.call('HSET', sessions, 'state', 'stale')
@@ -25,6 +26,7 @@ if busy[digest] then return 'waiting' end
 local count = 0
 for _ in pairs(busy) do count = count + 1 end
 if tonumber(s[3] or '0') + count >= tonumber(s[7]) then return 'full' end
+if tonumber(s[8] or '0') >= FAILURES * tonumber(s[7]) then return 'full' end
 if count >= tonumber(ARGV[4]) then return 'busy' end
 redis.call('HSET', sessions, 'busy:' .. index, (s[2] and s[2] .. ' ' or '') .. digest)
 redis.call('HDEL', sessions, 'failed:' .. index .. ':' .. digest)

@@ -119,7 +119,8 @@ def test_open_calls_are_limited_and_a_client_that_goes_away_frees_its_place(
 
         # One that waits for the whole answer goes away as well.
         def gives_up() -> bool:
-            with pytest.raises((openai.APITimeoutError, openai.RateLimitError)):
+            late = (openai.APITimeoutError, openai.RateLimitError, openai.InternalServerError)
+            with pytest.raises(late):
                 ask(client.with_options(timeout=1), run, "endless")
             return len(worker.given_up) > PLACES
 
