@@ -20,7 +20,8 @@ from services.store import Store
 
 log = get_logger(__name__)
 
-AT_ONCE = 16
+AT_ONCE = 256
+"""More than gateways let through: of a call that waits here its gateway hears nothing."""
 WAIT_SECONDS = 5.0
 """For the next call, in one read of Redis."""
 GATHER_SECONDS = 0.05

@@ -24,6 +24,7 @@ from rollout.sessions.groups import (
 from rollout.sessions.turns import Refused, TurnPlayer
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.resume import mixed
+from rollout.work.failure_limit import RunCannotWork
 from rollout.work.group import Sampled, scores_of, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.task_rows import TaskRow
@@ -176,9 +177,21 @@ class SessionWorker(RunWorker):
         except (VLLMUnavailable, RedisError, GatewayAway):
             raise
         except Exception as error:
-            await self._tasks.failed(claimed.attempt, row, error)
+            if opened.own is None or isinstance(error, RunCannotWork):
+                await self._tasks.failed(claimed.attempt, row, error)
+            else:
+                await self._own_failed(claimed.attempt, error)
             state = "failed"
         await retry("a group", lambda: sessions.close(run, claimed.attempt, state))
+
+    async def _own_failed(self, attempt: str, error: Exception) -> None:
+        """A client's own prompt failed. It counts against no row of the dataset: the task in whose
+        place it was leased is leased again."""
+        log.warning("a client's prompt failed", error=str(error))
+        await self._leases.release([attempt])
+        await self._run_events.once(
+            "own prompt", f"the group of a client's own prompt is not trained: {error}"
+        )
 
     async def _sampled(self, claimed: Claimed, opened: Opened, of: TaskRow) -> Sampled:
         """The group's completions, with the rewards that clients gave or verifiers give."""

@@ -85,9 +85,9 @@ class HandIn:
         taken = await self._leases.complete(
             lease.attempt, version, lineage, kept, trained_lengths, passed
         )
-        if not taken and kept is not payload:
+        if not taken:
             with contextlib.suppress(RedisError, OSError):
-                await context.payloads.discard(owner)
+                await context.payloads.discard(kept)
         return True
 
     async def _kept(self, payloads: Payloads, owner: Owner, payload: bytes) -> bytes:

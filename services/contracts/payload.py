@@ -13,7 +13,9 @@ import msgspec
 MARK = bytes(4)
 REFERENCE = 256
 """Bytes that no reference exceeds."""
-_NAME = re.compile(r"runs/([A-Za-z0-9][\w-]*)/payloads/(\d{1,15})-([0-9a-f]{16})\.group", re.ASCII)
+_NAME = re.compile(
+    r"runs/([A-Za-z0-9][\w-]*)/payloads/(\d{1,15})-([0-9a-f]{16})-[0-9a-f]{16}\.group", re.ASCII
+)
 
 
 class Damaged(ValueError):
@@ -30,20 +32,21 @@ class PayloadFile(msgspec.Struct, frozen=True):
 
 
 class Owner(NamedTuple):
-    """Whose payload a file is. An attempt writes one file, so no two writers share a name."""
+    """Whose payload a file is. Two workers may write one for the same attempt, where the first was
+    stopped meanwhile: the names have checksums, so neither replaces the other's."""
 
     run: str
     task: int
     attempt: str
 
 
-def payload_name(owner: Owner) -> str:
-    """`runs/RUN/payloads/TASK-ATTEMPT.group`."""
-    return f"runs/{owner.run}/payloads/{owner.task}-{owner.attempt}.group"
+def payload_name(owner: Owner, xxh3: str) -> str:
+    """`runs/RUN/payloads/TASK-ATTEMPT-XXH3.group`."""
+    return f"runs/{owner.run}/payloads/{owner.task}-{owner.attempt}-{xxh3}.group"
 
 
 def owner_of(name: str) -> Owner | None:
-    """The inverse; None for a name that no payload has."""
+    """Whose file `name` is; None for a name that no payload has."""
     found = _NAME.fullmatch(name)
     return Owner(found[1], int(found[2]), found[3]) if found else None
 

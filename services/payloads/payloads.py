@@ -42,7 +42,7 @@ class Payloads:
         if len(payload) <= self.above:
             return payload
         digest = await anyio.to_thread.run_sync(xxhash.xxh3_64_hexdigest, payload)
-        file = PayloadFile(payload_name(owner), len(payload), digest)
+        file = PayloadFile(payload_name(owner, digest), len(payload), digest)
         await self._place.write(file.name, payload)
         return reference(file)
 
@@ -70,9 +70,10 @@ class Payloads:
         """Delete the files of a run that nobody needs. Returns how many."""
         return await self._delete_unneeded(await self._place.names(run))
 
-    async def discard(self, owner: Owner) -> None:
-        """Delete the file of an attempt that has ended, unless its group was taken."""
-        await self._delete_unneeded([payload_name(owner)])
+    async def discard(self, kept: bytes) -> None:
+        """Delete the file of an attempt that has ended, unless a group of it was taken."""
+        if file := parse_reference(kept):
+            await self._delete_unneeded([file.name])
 
     async def runs(self) -> list[str]:
         """The runs that have files, perhaps others."""

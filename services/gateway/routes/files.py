@@ -60,7 +60,7 @@ async def fetch(
     ),
 )
 async def store(
-    path: Annotated[str, PathParameter(description="`runs/RUN/payloads/TASK-ATTEMPT.group`.")],
+    path: Annotated[str, PathParameter(description="`runs/RUN/payloads/TASK-ATTEMPT-XXH3.group`.")],
     request: Request,
     deps: Deps,
 ) -> None:
@@ -68,7 +68,9 @@ async def store(
     it holds, where that is too large for Redis."""
     owner = owner_of(path)
     if owner is None:
-        raise Problem(HTTPStatus.FORBIDDEN, f"{path!r} is not runs/RUN/payloads/TASK-ATTEMPT.group")
+        raise Problem(
+            HTTPStatus.FORBIDDEN, f"{path!r} is not runs/RUN/payloads/TASK-ATTEMPT-XXH3.group"
+        )
     if deps.settings.payloads_url is not None:
         raise Problem(
             HTTPStatus.CONFLICT,

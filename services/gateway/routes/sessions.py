@@ -15,6 +15,7 @@ from services.contracts.dataset import Row
 from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.contracts.rendering import compose
 from services.contracts.sessions import parse_session_id, session_id
+from services.datasets.columns import DatasetError, check_prompt
 from services.datasets.stored_rows import DatasetReader
 from services.gateway.dependencies import Deps, RunDep
 from services.gateway.sessions.bodies import ChatRequest, CompletionsRequest, RewardRequest
@@ -157,6 +158,10 @@ async def bring(deps: Deps, run: RunDep, request: Request, brought: OwnPrompt) -
     """As `groups:lease`, with the client's prompt in place of the dataset's. It takes the place of
     the next task in the run's order, so that admission, staleness and the audit count it as any
     other, once. If its sessions are lost, the task is leased again with the dataset's own row."""
+    try:
+        check_prompt("the request", brought.prompt)
+    except DatasetError as error:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
     own = Row(prompt=brought.prompt, answer=brought.answer, columns=brought.columns)
     return await _leased(deps, run, request, own)
 

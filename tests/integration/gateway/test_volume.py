@@ -162,14 +162,14 @@ async def test_a_worker_without_the_volume_stores_and_reads_payloads_through_the
     gateway: GatewayProcess, lease: Lease, tmp_path: Path
 ) -> None:
     far, content = Files(Volume(tmp_path, gateway.url, gateway.key)), CONTENT * 10
-    name = payload_name(Owner("far", lease.task, lease.attempt))
+    name = payload_name(Owner("far", lease.task, lease.attempt), "0" * 16)
     await far.write(name, content)
     await far.write(name, content)
     assert (gateway.data / name).read_bytes() == content
     assert await far.read(name) == content
     assert list(tmp_path.iterdir()) == []
 
-    late = payload_name(Owner("far", lease.task, "0" * 16))
+    late = payload_name(Owner("far", lease.task, "0" * 16), "0" * 16)
     with pytest.raises(PlaceAway, match="attempt 0000000000000000 of task 0 is over"):
         await far.write(late, content)
     with pytest.raises(PlaceAway, match="raise the gateway's HEADRACE_UPLOAD_LIMIT"):
@@ -182,7 +182,7 @@ async def test_a_worker_without_the_volume_stores_and_reads_payloads_through_the
 def test_only_payloads_of_a_known_length_are_taken(api: httpx.Client) -> None:
     for path in ("api-key", "runs/far/payloads/..%2f..%2fapi-key", "datasets/d/x", "runs/far/x"):
         assert api.put(f"/v1/files/{path}", content=b"x").status_code == 403
-    path = payload_name(Owner("nobody", 0, "0" * 16))
+    path = payload_name(Owner("nobody", 0, "0" * 16), "0" * 16)
     assert api.put(f"/v1/files/{path}", content=b"x").status_code == 404
     assert api.put(f"/v1/files/{path}", content=iter([b"x"])).status_code == 411
     assert api.put(f"/v1/files/{path}", headers={"authorization": "x"}).status_code == 401

@@ -10,6 +10,7 @@ from tests.integration.installation.test_agents import CONFIG, client_of, payloa
 from tests.integration.launch.conditions import eventually
 
 # No row of the dataset has this prompt.
+NO_ROLE = {"prompt": [{"content": "1"}]}
 OWN = {"prompt": "77+88", "answer": "165", "columns": {"why": "mine"}}
 
 
@@ -33,7 +34,7 @@ def test_prompts_of_a_client_are_trained_in_place_of_tasks(installation: Install
     url, key = installation.stack.gateway_url, installation.stack.api_key
     headers = {"Authorization": f"Bearer {key}"}
     with httpx.Client(base_url=url, headers=headers, timeout=60) as http:
-        for wrong in ({}, {"prompt": ""}, {"prompt": "1", "reward": 1}, {"prompt": 3}):
+        for wrong in ({}, {"prompt": ""}, {"prompt": "1", "reward": 1}, {"prompt": 3}, NO_ROLE):
             assert http.post(f"/v1/runs/{run}/groups", json=wrong).status_code == 422
         for number, group in enumerate([bring(http, run, OWN) for _ in range(2)]):
             assert group["prompt"] == "77+88="

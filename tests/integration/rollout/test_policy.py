@@ -1,14 +1,16 @@
 """A worker answers calls of the policy beside its training, and gives up what nobody waits for."""
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from services.contracts.policy_calls import Piece, PolicyCall
 from services.contracts.records import WorkerRecord
 from services.contracts.sessions import Call
+from services.store.policy_calls import KEEP_SECONDS
 from tests.integration.rollout.working import Work, Working
 from tests.integration.store.scene import RUN
 
@@ -17,6 +19,22 @@ async def ask(one: Working, worker: str, id: str) -> None:
     call = Call(kind="completions", prompt="1+1=", max_tokens=100)
     asked = PolicyCall(call=call, version=0, max_tokens=100)
     await one.store.policy_calls.ask(RUN, worker, id, asked)
+
+
+@contextlib.asynccontextmanager
+async def waiting(one: Working, id: str) -> AsyncIterator[None]:
+    """Somebody waits for the call, as the gateway does: however slow this machine is."""
+
+    async def keep() -> None:
+        while True:
+            await one.store.policy_calls.keep(RUN, id)
+            await asyncio.sleep(KEEP_SECONDS)
+
+    keeping = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        keeping.cancel()
 
 
 async def worker_that(one: Working, is_so: Callable[[WorkerRecord], bool]) -> WorkerRecord:
@@ -49,16 +67,17 @@ async def test_a_call_that_nobody_waits_for_is_given_up(working: Work, tmp_path:
         # An answer of 100 tokens takes 50 s here.
         await one.store.policy_calls.forget(RUN, "one")
         await ask(one, worker.id, "two")
-        await until_text(one, "two")
-        await worker_that(one, lambda worker: worker.policy_calls == 1)
-        # Training went on beside.
-        await one.group(1)
+        async with waiting(one, "two"):
+            await until_text(one, "two")
+            await worker_that(one, lambda worker: worker.policy_calls == 1)
+            # Training went on beside.
+            await one.group(1)
 
-        os.kill(worker.pid, signal.SIGTERM)
-        after, last = "0", Piece()
-        while not last.last:
-            after, more = await one.store.policy_calls.pieces(RUN, "two", after, 1.0)
-            last = more[-1] if more else last
+            os.kill(worker.pid, signal.SIGTERM)
+            after, last = "0", Piece()
+            while not last.last:
+                after, more = await one.store.policy_calls.pieces(RUN, "two", after, 1.0)
+                last = more[-1] if more else last
         assert last.failure is not None
         assert last.failure.status == 503
         assert "another one answers" in last.failure.message

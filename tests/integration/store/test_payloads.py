@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from obstore.store import MemoryStore
+from xxhash import xxh3_64_hexdigest
 
 from services.contracts.payload import Damaged, Owner, payload_name
 from services.gateway.retention import sweep_payloads
@@ -52,12 +53,12 @@ async def test_a_large_group_weighs_as_much_as_its_reference_until_its_commit(
     assert await payloads.sweep(RUN) == 0, "its attempt may hand it in"
     assert await scene.complete(large, kept)
     assert not await scene.complete(large, kept)
-    await payloads.discard(owner(large))
+    await payloads.discard(kept)
     assert await payloads.sweep(RUN) == 0, "it is in the stream"
 
     assert [await payloads.read(one) for one in await stored(scene)] == [b"small", LARGE]
     assert await scene.weight() == len(b"small") + len(kept) < 200
-    assert await place.names(RUN) == [payload_name(owner(large))]
+    assert await place.names(RUN) == [payload_name(owner(large), xxh3_64_hexdigest(LARGE))]
     assert await payloads.runs() == [RUN]
 
     await scene.plan(1, await scene.store.trajectories.read(RUN, wait=1))
@@ -68,23 +69,35 @@ async def test_a_large_group_weighs_as_much_as_its_reference_until_its_commit(
     assert (await scene.store.ledger.audit(RUN)).clean
 
 
+async def test_a_worker_that_was_stopped_replaces_no_file_that_another_has_handed_in(
+    scene: Scene, payloads: Payloads, place: Place
+) -> None:
+    await scene.start()
+    (lease,) = await scene.leased(1)
+    taken = await payloads.kept(owner(lease), LARGE)
+    assert await scene.complete(lease, taken)
+    late = await payloads.kept(owner(lease), LARGE[::-1] + b"late")
+    assert not await scene.complete(lease, late)
+    await payloads.discard(late)
+    assert await payloads.read(taken) == LARGE
+
+
 async def test_what_lapsed_released_and_late_attempts_have_written_is_deleted(
     scene: Scene, payloads: Payloads, place: Place
 ) -> None:
     await scene.start(batch=2, eta=9)
     late, released, lapsed, again = await scene.leased(4)
-    for lease in (late, released, lapsed):
-        kept = await payloads.kept(owner(lease), LARGE)
+    of_late, _, kept = [await payloads.kept(owner(one), LARGE) for one in (late, released, lapsed)]
     await scene.store.prompts.release(RUN, [late.attempt, released.attempt])
     assert not await scene.complete(late, kept)
-    await payloads.discard(owner(late))
+    await payloads.discard(of_late)
     assert len(await place.names(RUN)) == 2
     await scene.lapse(lapsed)
     await scene.leased(2)
     # The task's next attempt writes a file of its own.
     await payloads.kept(owner(again), LARGE)
     assert await payloads.sweep(RUN) == 2
-    assert await place.names(RUN) == [payload_name(owner(again))]
+    assert await place.names(RUN) == [payload_name(owner(again), xxh3_64_hexdigest(LARGE))]
 
     await scene.store.runs.set_state(RUN, "cancelled", "")
     await scene.store.runs.finish(RUN, "default", "cancelled", "")
@@ -96,7 +109,8 @@ async def test_a_payload_that_is_gone_or_another_one_is_damaged(
 ) -> None:
     await scene.start()
     (lease,) = await scene.leased(1)
-    kept, name = await payloads.kept(owner(lease), LARGE), payload_name(owner(lease))
+    kept = await payloads.kept(owner(lease), LARGE)
+    name = payload_name(owner(lease), xxh3_64_hexdigest(LARGE))
     for content, said in ((LARGE[:-1], "bytes, not"), (LARGE[:-1] + b"x", "has checksum")):
         await place.write(name, content)
         with pytest.raises(Damaged, match=said):
@@ -114,11 +128,11 @@ async def test_what_a_killed_worker_has_half_written_is_deleted(
     folder.mkdir(parents=True)
     (held,) = await scene.leased(1)
     for attempt in (held.attempt, "0" * 16):
-        (folder / f".0-{attempt}.group.abc").touch()
+        (folder / f".0-{attempt}-{attempt}.group.abc").touch()
     (folder / "somebodys").touch()
     assert await Payloads(scene.store, Files(Volume(tmp_path))).sweep(RUN) == 1
     left = {path.name for path in folder.iterdir()}
-    assert left == {f".0-{held.attempt}.group.abc", "somebodys"}
+    assert left == {f".0-{held.attempt}-{held.attempt}.group.abc", "somebodys"}
 
 
 async def test_the_sweep_of_all_runs_leaves_those_that_this_redis_does_not_know(
@@ -142,4 +156,4 @@ async def test_the_sweep_of_all_runs_leaves_those_that_this_redis_does_not_know(
     await sweep_payloads(scene.store, tmp_path, payloads)
 
     assert await place.names(RUN) == await place.names(deleted.run) == []
-    assert await place.names(lost.run) == [payload_name(lost)]
+    assert await place.names(lost.run) == [payload_name(lost, xxh3_64_hexdigest(LARGE))]

@@ -21,7 +21,7 @@ OWNER = Owner("1a2b3c4d", 7, "0123456789abcdef")
 
 
 def test_a_reference_names_a_file_and_a_payload_is_no_reference():
-    file = PayloadFile(payload_name(OWNER), 206_000_000, "0" * 16)
+    file = PayloadFile(payload_name(OWNER, "0" * 16), 206_000_000, "0" * 16)
     assert parse_reference(reference(file)) == file
     assert len(reference(file)) < 150 < REFERENCE
     assert bytes_outside(reference(file)) == 206_000_000
@@ -35,13 +35,14 @@ def test_a_reference_names_a_file_and_a_payload_is_no_reference():
     "name",
     [
         "runs/r/payloads/../../api-key",
-        "runs/../payloads/7-0123456789abcdef.group",
-        "runs/.r/payloads/7-0123456789abcdef.group",
-        "runs/r/payloads/7-0123456789abcdef.group\n",
-        "runs/r/payloads/.7-0123456789abcdef.group",
-        "/runs/r/payloads/7-0123456789abcdef.group",
-        "runs/r/payloads/٧-0123456789abcdef.group",
-        "runs/r/payloads/7-0123456789ABCDEF.group",
+        "runs/../payloads/7-0123456789abcdef-0123456789abcdef.group",
+        "runs/.r/payloads/7-0123456789abcdef-0123456789abcdef.group",
+        "runs/r/payloads/7-0123456789abcdef-0123456789abcdef.group\n",
+        "runs/r/payloads/.7-0123456789abcdef-0123456789abcdef.group",
+        "/runs/r/payloads/7-0123456789abcdef-0123456789abcdef.group",
+        "runs/r/payloads/٧-0123456789abcdef-0123456789abcdef.group",
+        "runs/r/payloads/7-0123456789abcdef-0123456789ABCDEF.group",
+        "runs/r/payloads/7-0123456789abcdef.group",
         "api-key",
     ],
 )

@@ -200,6 +200,8 @@ def test_rewards() -> None:
         {"reward": 10**400},
         {"components": {"a": float("inf")}},
         {"components": []},
+        {"components": dict.fromkeys(map(str, range(65)), 1.0)},
+        {"components": {"a" * 101: 1.0}},
         {"rewards": 1},
     ]
     for body in bodies:
