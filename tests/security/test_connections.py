@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from services.http import BodyLimit, InFlight, Limit
 from services.http.connections import ConnectionLimits, server_config, trust
-from services.launch.options import free_ports
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
+from tests.ports import own_ports
 
 MIB = 1 << 20
 SHORT = ConnectionLimits(header_seconds=1, body_seconds=1, body_bytes=100, unread_seconds=1)
@@ -88,7 +88,7 @@ class Server:
 
 @asynccontextmanager
 async def serving(limits: ConnectionLimits, app: App | BodyLimit) -> AsyncIterator[Server]:
-    (port,) = free_ports("127.0.0.1", 1)
+    (port,) = own_ports("127.0.0.1", 1)
     server = uvicorn.Server(
         server_config(app, limits, port=port, lifespan="off", timeout_graceful_shutdown=1)
     )

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import redis
 
-from services.launch.options import free_ports
 from services.launch.redis import find_server, servers_here
 from services.runtime.api_key import API_KEY, authorization
 from services.store import Store
+from tests.ports import own_ports
 
 UPLOAD_LIMIT = 200_000
 
@@ -28,7 +28,7 @@ class RedisServer:
     def __init__(self, folder: Path, fsync: str = "always") -> None:
         self.folder = folder
         self.fsync = fsync
-        (self.port,) = free_ports("127.0.0.1", 1)
+        (self.port,) = own_ports("127.0.0.1", 1)
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -79,7 +79,7 @@ class GatewayProcess:
         """`settings`: more of the environment, e.g. HEADRACE_API_KEY. `module`: what `python -m`
         runs."""
         self.data = data
-        (port,) = free_ports("127.0.0.1", 1)
+        (port,) = own_ports("127.0.0.1", 1)
         self.url = f"http://127.0.0.1:{port}"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")} | {
             "HEADRACE_REDIS_URL": redis_url,

@@ -81,7 +81,9 @@ def test_of_runs_with_one_name_the_newest_that_has_a_checkpoint_is_taken(
     )
     # An id is meant as it stands.
     asked = headrace("chat", newest, "hello")
-    assert asked.stderr.startswith(f"error: run thrice ({newest}) is queued and has no checkpoint")
+    assert asked.stderr.startswith(
+        f"error: run thrice ({newest}) is queued and no worker serves it yet"
+    )
 
 
 def test_what_cannot_be_exported_is_said_and_leaves_nothing(

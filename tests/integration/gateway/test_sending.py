@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from services.http import Bandwidth, OpenFile, byte_range
 from services.http.connections import ConnectionLimits, server_config
-from services.launch.options import free_ports
+from tests.ports import own_ports
 
 MIB = 1 << 20
 CONTENT = random.Random(0).randbytes(MIB) * 24
@@ -32,7 +32,7 @@ async def sending(
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await OpenFile(path.open("rb"), bandwidth)(scope, receive, send)
 
-    (port,) = free_ports("127.0.0.1", 1)
+    (port,) = own_ports("127.0.0.1", 1)
     server = uvicorn.Server(
         server_config(app, limits, port=port, lifespan="off", timeout_graceful_shutdown=1)
     )

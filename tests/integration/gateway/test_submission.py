@@ -165,7 +165,8 @@ def test_a_teacher_has_to_be_there_and_to_know_the_same_tokens(
     assert "another tokenizer than the policy" in said
     assert "'a' as 1, which is 0 here" in said
     assert "there is no model at" in problems(taught("nowhere"))["algorithm.teacher.path"]
-    assert taught(model).json()["config"]["algorithm"]["teacher"] == {"path": str(model)}
+    teacher = taught(model).json()["config"]["algorithm"]["teacher"]
+    assert teacher == {"path": str(model), "endpoint": None, "model": None}
 
 
 def test_a_supervised_run_on_rows_without_answers_is_refused(api: httpx.Client) -> None:

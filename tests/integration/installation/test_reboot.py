@@ -14,10 +14,10 @@ import pytest
 
 from services.cli.client import Gateway
 from services.contracts.events import Event
-from services.launch.options import free_ports
 from services.runtime.process import INSTANCE, kill_marked, marked
 from tests.integration.installation.conftest import RUN, SCRIPTED
 from tests.integration.launch.conditions import eventually
+from tests.ports import own_ports
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -30,7 +30,7 @@ class Box:
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
         self.output = folder / "output.txt"
-        self.port, self.reward_port = free_ports("127.0.0.1", 2)
+        self.port, self.reward_port = own_ports("127.0.0.1", 2)
         self.api = Gateway(f"http://127.0.0.1:{self.port}", key="hr-box")
         self.process: subprocess.Popen[bytes] | None = None
 

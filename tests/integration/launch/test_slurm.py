@@ -14,9 +14,10 @@ import httpx
 import pytest
 
 from services.launch.data_folder import DataFolder
-from services.launch.options import LaunchError, free_ports
+from services.launch.options import LaunchError
 from services.runtime.process import die_with
 from tests.integration.launch.conditions import eventually
+from tests.ports import own_ports
 
 ROOT = Path(__file__).parents[3]
 BATCH = ROOT / "deploy" / "slurm" / "headrace.sbatch"
@@ -44,7 +45,7 @@ class Job:
         home = folder / "home"
         home.mkdir()
         (home / ".venv").symlink_to(sys.prefix)
-        gateway, reward, redis = free_ports("127.0.0.1", 3)
+        gateway, reward, redis = own_ports("127.0.0.1", 3)
         self.url = f"http://127.0.0.1:{gateway}"
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
         with self.log.open("w") as log:

@@ -13,12 +13,12 @@ import pytest
 import redis
 
 from services.launch import LaunchError, Stack, UpOptions
-from services.launch.options import free_ports
 from services.launch.plan import make_plan
 from tests.integration.gateway.servers import RedisServer
 from tests.integration.launch.conditions import eventually
 from tests.integration.launch.small_parts import OBEDIENT, script
 from tests.integration.learner.forked import Learner
+from tests.ports import own_ports
 
 ROOT = Path(__file__).parents[3]
 MODULES = {
@@ -37,7 +37,7 @@ def start(process: str, *flags: str, **variables: str) -> subprocess.CompletedPr
     return subprocess.run(
         [sys.executable, "-m", MODULES[process], *flags],
         cwd=ROOT,
-        env=kept | {"HEADRACE_PORT": str(free_ports("127.0.0.1", 1)[0])} | variables,
+        env=kept | {"HEADRACE_PORT": str(own_ports("127.0.0.1", 1)[0])} | variables,
         capture_output=True,
         text=True,
         check=False,

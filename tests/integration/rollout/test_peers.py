@@ -30,13 +30,13 @@ from rollout.settings import RolloutSettings
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import SMALLEST_PART, WeightFile
 from services.http import Bandwidth
-from services.launch.options import free_ports
 from services.runtime import probe
 from services.runtime.api_key import authorization, key_for_peers
 from services.runtime.process import die_with
 from services.store import Store
 from services.volume import DamagedFile, GatewayAway, Peers, Volume, download, weight_file
 from services.volume.partial import parts_path
+from tests.ports import own_ports
 
 PARTS = 6
 CONTENT = random.Random(0).randbytes(SMALLEST_PART) * (PARTS - 1) + bytes(1000)
@@ -423,7 +423,7 @@ async def test_of_the_workers_of_a_host_one_serves_and_another_takes_over(
     gateway: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "TAKE_OVER_SECONDS", 0.05)
-    (port,) = free_ports("127.0.0.1", 1)
+    (port,) = own_ports("127.0.0.1", 1)
     settings = RolloutSettings(
         peer_url=f"http://127.0.0.1:{port}", api_key=SecretStr(KEY), data=gateway.root
     )
@@ -467,7 +467,7 @@ async def test_heartbeats_say_which_hosts_have_a_file(tmp_path: Path) -> None:
 
 
 def test_peers_runs_alone_and_stops_when_told_to(gateway: Host, tmp_path: Path) -> None:
-    (port,) = free_ports("127.0.0.1", 1)
+    (port,) = own_ports("127.0.0.1", 1)
     url = f"http://127.0.0.1:{port}"
     command = [
         sys.executable,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import redis
 
-from services.launch.options import free_ports
 from services.launch.redis import find_server, servers_here
 from services.runtime.process import die_with
+from tests.ports import own_ports
 
 SLOTS = 16384
 DURABLE = (
@@ -28,7 +28,7 @@ class Server:
 
     def __init__(self, folder: Path, port: int = 0, *options: str) -> None:
         self.folder = folder
-        self.port = port or free_ports("127.0.0.1", 1)[0]
+        self.port = port or own_ports("127.0.0.1", 1)[0]
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)

@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from deploy.chart_lint import CHART, problems, rendered, values_files
-from services.launch.options import free_ports
 from services.launch.redis import find_server, servers_here
 from services.runtime.process import die_with
 from services.store import Store
+from tests.ports import own_ports
 
 EVERYTHING = CHART / "ci" / "everything.yaml"
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
@@ -152,7 +152,7 @@ def test_an_upgrade_makes_another_learner_job() -> None:
 def in_chart(tmp_path: Path) -> Iterator[tuple[str, str]]:
     """A real Redis, started as the chart starts it: its URL, and its password."""
     (container,) = of_kind("StatefulSet")["redis"]["spec"]["template"]["spec"]["containers"]
-    password, (port,) = secrets.token_hex(16), free_ports("127.0.0.1", 1)
+    password, (port,) = secrets.token_hex(16), own_ports("127.0.0.1", 1)
     (script,) = container["args"]
     script = script.replace("dir /data", f"dir {tmp_path}\nport {port}")
     (tmp_path / "redis-server").symlink_to(find_server(servers_here()))
