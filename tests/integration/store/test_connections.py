@@ -353,8 +353,10 @@ async def test_a_failover_is_followed(tmp_path: Path) -> None:
             await scene.start(batch=2, eta=9)
             (lease,) = await scene.leased(1, ttl=10 * MINUTE)
             with master.client() as client:
-                # What was acknowledged and not replicated would be lost by any failover.
-                assert client.wait(1, 10_000) == 1
+                # What was acknowledged and not replicated would be lost by any failover. WAIT is
+                # about its own connection's writes: what is written here comes after the others.
+                client.set("last", 1)
+                assert client.wait(1, 60_000) == 1
             with sentinel.client() as client:
                 await until(lambda: known_replica(client))
 
