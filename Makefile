@@ -53,6 +53,10 @@ test: lint ## everything that must pass: lint, unit, integration, kills, end to 
 test-gpu: setup ## the kernels of CUDA against float32, on a machine with an NVIDIA GPU: minutes
 	@$(BIN)/python -m pytest tests/gpu
 
+.PHONY: test-bench
+test-bench: setup ## the benchmarks run, and measure what they say: three minutes
+	@$(BIN)/python -m pytest tests/bench
+
 .PHONY: chaos
 chaos: setup ## each kind of kill once, with a scripted generator (part of make test): three minutes
 	@$(BIN)/python -m pytest tests/chaos
