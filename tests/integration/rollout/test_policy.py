@@ -7,11 +7,12 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from learner.model.loading.scratch import make_model
 from services.contracts.policy_calls import Piece, PolicyCall
 from services.contracts.records import WorkerRecord
 from services.contracts.sessions import Call
 from services.store.policy_calls import KEEP_SECONDS
-from tests.integration.rollout.working import Work, Working
+from tests.integration.rollout.working import MODEL, Work, Working
 from tests.integration.store.scene import RUN
 
 
@@ -57,14 +58,15 @@ async def until_text(one: Working, id: str) -> list[Piece]:
 
 
 async def test_a_call_that_nobody_waits_for_is_given_up(working: Work, tmp_path: Path) -> None:
-    slow = {"tokens_per_second": 2.0}
+    # No answer ends by itself: 100 tokens take 50 s.
+    digit = make_model(MODEL, 0).tokenizer.get_vocab()["5"]
+    slow = {"tokens_per_second": 2.0, "replies": [[digit] * 200]}
     async with working(tmp_path, ["1+1="], slow, sampling={"max_tokens": 4}) as one:
         worker = await worker_that(one, lambda worker: worker.version is not None)
         await ask(one, worker.id, "one")
         pieces = await until_text(one, "one")
         assert pieces[0].version == 0
         assert "".join(piece.text for piece in pieces)
-        # An answer of 100 tokens takes 50 s here.
         await one.store.policy_calls.forget(RUN, "one")
         await ask(one, worker.id, "two")
         async with waiting(one, "two"):
