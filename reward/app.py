@@ -44,6 +44,7 @@ from services.contracts.teaching import (
     TeacherTextRequest,
 )
 from services.http import (
+    CLIENT_GONE,
     BodyLimit,
     InFlight,
     KeyRequired,
@@ -173,8 +174,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         try:
             with service.serving():
                 response = await _while_connected(client, _score(service, request))
-            code = "200" if response is not None else "499"
-            return response or Response(status_code=499)
+            code = "200" if response is not None else str(CLIENT_GONE)
+            return response or Response(status_code=CLIENT_GONE)
         except Problem as problem:
             code = str(problem.status)
             raise
@@ -232,7 +233,11 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             )
             found = await _while_connected(client, _taught(asked))
         # Not validated again: it may be a million numbers.
-        return Response(status_code=499) if found is None else JSONResponse({"logprobs": found})
+        return (
+            Response(status_code=CLIENT_GONE)
+            if found is None
+            else JSONResponse({"logprobs": found})
+        )
 
     @app.post(
         "/v1/teachers/text",
@@ -246,7 +251,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         with service.serving():
             asked = service.teachers.text(request.teacher, request.model, request.tokens)
             found = await _while_connected(client, _taught(asked))
-        return Response(status_code=499) if found is None else TeacherText(text=found)
+        return Response(status_code=CLIENT_GONE) if found is None else TeacherText(text=found)
 
     @app.get("/healthz", summary="Alive", response_model_exclude_defaults=True)
     async def healthz() -> Health:

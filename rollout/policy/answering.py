@@ -17,7 +17,7 @@ from rollout.vllm.resume import ABORTED, rest_of
 from rollout.vllm_plugin.wire import Delta, Parsed
 from rollout.work.chat_rendering import opening
 from rollout.work.group import RunContext
-from services.contracts.config.vllm import spelled
+from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.policy_calls import Failure, Piece, PolicyCall
 from services.contracts.rendering import plain_text
 from services.contracts.sessions import Call, text_of
@@ -26,7 +26,6 @@ from services.contracts.weights import parse_version_tag
 PATIENCE_SECONDS = 10.0
 AFTER_TRAINING, AS_TRAINING = 1, 0
 """vLLM's priorities."""
-TOOL_PARSER, REASONING_PARSER = "tool-call-parser", "reasoning-parser"
 Say = Callable[[Piece], None]
 
 
@@ -45,8 +44,8 @@ class Answering:
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
-        parsers = {spelled(name) for name, value in context.config.served.extra.items() if value}
-        self._tools, self._reasoning = TOOL_PARSER in parsers, REASONING_PARSER in parsers
+        served = context.config.served
+        self._tools, self._reasoning = served.parses_tools, served.parses_reasoning
 
     async def answer(self, asked: PolicyCall, say: Say) -> None:
         """Say the answer's pieces, the last one included."""
@@ -134,8 +133,7 @@ class Answering:
         if call.tools and not self._tools:
             raise ValueError(
                 "this run has no parser for the model's tool calls: leave `tools` out, or submit a "
-                "run with rollout.vllm.extra {enable-auto-tool-choice: true, tool-call-parser: "
-                "hermes}, or another of vLLM's parsers"
+                f"run with {TOOL_PARSER_OPTIONS}"
             )
         if context.config.data.chat_template == "none":
             plain = [{**message, "content": text_of(message)} for message in call.messages]

@@ -16,7 +16,7 @@ from rollout.work.assembly import oldest_tag
 from rollout.work.chat_rendering import added, opening
 from rollout.work.group import RunContext, text_of
 from services.contracts.config.episodes import Sessions
-from services.contracts.config.vllm import spelled
+from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.sessions import (
     Call,
     Turn,
@@ -27,10 +27,9 @@ from services.contracts.sessions import (
 )
 from services.contracts.weights import parse_version_tag
 
-TOOL_PARSER, REASONING_PARSER = "tool-call-parser", "reasoning-parser"
 NO_PARSER = (
-    "tools: this run has no parser for the model's tool calls: submit it with rollout.vllm.extra "
-    "{enable-auto-tool-choice: true, tool-call-parser: hermes}, or another of vLLM's parsers"
+    "tools: this run has no parser for the model's tool calls: submit it with "
+    f"{TOOL_PARSER_OPTIONS}"
 )
 
 
@@ -47,9 +46,9 @@ class TurnPlayer:
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
-        parsers = {spelled(name) for name, value in context.config.served.extra.items() if value}
-        self._tools = TOOL_PARSER in parsers
-        self._parses = self._tools or REASONING_PARSER in parsers
+        served = context.config.served
+        self._tools = served.parses_tools
+        self._parses = served.parses_tools or served.parses_reasoning
         episode = context.config.rollout.episode
         # A prompt without a template has nothing that could change.
         template = isinstance(episode, Sessions) and episode.history == "template"

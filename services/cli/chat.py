@@ -119,11 +119,18 @@ def _ask_policy(
 
 def conversation(prompt: str, options: dict[str, Any], no_template: bool) -> list[dict[str, str]]:
     """The messages of a prompt, as a run with this `data` section makes them."""
-    system = None if no_template else options.get("system")
-    template = "{prompt}" if no_template else options.get("template") or "{prompt}"
-    # Not str.format: prompts and templates may hold braces of their own.
-    asked = {"role": "user", "content": template.replace("{prompt}", prompt)}
-    return [{"role": "system", "content": system}, asked] if system is not None else [asked]
+    from services.contracts.config.data import PromptOptions
+    from services.contracts.dataset import Row
+    from services.contracts.rendering import compose
+
+    own = ("system", "template")
+    chosen = (
+        {}
+        if no_template
+        else {name: options[name] for name in own if options.get(name) is not None}
+    )
+    asked = compose(Row(prompt=prompt), PromptOptions(**chosen))
+    return [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
 
 
 def _ask_folder(path: Path, options: list[str], prompt: str | None, as_json: bool) -> None:

@@ -184,6 +184,8 @@ class PoolLoad(BaseModel):
 ALIVE_SECONDS = 5.0
 """A worker with a heartbeat this recent is alive; heartbeats come every second."""
 SILENT = "silent"
+NOT_SERVING = (SILENT, "unhealthy", "drained", "stopping")
+"""States in which a worker takes no calls, whatever version its vLLM has."""
 
 
 class HostLoad(BaseModel):
@@ -271,3 +273,7 @@ class WorkerRecord(BaseModel):
             return self.model_copy(update={"heartbeat": heartbeat})
         silent = {"heartbeat": heartbeat, "state": SILENT, "tokens_per_second": 0.0}
         return self.model_copy(update=silent)
+
+    def serves(self, run: str) -> bool:
+        """Whether it takes calls for a version of this run's policy."""
+        return self.run == run and self.version is not None and self.state not in NOT_SERVING

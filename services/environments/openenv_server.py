@@ -10,12 +10,10 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-import httpx
-
 from services.environments.game import Step, played, text_of, told
 from services.environments.playing import EnvironmentFailed, Message, Played, require
 from services.environments.policy import Policy
-from services.environments.stepped import MOST_BYTES, UNLIMITED, answer_of, checked_url
+from services.environments.stepped import MOST_BYTES, answer_of, checked_url, http_client
 
 LONGEST_STEP = 3600.0
 """Seconds; the time limit of the session is shorter."""
@@ -35,7 +33,7 @@ class OpenEnvEnvironment:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """As Environment."""
-        async with httpx.AsyncClient(timeout=None, limits=UNLIMITED) as self._http:
+        async with http_client() as self._http:
             yield
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> Played:

@@ -14,8 +14,6 @@ from services.environments.policy import Policy
 
 MOST_BYTES = 4 << 20
 """Of one answer of an environment."""
-UNLIMITED = httpx.Limits(max_connections=None)
-"""As many connections as episodes at once: the library would hold back those beyond 100."""
 CLOSE_SECONDS = 5.0
 
 
@@ -29,7 +27,7 @@ class SteppedEnvironment:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """As Environment."""
-        async with httpx.AsyncClient(timeout=None, limits=UNLIMITED) as self._http:
+        async with http_client() as self._http:
             yield
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> Played:
@@ -78,6 +76,12 @@ class _Episode:
             raise EnvironmentFailed(f"the environment's answer to {call} has no observation")
         text = "" if observation is None else text_of(observation)
         return Step(told(text), done, said.get("reward"), said.get("components"))
+
+
+def http_client() -> httpx.AsyncClient:
+    """For all episodes of a server. It has as many connections as there are episodes at once: by
+    itself the library holds back those beyond 100."""
+    return httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None))
 
 
 async def answer_of(http: httpx.AsyncClient, method: str, url: str, body: Any) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """What routes use: the store, the data volume, and the run or dataset that a request names."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 import httpx
 from fastapi import Depends, Path, Request
@@ -22,6 +22,8 @@ from services.http import Bandwidth, Problem
 from services.payloads import Payloads
 from services.store import Store
 from services.volume import Volume
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -53,25 +55,13 @@ Deps = Annotated[Dependencies, Depends(_dependencies)]
 async def find_run(deps: Dependencies, reference: str) -> RunRecord:
     """The run with this id, this name (the newest of several), or the only one whose id begins so.
     Raises Problem 404, or 409 if several ids begin so."""
-    found = await deps.store.runs.get(reference)
-    if found is None:
-        id = meant_id("run", reference, await deps.store.runs.all())
-        found = await deps.store.runs.get(id)
-    if found is None:
-        raise Problem(HTTPStatus.NOT_FOUND, f"there is no run {reference!r} any more")
-    return found
+    return await _meant("run", reference, deps.store.runs.get, deps.store.runs.all)
 
 
 async def find_chain(deps: Dependencies, reference: str) -> ChainRecord:
     """The chain with this id, this name (the newest of several), or the only one whose id begins
     so. Raises Problem 404, or 409 if several ids begin so."""
-    found = await deps.store.chains.get(reference)
-    if found is None:
-        id = meant_id("chain", reference, await deps.store.chains.all())
-        found = await deps.store.chains.get(id)
-    if found is None:
-        raise Problem(HTTPStatus.NOT_FOUND, f"there is no chain {reference!r} any more")
-    return found
+    return await _meant("chain", reference, deps.store.chains.get, deps.store.chains.all)
 
 
 class _Named(Protocol):
@@ -81,7 +71,22 @@ class _Named(Protocol):
     def name(self) -> str: ...
 
 
-def meant_id(kind: str, reference: str, records: Sequence[_Named]) -> str:
+async def _meant(
+    kind: str,
+    reference: str,
+    get: Callable[[str], Awaitable[T | None]],
+    every: Callable[[], Awaitable[Sequence[_Named]]],
+) -> T:
+    """The record that `reference` means, of the `kind` that an error names ("run")."""
+    found = await get(reference)
+    if found is None:
+        found = await get(_meant_id(kind, reference, await every()))
+    if found is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no {kind} {reference!r} any more")
+    return found
+
+
+def _meant_id(kind: str, reference: str, records: Sequence[_Named]) -> str:
     """The id of the record that `reference` means: the first of its name, or the only one whose id
     begins so. `records` are the newest first, of the kind that an error names ("run")."""
     named = [record.id for record in records if record.name == reference][:1]

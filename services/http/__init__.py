@@ -11,6 +11,7 @@ from services.http.connections import server_config, trust
 from services.http.etag import unless_unchanged
 from services.http.keys import KeyRequired, has_key
 from services.http.problems import (
+    CLIENT_GONE,
     MEDIA_TYPE,
     Problem,
     ProblemDocument,
@@ -25,6 +26,7 @@ from services.http.sendfile import Bandwidth, OpenFile, byte_range
 from services.http.strict_bodies import StrictBodies
 
 __all__ = [
+    "CLIENT_GONE",
     "MEDIA_TYPE",
     "Bandwidth",
     "BodyLimit",

@@ -56,6 +56,10 @@ class ProblemDocument(BaseModel):
     )
 
 
+CLIENT_GONE = 499
+"""The status of an answer that nobody reads, as in nginx."""
+
+
 class Problem(Exception):
     """Raise it anywhere in a request to answer with a problem document."""
 

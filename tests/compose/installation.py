@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from services.cli.client import Away, Gateway
-from services.launch.options import free_ports
+from tests.ports import own_ports
 
 ROOT = Path(__file__).parents[2]
 BASE = "python:3.11-slim"
@@ -75,7 +75,7 @@ class Installation:
 
     project: str = "headrace-test"
     tag: str = "test"
-    port: int = field(default_factory=lambda: free_ports("127.0.0.1", 1)[0])
+    port: int = field(default_factory=lambda: own_ports("127.0.0.1", 1)[0])
 
     @property
     def url(self) -> str:

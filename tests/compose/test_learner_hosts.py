@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from services.cli.demo import upload_sums
-from services.launch.options import free_ports
 from tests.compose.installation import Installation, docker
+from tests.ports import own_ports
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -25,7 +25,7 @@ class WithoutLearner(Installation):
     """The first machine, on a data folder that the learner's hosts share."""
 
     folder: Path = Path()
-    redis_port: int = field(default_factory=lambda: free_ports("127.0.0.1", 1)[0])
+    redis_port: int = field(default_factory=lambda: own_ports("127.0.0.1", 1)[0])
 
     @property
     def environment(self) -> dict[str, str]:

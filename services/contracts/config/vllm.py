@@ -40,6 +40,13 @@ HARMLESS = frozenset(
 """Options of vLLM (0.32) that any run may set: they neither run code nor read files."""
 
 
+TOOL_PARSER_OPTIONS = (
+    "rollout.vllm.extra {enable-auto-tool-choice: true, tool-call-parser: hermes}, or another of "
+    "vLLM's parsers"
+)
+"""What a run needs whose policy calls tools, in words."""
+
+
 def spelled(option: str) -> str:
     """An option's name as vLLM's command line has it: `max_model_len` is `max-model-len`."""
     return option.lstrip("-").replace("_", "-")
@@ -76,6 +83,19 @@ class VLLM(Section):
     (HEADRACE_TRUST_REMOTE_CODE)."""
     startup_seconds: float = Field(600, gt=0)
     """Seconds that the server may take to start."""
+
+    @property
+    def parses_tools(self) -> bool:
+        """Whether vLLM reads tool calls in answers."""
+        return self._sets("tool-call-parser")
+
+    @property
+    def parses_reasoning(self) -> bool:
+        """Whether vLLM reads reasoning in answers."""
+        return self._sets("reasoning-parser")
+
+    def _sets(self, option: str) -> bool:
+        return any(spelled(name) == option and value for name, value in self.extra.items())
 
     @property
     def computes_in(self) -> Literal["auto", "float32", "bfloat16"]:

@@ -9,7 +9,6 @@ from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.gateway.sessions.errors import SessionProblem
 
 LATEST = "latest"
-NOT_READY = ("silent", "unhealthy", "drained", "stopping")
 RETRY_SECONDS = 5
 
 
@@ -39,11 +38,7 @@ def parse_model(model: object) -> Asked:
 
 def serving(workers: Sequence[WorkerRecord], run: RunRecord) -> list[WorkerRecord]:
     """Workers that serve a version of the run's policy, those with the newest first."""
-    found = [
-        worker
-        for worker in workers
-        if worker.run == run.id and worker.version is not None and worker.state not in NOT_READY
-    ]
+    found = [worker for worker in workers if worker.serves(run.id)]
     # A learner that took the run over may have gone back: versions of before are none of the run.
     newest = [worker for worker in found if worker.lineage == run.lineage] or found
     return sorted(newest, key=lambda worker: worker.version or 0, reverse=True)

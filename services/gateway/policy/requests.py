@@ -66,9 +66,3 @@ def policy_call(
             f"this gateway allows {max_tokens} (its HEADRACE_POLICY_MAX_TOKENS) for one answer",
         )
     return PolicyCall(call=call, version=version, sampling=sampling, max_tokens=max_tokens)
-
-
-def with_usage(body: Mapping[str, Any]) -> bool:
-    """Whether a stream ends with the number of tokens."""
-    options = body.get("stream_options")
-    return isinstance(options, dict) and bool(options.get("include_usage"))

@@ -17,18 +17,16 @@ from services.gateway.dependencies import Dependencies, Deps, find_run
 from services.gateway.policy.answers import AnswerWriter, Kind, problem_of
 from services.gateway.policy.asking import Asking
 from services.gateway.policy.models import Asked, names_of, not_found, parse_model
-from services.gateway.policy.requests import policy_call, with_usage
+from services.gateway.policy.requests import policy_call
 from services.gateway.routes.events import EventStream
 from services.gateway.routes.sessions import OpenAIAnswer, OpenAIModels
 from services.gateway.sessions.bodies import ChatRequest, CompletionsRequest
 from services.gateway.sessions.errors import OpenAIErrorDocument, SessionProblem
-from services.http import Problem
+from services.gateway.sessions.requests import with_usage
+from services.http import CLIENT_GONE, Problem
 from services.runtime.api_key import bearer, digest
 
 router = APIRouter(tags=["policy"])
-
-CLIENT_GONE = 499
-"""nginx's status for it; nobody reads it."""
 
 MODEL = Field(
     None,

@@ -256,10 +256,7 @@ def _serving(workers: list[WorkerRecord], run: str, lineage: str) -> list[int]:
     return [
         worker.version
         for worker in workers
-        if worker.run == run
-        and worker.lineage == lineage
-        and worker.version is not None
-        and worker.state not in ("silent", "unhealthy", "drained", "stopping")
+        if worker.serves(run) and worker.lineage == lineage and worker.version is not None
     ]
 
 

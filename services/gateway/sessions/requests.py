@@ -164,6 +164,12 @@ def reward_of(body: Mapping[str, Any]) -> Reward:
     return Reward(reward=known, components=numbers, error=error[:1000])
 
 
+def with_usage(body: Mapping[str, Any]) -> bool:
+    """Whether a stream ends with the number of tokens."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
+
+
 def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False

@@ -26,15 +26,15 @@ from services.gateway.sessions.requests import (
     continued,
     is_side_call,
     request_digest,
+    with_usage,
 )
 from services.gateway.sessions.waiting import Waiting
+from services.http import CLIENT_GONE
 from services.store import Store
 from services.store.agent_sessions import AT_ONCE
 
 LOOK_SECONDS = 1.0
 """Between two looks for an answer of which no news came, and for a client that has left."""
-CLIENT_GONE = 499
-"""Nobody reads it; nginx' number for the log."""
 MOST_RUNS = 256
 """Whose configs are remembered."""
 
@@ -96,9 +96,7 @@ class Turns:
         if turn is None:
             return Response(status_code=CLIENT_GONE)
         if body.get("stream"):
-            options = body.get("stream_options")
-            usage = isinstance(options, dict) and bool(options.get("include_usage"))
-            chunks = format.chunks(turn, asked, session.run, usage)
+            chunks = format.chunks(turn, asked, session.run, with_usage(body))
             return StreamingResponse(chunks, media_type="text/event-stream")
         return JSONResponse(format.whole(turn, asked, session.run))
 

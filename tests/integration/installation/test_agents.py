@@ -34,12 +34,13 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def lease(http: httpx.Client, run: str) -> dict[str, Any]:
-    """A group, once there is a worker."""
+def lease(http: httpx.Client, run: str, own: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A group, for the `own` prompt if there is one, once there is a worker."""
+    call = "groups:lease" if own is None else "groups"
     found: dict[str, Any] = {}
 
     def leased() -> bool:
-        response = http.post(f"/v1/runs/{run}/groups:lease")
+        response = http.post(f"/v1/runs/{run}/{call}", json=own)
         assert response.status_code in (201, 429), response.text
         assert response.status_code == 201 or response.headers["Retry-After"]
         found.update(response.json())

@@ -6,27 +6,11 @@ from typing import Any
 import httpx
 
 from tests.integration.installation.conftest import Installation
-from tests.integration.installation.test_agents import CONFIG, client_of, payload
-from tests.integration.launch.conditions import eventually
+from tests.integration.installation.test_agents import CONFIG, client_of, lease, payload
 
 # No row of the dataset has this prompt.
 NO_ROLE = {"prompt": [{"content": "1"}]}
 OWN = {"prompt": "77+88", "answer": "165", "columns": {"why": "mine"}}
-
-
-def bring(http: httpx.Client, run: str, own: dict[str, Any]) -> dict[str, Any]:
-    """A group for this prompt, once there is a worker and admission is open."""
-    found: dict[str, Any] = {}
-
-    def leased() -> bool:
-        response = http.post(f"/v1/runs/{run}/groups", json=own)
-        assert response.status_code in (201, 429), response.text
-        assert response.status_code == 201 or response.headers["Retry-After"]
-        found.update(response.json())
-        return response.status_code == 201
-
-    eventually(leased)
-    return found
 
 
 def test_prompts_of_a_client_are_trained_in_place_of_tasks(installation: Installation) -> None:
@@ -36,7 +20,7 @@ def test_prompts_of_a_client_are_trained_in_place_of_tasks(installation: Install
     with httpx.Client(base_url=url, headers=headers, timeout=60) as http:
         for wrong in ({}, {"prompt": ""}, {"prompt": "1", "reward": 1}, {"prompt": 3}, NO_ROLE):
             assert http.post(f"/v1/runs/{run}/groups", json=wrong).status_code == 422
-        for number, group in enumerate([bring(http, run, OWN) for _ in range(2)]):
+        for number, group in enumerate([lease(http, run, OWN) for _ in range(2)]):
             assert group["prompt"] == "77+88="
             assert (group["answer"], group["columns"]) == ("165", {"why": "mine"})
             for session in group["sessions"]:

@@ -93,26 +93,23 @@ async def test_a_teacher_that_is_overloaded_is_asked_again_and_then_later(
     assert "'big' answers 503" in response.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("code", "said", "status", "detail"),
+    [
+        (400, "maximum context length is 4", 422, "maximum context length is 4"),
+        # The operator can mend it: groups wait.
+        (401, "wrong key", 503, "'big' answers 401"),
+    ],
+)
 async def test_what_a_teacher_refuses_is_said_with_its_reason(
-    client: httpx.AsyncClient, upstream: Upstream
+    code: int, said: str, status: int, detail: str, client: httpx.AsyncClient, upstream: Upstream
 ) -> None:
-    upstream.answer = lambda path, body: (400, {"error": "maximum context length is 4"})
+    upstream.answer = lambda path, body: (code, {"error": said})
 
     response = await client.post("/v1/teachers/score", json=GROUP)
 
-    assert response.status_code == 422
-    assert "maximum context length is 4" in response.json()["detail"]
-
-
-async def test_groups_wait_where_the_operator_can_mend_it(
-    client: httpx.AsyncClient, upstream: Upstream
-) -> None:
-    upstream.answer = lambda path, body: (401, {"error": "wrong key"})
-
-    response = await client.post("/v1/teachers/score", json=GROUP)
-
-    assert response.status_code == 503
-    assert "'big' answers 401" in response.json()["detail"]
+    assert response.status_code == status
+    assert detail in response.json()["detail"]
 
 
 async def test_a_teacher_writes_the_text_of_tokens(
