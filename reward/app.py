@@ -226,10 +226,10 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         responses=responses(_TEACHERS),
     )
     async def teach(request: TeacherScoreRequest, client: HTTPRequest) -> Any:
-        """How likely a teacher finds each token of these completions, for distillation."""
+        """How likely a teacher finds each token of this completion, for distillation."""
         with service.serving():
             asked = service.teachers.logprobs(
-                request.teacher, request.model, request.prompt, request.completions
+                request.teacher, request.model, request.prompt, request.completion
             )
             found = await _while_connected(client, _taught(asked))
         # Not validated again: it may be a million numbers.

@@ -7,7 +7,7 @@ of its completions, and answers about 80 bytes of JSON a token.
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -58,34 +58,11 @@ class Teachers:
         chosen(self._endpoints, name, "teacher", "--teachers")
 
     async def logprobs(
-        self, name: str, model: str | None, prompt: list[int], completions: Sequence[list[int]]
-    ) -> list[list[float]]:
-        """Log-probabilities of the tokens of `completions`, after `prompt`. Raises ValueError for
+        self, name: str, model: str | None, prompt: list[int], completion: list[int]
+    ) -> list[float]:
+        """Log-probabilities of the tokens of `completion`, after `prompt`. Raises ValueError for
         an unknown teacher, PassingError if it may answer later, EndpointError if it will not."""
         endpoint = chosen(self._endpoints, name, "teacher", "--teachers")
-        async with asyncio.TaskGroup() as group:
-            scoring = [
-                group.create_task(_first_error(self._one(endpoint, model, prompt, tokens)))
-                for tokens in completions
-            ]
-        found = [one.result() for one in scoring]
-        for one in found:
-            if isinstance(one, EndpointError):
-                raise one
-        return [one for one in found if isinstance(one, list)]
-
-    async def text(self, name: str, model: str | None, tokens: list[int]) -> str:
-        """What the teacher's tokenizer writes for `tokens`. Raises as `logprobs` does."""
-        endpoint = chosen(self._endpoints, name, "teacher", "--teachers")
-        body = _named({"tokens": tokens}, model)
-        reply = await self._ask(endpoint, "/detokenize", body, len(tokens))
-        return _as(reply, _Text, endpoint, "/detokenize").prompt
-
-    async def _one(
-        self, endpoint: Endpoint, model: str | None, prompt: list[int], completion: list[int]
-    ) -> list[float]:
-        if not completion:
-            return []
         tokens = [*prompt, *completion]
         body: dict[str, Any] = {"prompt": tokens, "prompt_logprobs": 0, "max_tokens": 1}
         async with self._turns[endpoint.name]:
@@ -103,6 +80,13 @@ class Teachers:
             for token, of_token in zip(completion, said[len(prompt) :], strict=True)
         ]
 
+    async def text(self, name: str, model: str | None, tokens: list[int]) -> str:
+        """What the teacher's tokenizer writes for `tokens`. Raises as `logprobs` does."""
+        endpoint = chosen(self._endpoints, name, "teacher", "--teachers")
+        body = _named({"tokens": tokens}, model)
+        reply = await self._ask(endpoint, "/detokenize", body, len(tokens))
+        return _as(reply, _Text, endpoint, "/detokenize").prompt
+
     async def _ask(self, endpoint: Endpoint, path: str, body: dict[str, Any], tokens: int) -> Any:
         try:
             async with asyncio.timeout(SECONDS):
@@ -112,14 +96,6 @@ class Teachers:
             raise PassingError(
                 f"endpoint {endpoint.name!r}: no answer to {path} in {SECONDS:g} s"
             ) from None
-
-
-async def _first_error(asked: Any) -> Any:
-    """What `asked` returns, or its EndpointError: a task group would wrap it."""
-    try:
-        return await asked
-    except EndpointError as error:
-        return error
 
 
 def _named(body: dict[str, Any], model: str | None) -> dict[str, Any]:

@@ -80,14 +80,14 @@ class RewardClient:
             results += await self._score(items[start : start + MAX_ITEMS])
         return results
 
-    async def taught(self, request: TeacherScoreRequest, waits: Waits) -> list[list[float]]:
-        """What a teacher says of each token of each completion. Retries while it or the service is
+    async def taught(self, request: TeacherScoreRequest, waits: Waits) -> list[float]:
+        """What a teacher says of each token of the completion. Retries while it or the service is
         away, and calls `waits` with the reason. Raises ScoringRefused if it refuses them."""
         body = msgspec.json.encode(request.model_dump())
         retrying = self._retrying(waits)
         content: bytes = await retrying(self._post, "/v1/teachers/score", body)
         found = TeacherScores.model_validate_json(content).logprobs
-        if list(map(len, found)) != list(map(len, request.completions)):
+        if len(found) != len(request.completion):
             raise ScoringRefused(f"reward service at {self.url} answered for other tokens")
         return found
 

@@ -5,10 +5,12 @@ it. Before the first group the teacher's tokens are compared with the policy's.
 """
 
 import asyncio
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from rollout.aio import end
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
 from rollout.vllm.model_files import TokenizerLike
@@ -17,6 +19,9 @@ from services.contracts.config.teacher import Teacher as TeacherConfig
 from services.contracts.teaching import TeacherScoreRequest, TeacherTextRequest
 from services.contracts.trajectory import TrajectoryGroup
 
+AT_ONCE = 64
+"""Sequences that a worker has scored at the same time. Each is a request of its own, so that only
+those that failed are asked about again."""
 SHOWN = 60
 """Characters of a token that a sentence shows."""
 
@@ -39,6 +44,7 @@ class Teacher:
         self._checked = False
         self._refused: RunCannotWork | None = None
         self._checking = asyncio.Lock()
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def logprobs(
         self, group: TrajectoryGroup, mask_truncated: bool
@@ -48,26 +54,26 @@ class Teacher:
         ScoringRefused, and RunCannotWork for a teacher with other tokens than the policy."""
         await self._check_tokens()
         said = np.zeros(len(group.tokens), dtype=np.float32)
-        asked: dict[tuple[int, ...], list[npt.NDArray[np.int64]]] = {}
-        for sample, trains in enumerate(group.in_loss(mask_truncated)):
-            start = int(group.lengths[:sample].sum())
-            for one in group.conversations_of(sample) if trains else ():
-                begins, places = group.prompt_tokens[: one.prompt], start + one.places
-                if not len(begins):
-                    # A branch that shares nothing: its first token is never sampled.
-                    begins, places = group.tokens[places[:1]], places[1:]
-                asked.setdefault(tuple(begins.tolist()), []).append(places)
-        for prompt, pieces in asked.items():
-            request = TeacherScoreRequest.model_construct(
-                teacher=self._name,
-                model=self._model,
-                prompt=list(prompt),
-                completions=[group.tokens[piece].tolist() for piece in pieces],
-            )
-            found = await self._client.taught(request, self._tell)
-            for piece, values in zip(pieces, found, strict=True):
-                said[piece] = values
+
+        async def score(prompt: list[int], places: npt.NDArray[np.int64]) -> None:
+            said[places] = await self._scored(prompt, group.tokens[places].tolist())
+
+        scoring = [
+            asyncio.create_task(score(prompt, places))
+            for prompt, places in _sequences(group, mask_truncated)
+        ]
+        try:
+            await asyncio.gather(*scoring)
+        finally:
+            await end(task for task in scoring if not task.done())
         return said
+
+    async def _scored(self, prompt: list[int], completion: list[int]) -> list[float]:
+        request = TeacherScoreRequest.model_construct(
+            teacher=self._name, model=self._model, prompt=prompt, completion=completion
+        )
+        async with self._turns:
+            return await self._client.taught(request, self._tell)
 
     async def _check_tokens(self) -> None:
         """Raise RunCannotWork unless the teacher writes the same text for all ids."""
@@ -109,3 +115,18 @@ class Teacher:
     async def _tell(self, reason: str) -> None:
         """Followers of the run read, once, why its groups wait."""
         await self._run_events.once("teacher away", f"groups wait for the teacher: {reason}")
+
+
+def _sequences(
+    group: TrajectoryGroup, mask_truncated: bool
+) -> Iterator[tuple[list[int], npt.NDArray[np.int64]]]:
+    """Of each conversation that is trained: its prompt, and where its tokens are in the group."""
+    for sample, trains in enumerate(group.in_loss(mask_truncated)):
+        start = int(group.lengths[:sample].sum())
+        for one in group.conversations_of(sample) if trains else ():
+            begins, places = group.prompt_tokens[: one.prompt], start + one.places
+            if not len(begins):
+                # A branch that shares nothing: its first token is never sampled.
+                begins, places = group.tokens[places[:1]], places[1:]
+            if len(places):
+                yield begins.tolist(), places

@@ -20,26 +20,24 @@ class _Asked(BaseModel):
 
 
 class TeacherScoreRequest(_Asked):
-    """Completions of one prompt, to be scored by a teacher token by token."""
+    """One completion, to be scored by a teacher token by token."""
 
     model_config = ConfigDict(
         json_schema_extra={
-            "example": {"teacher": "big", "prompt": [1, 15, 8], "completions": [[7, 2], [9, 4, 2]]}
+            "example": {"teacher": "big", "prompt": [1, 15, 8], "completion": [9, 4, 2]}
         }
     )
 
     prompt: list[Token] = Field(min_length=1, description="Token ids of the prompt.")
-    completions: list[list[Token]] = Field(
-        max_length=4096, description="Token ids of each completion."
-    )
+    completion: list[Token] = Field(min_length=1, description="Token ids of the completion.")
 
 
 class TeacherScores(BaseModel):
     """What the teacher says."""
 
-    logprobs: list[list[float]] = Field(
-        description="Of each completion the log-probability of each token, after the prompt and "
-        "the tokens before it, at temperature 1."
+    logprobs: list[float] = Field(
+        description="The log-probability of each token of the completion, after the prompt and the "
+        "tokens before it, at temperature 1."
     )
 
 

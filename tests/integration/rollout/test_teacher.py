@@ -19,6 +19,8 @@ TAUGHT: dict[str, Any] = {"advantage": {"type": "reverse_kl"}, "teacher": {"endp
 TOKENIZER = make_model(MODEL, 0).tokenizer
 SAMPLING = {"max_tokens": 4}
 ROLLOUT = {"groups_in_flight": 1}
+REFUSALS = 4
+"""More than the reward service asks by itself."""
 
 
 def logprob(place: int, token: int) -> float:
@@ -27,14 +29,15 @@ def logprob(place: int, token: int) -> float:
 
 
 def teaching(
-    swapped: dict[int, int] | None = None, refusals: int = 0
+    swapped: dict[int, int] | None = None, refused: list[int] | None = None
 ) -> Callable[[str, Any], Answer]:
-    """A vLLM server with the policy's tokens, but for `swapped` ones. It is overloaded so often
-    first."""
-    left = iter(range(refusals))
+    """A vLLM server with the policy's tokens, but for `swapped` ones. It is overloaded REFUSALS
+    times when it is asked for text, and when it is asked about a completion that is `refused`."""
+    left = {"/detokenize": REFUSALS if refused else 0, "/v1/completions": REFUSALS}
 
     def answer(path: str, body: Any) -> Answer:
-        if next(left, None) is not None:
+        if left[path] and (path == "/detokenize" or ends_with(body["prompt"], refused)):
+            left[path] -= 1
             return 503, {"error": "loading"}
         if path == "/detokenize":
             ids = [(swapped or {}).get(token, token) for token in body["tokens"]]
@@ -46,6 +49,11 @@ def teaching(
         return 200, {"choices": [{"prompt_logprobs": [None, *said[1:]]}]}
 
     return answer
+
+
+def ends_with(tokens: list[int], completion: list[int] | None) -> bool:
+    """Whether this is the end of a sequence."""
+    return completion is not None and tokens[-len(completion) :] == completion
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +80,21 @@ def scoring(
         }
 
 
-async def test_a_group_brings_what_the_teacher_says_of_its_tokens_also_after_it_was_away(
+async def test_a_group_brings_what_the_teacher_says_and_only_what_failed_is_asked_again(
     scoring: dict[str, str], teacher: Upstream, tmp_path: Path
 ) -> None:
-    # More than the reward service asks by itself.
-    teacher.answer = teaching(refusals=4)
+    # Each different, for many groups after the first.
+    replies = [[a, b, c] for a in range(3, 20) for b in range(3, 20) for c in range(3, 10)]
+    teacher.answer = teaching(refused=replies[0])
     sections: dict[str, Any] = {"algorithm": TAUGHT, "sampling": SAMPLING, "rollout": ROLLOUT}
-    async with working_with(scoring, tmp_path, ["1+1="], {}, **sections) as one:
+    script = {"replies": replies}
+    async with working_with(scoring, tmp_path, ["1+1="], script, **sections) as one:
         group = await one.group(0)
         events = await one.events(lambda found: bool(told(found, "warning")))
 
+    scored = [body["prompt"] for path, body, _ in teacher.asked if path == "/v1/completions"]
+    for reply, times in ((replies[0], REFUSALS + 1), (replies[1], 1)):
+        assert sum(ends_with(sequence, reply) for sequence in scored) == times
     said = group.teacher_logprobs
     assert said is not None
     first = len(group.prompt_tokens)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.reward.upstream import Answer, Upstream
 
-GROUP = {"teacher": "big", "prompt": [7, 8], "completions": [[1, 2], [3], []]}
+ASKED = {"teacher": "big", "prompt": [7, 8], "completion": [1, 2]}
 
 
 def scored(
@@ -27,20 +27,18 @@ def scored(
     return answer
 
 
-async def test_each_completion_is_scored_after_its_prompt(
+async def test_a_completion_is_scored_after_its_prompt(
     client: httpx.AsyncClient, upstream: Upstream
 ) -> None:
     upstream.answer = scored()
 
-    response = await client.post("/v1/teachers/score", json={**GROUP, "model": "large"})
+    response = await client.post("/v1/teachers/score", json={**ASKED, "model": "large"})
 
-    assert response.json() == {"logprobs": [[-2.1, -3.2], [-2.3], []]}
-    asked = sorted(upstream.asked, key=lambda one: len(one[1]["prompt"]))
-    assert [one[1]["prompt"] for one in asked] == [[7, 8, 3], [7, 8, 1, 2]]
-    for path, body, authorization in asked:
-        assert (path, authorization) == ("/v1/completions", "Bearer secret-3")
-        assert body["model"] == "large"
-        assert (body["prompt_logprobs"], body["max_tokens"]) == (0, 1)
+    assert response.json() == {"logprobs": [-2.1, -3.2]}
+    ((path, body, authorization),) = upstream.asked
+    assert (path, authorization) == ("/v1/completions", "Bearer secret-3")
+    assert (body["prompt"], body["model"]) == ([7, 8, 1, 2], "large")
+    assert (body["prompt_logprobs"], body["max_tokens"]) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ async def test_an_answer_that_scores_nothing_is_refused(
 ) -> None:
     upstream.answer = scored(change)
 
-    response = await client.post("/v1/teachers/score", json=GROUP)
+    response = await client.post("/v1/teachers/score", json=ASKED)
 
     assert response.status_code == 422
     assert re.search(reason, response.json()["detail"])
@@ -82,12 +80,11 @@ async def test_a_teacher_that_is_overloaded_is_asked_again_and_then_later(
         code = next(refused, 200)
         return scored()(path, body) if code == 200 else (code, {"error": "busy"})
 
-    group = {**GROUP, "completions": [[1]]}
     upstream.answer = sometimes
-    assert (await client.post("/v1/teachers/score", json=group)).status_code == 200
+    assert (await client.post("/v1/teachers/score", json=ASKED)).status_code == 200
 
     upstream.answer = lambda path, body: (503, {"error": "loading"})
-    response = await client.post("/v1/teachers/score", json=group)
+    response = await client.post("/v1/teachers/score", json=ASKED)
     assert response.status_code == 503
     assert response.headers["retry-after"]
     assert "'big' answers 503" in response.json()["detail"]
@@ -106,7 +103,7 @@ async def test_what_a_teacher_refuses_is_said_with_its_reason(
 ) -> None:
     upstream.answer = lambda path, body: (code, {"error": said})
 
-    response = await client.post("/v1/teachers/score", json=GROUP)
+    response = await client.post("/v1/teachers/score", json=ASKED)
 
     assert response.status_code == status
     assert detail in response.json()["detail"]
@@ -127,7 +124,7 @@ async def test_a_teacher_is_named_and_never_an_address(
     client: httpx.AsyncClient, upstream: Upstream
 ) -> None:
     for name in ("http://10.0.0.1:8000", "bgi"):
-        response = await client.post("/v1/teachers/score", json={**GROUP, "teacher": name})
+        response = await client.post("/v1/teachers/score", json={**ASKED, "teacher": name})
         assert response.status_code == 503  # the operator may name it yet: groups wait
         assert f"there is no teacher '{name}'; there is big" in response.json()["detail"]
         check: dict[str, Any] = {"uses": [], "teacher": name}
@@ -140,6 +137,6 @@ async def test_a_teacher_is_named_and_never_an_address(
 
 async def test_teachers_are_asked_with_the_services_key_alone(client: httpx.AsyncClient) -> None:
     response = await client.post(
-        "/v1/teachers/score", json=GROUP, headers={"authorization": "Bearer wrong"}
+        "/v1/teachers/score", json=ASKED, headers={"authorization": "Bearer wrong"}
     )
     assert response.status_code == 401
