@@ -21,8 +21,8 @@ from typing import Any
 import redis
 from redis.asyncio import Redis
 
-from bench.fleet import RUN, Learner, Meter, Worker, first_to_break, make_run
 from bench.results import begun, keep, table
+from bench.simulated.fleet import RUN, Learner, Meter, Worker, first_to_break, make_run
 from rollout.aio import end
 from services.launch.redis import Listening, find_server, servers_here, write_config
 from services.runtime.process import die_with
@@ -67,7 +67,7 @@ def others(url: str, count: int, period: float) -> Iterator[int | None]:
         yield None
         return
     fleet = subprocess.Popen(
-        [sys.executable, "-m", "bench.fleet", url, str(count), str(period)],
+        [sys.executable, "-m", "bench.simulated.fleet", url, str(count), str(period)],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[1],
         preexec_fn=die_with(os.getpid()),

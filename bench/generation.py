@@ -26,7 +26,7 @@ from rollout.vllm.options import environment
 from rollout.vllm.response import sampling_params
 from rollout.vllm.server import make_server_folder
 from services.contracts.config.rollout import Sampling
-from services.contracts.trajectory import TrajectoryGroup, decode
+from services.contracts.groups.trajectory import TrajectoryGroup, decode
 from services.launch.cores import bound_to, place_here
 from services.runtime.gpus import installed_device
 from services.runtime.process import die_with

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from services.cli.client import Gateway
-from services.cli.demo import upload_sums
+from services.cli.host.demo import upload_sums
 from services.cli.output import CliError
 from services.launch import Stack, UpOptions
 from services.launch.options import ALL_PARTS

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from bench.simulated_gpus import LONGEST, MEDIAN, SPREAD
+from bench.simulated.gpus import LONGEST, MEDIAN, SPREAD
 from learner.model.attention.packed import use_packed_attention
 from learner.model.moe.experts import use_pass_type_experts
 from learner.model.passes.families import cost_of, cut, families_of, sharing_of

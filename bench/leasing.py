@@ -24,13 +24,13 @@ from typing import Any
 from redis.asyncio import Redis
 
 from bench.control_plane import durable_redis
-from bench.fleet import COMMIT_EVERY, ENDLESS, LINEAGE, RUN, make_run
 from bench.results import begun, keep, table
+from bench.simulated.fleet import COMMIT_EVERY, ENDLESS, LINEAGE, RUN, make_run
 from learner.batch.staleness import Ancestry
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from rollout.work.capacity import reserve_bytes, slots, to_lease, widened
-from services.contracts.group_lengths import GroupLengths
+from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.weights import WeightManifest, version_tag
 from services.store import Store
 from services.store.errors import NoRoom
@@ -43,7 +43,7 @@ PROMPT = 512
 TOKEN_BYTES = 8.125
 """On the wire, of a vocabulary with more than 65,536 tokens."""
 MEDIAN, SPREAD = 5120, 0.65
-"""Lengths are lognormal, as in `simulated_gpus`: so far apart are prompts, and so far apart again
+"""Lengths are lognormal, as in `simulated.gpus`: so far apart are prompts, and so far apart again
 the answers to one."""
 SEQUENCE_RATE = 30.0
 """Tokens a second of each sequence."""

@@ -1,7 +1,7 @@
 """`python -m bench.overlap`: how much of generation and training happens at the same time.
 
-Sleeps stand in for the GPUs (`simulated_gpus`, `simulated_vllm`, `sleeping_learner`); all else is
-the product's own, every process of it. docs/benchmarks.md says what the figures mean.
+Sleeps stand in for the GPUs (`bench.simulated`); every other process is the product's own.
+docs/benchmarks.md says what the figures mean.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.installation import LOGS, BenchFailed, Installation, records
 from bench.results import begun, keep, table
-from bench.simulated_gpus import (
+from bench.simulated.gpus import (
     GENERATING,
     LONGEST,
     PROMPTS,
@@ -38,7 +38,7 @@ CONTEXT = 2 * LONGEST
 BATCH = PROMPTS * SAMPLES
 ENDLESS = 100_000
 STAND_IN = {
-    "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m bench.simulated_vllm",
+    "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m bench.simulated.vllm",
     "PYTHONPATH": str(ROOT),
 }
 MODEL: dict[str, Any] = {
@@ -75,7 +75,7 @@ def learner(installation: Installation, log: Path) -> Iterator[None]:
     """The learner that sleeps, for the length of the block."""
     with log.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.sleeping_learner"],
+            [sys.executable, "-m", "bench.simulated.learner"],
             stdout=file,
             stderr=file,
             cwd=ROOT,

@@ -33,11 +33,11 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from bench.control_plane import durable_redis
-from bench.links import Links, fetched
 from bench.results import begun, keep, table
+from bench.simulated.links import Links, fetched
 from learner.persist.chain import LONGEST, SHARE
 from rollout.aio import end
-from rollout.peers import Files, other_hosts, serve
+from rollout.file_server import Files, other_hosts, serve
 from rollout.settings import RolloutSettings
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import WeightFile

@@ -35,12 +35,12 @@ from learner.step import train_batch
 from learner.store.commands import Command, Share
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.terms import NoKL
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.terms import NoKL
+from services.contracts.groups.trajectory import TrajectoryGroup
+from services.contracts.groups.trajectory import decode as decode_group
 from services.contracts.records import RunRecord
 from services.contracts.schema import SchemaMismatch
-from services.contracts.trajectory import TrajectoryGroup
-from services.contracts.trajectory import decode as decode_group
 from services.volume import Volume
 
 

@@ -36,7 +36,7 @@ from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
 from learner.supervised import Loss, loss_of, validation_metrics, validation_sums
 from services.contracts.config import SFTConfig
-from services.contracts.group_lengths import GroupLengths
+from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import RunRecord
 from services.volume import Volume
 

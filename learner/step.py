@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from learner.batch.returns import gathered, set_returns
 from learner.batch.samples import Sample
+from learner.batch.token_advantages import gathered, set_returns
 from learner.distributed import Ranks
 from learner.model.attention.row_calls import sent
 from learner.model.passes.families import unwrapped
@@ -26,8 +26,8 @@ from learner.objective.value_loss import Scale
 from learner.optim.optimizers import Optimizers
 from learner.report.loss_metrics import Tally
 from learner.state import TrainingState
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.terms import RecomputeProximal, ReverseKL
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.terms import RecomputeProximal, ReverseKL
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)

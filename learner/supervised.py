@@ -19,7 +19,7 @@ from learner.objective.dpo import compare
 from learner.report.sft_metrics import comparisons, losses, validation_losses
 from learner.state import TrainingState
 from services.contracts.config import SFTConfig
-from services.contracts.config.supervised_objective import DPO
+from services.contracts.config.objective.supervised import DPO
 
 
 class Loss(Protocol):

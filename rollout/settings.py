@@ -46,7 +46,7 @@ class RolloutSettings(GPUSettings):
         description="Where workers of other hosts fetch files that this host has, such as "
         "http://10.0.0.7:8004. If the address is this machine's own, the worker listens there "
         "(of several workers of a host, one does); otherwise something passes requests on to "
-        "`python -m rollout.peers`. Default: this host serves nobody.",
+        "`python -m rollout.file_server`. Default: this host serves nobody.",
     )
     file_bandwidth_mbit: float | None = FILE_BANDWIDTH
 

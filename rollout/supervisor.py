@@ -18,7 +18,7 @@ from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from rollout.aio import end
 from rollout.episodes import load_episode
-from rollout.peers import keep_serving, other_hosts
+from rollout.file_server import keep_serving, other_hosts
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
 from rollout.sessions.worker import SessionWorker

@@ -14,9 +14,9 @@ import msgspec
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from services.contracts.config.data import SFTData
-from services.contracts.dataset import Row
-from services.contracts.rendering import Chat, chat_text, compose
-from services.contracts.template_limits import limited
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.rendering import Chat, chat_text, compose
+from services.contracts.rows.template_limits import limited
 
 FIRST = ("system", "developer")
 """Roles that only a chat's first turns have."""

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Sequence
 
 from learner.batch.cost import SequenceCost
-from services.contracts.group_lengths import GroupLengths
+from services.contracts.groups.group_lengths import GroupLengths
 
 TOLERANCE = 0.01
 """A rank may have so much more to do, as a share, where that splits fewer groups."""

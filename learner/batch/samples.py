@@ -12,8 +12,8 @@ import torch
 from learner.batch.staleness import Ancestry
 from learner.objective.advantages import group_advantages
 from learner.objective.shaping import replaced, shaped_rewards
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.trajectory import TRUNCATED, TrajectoryGroup
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.groups.trajectory import TRUNCATED, TrajectoryGroup
 
 OWN = -1
 """In place of an expert's number: the router's own choice."""

@@ -15,9 +15,9 @@ import torch
 from learner.batch.conversations import Conversation, conversation, write
 from learner.errors import RunCannotGoOn
 from services.contracts.config.data import SFTData
-from services.contracts.dataset import Row
-from services.contracts.preference import Preferred, preferred
-from services.contracts.rendering import plain_text
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.preference import Preferred, preferred
+from services.contracts.rows.rendering import plain_text
 
 NO_BYTES = -1
 """In place of the size of a token that spells nothing of the row's text."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from learner.batch.best_fit import BestFit, Placed
 from services.contracts.config.sft import SFTConfig, check_packed_rows
-from services.contracts.mixture import Mixture
+from services.contracts.rows.mixture import Mixture
 
 BLOCK = 4096
 """Positions of the order that are looked up at a time."""

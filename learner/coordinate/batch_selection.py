@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from learner.batch.staleness import Ancestry
-from services.contracts.group_lengths import GroupLengths
-from services.contracts.task import TaskPosition
+from services.contracts.groups.group_lengths import GroupLengths
+from services.contracts.rows.task import TaskPosition
 
 
 @dataclass(frozen=True)

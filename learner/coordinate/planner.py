@@ -17,8 +17,8 @@ from learner.state import Progress
 from learner.store.commands import Plan, Share
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
-from services.contracts.group_lengths import GroupLengths
-from services.contracts.task import TaskPosition
+from services.contracts.groups.group_lengths import GroupLengths
+from services.contracts.rows.task import TaskPosition
 from services.contracts.weights import parse_version_tag, version_tag
 from services.runtime.logs import get_logger
 from services.store import Fenced

@@ -25,14 +25,14 @@ from learner.model.placement.offload import Offload, offloads, place, present
 from learner.model.placement.parallel import is_sharded, shard
 from learner.slices import local, whole
 from services.contracts.config import PretrainedModel, RLConfig, SFTConfig
-from services.contracts.config.copies import (
+from services.contracts.config.objective.copies import (
     EMAReference,
     FrozenReference,
     LaggedProximal,
     Reference,
     RefreshReference,
 )
-from services.contracts.config.terms import NoKL
+from services.contracts.config.objective.terms import NoKL
 from services.contracts.config.training import Training
 from services.models.vocabulary import vocabulary_difference
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from learner.batch.returns import known
 from learner.batch.samples import Sample
+from learner.batch.token_advantages import known
 from learner.distributed import Ranks
 from learner.model.attention.row_calls import sent
 from learner.model.passes.families import device_of, unwrapped
@@ -21,9 +21,9 @@ from learner.model.passes.microbatches import backward_rows, forward_rows
 from learner.model.placement.offload import Offload, present
 from learner.objective.value_loss import Moments, Scale, value_loss
 from learner.optim.optimizers import Optimizers
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.critic import Critic as CriticConfig
-from services.contracts.config.terms import SequenceValue
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.critic import Critic as CriticConfig
+from services.contracts.config.objective.terms import SequenceValue
 
 SUMS = ("loss", "clipped", "values")
 

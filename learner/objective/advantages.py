@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from services.contracts.config.terms import (
+from services.contracts.config.objective.terms import (
     GAE,
     Advantage,
     GlobalWhiten,

@@ -10,8 +10,8 @@ import torch
 from learner.objective.kl import kl_estimate
 from learner.objective.losses import TokenLoss, Tokens, log_ratio, policy_loss
 from learner.objective.off_policy import Corrected, correction_weights
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.terms import NoKL, ReferenceKL, ReinforceLoss, RewardKL
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.terms import NoKL, ReferenceKL, ReinforceLoss, RewardKL
 
 
 @dataclass(frozen=True)

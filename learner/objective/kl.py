@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 
 from learner.objective.losses import log_ratio
-from services.contracts.config.terms import AdaptiveBeta
+from services.contracts.config.objective.terms import AdaptiveBeta
 
 
 def kl_estimate(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from services.contracts.config.terms import (
+from services.contracts.config.objective.terms import (
     CISPOLoss,
     DPPOLoss,
     GSPOLoss,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from learner.objective.losses import Tokens, log_ratio, sequence_mean
-from services.contracts.config.terms import (
+from services.contracts.config.objective.terms import (
     Correction,
     MaskCorrection,
     NoCorrection,

@@ -5,7 +5,7 @@ Must never turn a reward that does not exist (its verifier broke) into one that 
 
 import torch
 
-from services.contracts.config.shaping import Shaping
+from services.contracts.config.objective.shaping import Shaping
 
 
 def shaped_rewards(

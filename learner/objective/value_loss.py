@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from services.contracts.config.critic import (
+from services.contracts.config.objective.critic import (
     ExponentialNormalisation,
     HuberValueLoss,
     Normalisation,

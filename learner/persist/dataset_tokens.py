@@ -10,9 +10,9 @@ from learner.persist.disk_retry import Disk
 from learner.persist.token_cache import TokenCache, cache_key
 from learner.slices import Part
 from services.contracts.config import SFTConfig
-from services.contracts.config.supervised_objective import DPO
-from services.contracts.preference import PAIR, Preferred
+from services.contracts.config.objective.supervised import DPO
 from services.contracts.records import DatasetRecord
+from services.contracts.rows.preference import PAIR, Preferred
 from services.volume import Volume
 
 

@@ -36,9 +36,9 @@ from learner.slices import Part
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, SFTConfig
-from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.model import BPETokenizer, PretrainedModel, ScratchModel
-from services.contracts.config.supervised_objective import DPO
+from services.contracts.config.objective.critic import Critic as CriticConfig
+from services.contracts.config.objective.supervised import DPO
 from services.contracts.records import RunRecord
 from services.estimate.given import Model, known_workers
 from services.estimate.shape import scratch_shape

@@ -7,7 +7,7 @@ from typing import Any
 
 from learner.store.run_store import RunStore
 from services.contracts.config import SFTConfig
-from services.contracts.dataset import Row
+from services.contracts.rows.dataset import Row
 from services.volume import Volume
 
 MOST = 64 << 20

@@ -19,8 +19,8 @@ from learner.slices import Part
 from learner.state import Supervised, TrainingState
 from learner.store.run_store import RunStore
 from services.contracts.config import SFTConfig
-from services.contracts.mixture import Mixture, sources
 from services.contracts.records import DatasetRecord
+from services.contracts.rows.mixture import Mixture, sources
 from services.runtime.logs import get_logger
 from services.volume import Volume
 

@@ -24,8 +24,8 @@ from learner.batch.sft_steps import Lengths
 from learner.persist.disk_retry import Disk
 from learner.slices import Part
 from services.contracts.config.data import SFTData
-from services.contracts.preference import Preferred
 from services.contracts.records import DatasetRecord
+from services.contracts.rows.preference import Preferred
 from services.datasets import DatasetReader
 from services.runtime.file_lock import file_lock
 from services.volume import Volume, written_beside

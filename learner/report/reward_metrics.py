@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from services.contracts.groups.trajectory import TRUNCATED, TrajectoryGroup
 from services.contracts.pass_at import ks, pass_at
 from services.contracts.scores import VERDICTS, ScoreStatus
-from services.contracts.trajectory import TRUNCATED, TrajectoryGroup
 
 BASIC = (
     "samples",

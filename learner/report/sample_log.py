@@ -10,10 +10,10 @@ from itertools import chain, islice
 from typing import Any
 
 from learner.batch.samples import Sample
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.terms import GAE, GlobalWhiten
-from services.contracts.sampled_answer import TEXT_LIMIT, SampledAnswer
-from services.contracts.trajectory import GroupHeader, TrajectoryGroup
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.terms import GAE, GlobalWhiten
+from services.contracts.groups.sampled_answer import TEXT_LIMIT, SampledAnswer
+from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup
 from services.contracts.weights import parse_version_tag
 
 Rewards = Sequence[float | None]

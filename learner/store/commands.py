@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from services.contracts.group_lengths import GroupLengths
+from services.contracts.groups.group_lengths import GroupLengths
 
 
 class Share(msgspec.Struct, frozen=True, array_like=True):

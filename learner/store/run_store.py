@@ -15,9 +15,9 @@ from learner.report.step_metrics import finite
 from learner.store.commands import Plan
 from learner.store.pool_lock import StoreThread
 from services.contracts.events import EventKind
-from services.contracts.payload import REFERENCE, bytes_outside
+from services.contracts.groups.payload import REFERENCE, bytes_outside
 from services.contracts.records import DatasetRecord, RunRecord, WorkerRecord
-from services.contracts.task import TaskPosition
+from services.contracts.rows.task import TaskPosition
 from services.contracts.weights import WeightManifest
 from services.datasets import DatasetReader
 from services.models.path import checkpoint_of, run_named, step_named

@@ -17,8 +17,8 @@ from learner.errors import UnusableModel
 from learner.model.loading.models import LoadedModel, end_tokens, load_model
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.model import PretrainedModel
-from services.contracts.dataset import Row
-from services.contracts.rendering import compose, plain_text, render
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.rendering import compose, plain_text, render
 from services.runtime.terminal import escape_output
 
 

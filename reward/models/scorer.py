@@ -18,7 +18,7 @@ from transformers import (
 
 from reward.errors import brief
 from reward.models.wire import Message, Options
-from services.contracts.template_limits import limited
+from services.contracts.rows.template_limits import limited
 from services.models import UnusableFolder, check_folder
 
 BATCH_TOKENS, BATCH_TOKENS_CPU = 16_384, 4_096

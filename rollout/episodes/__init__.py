@@ -17,7 +17,6 @@ import numpy.typing as npt
 from rollout.vllm.expert_routing import Experts
 from rollout.vllm.model_files import TokenizerLike
 from rollout.vllm.response import Sample, Span
-from services.contracts.branches import Branch
 from services.contracts.config.episodes import (
     GROUP,
     Calculator,
@@ -25,8 +24,9 @@ from services.contracts.config.episodes import (
     SingleTurn,
     unknown_episode,
 )
-from services.contracts.dataset import Row
-from services.contracts.sampling_mask import SamplingMask
+from services.contracts.groups.branches import Branch
+from services.contracts.groups.sampling_mask import SamplingMask
+from services.contracts.rows.dataset import Row
 from services.contracts.sessions import Reward as Reward
 
 

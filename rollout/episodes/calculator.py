@@ -19,7 +19,7 @@ from rollout.vllm.model_files import TokenizerLike
 from rollout.vllm.response import Sample
 from rollout.vllm.resume import begun_by, joined, not_sampled
 from services.contracts.config.episodes import Calculator
-from services.contracts.dataset import Row
+from services.contracts.rows.dataset import Row
 
 
 class CalculatorEpisode:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rollout.episodes import Completion, Sampler
-from services.contracts.dataset import Row
+from services.contracts.rows.dataset import Row
 
 
 class SingleTurn:

@@ -19,7 +19,7 @@ from rollout.work.chat_rendering import opening
 from rollout.work.group import RunContext
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.policy_calls import Failure, Piece, PolicyCall
-from services.contracts.rendering import plain_text
+from services.contracts.rows.rendering import plain_text
 from services.contracts.sessions import Call, text_of
 from services.contracts.weights import parse_version_tag
 

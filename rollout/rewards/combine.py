@@ -10,7 +10,7 @@ from typing import Any
 
 from rollout.rewards.token_rewards import Part, earned
 from services.contracts.config.rewards import Reward
-from services.contracts.dataset import Row
+from services.contracts.rows.dataset import Row
 from services.contracts.scores import ScoreItem, ScoreResult, ScoreStatus
 from services.contracts.sessions import Reward as Earned
 

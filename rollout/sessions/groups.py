@@ -13,8 +13,8 @@ from rollout.episodes import Completion
 from rollout.rewards.combine import SampleScore, given
 from rollout.vllm.response import Sample, Span
 from rollout.vllm.resume import joined, not_sampled
-from services.contracts.branches import Branch
-from services.contracts.sampling_mask import SamplingMask
+from services.contracts.groups.branches import Branch
+from services.contracts.groups.sampling_mask import SamplingMask
 from services.contracts.sessions import Reward, Turn, ids
 from services.store.agent_sessions import Played
 

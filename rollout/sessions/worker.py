@@ -31,8 +31,8 @@ from rollout.work.task_rows import TaskRow
 from rollout.worker import RunWorker
 from services.contracts.config.episodes import Sessions
 from services.contracts.records import WorkerRecord
-from services.contracts.rendering import compose
-from services.contracts.task import TaskPosition
+from services.contracts.rows.rendering import compose
+from services.contracts.rows.task import TaskPosition
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
 from services.store.agent_sessions import Claimed, Opened

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from services.contracts.rendering import PromptTokenizer
+from services.contracts.rows.rendering import PromptTokenizer
 from services.contracts.weights import MODEL_FILES, WeightFile
 from services.models import UnusableFolder
 from services.volume import Volume

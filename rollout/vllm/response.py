@@ -22,7 +22,7 @@ from rollout.vllm.sampling_mask import (
 )
 from rollout.vllm_plugin.wire import ID, LOGPROB, Answer, Choice, Request
 from services.contracts.config.rollout import Sampling
-from services.contracts.sampling_mask import SamplingMask
+from services.contracts.groups.sampling_mask import SamplingMask
 
 
 class MalformedAnswer(ValueError):

@@ -15,7 +15,7 @@ import xxhash
 
 from rollout.vllm.expert_routing import extended
 from rollout.vllm.response import Sample, Span
-from services.contracts.sampling_mask import SamplingMask
+from services.contracts.groups.sampling_mask import SamplingMask
 
 ABORTED = "abort"
 """vLLM's finish reason of an aborted completion."""

@@ -9,7 +9,7 @@ none. Either way the server needs options for it, and an answer without a mask i
 from typing import Any
 
 from services.contracts.config.rollout import Sampling
-from services.contracts.sampling_mask import SamplingMask
+from services.contracts.groups.sampling_mask import SamplingMask
 
 TIES = 14
 """On a CPU: tokens that may be exactly as likely as the last of `top_k`; vLLM keeps all of them."""

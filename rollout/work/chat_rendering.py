@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from rollout.vllm.model_files import TokenizerLike
-from services.contracts.rendering import Chat, chat_text, plain_text
+from services.contracts.rows.rendering import Chat, chat_text, plain_text
 from services.contracts.sessions import text_of
 
 QUESTION, ANSWER = "a", "b"

@@ -1,6 +1,6 @@
 """Rows of a run's dataset, on this host. A dataset may grow while it is read."""
 
-from services.contracts.dataset import Row
+from services.contracts.rows.dataset import Row
 from services.datasets.stored_rows import DatasetReader
 from services.store import Store
 from services.volume import Volume

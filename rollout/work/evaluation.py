@@ -22,9 +22,9 @@ from rollout.vllm.weight_follower import CannotPin
 from rollout.work.dataset_rows import Rows
 from rollout.work.group import RunContext, sample_and_score, text_of
 from services.contracts.config.rewards import named
-from services.contracts.dataset import Row
 from services.contracts.evaluation import AnsweredRow, AnsweredSample, EvaluationRequest
-from services.contracts.rendering import compose, plain_text
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.rendering import compose, plain_text
 from services.contracts.schema import SchemaMismatch
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as

@@ -7,7 +7,7 @@ broke) is chosen last, and does not decide about its group.
 from collections.abc import Sequence
 from statistics import fmean
 
-from services.contracts.config.selection import BestOf, DynamicSampling
+from services.contracts.config.objective.selection import BestOf, DynamicSampling
 
 Rewards = Sequence[float | None]
 """Of one prompt's completions; None: without a reward."""

@@ -24,17 +24,17 @@ from rollout.work.assembly import Origin, assemble, oldest_tag
 from rollout.work.capacity import Sequences
 from rollout.work.filtering import chosen
 from rollout.work.teacher import Teacher
-from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.data import PromptOptions
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.terms import ReverseKL
 from services.contracts.config.rewards import Reward
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.run import RLConfig
-from services.contracts.config.terms import ReverseKL
-from services.contracts.dataset import Row
-from services.contracts.rendering import compose, render
+from services.contracts.groups.trajectory import TrajectoryGroup
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.rendering import compose, render
 from services.contracts.scores import VERDICTS, ScoreResult, ScoreStatus
 from services.contracts.sessions import Reward as Earned
-from services.contracts.trajectory import TrajectoryGroup
 from services.contracts.weights import WeightManifest
 from services.payloads import Payloads
 

@@ -22,7 +22,7 @@ from rollout.work.group import VerifierBroke, sample_and_score, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
 from rollout.work.task_rows import TaskRow, TaskRows
-from services.contracts.curriculum import sampled as curriculum_samples
+from services.contracts.rows.curriculum import sampled as curriculum_samples
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as

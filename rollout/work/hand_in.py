@@ -13,8 +13,8 @@ from rollout.work.group import Sampled, to_group
 from rollout.work.leases import Leases
 from rollout.work.task_rows import TaskRow
 from services.contracts.config.data import DatasetFilter
-from services.contracts.payload import Owner
-from services.contracts.trajectory import encode
+from services.contracts.groups.payload import Owner
+from services.contracts.groups.trajectory import encode
 from services.contracts.weights import WeightManifest, parse_version_tag
 from services.payloads import Payloads
 from services.runtime.logs import get_logger

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from rollout.aio import end, retry
 from services.contracts.config.data import DatasetFilter
-from services.contracts.group_lengths import GroupLengths
+from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import HeldTask
 from services.runtime.logs import get_logger
 from services.store import Store

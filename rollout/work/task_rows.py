@@ -7,9 +7,9 @@ from rollout.episodes import load_episode
 from rollout.work.dataset_rows import Rows
 from rollout.work.group import RunContext
 from services.contracts.config.episodes import Sessions
-from services.contracts.mixture import Mixture, prompt_mixture
 from services.contracts.records import RunRecord
-from services.contracts.task import TaskPosition
+from services.contracts.rows.mixture import Mixture, prompt_mixture
+from services.contracts.rows.task import TaskPosition
 from services.store import Store
 from services.volume import Volume
 

@@ -15,9 +15,9 @@ from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
 from rollout.vllm.model_files import TokenizerLike
 from rollout.work.failure_limit import RunCannotWork
-from services.contracts.config.teacher import Teacher as TeacherConfig
+from services.contracts.config.objective.teacher import Teacher as TeacherConfig
+from services.contracts.groups.trajectory import TrajectoryGroup
 from services.contracts.teaching import TeacherScoreRequest, TeacherTextRequest
-from services.contracts.trajectory import TrajectoryGroup
 
 AT_ONCE = 64
 """Sequences that a worker has scored at the same time. Each is a request of its own, so that only

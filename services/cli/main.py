@@ -8,26 +8,26 @@ import typer
 
 from services.cli import datasets, keys
 from services.cli.agents import agents
-from services.cli.audit import audit
-from services.cli.backup import backup, restore
-from services.cli.bench import bench
-from services.cli.chains import chains
-from services.cli.chat import chat
-from services.cli.evaluate import compare, evaluate
-from services.cli.evaluations import evaluations
-from services.cli.export import export
-from services.cli.logs import logs
+from services.cli.host.backup import backup, restore
+from services.cli.host.bench import bench
+from services.cli.host.logs import logs
+from services.cli.host.recover import recover
+from services.cli.host.scale import scale
+from services.cli.host.up import demo, up
+from services.cli.models.chat import chat
+from services.cli.models.evaluate import compare, evaluate
+from services.cli.models.evaluations import evaluations
+from services.cli.models.export import export
 from services.cli.output import INTERRUPTED, CliError, err, show_error
 from services.cli.recipes import recipes
-from services.cli.recover import recover
-from services.cli.report import report
-from services.cli.runs import cancel, rm, runs, watch
-from services.cli.samples import samples
-from services.cli.scale import scale
-from services.cli.submit import resume, submit
-from services.cli.track import track
-from services.cli.up import demo, up
-from services.cli.why import why
+from services.cli.runs.audit import audit
+from services.cli.runs.chains import chains
+from services.cli.runs.report import report
+from services.cli.runs.runs import cancel, rm, runs, watch
+from services.cli.runs.samples import samples
+from services.cli.runs.submit import resume, submit
+from services.cli.runs.track import track
+from services.cli.runs.why import why
 from services.cli.workers import workers
 from services.runtime.terminal import escape_output
 

@@ -11,9 +11,9 @@ import msgspec
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from services.contracts.dataset import Row
 from services.contracts.nearest import did_you_mean
-from services.contracts.preference import PAIR, shared_prompt
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.preference import PAIR, shared_prompt
 
 PROMPT_NAMES = ("prompt", "question", "problem", "instruction", "messages", "text")
 ANSWER_NAMES = ("answer", "solution", "gold", "target")

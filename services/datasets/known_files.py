@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.contracts.config.rewards import Reward
-from services.contracts.dataset import Row
 from services.contracts.nearest import did_you_mean
 from services.contracts.records import DatasetDefaults
+from services.contracts.rows.dataset import Row
 from services.datasets.columns import (
     DatasetError,
     Source,

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from services.contracts.dataset import Row
 from services.contracts.records import DatasetSegment
+from services.contracts.rows.dataset import Row
 from services.datasets.columns import DatasetError
 from services.volume import checksum, fsync, opened_by_umask
 

@@ -4,8 +4,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 
-from services.contracts.dataset import Row
 from services.contracts.records import DatasetRecord
+from services.contracts.rows.dataset import Row
 from services.contracts.weights import WeightFile
 from services.datasets.segments import Segment
 from services.volume import Volume

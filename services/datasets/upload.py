@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import xxhash
 
-from services.contracts.dataset import Row
 from services.contracts.records import DatasetSegment
+from services.contracts.rows.dataset import Row
 from services.datasets.columns import (
     ColumnMapping,
     DatasetError,

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from services.contracts.config import RLConfig
-from services.contracts.config.copies import FrozenReference, LaggedProximal, Reference
 from services.contracts.config.model import lora_of
-from services.contracts.config.supervised_objective import DPO
-from services.contracts.config.terms import NoKL
+from services.contracts.config.objective.copies import FrozenReference, LaggedProximal, Reference
+from services.contracts.config.objective.supervised import DPO
+from services.contracts.config.objective.terms import NoKL
 from services.contracts.config.training import Offloaded
 from services.contracts.devices import LearnerDevices
 from services.estimate import training

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from services.contracts.config import RLConfig
-from services.contracts.config.copies import FrozenReference
-from services.contracts.config.terms import NoKL, RecomputeProximal
+from services.contracts.config.objective.copies import FrozenReference
+from services.contracts.config.objective.terms import NoKL, RecomputeProximal
 from services.contracts.devices import LearnerDevices
 from services.estimate import sampling, training
 from services.estimate.answer import Estimate, StepTime

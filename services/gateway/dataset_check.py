@@ -8,8 +8,8 @@ import anyio.to_thread
 import httpx
 
 from services.contracts.config.data import numbered
-from services.contracts.preference import PAIR, preferred
 from services.contracts.records import DatasetRecord
+from services.contracts.rows.preference import PAIR, preferred
 from services.contracts.scores import CheckRequest, CheckResponse, ReferenceRow, Use, UseProblem
 from services.datasets import DatasetReader
 from services.gateway.dependencies import Dependencies, missing_dataset

@@ -6,8 +6,8 @@ from pydantic import BaseModel, Field
 
 from services.contracts.config import RLConfig
 from services.contracts.config.data import Data
-from services.contracts.mixture import prompt_mixture
 from services.contracts.records import RunRecord
+from services.contracts.rows.mixture import prompt_mixture
 from services.gateway.dataset_check import Datasets
 from services.gateway.model_check import Problems
 

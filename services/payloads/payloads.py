@@ -11,7 +11,7 @@ from collections.abc import Collection
 import anyio.to_thread
 import xxhash
 
-from services.contracts.payload import (
+from services.contracts.groups.payload import (
     Damaged,
     Owner,
     PayloadFile,

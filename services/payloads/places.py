@@ -28,7 +28,7 @@ PlaceAway = GatewayAway
 
 
 class Place(Protocol):
-    """Files by name (`services.contracts.payload`). A file is there whole, or not at all."""
+    """Files by name (`services.contracts.groups.payload`). A file is there whole, or not at all."""
 
     async def write(self, name: str, data: bytes) -> None:
         """Make a file durable. The same again does no harm. Raises OSError where there is no room,

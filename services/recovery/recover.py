@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from services.contracts.records import RunRecord, RunState, RunSummary
-from services.contracts.task import TaskPosition
+from services.contracts.rows.task import TaskPosition
 from services.recovery.copies import (
     Commit,
     commits,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from services.contracts.dataset import Row
+from services.contracts.rows.dataset import Row
 from services.contracts.sessions import FINISH, Call, Reward, Turn, call_id
 from services.store.errors import Unreadable
 from services.store.keys import run_key, sessions_key

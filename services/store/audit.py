@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel, Field
 
-from services.contracts.task import TaskPosition
+from services.contracts.rows.task import TaskPosition
 from services.contracts.weights import parse_version_tag
 
 SHOWN = 20

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from services.contracts.group_lengths import GroupLengths
-from services.contracts.task import TaskPosition
+from services.contracts.groups.group_lengths import GroupLengths
+from services.contracts.rows.task import TaskPosition
 from services.store.errors import NoRoom
 from services.store.keys import run_key
 from services.store.scripts import Noun, Scripts

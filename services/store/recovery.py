@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from services.contracts.task import TaskPosition
+from services.contracts.rows.task import TaskPosition
 from services.store.keys import run_key
 from services.store.runs import CLOSED_PARTS
 from services.store.scripts import Noun

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.contracts.config.data import Data
-from services.contracts.mixture import Mixture, prompt_mixture
 from services.contracts.records import RunRecord
+from services.contracts.rows.mixture import Mixture, prompt_mixture
 
 ORDER = ("position", "epoch", "rows", "index")
 """The cursor of a run's order: the parts of its next task's `TaskPosition`."""

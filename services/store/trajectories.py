@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from services.contracts.group_lengths import GroupLengths
-from services.contracts.task import TaskPosition
+from services.contracts.groups.group_lengths import GroupLengths
+from services.contracts.rows.task import TaskPosition
 from services.store.errors import Fenced, PlanStands, Unplanned, Unreadable
 from services.store.keys import run_key
 from services.store.scripts import Noun

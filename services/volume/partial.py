@@ -1,8 +1,8 @@
 """A file that is being downloaded: its bytes so far, and which parts of it are right.
 
 It lies beside the final name, so that a later process of the host goes on where one that was killed
-has stopped, and so that other hosts get its parts while the rest still comes (`rollout.peers`).
-One process writes it: the one that holds the file's lock.
+has stopped, and so that other hosts get its parts while the rest still comes
+(`rollout.file_server`). One process writes it: the one that holds the file's lock.
 """
 
 import os

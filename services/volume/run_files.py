@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import anyio.to_thread
 
-from services.contracts.sampled_answer import SampledAnswer
+from services.contracts.groups.sampled_answer import SampledAnswer
 
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 PLACE = {"step", "evaluation/step", "time"}

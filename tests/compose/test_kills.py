@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from services.cli.demo import upload_sums
+from services.cli.host.demo import upload_sums
 from tests.compose.installation import Installation, until
 
 pytestmark = pytest.mark.timeout(3600)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.demo import upload_sums
+from services.cli.host.demo import upload_sums
 from tests.compose.installation import Installation, docker
 from tests.ports import own_ports
 

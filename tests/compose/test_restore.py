@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.demo import upload_sums
+from services.cli.host.demo import upload_sums
 from tests.compose.installation import Installation
 
 pytestmark = pytest.mark.timeout(1800)

@@ -16,7 +16,7 @@ from rollout.vllm.client import PolicyClient
 from rollout.vllm.server import VLLMServer
 from rollout.vllm.weight_load import WeightUpdate
 from services.cli.client import Gateway
-from services.cli.demo import upload_sums
+from services.cli.host.demo import upload_sums
 from services.contracts.config.vllm import VLLM
 from services.launch import Stack, UpOptions
 from services.runtime.gpus import installed_device

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from services.contracts.records import ApiKeyRecord, RunRecord
-from services.contracts.task import TaskPosition
+from services.contracts.rows.task import TaskPosition
 from services.launch import append_only
 from services.launch.options import LaunchError
 from services.launch.redis import Listening, find_server, servers_here, write_config

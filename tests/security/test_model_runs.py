@@ -15,8 +15,8 @@ from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
 from rollout.supervisor import Supervisor
 from rollout.vllm.model_files import load_tokenizer
-from services.contracts.rendering import chat_text
-from services.contracts.template_limits import limited
+from services.contracts.rows.rendering import chat_text
+from services.contracts.rows.template_limits import limited
 from services.contracts.weights import WeightManifest
 from services.models import UnusableFolder
 from tests.integration.learner.conftest import placed, stored

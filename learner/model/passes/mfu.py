@@ -20,7 +20,7 @@ from services.estimate.shape import ModelShape, shape_of
 
 if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
     from learner.distributed import Ranks
-    from services.contracts.config.algorithm import Algorithm
+    from services.contracts.config.objective.algorithm import Algorithm
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ known name; impossible combinations are refused with the way out. `parse_config`
 way in. Docs and the OpenAPI description are made from these models.
 """
 
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.errors import ConfigError, parse_config
 from services.contracts.config.model import Model, PretrainedModel, ScratchModel
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.parsing.errors import ConfigError, parse_config
 from services.contracts.config.run import RLConfig, RunConfig
 from services.contracts.config.sft import SFTConfig
 

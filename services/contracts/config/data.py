@@ -11,7 +11,7 @@ from services.contracts.config.rewards import Reward
 
 
 class PromptOptions(Section):
-    """How a row's prompt becomes the policy's input (`services.contracts.rendering`)."""
+    """How a row's prompt becomes the policy's input (`services.contracts.rows.rendering`)."""
 
     system: str | None = None
     """System message before each prompt that is not a chat already."""

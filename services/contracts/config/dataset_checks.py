@@ -1,10 +1,10 @@
 """What the options of one dataset's prompts have to fulfil, beside the rest of the run."""
 
-from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.base import refuse_if
 from services.contracts.config.episodes import Calculator, Episode
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.terms import GAE, GlobalWhiten
 from services.contracts.config.rewards import Reward, named
-from services.contracts.config.terms import GAE, GlobalWhiten
 
 
 def check_rewards(rewards: list[Reward], algorithm: Algorithm, episode: Episode) -> None:

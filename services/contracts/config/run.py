@@ -5,21 +5,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from services.contracts.config.algorithm import Algorithm
 from services.contracts.config.base import Section, refuse_if
-from services.contracts.config.copies import FrozenReference, LaggedProximal
 from services.contracts.config.data import Data, MixedPrompts, PromptDataset
 from services.contracts.config.dataset_checks import check_lengths, check_rewards
 from services.contracts.config.episodes import OwnEpisode, Sessions
 from services.contracts.config.evaluation import Evaluation
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import PretrainedModel
-from services.contracts.config.optimizer import AdamW, MuonAdamW, Optimizer
-from services.contracts.config.placement import Placement
-from services.contracts.config.rewards import Reward, named
-from services.contracts.config.rollout import Rollout, Sampling
-from services.contracts.config.sft import SFTConfig
-from services.contracts.config.terms import (
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.copies import FrozenReference, LaggedProximal
+from services.contracts.config.objective.terms import (
     LoglinearProximal,
     MaskCorrection,
     NoCorrection,
@@ -29,6 +24,11 @@ from services.contracts.config.terms import (
     ReverseKL,
     TruncateCorrection,
 )
+from services.contracts.config.optimizer import AdamW, MuonAdamW, Optimizer
+from services.contracts.config.placement import Placement
+from services.contracts.config.rewards import Reward, named
+from services.contracts.config.rollout import Rollout, Sampling
+from services.contracts.config.sft import SFTConfig
 from services.contracts.config.training import Schedule, Training
 from services.contracts.config.vllm import RECORD_ROUTING, VLLM
 

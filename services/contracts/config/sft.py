@@ -8,9 +8,9 @@ from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.data import SFTData
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import Model, PretrainedModel, lora_of
+from services.contracts.config.objective.supervised import DPO, Likelihood, SupervisedObjective
 from services.contracts.config.optimizer import MuonAdamW, Optimizer
 from services.contracts.config.router import Balance
-from services.contracts.config.supervised_objective import DPO, Likelihood, SupervisedObjective
 from services.contracts.config.training import Packing, Schedule, SFTTraining, Validation
 
 

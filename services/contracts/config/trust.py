@@ -3,8 +3,8 @@ comes with a model, and options of vLLM that read files or import modules."""
 
 from typing import Any
 
-from services.contracts.config.errors import ConfigError, parse_config
 from services.contracts.config.model import PretrainedModel
+from services.contracts.config.parsing.errors import ConfigError, parse_config
 from services.contracts.config.run import RLConfig
 from services.contracts.config.sft import SFTConfig
 from services.contracts.config.vllm import HARMLESS, spelled

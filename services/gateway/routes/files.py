@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse
 
-from services.contracts.payload import owner_of
+from services.contracts.groups.payload import owner_of
 from services.gateway.dependencies import Deps
 from services.http import OpenFile, Problem, responses
 from services.http.served_files import open_served

@@ -7,7 +7,7 @@ import anyio.to_thread
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.contracts.dataset import Row
+from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
 from services.gateway.dependencies import DATASET_PROBLEMS, Deps, find_dataset
 from services.http import Problem, responses

@@ -6,7 +6,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from services.contracts.sampled_answer import SampledAnswer
+from services.contracts.groups.sampled_answer import SampledAnswer
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.http import responses
 from services.volume.run_files import SAMPLES, read_samples

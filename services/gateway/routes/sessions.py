@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import Sessions
-from services.contracts.dataset import Row
 from services.contracts.records import RunRecord, RunState, WorkerRecord
-from services.contracts.rendering import compose
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.rendering import compose
 from services.contracts.sessions import parse_session_id, session_id
 from services.datasets.columns import DatasetError, check_prompt
 from services.datasets.stored_rows import DatasetReader

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import xxhash
 
-from services.contracts.payload import Owner, payload_name
+from services.contracts.groups.payload import Owner, payload_name
 from services.contracts.weights import WeightFile
 from services.payloads import PlaceAway
 from services.payloads.places import Files

@@ -13,7 +13,7 @@ import numpy as np
 import openai
 import pytest
 
-from services.contracts.trajectory import TrajectoryGroup, decode
+from services.contracts.groups.trajectory import TrajectoryGroup, decode
 from services.store import Store
 from tests.integration.installation.conftest import Installation
 from tests.integration.launch.conditions import eventually

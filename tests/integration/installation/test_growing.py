@@ -5,7 +5,7 @@ from typing import Any
 
 import redis
 
-from services.contracts.task import TaskPosition
+from services.contracts.rows.task import TaskPosition
 from services.store.keys import run_key
 from tests.integration.installation.conftest import Installation
 from tests.integration.launch.conditions import eventually

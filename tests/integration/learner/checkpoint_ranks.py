@@ -32,8 +32,8 @@ from learner.persist.checkpoint import (
 from learner.persist.checkpoint_reader import load_copy, load_optimizer, verify
 from learner.slices import Part, rows_of
 from learner.state import Progress, TrainingState
-from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.model import PretrainedModel
+from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from tests.unit.learner.experts import tiny_mixture
 from tests.unit.learner.policies import tiny_critic, tiny_model

@@ -24,11 +24,11 @@ from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
 from learner.step import accumulate_gradients
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.lora import LoRA
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.critic import Critic as CriticConfig
+from services.contracts.config.objective.terms import PromptMean, ReferenceKL
 from services.contracts.config.optimizer import AdamW
-from services.contracts.config.terms import PromptMean, ReferenceKL
 from tests.unit.learner.experts import tiny_mixture
 from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model
 

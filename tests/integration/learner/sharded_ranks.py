@@ -47,12 +47,12 @@ from learner.slices import WHOLE, local, rows_of, whole
 from learner.state import Progress, TrainingState
 from learner.step import accumulate_gradients, train_batch
 from services.contracts.canary import unpacked
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import PretrainedModel
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.critic import Critic as CriticConfig
+from services.contracts.config.objective.terms import ReferenceKL
 from services.contracts.config.optimizer import AdamW, MuonAdamW
-from services.contracts.config.terms import ReferenceKL
 from services.contracts.weights import ADAPTER_WEIGHTS
 from tests.unit.learner.experts import recorded, tiny_mixture
 from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model

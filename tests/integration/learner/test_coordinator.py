@@ -19,8 +19,8 @@ from learner.state import Progress, TrainingState
 from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, parse_config
-from services.contracts.group_lengths import GroupLengths
-from services.contracts.payload import Owner, PayloadFile, payload_name, reference
+from services.contracts.groups.group_lengths import GroupLengths
+from services.contracts.groups.payload import Owner, PayloadFile, payload_name, reference
 from services.contracts.records import WorkerRecord
 from services.settings import Settings
 from services.store import Store

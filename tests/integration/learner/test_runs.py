@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM
 from learner.persist.checkpoint import CRITIC
 from learner.persist.checkpoint_reader import verify
 from services.contracts.config import parse_config
-from services.contracts.dataset import Row
 from services.contracts.records import DatasetRecord, RunRecord, RunState
+from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
 from services.store import Store
 from services.volume import Volume

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from learner.persist.checkpoint_reader import verify
-from services.contracts.dataset import Row
 from services.contracts.records import DatasetRecord, RunRecord, RunState
+from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
 from services.store import Store
 from tests.integration.learner.conftest import Place, placed, stored

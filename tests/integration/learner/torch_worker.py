@@ -21,8 +21,8 @@ from learner.model.moe.routing import Routing
 from rollout.aio import end
 from rollout.vllm.expert_routing import gathered
 from services.contracts.config import RLConfig
-from services.contracts.dataset import Row
-from services.contracts.trajectory import GroupHeader, TrajectoryGroup, encode
+from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup, encode
+from services.contracts.rows.dataset import Row
 from services.contracts.weights import ADAPTER, WeightManifest
 from services.datasets import DatasetReader
 from services.store import Store

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rollout.work.leases import Leases
-from services.contracts.group_lengths import GroupLengths
-from services.contracts.task import TaskPosition
+from services.contracts.groups.group_lengths import GroupLengths
+from services.contracts.rows.task import TaskPosition
 from services.launch import Stack, UpOptions
 from services.store import Store
 from services.store.prompts import Lease

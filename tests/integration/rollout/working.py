@@ -22,10 +22,10 @@ from learner.persist.export_model import export_description
 from services.contracts.canary import CANARY
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.model import ScratchModel
-from services.contracts.dataset import Row
 from services.contracts.events import Event
+from services.contracts.groups.trajectory import TrajectoryGroup, decode
 from services.contracts.records import DatasetRecord
-from services.contracts.trajectory import TrajectoryGroup, decode
+from services.contracts.rows.dataset import Row
 from services.contracts.weights import WeightFile, WeightManifest
 from services.datasets.segments import write_segment
 from services.launch import Stack, UpOptions

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 from redis.asyncio import Redis
 
-from services.contracts.group_lengths import GroupLengths
+from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord
 from services.contracts.weights import WeightManifest
 from services.store import Fenced, Store

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from services.contracts.group_lengths import GroupLengths
+from services.contracts.groups.group_lengths import GroupLengths
+from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup, encode
 from services.contracts.records import DatasetRecord, DatasetSegment, RunRecord, RunState
-from services.contracts.trajectory import GroupHeader, TrajectoryGroup, encode
 from services.contracts.weights import WeightFile, WeightManifest
 from services.store import Store
 from services.store.keys import run_key

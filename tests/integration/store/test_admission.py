@@ -3,7 +3,7 @@
 import pytest
 
 from services.contracts.records import RunState
-from services.contracts.task import TaskPosition
+from services.contracts.rows.task import TaskPosition
 from services.store.errors import NoRoom
 from services.store.keys import run_key
 from services.store.prompts import Lease

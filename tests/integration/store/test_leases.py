@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.contracts.group_lengths import GroupLengths
+from services.contracts.groups.group_lengths import GroupLengths
 from services.store.keys import run_key
 from tests.integration.store.scene import Scene, tasks
 

@@ -7,7 +7,7 @@ import pytest
 from obstore.store import MemoryStore
 from xxhash import xxh3_64_hexdigest
 
-from services.contracts.payload import Damaged, Owner, payload_name
+from services.contracts.groups.payload import Damaged, Owner, payload_name
 from services.gateway.retention import sweep_payloads
 from services.payloads import Payloads, Place
 from services.payloads.objects import Objects

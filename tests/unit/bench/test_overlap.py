@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bench import simulated_gpus as gpus
 from bench.overlap import figures, requeued
-from bench.simulated_vllm import spans
+from bench.simulated import gpus
+from bench.simulated.vllm import spans
 
 
 def test_a_prompt_has_the_same_lengths_whenever_it_is_sampled() -> None:

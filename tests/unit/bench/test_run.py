@@ -78,7 +78,7 @@ def test_results_are_kept_under_the_time_they_began(tmp_path: Path) -> None:
 
 
 def test_a_part_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    from services.cli.bench import bench
+    from services.cli.host.bench import bench
 
     app = typer.Typer()
     app.command()(bench)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from services.cli.demo import installation
+from services.cli.host.demo import installation
 from services.launch import UpOptions
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from recipes.agents import sums as agent
-from services.cli import demo_agents
-from services.cli.demo import carries, chain_of, sums
+from services.cli.host import demo_agents
+from services.cli.host.demo import carries, chain_of, sums
 from services.cli.output import CliError
 
 

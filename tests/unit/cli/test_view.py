@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.view import RunView, said, sparkline
+from services.cli.runs.view import RunView, said, sparkline
 from services.contracts.events import Event, EventKind
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from services.contracts.config import ConfigError, RLConfig, SFTConfig, parse_config
+from services.contracts.config.objective.terms import NoKL, ReferenceKL
 from services.contracts.config.optimizer import AdamW, MuonAdamW
-from services.contracts.config.other_names import OTHER_NAMES
-from services.contracts.config.tags import key_paths
-from services.contracts.config.terms import NoKL, ReferenceKL
+from services.contracts.config.parsing.other_names import OTHER_NAMES
+from services.contracts.config.parsing.tags import key_paths
 
 RL: dict[str, Any] = {
     "model": {"path": "/models/small"},

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.objective.algorithm import Algorithm
 
 
 @pytest.mark.parametrize(

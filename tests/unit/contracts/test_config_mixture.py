@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.contracts.config import ConfigError, RLConfig, parse_config
-from services.contracts.mixture import prompt_mixture
+from services.contracts.rows.mixture import prompt_mixture
 
 
 def config(data: dict[str, Any], **sections: Any) -> RLConfig:

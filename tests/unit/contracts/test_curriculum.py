@@ -3,7 +3,7 @@
 import pytest
 
 from services.contracts.config.data import Curriculum
-from services.contracts.curriculum import probability, sampled
+from services.contracts.rows.curriculum import probability, sampled
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.contracts.config.data import Component
-from services.contracts.mixture import Mixture, Source, sources
+from services.contracts.rows.mixture import Mixture, Source, sources
 
 
 def read(mixture: Mixture, start: int, stop: int) -> list[tuple[int, int]]:

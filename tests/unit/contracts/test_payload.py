@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.contracts.payload import (
+from services.contracts.groups.payload import (
     MARK,
     REFERENCE,
     Damaged,
@@ -14,7 +14,7 @@ from services.contracts.payload import (
     payload_name,
     reference,
 )
-from services.contracts.trajectory import encode
+from services.contracts.groups.trajectory import encode
 from tests.unit.learner.policies import trajectory_group
 
 OWNER = Owner("1a2b3c4d", 7, "0123456789abcdef")

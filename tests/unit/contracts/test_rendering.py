@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from services.contracts.config.data import PromptOptions
-from services.contracts.dataset import Row
-from services.contracts.rendering import compose, render
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.rendering import compose, render
 
 
 class Letters:

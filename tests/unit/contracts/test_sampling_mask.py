@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contracts.sampling_mask import SamplingMask
-from services.contracts.trajectory import decode, encode
+from services.contracts.groups.sampling_mask import SamplingMask
+from services.contracts.groups.trajectory import decode, encode
 from tests.unit.contracts.test_trajectory import GROUP
 
 IDS = st.sets(st.integers(0, 2**24 - 1), max_size=5)

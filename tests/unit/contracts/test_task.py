@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contracts.task import TaskPosition
+from services.contracts.rows.task import TaskPosition
 
 
 def test_a_position_is_read_back_from_its_text() -> None:

@@ -8,14 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from services.contracts.schema import SchemaMismatch
-from services.contracts.trajectory import (
+from services.contracts.groups.trajectory import (
     GroupHeader,
     TrajectoryGroup,
     decode,
     decode_header,
     encode,
 )
+from services.contracts.schema import SchemaMismatch
 
 # Two samples, of one token and of two; the second's last token is not the policy's.
 GROUP = TrajectoryGroup(

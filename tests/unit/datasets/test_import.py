@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contracts.dataset import Row
 from services.contracts.records import DatasetRecord
+from services.contracts.rows.dataset import Row
 from services.datasets import (
     ColumnMapping,
     DatasetError,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.contracts.dataset import Row
 from services.contracts.records import DatasetRecord
+from services.contracts.rows.dataset import Row
 from services.datasets import (
     KNOWN_FILES,
     DatasetError,

@@ -19,7 +19,7 @@ from learner.objective.losses import Tokens
 from learner.optim.optimizers import Optimizers
 from learner.state import Progress, TrainingState
 from services.contracts.config.model import ScratchModel
-from services.contracts.trajectory import GroupHeader, TrajectoryGroup
+from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup
 
 TINY = ScratchModel(
     source="scratch", hidden_size=32, layers=2, heads=2, intermediate_size=48, max_length=64

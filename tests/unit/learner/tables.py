@@ -9,7 +9,7 @@ from learner.model.passes.logprobs import PackedRow
 from learner.model.value_model import Critic
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
-from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.policies import tiny_model
 from tests.unit.learner.unigrams import VOCABULARY

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from learner.objective.advantages import discounted_returns, group_advantages, whitened
-from services.contracts.config.terms import (
+from services.contracts.config.objective.terms import (
     Advantage,
     GlobalWhiten,
     GroupMean,

@@ -10,7 +10,7 @@ from learner.objective.aggregation import (
     local_counts,
     sequence_weights,
 )
-from services.contracts.config.terms import (
+from services.contracts.config.objective.terms import (
     Aggregation,
     ConstantLength,
     PromptMean,

@@ -4,7 +4,7 @@ import pytest
 
 from learner.batch.staleness import Ancestry
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
-from services.contracts.group_lengths import GroupLengths
+from services.contracts.groups.group_lengths import GroupLengths
 
 # a: versions 0..., b forked from a at 5, c forked from b at 8.
 TREE = Ancestry((("a", 0), ("b", 5), ("c", 8)))

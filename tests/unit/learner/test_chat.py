@@ -10,8 +10,8 @@ from learner.model.loading.models import LoadedModel
 from learner.model.loading.saving import save_description, weight_tensors
 from learner.tools import chat
 from services.contracts.config.data import Data
-from services.contracts.dataset import Row
-from services.contracts.rendering import compose, render
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.rendering import compose, render
 from tests.unit.learner.policies import tiny_model
 
 

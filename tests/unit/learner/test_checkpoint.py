@@ -32,9 +32,9 @@ from learner.persist.checkpoint_retention import retain
 from learner.slices import Part
 from learner.state import Progress
 from learner.step import train_batch
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.model import PretrainedModel
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW, MuonAdamW
 from services.contracts.schema import SchemaMismatch
 from tests.unit.learner.policies import random_samples, state_of, tiny_critic, tiny_model

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from learner.batch.returns import penalties
 from learner.batch.samples import Sample
+from learner.batch.token_advantages import penalties
 from learner.objective.compose import Objective, composed_loss
 from learner.objective.losses import Tokens
 from learner.optim.optimizers import Optimizers
 from learner.step import train_batch
-from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.policies import logs, state_of, tensor, tiny_model, trajectory_group
 from tests.unit.learner.threads import on_ranks

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from learner.batch.cost import TOKENS, SequenceCost
 from learner.batch.dealing import Hand, deal
 from learner.coordinate.planner import shares_of
-from services.contracts.group_lengths import GroupLengths
+from services.contracts.groups.group_lengths import GroupLengths
 
 QWEN3_8B = SequenceCost(weights=6_950_000_000, head=622_000_000, attention=36 * 4096)
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from learner.batch.returns import known, set_returns
 from learner.batch.samples import group_samples
 from learner.batch.staleness import Ancestry
+from learner.batch.token_advantages import known, set_returns
 from learner.errors import UnusableModel
 from learner.model.loading.models import load_model
 from learner.model.passes.logprobs import TokenLogprobs
@@ -21,9 +21,9 @@ from learner.report.reward_metrics import outcome_metrics, outcome_sums
 from learner.step import train_batch
 from rollout.rewards.combine import combine
 from services.contracts.config import ConfigError, RLConfig, parse_config
-from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.optimizer import AdamW
-from services.contracts.trajectory import decode, encode
+from services.contracts.groups.trajectory import decode, encode
 from services.models.vocabulary import vocabulary_difference, vocabulary_in
 from tests.unit.learner.policies import (
     random_samples,

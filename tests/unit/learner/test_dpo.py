@@ -19,10 +19,10 @@ from learner.sft import backward
 from learner.supervised import COMPARED, DPOLoss, compared, logprobs_of
 from services.contracts.config import ConfigError, SFTConfig, parse_config
 from services.contracts.config.data import SFTData
-from services.contracts.config.supervised_objective import DPO
-from services.contracts.dataset import Row
-from services.contracts.mixture import Mixture, Source
-from services.contracts.preference import PAIR
+from services.contracts.config.objective.supervised import DPO
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.mixture import Mixture, Source
+from services.contracts.rows.preference import PAIR
 from tests.unit.learner.policies import tiny_model
 from tests.unit.learner.test_sft_rows import TEMPLATE
 from tests.unit.learner.test_shared_prompts import SHAPE, exact

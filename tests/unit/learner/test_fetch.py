@@ -17,8 +17,8 @@ from learner.rl import Batch, fetch
 from learner.state import Progress
 from learner.store.commands import Command
 from services.contracts.config import RLConfig, parse_config
-from services.contracts.group_lengths import GroupLengths
-from services.contracts.trajectory import encode
+from services.contracts.groups.group_lengths import GroupLengths
+from services.contracts.groups.trajectory import encode
 from tests.unit.learner.policies import tiny_model, trajectory_group
 from tests.unit.learner.threads import on_ranks
 

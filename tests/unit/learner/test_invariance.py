@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.batch.returns import set_returns
 from learner.batch.samples import Sample
+from learner.batch.token_advantages import set_returns
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
 from learner.step import accumulate_gradients
-from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.objective.algorithm import Algorithm
 from tests.unit.learner.policies import random_samples, tiny_model
 from tests.unit.learner.threads import assert_same_gradients, mean_gradients
 from tests.unit.learner.unigrams import ALONE, near

@@ -11,7 +11,7 @@ from learner.objective.compose import Objective, composed_loss
 from learner.objective.losses import Tokens
 from learner.optim.optimizers import Optimizers
 from learner.step import train_batch
-from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.policies import logs, state_of, tensor, tiny_model, trajectory_group
 from tests.unit.learner.unigrams import ALONE, Unigrams, prepared

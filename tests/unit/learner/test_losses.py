@@ -8,7 +8,7 @@ import torch
 
 from learner.objective.kl import adapted_beta, kl_estimate
 from learner.objective.losses import log_ratio, policy_loss, sequence_mean
-from services.contracts.config.terms import (
+from services.contracts.config.objective.terms import (
     AdaptiveBeta,
     CISPOLoss,
     DPPOLoss,

@@ -18,10 +18,10 @@ from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
 from learner.step import train_batch
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.critic import Critic as CriticConfig
+from services.contracts.config.objective.terms import GAE, RecomputeProximal, ReferenceKL
 from services.contracts.config.optimizer import AdamW
-from services.contracts.config.terms import GAE, RecomputeProximal, ReferenceKL
 from tests.unit.learner.policies import random_samples, state_of
 
 ALONE = Ranks(0, 1, torch.device("cpu"))

@@ -17,9 +17,9 @@ from transformers import (
 from learner.batch.cost import TOKENS, SequenceCost
 from learner.distributed import Ranks
 from learner.model.passes.mfu import Work, sequence_cost, shape, work
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.copies import LaggedProximal
-from services.contracts.config.terms import Proximal, RecomputeProximal, ReferenceKL
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.copies import LaggedProximal
+from services.contracts.config.objective.terms import Proximal, RecomputeProximal, ReferenceKL
 from services.estimate.devices import peak_flops
 
 SMALL = {

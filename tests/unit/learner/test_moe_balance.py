@@ -23,7 +23,7 @@ from learner.report.loss_metrics import Tally
 from learner.sft import backward
 from learner.step import accumulate_gradients
 from learner.supervised import LikelihoodLoss
-from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.objective.algorithm import Algorithm
 from tests.unit.learner.experts import EXPERTS, LAYERS, USED, recorded, tiny_mixture
 from tests.unit.learner.policies import random_samples
 from tests.unit.learner.threads import assert_same_gradients, mean_gradients

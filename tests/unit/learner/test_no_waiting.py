@@ -16,8 +16,8 @@ from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
 from learner.report.loss_metrics import Tally
 from learner.step import accumulate_gradients
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.experts import tiny_mixture
 from tests.unit.learner.policies import random_samples, tiny_critic, tiny_model

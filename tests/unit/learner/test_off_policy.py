@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from learner.objective.off_policy import correction_weights, loglinear_proximal
-from services.contracts.config.terms import (
+from services.contracts.config.objective.terms import (
     Correction,
     MaskCorrection,
     NoCorrection,

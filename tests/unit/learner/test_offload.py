@@ -17,8 +17,8 @@ from learner.persist.checkpoint import capture
 from learner.state import Progress, TrainingState
 from learner.step import train_batch
 from services.contracts.config import ConfigError, parse_config
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW
 from services.contracts.config.training import Training
 from tests.unit.learner.policies import random_samples, state_of, tensor, tiny_critic, tiny_model

@@ -19,9 +19,9 @@ from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Config, Optimizers, check_optimizer
 from learner.step import train_batch
 from services.contracts.config import ConfigError, parse_config
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.critic import Critic as CriticConfig
 from services.contracts.config.model import ScratchModel
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW, AdamW8bit, MuonAdamW
 from tests.unit.learner.policies import random_samples, state_of, tiny_critic, tiny_model
 from tests.unit.learner.unigrams import ALONE

@@ -17,7 +17,7 @@ from learner.model.value_model import accumulate_value_gradients, learn_scale
 from learner.objective.compose import Objective
 from recipes import find_recipe, list_recipes, merged
 from services.contracts.config import RLConfig, parse_config
-from services.contracts.trajectory import TrajectoryGroup
+from services.contracts.groups.trajectory import TrajectoryGroup
 from tests.unit.learner.policies import trajectory_group
 from tests.unit.learner.tables import Table, table_critic
 from tests.unit.learner.unigrams import ALONE, VOCABULARY, Unigrams, prepared, trained

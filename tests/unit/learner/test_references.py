@@ -22,7 +22,7 @@ from learner.persist.checkpoint_reader import (
 from learner.state import Progress
 from learner.step import train_batch
 from services.contracts.config import RLConfig, parse_config
-from services.contracts.config.copies import (
+from services.contracts.config.objective.copies import (
     EMAReference,
     FrozenReference,
     LaggedProximal,

@@ -18,8 +18,8 @@ from learner.rl import fetch, train
 from learner.state import TrainingState
 from learner.store.commands import Command, Share
 from services.contracts.config import RLConfig, parse_config
+from services.contracts.groups.trajectory import encode
 from services.contracts.records import RunRecord, RunState
-from services.contracts.trajectory import encode
 from services.volume import Volume
 from tests.unit.learner.policies import tiny_model, trajectory_group
 

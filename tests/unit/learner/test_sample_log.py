@@ -6,9 +6,9 @@ from learner.batch.samples import group_samples
 from learner.batch.staleness import Ancestry
 from learner.model.loading.scratch import UNKNOWN
 from learner.report.sample_log import choose, cut, described, pick
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.terms import GlobalWhiten, GroupMean
-from services.contracts.sampled_answer import SampledAnswer
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.terms import GlobalWhiten, GroupMean
+from services.contracts.groups.sampled_answer import SampledAnswer
 from tests.unit.learner.policies import tiny_model, trajectory_group
 
 MEAN = Algorithm(advantage=GroupMean(type="group_mean"))

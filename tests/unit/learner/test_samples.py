@@ -6,11 +6,11 @@ import torch
 
 from learner.batch.samples import OWN, group_samples, token_staleness
 from learner.batch.staleness import Ancestry
-from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.shaping import Shaping
+from services.contracts.config.objective.terms import GroupMean
 from services.contracts.config.router import Router
-from services.contracts.config.shaping import Shaping
-from services.contracts.config.terms import GroupMean
-from services.contracts.trajectory import decode, encode
+from services.contracts.groups.trajectory import decode, encode
 from tests.unit.learner.policies import trajectory_group
 
 LINE = Ancestry((("a", 0),))

@@ -8,7 +8,7 @@ from learner.model.loading.scratch import make_model, merging_tokenizer, train_m
 from learner.persist.row_texts import texts_of
 from services.contracts.config.data import SFTData
 from services.contracts.config.model import BPETokenizer, ScratchModel
-from services.contracts.dataset import Row
+from services.contracts.rows.dataset import Row
 
 MADE = BPETokenizer(type="bpe", vocabulary=512)
 TEXTS = ["the cat sat on the mat", "the dog ate the cat"] * 20

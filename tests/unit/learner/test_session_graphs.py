@@ -13,9 +13,9 @@ from learner.model.passes import families
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.objective.compose import Objective
 from learner.step import accumulate_gradients
-from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.groups.trajectory import TrajectoryGroup
 from services.contracts.sessions import Turn, tokens_of
-from services.contracts.trajectory import TrajectoryGroup
 from tests.unit.learner.policies import tiny_model
 from tests.unit.learner.test_shared_prompts import exact
 from tests.unit.learner.unigrams import ALONE

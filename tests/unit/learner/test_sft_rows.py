@@ -18,8 +18,8 @@ from learner.report.sft_metrics import validation_losses
 from learner.sft import backward
 from learner.supervised import LikelihoodLoss, text_sums
 from services.contracts.config.data import Data, SFTData
-from services.contracts.dataset import Row
-from services.contracts.rendering import compose, render
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.rendering import compose, render
 from tests.unit.learner.policies import tiny_model
 
 ALONE = Ranks(0, 1, torch.device("cpu"))

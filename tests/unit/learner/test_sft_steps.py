@@ -8,7 +8,7 @@ import pytest
 from learner.batch.best_fit import BestFit
 from learner.batch.sft_steps import Lengths, Steps, step_count
 from services.contracts.config import SFTConfig, parse_config
-from services.contracts.mixture import Mixture, Source
+from services.contracts.rows.mixture import Mixture, Source
 
 TOKENS = [3, 9, 4, 12, 5, 7, 2, 8, 6, 10]
 

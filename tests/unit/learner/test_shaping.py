@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from learner.objective.shaping import shaped_rewards
-from services.contracts.config.shaping import Shaping
+from services.contracts.config.objective.shaping import Shaping
 
 NAN = float("nan")
 

@@ -32,8 +32,8 @@ from learner.optim.optimizers import Optimizers
 from learner.sft import backward
 from learner.step import train_batch
 from learner.supervised import LikelihoodLoss
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.experts import recorded, tiny_mixture
 from tests.unit.learner.policies import random_samples, state_of, tiny_critic, tiny_model

@@ -13,9 +13,8 @@ from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
 from learner.report.loss_metrics import Tally
 from learner.step import accumulate_gradients, train_batch
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.optimizer import AdamW
-from services.contracts.config.terms import (
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.terms import (
     Aggregation,
     ConstantLength,
     GSPOLoss,
@@ -28,6 +27,7 @@ from services.contracts.config.terms import (
     SequenceMean,
     TokenMean,
 )
+from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.policies import random_samples, state_of, tiny_model
 
 ALONE = Ranks(0, 1, torch.device("cpu"))

@@ -13,8 +13,8 @@ from learner.persist.disk_retry import Disk
 from learner.persist.token_cache import TokenCache, cache_key
 from learner.slices import WHOLE, Part
 from services.contracts.config.data import SFTData
-from services.contracts.dataset import Row
 from services.contracts.records import DatasetRecord
+from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
 from services.volume import Volume
 from tests.unit.learner.policies import tiny_model

@@ -15,9 +15,9 @@ from learner.model.references import Copies, PolicyCopy
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
 from learner.step import train_batch
-from services.contracts.config.algorithm import Algorithm
+from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.optimizer import AdamW
-from services.contracts.sampling_mask import SamplingMask
+from services.contracts.groups.sampling_mask import SamplingMask
 from tests.unit.learner.policies import random_samples, state_of, tiny_model, trajectory_group
 from tests.unit.learner.unigrams import ALONE
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from learner.batch.returns import set_returns
 from learner.batch.samples import Sample
+from learner.batch.token_advantages import set_returns
 from learner.objective.advantages import discounted_returns, generalised_advantages
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments, Scale, value_loss
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.critic import (
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.critic import (
     AverageNormalisation,
     ExponentialNormalisation,
     HuberValueLoss,

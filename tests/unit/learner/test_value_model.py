@@ -24,8 +24,8 @@ from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments, Scale
 from learner.optim.optimizers import Optimizers
 from learner.step import train_batch
-from services.contracts.config.algorithm import Algorithm
-from services.contracts.config.critic import Critic as CriticConfig
+from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.policies import random_samples, state_of, tensor, tiny_critic, tiny_model
 from tests.unit.learner.tables import table_critic

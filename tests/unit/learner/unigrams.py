@@ -6,16 +6,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from learner.batch.returns import set_returns
 from learner.batch.samples import Sample, group_samples
 from learner.batch.staleness import Ancestry
+from learner.batch.token_advantages import set_returns
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import PackedRow
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
 from learner.report.loss_metrics import Tally
 from learner.step import accumulate_gradients
-from services.contracts.trajectory import TrajectoryGroup
+from services.contracts.groups.trajectory import TrajectoryGroup
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 VOCABULARY = 32

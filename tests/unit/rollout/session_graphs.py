@@ -5,8 +5,8 @@ from random import Random
 from rollout.rewards.combine import given
 from rollout.sessions.groups import completion, shared_prompt
 from rollout.work.assembly import Origin, assemble
+from services.contracts.groups.trajectory import TrajectoryGroup, decode, encode
 from services.contracts.sessions import Reward, Turn, packed, tokens_of
-from services.contracts.trajectory import TrajectoryGroup, decode, encode
 from services.store.agent_sessions import Played
 
 FIRST = [1, 7, 4]

@@ -7,7 +7,7 @@ from rollout.episodes import Completion
 from rollout.rewards.combine import SampleScore
 from rollout.vllm.response import Span
 from rollout.work.assembly import Origin, assemble, oldest_tag
-from services.contracts.trajectory import decode, encode
+from services.contracts.groups.trajectory import decode, encode
 
 ORIGIN = Origin("run1", 17, "attempt", "w1", 4, "aa", 1.0, 2.0, 3.0)
 

@@ -10,7 +10,7 @@ from rollout.episodes import Completion, UnusableEpisode, load_episode
 from rollout.episodes.arithmetic import calculate
 from rollout.vllm.response import Sample, Span
 from services.contracts.config.episodes import Calculator
-from services.contracts.dataset import Row
+from services.contracts.rows.dataset import Row
 from tests.unit.rollout.episodes import Told, WordTokenizer, ids, sample
 
 PROMPT = [7, 8]

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from rollout.rewards.combine import Due, SampleScore, combine, due, score_items
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.rewards import Reward, named
-from services.contracts.dataset import Row
+from services.contracts.rows.dataset import Row
 from services.contracts.scores import ScoreResult, ScoreStatus
 
 

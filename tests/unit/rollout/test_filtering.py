@@ -3,7 +3,7 @@
 import pytest
 
 from rollout.work.filtering import chosen, filter_reason
-from services.contracts.config.selection import BestOf, DynamicSampling
+from services.contracts.config.objective.selection import BestOf, DynamicSampling
 
 REWARDS = [0.0, 1.0, 0.5, 1.0, 0.0]
 LENGTHS = [4, 4, 9, 7, 5]

@@ -14,7 +14,7 @@ from rollout.vllm.response import Span
 from rollout.work.group import RunContext, scores_of
 from services.contracts.config import parse_config
 from services.contracts.config.episodes import OwnEpisode, own_episodes
-from services.contracts.dataset import Row
+from services.contracts.rows.dataset import Row
 from tests.unit.rollout.episodes import WordTokenizer
 
 MODULE = """

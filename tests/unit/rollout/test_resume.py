@@ -6,7 +6,7 @@ import numpy as np
 
 from rollout.vllm.response import Sample, Span, check_spans
 from rollout.vllm.resume import begun_by, joined, not_sampled, rest_of
-from services.contracts.sampling_mask import SamplingMask
+from services.contracts.groups.sampling_mask import SamplingMask
 
 
 def sample(tokens: list[int], reason: str, *spans: tuple[int, int, str]) -> Sample:

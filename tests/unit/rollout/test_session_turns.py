@@ -10,8 +10,8 @@ import pytest
 from rollout.sessions.groups import completion, shared_prompt
 from rollout.sessions.turns import TurnPlayer
 from rollout.vllm.response import Sample, Span
-from services.contracts.branches import conversations
 from services.contracts.config import parse_config
+from services.contracts.groups.branches import conversations
 from services.contracts.sessions import Turn
 from services.gateway.sessions.requests import beginnings, chat_call, continued, request_digest
 from services.store.agent_sessions import Played

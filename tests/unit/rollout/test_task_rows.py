@@ -6,8 +6,8 @@ from rollout.work.dataset_rows import Rows
 from rollout.work.group import RunContext
 from rollout.work.task_rows import DatasetWork, TaskRow, TaskRows
 from services.contracts.config.data import Data
-from services.contracts.mixture import prompt_mixture
-from services.contracts.task import TaskPosition
+from services.contracts.rows.mixture import prompt_mixture
+from services.contracts.rows.task import TaskPosition
 
 NOTHING = cast(RunContext, None)
 

@@ -14,8 +14,8 @@ from rollout.rewards.token_rewards import earned, text_ends, token_rewards
 from rollout.work.assembly import assemble
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.rewards import Reward, named
+from services.contracts.groups.trajectory import decode, encode
 from services.contracts.scores import PartScore, ScoreResult, ScoreStatus
-from services.contracts.trajectory import decode, encode
 from tests.unit.rollout.test_assembly import ORIGIN, completion
 
 

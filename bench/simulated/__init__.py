@@ -1,0 +1,1 @@
+"""What stands in for GPUs, vLLM, the learner, fleets of workers and network links in benchmarks."""

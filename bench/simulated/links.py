@@ -1,0 +1,171 @@
+"""Downloads of one file by many hosts, in virtual time: the product's own plans on simulated links.
+
+A host's link has a rate in each direction, which its transfers share equally. What one of them
+cannot use, because the other end is busier, is not given to the others: real links are faster. An
+answer begins `LATENCY` after its request. Disks and processors take no time.
+"""
+
+import heapq
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from rollout.file_server import LOOK_SECONDS, PATIENCE_SECONDS
+from services.contracts.weights import part_bytes
+from services.volume.sources import GATEWAY, Ask, Outcome, Plan
+
+LATENCY = 0.001
+"""Seconds from a request to the first byte of its answer: connection, key, opening the file."""
+
+
+@dataclass(eq=False)
+class _Flow:
+    source: str
+    target: str
+    left: float
+    done: Callable[[], None]
+    rate: float = 0.0
+    since: float = 0.0
+    turn: int = 0
+    """Counts changes of the rate: an earlier forecast of the end is void."""
+
+
+class Links:
+    """The clock, the links, and the bytes that each has sent and got."""
+
+    def __init__(self, rate: float, gateway_rate: float) -> None:
+        """Rates in bytes/s: of the hosts' links, and at which the gateway sends."""
+        self.now = 0.0
+        self.sent: Counter[str] = Counter()
+        self.got: Counter[str] = Counter()
+        self._rate, self._gateway_rate = rate, gateway_rate
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._of: dict[str, dict[_Flow, None]] = defaultdict(dict)
+        self._to: dict[str, dict[_Flow, None]] = defaultdict(dict)
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call something at a later time."""
+        heapq.heappush(self._events, (self.now + seconds, next(self._order), call))
+
+    def send(self, source: str, target: str, count: int, done: Callable[[], None]) -> None:
+        """Transfer bytes; `done` is called when they are there."""
+        flow = _Flow(source, target, count, done, since=self.now)
+        self.sent[source] += count
+        self.got[target] += count
+        self._of[source][flow] = self._to[target][flow] = None
+        self._share(source, target)
+
+    def run(self) -> None:
+        """Until nothing happens any more."""
+        while self._events:
+            self.now, _, call = heapq.heappop(self._events)
+            call()
+
+    def _share(self, source: str, target: str) -> None:
+        for flow in self._of[source] | self._to[target]:
+            out = self._gateway_rate if flow.source == GATEWAY else self._rate
+            rate = min(out / len(self._of[flow.source]), self._rate / len(self._to[flow.target]))
+            flow.left -= flow.rate * (self.now - flow.since)
+            flow.rate, flow.since, flow.turn = rate, self.now, flow.turn + 1
+            self.after(flow.left / rate, partial(self._end, flow, flow.turn))
+
+    def _end(self, flow: _Flow, turn: int) -> None:
+        if turn != flow.turn:
+            return
+        flow.turn += 1
+        del self._of[flow.source][flow], self._to[flow.target][flow]
+        self._share(flow.source, flow.target)
+        flow.done()
+
+
+@dataclass
+class Host:
+    """One host that fetches a file, or has it."""
+
+    name: str
+    links: Links
+    parts: set[int] = field(default_factory=set)
+    finished: float | None = None
+    _waiting: dict[object, tuple[Sequence[int], Callable[[int], None], float]] = field(
+        default_factory=dict
+    )
+
+    def give(
+        self, parts: Sequence[int], begin: Callable[[int], None], not_yet: Callable[[], None]
+    ) -> None:
+        """Answer a request as `rollout.file_server` does: once a part is there, or in a while."""
+        for part in parts:
+            if part in self.parts:
+                begin(part)
+                return
+        request = object()
+        self._waiting[request] = parts, begin, self.links.now
+        late = partial(self._late, request, not_yet)
+        self.links.after(PATIENCE_SECONDS, late)
+
+    def got(self, part: int) -> None:
+        """A part is there."""
+        self.parts.add(part)
+        for request, (parts, begin, asked) in list(self._waiting.items()):
+            if part in parts:
+                del self._waiting[request]
+                # It looks every LOOK_SECONDS.
+                looks = int((self.links.now - asked) / LOOK_SECONDS) + 1
+                wait = asked + looks * LOOK_SECONDS - self.links.now
+                self.links.after(wait, partial(begin, part))
+
+    def _late(self, request: object, not_yet: Callable[[], None]) -> None:
+        if self._waiting.pop(request, None) is not None:
+            not_yet()
+
+
+def fetched(
+    links: Links, size: int, fetching: list[str], having: list[str], name: str = "file"
+) -> dict[str, float]:
+    """Seconds until each of `fetching` has the whole file, from the gateway, from `having` and from
+    each other; all begin now."""
+    length = part_bytes(size)
+    count = -(-size // length)
+    everyone = [*fetching, *having]
+    hosts = {one: Host(one, links) for one in everyone}
+    for one in having:
+        hosts[one].parts = set(range(count))
+    began, finished = links.now, {}
+
+    def begin(own: str) -> None:
+        plan = Plan(name, range(count), own, everyone)
+
+        def ask() -> None:
+            while (request := plan.next()) is not None:
+                links.after(LATENCY, partial(answer, request))
+            if plan.finished and own not in finished:
+                finished[own] = links.now - began
+
+        def answer(request: Ask) -> None:
+            def here(part: int) -> None:
+                plan.done(request, part)
+                hosts[own].got(part)
+                ask()
+
+            def not_yet() -> None:
+                plan.failed(request, Outcome.NOT_YET)
+                ask()
+
+            def send(part: int) -> None:
+                count = min(length, size - part * length)
+                links.send(request.source, own, count, partial(here, part))
+
+            if request.source == GATEWAY:
+                send(request.parts[0])
+            else:
+                hosts[request.source].give(request.parts, send, not_yet)
+
+        ask()
+
+    for own in fetching:
+        begin(own)
+    links.run()
+    return finished

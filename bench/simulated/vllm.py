@@ -1,0 +1,154 @@
+"""A server with vLLM's HTTP surface that sleeps in place of a GPU (`gpus`).
+
+The worker starts it like vLLM: HEADRACE_VLLM_COMMAND="python -m bench.simulated.vllm". Sequences in
+flight go on over an update of the weights, as in the mode `keep`; an update costs nothing.
+"""
+
+import argparse
+import asyncio
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from safetensors import safe_open
+
+from bench.simulated.gpus import LONGEST, SEQUENCES, TOKEN_SECONDS, lengths
+from rollout.vllm_plugin.wire import (
+    CAPACITY,
+    GENERATE,
+    UNFINISHED,
+    Answer,
+    Capacity,
+    Choice,
+    ids,
+    logprobs,
+)
+from rollout.vllm_plugin.wire import Request as Generate
+from services.contracts.canary import CANARY, Canary, Floats, sequences, unpacked
+
+
+class Engine:
+    """One GPU."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(SEQUENCES)
+        self.versions = [(0.0, "default")]
+        """(when it became live, tag), oldest first; the last samples the next token."""
+        self.running = self.waiting = self.tokens = 0
+        self.scores: dict[tuple[int, ...], Floats] = {}
+        """The canary of the loaded version: what the learner expects of each sequence."""
+
+    async def sample(self, index: int, length: int) -> Choice:
+        """One completion, when its time is over."""
+        self.waiting += 1
+        async with self._free:
+            self.waiting -= 1
+            self.running += 1
+            began = time.monotonic()
+            await asyncio.sleep(length * TOKEN_SECONDS)
+            self.running -= 1
+        self.tokens += length
+        return Choice(
+            index=index,
+            finish_reason="length" if length == LONGEST else "stop",
+            token_ids=ids([4] * length),
+            logprobs=logprobs([-1.0] * length),
+            versions=spans(self.versions, began, length),
+        )
+
+    def metrics(self) -> str:
+        """vLLM's metrics. A server that sleeps makes progress as long as it answers."""
+        found = {
+            "generation_tokens_total": self.tokens + round(time.monotonic()),
+            "num_requests_running": self.running,
+            "num_requests_waiting": self.waiting,
+        }
+        labels = '{engine="0",model_name="policy"}'
+        return "".join(f"vllm:{name}{labels} {float(value)}\n" for name, value in found.items())
+
+
+def spans(
+    versions: list[tuple[float, str]], began: float, length: int
+) -> list[tuple[str, int, int]]:
+    """Which version sampled which tokens. `versions`: (when it became live, tag), oldest first."""
+    starts = [min(length, max(0, math.ceil((at - began) / TOKEN_SECONDS))) for at, _ in versions]
+    return [
+        (tag, start, end)
+        for (_, tag), start, end in zip(versions, starts, [*starts[1:], length], strict=True)
+        if start < end
+    ]
+
+
+def canary_scores(file: Path) -> dict[tuple[int, ...], Floats]:
+    """The canary in a weight file's metadata: log-probabilities of its sequences."""
+    with safe_open(file, framework="numpy") as weights:
+        text = (weights.metadata() or {}).get(CANARY)
+    if text is None:
+        return {}
+    canary, start, found = msgspec.json.decode(text, type=Canary), 0, {}
+    values = unpacked(canary.logprobs)
+    for tokens in sequences(canary.vocabulary, canary.longest):
+        found[tuple(tokens)] = values[start : start + len(tokens) - 1]
+        start += len(tokens) - 1
+    return found
+
+
+def build(engine: Engine, context: int) -> FastAPI:
+    """The routes that the rollout process uses."""
+    app = FastAPI()
+
+    def answer(content: Any) -> Response:
+        return Response(msgspec.json.encode(content), media_type="application/json")
+
+    @app.get("/{path:path}")
+    async def look(path: str) -> Response:
+        if path == "metrics":
+            return Response(engine.metrics(), media_type="text/plain")
+        if f"/{path}" == UNFINISHED:
+            return Response(str(engine.running + engine.waiting), media_type="text/plain")
+        if f"/{path}" == CAPACITY:
+            return Response(msgspec.msgpack.encode(Capacity(SEQUENCES)))
+        if path == "weight_info":
+            return answer({"weight_version": engine.versions[-1][1]})
+        return answer({"data": [{"id": "policy", "max_model_len": context}]})
+
+    @app.post("/{path:path}")
+    async def post(path: str, request: Request) -> Response:
+        body = await request.body()
+        if f"/{path}" == GENERATE:
+            asked = msgspec.msgpack.decode(body, type=Generate)
+            if "prompt_logprobs" in asked.sampling:
+                scored = Answer([], logprobs(engine.scores[tuple(asked.token_ids)]))
+                return Response(msgspec.msgpack.encode(scored))
+            chosen = lengths(str(asked.token_ids))[: asked.sampling["n"]]
+            samples = (engine.sample(index, length) for index, length in enumerate(chosen))
+            found = Answer(list(await asyncio.gather(*samples)))
+            return Response(msgspec.msgpack.encode(found))
+        if path == "update_weights":
+            info = msgspec.json.decode(body)["update_info"]
+            engine.scores = canary_scores(Path([info["path"], *info["deltas"]][-1]))
+        if path == "finish_weight_update" and body:
+            version = msgspec.json.decode(body)["weight_version"]
+            engine.versions.append((time.monotonic(), version))
+        return answer({})
+
+    return app
+
+
+async def serve() -> None:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--uds", required=True)
+    parser.add_argument("--max-model-len", type=int, required=True)
+    known, _ = parser.parse_known_args()
+    app = build(Engine(), known.max_model_len)
+    config = uvicorn.Config(app, uds=known.uds, log_level="warning", timeout_keep_alive=3600)
+    await uvicorn.Server(config).serve()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve())

@@ -1,0 +1,287 @@
+"""Passes files on to other hosts: weights, models and datasets that this host has, or is fetching.
+
+`python -m rollout.file_server` does so. A worker starts it as a child, on the address that its
+heartbeat gives: neither waits for the other's event loop. It runs without a worker where workers
+are in containers whose ports other hosts cannot reach. Those hosts download by `services.volume`.
+Exit codes: 0 after a signal, 1 if it cannot listen, 2 for invalid settings.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import uvicorn
+import uvloop
+from redis.exceptions import RedisError
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rollout.settings import RolloutSettings
+from services.contracts.weights import part_bytes
+from services.http import (
+    Bandwidth,
+    KeyRequired,
+    OpenFile,
+    Problem,
+    byte_range,
+    server_config,
+)
+from services.http.served_files import open_served
+from services.models import open_below
+from services.runtime import logs
+from services.runtime.api_key import key_for, key_for_peers
+from services.runtime.process import die_with, die_with_parent, keep_files_private
+from services.settings import EXIT_SETTINGS, from_command_line
+from services.store import Store
+from services.volume import ANY_OF, FETCHING, Peers, partial_path, parts_path
+
+log = logs.get_logger(__name__)
+
+PREFIX = "/v1/files/"
+LISTENER = "HEADRACE_PEER_LISTENER"
+"""In a child's environment: the descriptor of the socket on which it serves."""
+PATIENCE_SECONDS, LOOK_SECONDS = 1.0, 0.01
+"""How long a request for parts that are not there yet waits for one, and how often it looks."""
+TAKE_OVER_SECONDS = 5.0
+"""Between two tries to listen, while another worker of this host does."""
+WAY_OUT = (
+    "workers show each other a key that they derive from the API key: give all hosts the same "
+    "HEADRACE_API_KEY"
+)
+
+
+def other_hosts(settings: RolloutSettings, store: Store) -> Peers:
+    """The hosts that pass files on to this one, by the heartbeats of the pool's workers."""
+
+    async def listed() -> Sequence[tuple[str, Sequence[str]]]:
+        try:
+            workers = await store.workers.list(settings.pool)
+        except (RedisError, OSError):
+            return ()
+        return [(one.peer_url, one.files) for one in workers if one.peer_url]
+
+    return Peers(settings.peer_url or "", listed, key_for_peers(key_for(settings)))
+
+
+class Files:
+    """The ASGI application: one route, as the gateway's. Of a file that is being downloaded it
+    serves the parts that are there."""
+
+    def __init__(self, root: Path, bandwidth: Bandwidth) -> None:
+        self._root, self._bandwidth = root, bandwidth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        try:
+            response = await self._answer(scope)
+        except Problem as problem:
+            response = problem.response(scope["path"])
+        await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope) -> Response:
+        if scope["path"] == "/healthz":
+            return Response()
+        if scope["method"] not in ("GET", "HEAD") or not scope["path"].startswith(PREFIX):
+            raise Problem(HTTPStatus.NOT_FOUND, f"only GET {PREFIX}… is answered here")
+        name = scope["path"].removeprefix(PREFIX)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                file = open_served(self._root, name)
+                wanted = spans(Headers(scope=scope), os.fstat(file.fileno()).st_size)
+                return OpenFile(file, self._bandwidth, wanted[0] if wanted else None)
+            except Problem as missing:
+                if missing.status != HTTPStatus.NOT_FOUND:
+                    raise
+                found = self._part(self._root / name, Headers(scope=scope))
+                if isinstance(found, OpenFile):
+                    return found
+                if time.monotonic() > deadline:
+                    if found is None:
+                        raise
+                    headers = {FETCHING: "1", "Retry-After": "1"}
+                    return Response(status_code=503, headers=headers)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _part(self, path: Path, headers: Headers) -> OpenFile | bool | None:
+        """An unfinished file, if bytes that are asked for are there and right; False if they are
+        not yet, None if it is not being downloaded."""
+        top, *names = path.relative_to(self._root).parts
+        try:
+            parts = parts_path(path).read_bytes()
+            hidden = [*names[:-1], partial_path(path).name]
+            file = os.fdopen(open_below(self._root / top, hidden), "rb")
+        except OSError:
+            return None
+        size = os.fstat(file.fileno()).st_size
+        length = part_bytes(size)
+        for start, stop in spans(headers, size):
+            first, behind = start // length, (stop - 1) // length + 1
+            if parts[first:behind] == b"\1" * (behind - first):
+                return OpenFile(file, self._bandwidth, (start, stop))
+        file.close()
+        return False
+
+
+def spans(headers: Headers, size: int) -> list[tuple[int, int]]:
+    """Ranges of a file of `size` bytes any of which answers a request; none: its Range header does
+    not name one."""
+    wanted = byte_range(headers.get("range", ""), size)
+    if wanted is None or wanted[0] >= wanted[1]:
+        return []
+    length, any_of = part_bytes(size), headers.get(ANY_OF, "")
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", any_of):
+        return [wanted]
+    starts = [int(part) * length for part in any_of.split(",")]
+    return [(start, min(start + length, size)) for start in starts if start < size]
+
+
+async def keep_serving(settings: RolloutSettings) -> None:
+    """Have a child serve this host's files at the address of `settings.peer_url`, for ever, unless
+    it is not this machine's. If another process listens there, it is one that serves the same
+    files: try again later."""
+    if settings.peer_url is None:
+        return
+    api_key = key_for(settings)
+    if api_key is None:
+        log.warning("files are not served: this host has no API key", way_out=WAY_OUT)
+        return
+    host, port = _address(settings.peer_url)
+    while True:
+        try:
+            listener = _listen(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                await asyncio.sleep(TAKE_OVER_SECONDS)
+                continue
+            log.info("files are not served here", address=settings.peer_url, reason=str(error))
+            return
+        with listener:
+            await _child(settings, api_key, listener)
+        await asyncio.sleep(TAKE_OVER_SECONDS)
+
+
+async def _child(settings: RolloutSettings, api_key: str, listener: socket.socket) -> None:
+    """Serve by a child process until it ends."""
+    mbit = settings.file_bandwidth_mbit
+    told = {
+        "HEADRACE_DATA": str(settings.data.absolute()),
+        "HEADRACE_PEER_URL": settings.peer_url or "",
+        "HEADRACE_API_KEY": api_key,
+        "HEADRACE_LOG_LEVEL": settings.log_level,
+        "HEADRACE_LOG_FORMAT": settings.log_format,
+        LISTENER: str(listener.fileno()),
+    }
+    if mbit is not None:
+        told["HEADRACE_FILE_BANDWIDTH_MBIT"] = str(mbit)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "rollout.file_server"),
+        env=os.environ | told,
+        stdin=asyncio.subprocess.DEVNULL,
+        pass_fds=(listener.fileno(),),
+        preexec_fn=die_with(os.getpid()),
+    )
+    try:
+        code = await process.wait()
+        log.warning("the process that serves files has ended, and is started again", code=code)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+async def serve(files: ASGIApp, key: str, listener: socket.socket) -> None:
+    """Serve to those who show `key`, until cancelled."""
+    config = server_config(
+        KeyRequired(files, key, WAY_OUT),
+        access_log=False,
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    server = _Server(config)
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        server.should_exit = server.force_exit = True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: it is a task of a process that has its own."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or 80
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def main() -> int:
+    """Serve on the socket of the worker that has started this process, otherwise on all addresses,
+    on the port of `--peer-url`. Returns the exit code."""
+    settings = from_command_line(RolloutSettings)
+    logs.configure("peers", settings.log_level, settings.log_format)
+    if settings.peer_url is None:
+        sys.stderr.write("error: --peer-url (HEADRACE_PEER_URL): is needed here\n")
+        return EXIT_SETTINGS
+    key = key_for_peers(key_for(settings))
+    if key is None:
+        sys.stderr.write(f"error: there is no API key: {WAY_OUT}\n")
+        return EXIT_SETTINGS
+    inherited = os.environ.pop(LISTENER, None)
+    try:
+        if inherited is not None:
+            listener = socket.socket(fileno=int(inherited))
+        else:
+            listener = _listen("0.0.0.0", _address(settings.peer_url)[1])
+    except OSError as error:
+        sys.stderr.write(f"error: cannot listen at {settings.peer_url}: {error.strerror}\n")
+        return 1
+    with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_until_told(settings, key, listener))
+
+
+async def _until_told(settings: RolloutSettings, key: str, listener: socket.socket) -> int:
+    files = Files(settings.data.absolute(), Bandwidth.of(settings.file_bandwidth_mbit))
+    serving = asyncio.create_task(serve(files, key, listener))
+    log.info("files are served to other hosts", address=settings.peer_url)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+    return 0
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    keep_files_private()
+    sys.exit(main())

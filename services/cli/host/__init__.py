@@ -1,0 +1,1 @@
+"""Commands on the installation of this machine: start, scale, measure, save and recover it."""

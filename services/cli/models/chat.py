@@ -1,0 +1,181 @@
+"""`headrace chat`: prompts to a run's policy while it trains, to its newest checkpoint afterwards,
+or to any model folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from services.cli.models.checkpoints import checkpoint_of, run_with_checkpoint
+from services.cli.options import AsJson, Data, GatewayURL, connect
+from services.cli.output import INTERRUPTED, CliError, err, escape, print_json
+from services.contracts.weights import ADAPTER_CONFIG
+
+if TYPE_CHECKING:
+    from services.cli.client import Gateway
+
+ENDING = ("succeeded", "failed", "cancelled", "cancelling")
+
+
+def chat(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_PATH",
+            help="A run, RUN@STEP for its policy after so many steps, or a model's folder.",
+        ),
+    ],
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="Without it, prompts are asked for one by one."),
+    ] = None,
+    no_template: Annotated[
+        bool,
+        typer.Option(
+            "--no-template",
+            help="Send prompts as typed, without the run's data.template and data.system.",
+        ),
+    ] = False,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 256,
+    temperature: Annotated[
+        float, typer.Option(help="0: the likeliest token each time.", min=0.0, max=10.0)
+    ] = 0.0,
+    data: Data = None,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Talk to a run's policy, or to any model folder.
+
+    While the run trains, its workers answer; afterwards its newest checkpoint is loaded here. A
+    run's prompts go into its data.template, with its data.system, as in training.
+    """
+    if as_json and prompt is None:
+        raise CliError("chat --json answers one prompt: give it one")
+    sampling = {"max_tokens": max_tokens, "temperature": temperature}
+    options: list[str] = []
+    path = _model_folder(model)
+    if path is None:
+        api = connect(gateway)
+        reference, step = run_and_step(model)
+        record: dict[str, Any] = api.get(f"/v1/runs/{reference}")
+        options = prompt_options(record["config"]["data"], no_template)
+        if said := template_note(record["config"]["data"], no_template):
+            err.print(f"[dim]{escape(said)}[/]", soft_wrap=True)
+        if record["kind"] == "rl" and record["state"] not in ENDING:
+            version = "latest" if step is None else str(step)
+            name = f"{record['id']}@{version}"
+            _ask_policy(api, name, record["config"]["data"], no_template, prompt, sampling, as_json)
+            return
+        path = checkpoint_of(run_with_checkpoint(api, reference), data, step)
+    options += [f"--max-tokens={max_tokens}", f"--temperature={temperature}"]
+    _ask_folder(path, options, prompt, as_json)
+
+
+def run_and_step(model: str) -> tuple[str, int | None]:
+    """The run that `model` names, and the step if it names one: RUN, RUN@latest or RUN@STEP."""
+    run, _, step = model.rpartition("@")
+    if run and step == "latest":
+        return run, None
+    return (run, int(step)) if run and step.isascii() and step.isdigit() else (model, None)
+
+
+def _ask_policy(
+    api: "Gateway",
+    model: str,
+    options: dict[str, Any],
+    no_template: bool,
+    prompt: str | None,
+    sampling: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Have the run's workers answer one prompt, or one a line from standard input."""
+    interactive = prompt is None and sys.stdin.isatty()
+    try:
+        while (asked := prompt if prompt is not None else input("> " if interactive else "")) != "":
+            messages = conversation(asked, options, no_template)
+            body = {"model": model, "messages": messages, "stream": True, **sampling}
+            answer, version = "", model
+            for chunk in api.parts("/v1/chat/completions", json=body):
+                version = chunk["model"]
+                text = chunk["choices"][0]["delta"].get("content") or ""
+                answer += text
+                if not as_json:
+                    sys.stdout.write(text)
+                    sys.stdout.flush()
+            if as_json:
+                print_json({"model": version, "prompt": asked, "answer": answer})
+            else:
+                print(flush=True)
+            if prompt is not None:
+                return
+    except EOFError:
+        return
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def conversation(prompt: str, options: dict[str, Any], no_template: bool) -> list[dict[str, str]]:
+    """The messages of a prompt, as a run with this `data` section makes them."""
+    from services.contracts.config.data import PromptOptions
+    from services.contracts.rows.dataset import Row
+    from services.contracts.rows.rendering import compose
+
+    own = ("system", "template")
+    chosen = (
+        {}
+        if no_template
+        else {name: options[name] for name in own if options.get(name) is not None}
+    )
+    asked = compose(Row(prompt=prompt), PromptOptions(**chosen))
+    return [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+
+
+def _ask_folder(path: Path, options: list[str], prompt: str | None, as_json: bool) -> None:
+    """Load a model here, and have it answer."""
+    command = [sys.executable, "-m", "learner.tools.chat", *options, "--", str(path)]
+    if prompt is not None:
+        command.append(prompt)
+    try:
+        done = subprocess.run(
+            command, check=False, text=True, stdout=subprocess.PIPE if as_json else None
+        )
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json and done.returncode == 0:
+        print_json({"model": str(path), "prompt": prompt, "answer": done.stdout.rstrip("\n")})
+    raise typer.Exit(done.returncode)
+
+
+def _model_folder(model: str) -> Path | None:
+    """The folder that `model` is; None if it can only be a run. Raises CliError for a path
+    without a model."""
+    path = Path(os.path.expanduser(model))
+    if any((path / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+        return path
+    if "/" not in model and model not in (".", ".."):
+        return None
+    wrong = "holds no config.json" if path.is_dir() else "is no folder"
+    raise CliError(f"{path} {wrong}: name a model's folder in Hugging Face layout, or a run")
+
+
+def prompt_options(data: dict[str, Any], no_template: bool) -> list[str]:
+    """The options of `chat` that render a prompt as the run with this `data` section does, or with
+    `no_template` without its own words."""
+    keys = ("chat_template",) if no_template else ("system", "template", "chat_template")
+    given = {key: data.get(key) for key in keys}
+    return [f"--{key.replace('_', '-')}={value}" for key, value in given.items() if value]
+
+
+def template_note(data: dict[str, Any], no_template: bool) -> str:
+    """What a run adds to a prompt, in words; empty if it adds nothing."""
+    added = {key: data.get(key) for key in ("system", "template")}
+    words = [f"data.{key} {value!r}" for key, value in added.items() if value]
+    words = [word for word in words if word != "data.template '{prompt}'"]
+    if not words:
+        return ""
+    if no_template:
+        return f"prompts are sent without the run's {' and '.join(words)}"
+    return f"prompts get the run's {' and '.join(words)}; --no-template sends them as typed"

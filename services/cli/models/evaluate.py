@@ -1,0 +1,295 @@
+"""`headrace eval`, `headrace compare`: how well a model answers a dataset, and against another."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from services.cli.options import AsJson, GatewayURL, connect
+from services.cli.output import (
+    INTERRUPTED,
+    CliError,
+    err,
+    escape,
+    out,
+    print_json,
+    state,
+)
+from services.cli.runs.submit import Set, overrides_from
+
+if TYPE_CHECKING:
+    from services.cli.client import Gateway
+
+POLL_SECONDS = 1.0
+SHOWN = 10
+"""Changed rows that a comparison lists."""
+FINAL = ("succeeded", "failed", "cancelled")
+
+Against = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OTHER",
+        help="Compare row by row: with another evaluation, or with another MODEL, which is then "
+        "evaluated with the same options.",
+    ),
+]
+
+
+def evaluate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A run, RUN@STEP for its checkpoint of a step, a folder, a hub name (org/name).",
+        ),
+    ],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")],
+    samples: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Answers of each row. Default: 1.")
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Only the first ones. Default: all.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=10, help="Default: 0 for one answer a row, else 1.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest answer. Default: the run's, or 512.")
+    ] = None,
+    category: Annotated[
+        str | None, typer.Option(metavar="COL", help="Results by the values of this column, too.")
+    ] = None,
+    verifier: Annotated[
+        str | None, typer.Option(help="What scores answers. Default: the dataset's, or the run's.")
+    ] = None,
+    against: Against = None,
+    set_: Set = None,
+    name: Annotated[str | None, typer.Option(help="Default: MODEL on DATASET.")] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Whose workers answer. Default: HEADRACE_POOL, or `default`.")
+    ] = None,
+    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Higher goes first.")] = 0,
+    wait: Annotated[bool, typer.Option(help="Wait for the figures.")] = True,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Evaluate MODEL on DATASET by the pool's workers, when its turn in the pool's queue has come.
+    Exit code 1 if it fails or is cancelled."""
+    from services.settings import Settings
+
+    api = connect(gateway)
+    given = {
+        "samples": samples,
+        "rows": rows,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "category": category,
+        "verifier": verifier,
+        "name": name,
+    }
+    request: dict[str, Any] = {
+        "dataset": dataset,
+        "pool": pool or Settings().pool,
+        "priority": priority,
+        "config": overrides_from(set_ or []),
+        **{key: value for key, value in given.items() if value is not None},
+    }
+    mine = api.post("/v1/evaluations", json={**request, "model": _absolute(model)})
+    other = _other(api, against, request, mine) if against else None
+    if not wait:
+        _queued(mine, other, as_json)
+        return
+    ids = [one["run"]["id"] for one in (mine, other) if one is not None]
+    mine, *rest = [_followed(api, id, as_json) for id in ids]
+    _shown(api, mine, rest[0] if rest else None, as_json)
+
+
+def compare(
+    evaluation: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run, for its newest evaluation, or RUN/ID (see `headrace evaluations RUN`).",
+        ),
+    ],
+    other: Annotated[
+        str,
+        typer.Argument(metavar="OTHER", help="The same, on the same dataset."),
+    ],
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Compare two evaluations row by row, with a paired test."""
+    api = connect(gateway)
+    run, _, id = evaluation.partition("/")
+    if not id:
+        ended = (one for one in api.get(f"/v1/runs/{run}/evaluations")["evaluations"])
+        id = next((one["id"] for one in ended if one["state"] == "done"), "")
+    if not id:
+        raise CliError(f"run {run} has no evaluation that is done")
+    found = api.get(f"/v1/runs/{run}/evaluations/{id}/comparison", against=other, limit=SHOWN)
+    if as_json:
+        print_json(found)
+        return
+    out.print(f"[bold]{escape(id)}[/] of run {found['evaluation']['run']}")
+    _print_comparison(found)
+
+
+def _absolute(model: str) -> str:
+    """A folder by its whole path: the gateway has another working folder."""
+    from pathlib import Path
+
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.is_dir() else model
+
+
+def _other(
+    api: "Gateway", against: str, request: dict[str, Any], mine: dict[str, Any]
+) -> dict[str, Any]:
+    """The evaluation to compare with: it exists, or is queued with the options of `mine`."""
+    from services.cli.client import NotFound
+
+    try:
+        found: dict[str, Any] = api.get(f"/v1/evaluations/{against}")
+        return found
+    except NotFound:
+        pass
+    names = ("dataset", "pool", "priority", "rows")
+    kept: dict[str, Any] = {key: request[key] for key in names if key in request}
+    asked: dict[str, Any] = {**kept, "model": _absolute(against), "like": mine["run"]["id"]}
+    try:
+        queued: dict[str, Any] = api.post("/v1/evaluations", json=asked)
+        return queued
+    except BaseException:
+        # Nobody would read the half of a comparison.
+        api.post(f"/v1/runs/{mine['run']['id']}/cancel")
+        raise
+
+
+def _queued(mine: dict[str, Any], other: dict[str, Any] | None, as_json: bool) -> None:
+    if as_json:
+        print_json({"evaluation": mine, "against": other})
+        return
+    for one in (mine, other):
+        if one is not None:
+            out.print(
+                f"[green]queued[/] [bold]{escape(one['run']['name'])}[/] as {one['run']['id']}"
+            )
+    then = f"headrace evaluations {mine['run']['id']}"
+    if other is not None:
+        then = f"headrace compare {mine['run']['id']} {other['run']['id']}"
+    out.print(f"[dim]once they are done: {then}[/]")
+
+
+def _followed(api: "Gateway", id: str, as_json: bool) -> dict[str, Any]:
+    """Wait for the end of one, with its progress on stderr. Raises CliError unless it succeeds."""
+    said = ""
+    try:
+        while True:
+            found: dict[str, Any] = api.get(f"/v1/evaluations/{id}")
+            run = found["run"]
+            if run["state"] in FINAL:
+                break
+            if not as_json and (line := _progress(found)) != said:
+                said = line
+                err.print(f"[dim]{escape(line)}[/]")
+            time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        err.print(
+            f"[dim]it goes on; look at it with `headrace evaluations {id}`, end it with `headrace "
+            f"cancel {id}`[/]"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    if run["state"] != "succeeded":
+        raise CliError(f"evaluation {run['name']} ({id}) {run['state']}: {run['reason']}")
+    return found
+
+
+def _progress(found: dict[str, Any]) -> str:
+    run, evaluation = found["run"], found["evaluation"]
+    reason = f": {run['reason']}" if run["reason"] else ""
+    if evaluation is None or not evaluation["answered"]:
+        return f"{run['name']} ({run['id']}) is {run['state']}{reason}"
+    tenth = max(1, evaluation["rows"] // 10)
+    answered = evaluation["answered"] // tenth * tenth
+    return f"{run['name']}: {answered} of {evaluation['rows']} rows answered{reason}"
+
+
+def _shown(
+    api: "Gateway", mine: dict[str, Any], other: dict[str, Any] | None, as_json: bool
+) -> None:
+    """A finished evaluation, and its comparison with `other`."""
+    comparison = None
+    if other is not None:
+        place = f"/v1/runs/{mine['run']['id']}/evaluations/{mine['evaluation']['id']}/comparison"
+        comparison = api.get(place, against=other["run"]["id"], limit=SHOWN)
+    if as_json:
+        print_json({"evaluation": mine, "comparison": comparison})
+        return
+    _print_evaluation(mine)
+    if comparison is not None:
+        _print_comparison(comparison)
+
+
+def _with_interval(metrics: dict[str, float], name: str) -> str:
+    interval = ""
+    if f"{name}_low" in metrics:
+        interval = f" [{metrics[f'{name}_low']:.3f}, {metrics[f'{name}_high']:.3f}]"
+    return f"{metrics[name]:.3f}{interval}"
+
+
+def _print_evaluation(found: dict[str, Any]) -> None:
+    run, evaluation = found["run"], found["evaluation"]
+    out.print(
+        f"[bold]{escape(run['name'])}[/] ({run['id']}) {state(run['state'])} "
+        f"[dim]{escape(run['reason'])}[/]"
+    )
+    metrics = evaluation["metrics"]
+    lines = [
+        (name, _with_interval(metrics, name)) for name in ("accuracy", "reward") if name in metrics
+    ]
+    lines += [
+        (f"pass@{name.rpartition('_')[2]}", f"{value:.3f}")
+        for name, value in metrics.items()
+        if name.startswith("pass_at_")
+    ]
+    lines.append(("rows", f"{evaluation['rows']} × {evaluation['samples']} answers"))
+    if metrics.get("failed"):
+        lines.append(("not answered", f"{metrics['failed']:.0f} rows, which count as wrong"))
+    if "tokens_mean" in metrics:
+        cut = f", {metrics['truncated']:.1%} of the answers cut off"
+        length = f"{metrics['tokens_mean']:.0f} tokens, 95 % up to {metrics['tokens_p95']:.0f}"
+        lines.append(("length", length + cut))
+    for name, value in lines:
+        out.print(f"  {name:<14}{escape(value)}")
+    for name, figures in evaluation["categories"].items():
+        out.print(f"  [dim]{escape(name)}[/]: {escape(_of_category(figures))}")
+    out.print(f"[dim]all answers: headrace evaluations {run['id']} {escape(evaluation['id'])}[/]")
+
+
+def _of_category(figures: dict[str, float]) -> str:
+    name = "accuracy" if "accuracy" in figures else "reward"
+    return f"{name} {figures[name]:.3f} on {figures['rows']:.0f} rows"
+
+
+def _print_comparison(found: dict[str, Any]) -> None:
+    one, other = found["comparison"], found["against"]
+    tests = {"mcnemar": "McNemar's exact test", "sign_flip": "sign-flip permutation test"}
+    out.print(
+        f"\nagainst [bold]{escape(other['id'])}[/] of run {other['run']}, on {one['rows']} rows: "
+        f"{one['metric']} {one['value']:.3f} against {one['other']:.3f}"
+    )
+    out.print(
+        f"  difference    {one['difference']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]  "
+        f"p = {one['p']:.3g} ({tests[one['test']]})",
+        markup=False,
+    )
+    out.print(f"  rows that are better: {found['better']}, that are worse: {found['worse']}")
+    if found["differ"]:
+        out.print(f"  [yellow]they also differ in[/] {escape(', '.join(found['differ']))}")
+    for row in one["changed"]:
+        colour = "green" if row["value"] > row["other"] else "red"
+        out.print(f"  [{colour}]row {row['row']}[/]  {row['other']:.2f} → {row['value']:.2f}")
+    left = found["better"] + found["worse"] - len(one["changed"])
+    if left > 0:
+        out.print(f"  [dim]and {left} more rows[/]")

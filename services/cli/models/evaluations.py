@@ -1,0 +1,129 @@
+"""`headrace evaluations`: evaluations of a run, with their figures, and the answers of one."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
+
+from services.cli.options import AsJson, GatewayURL, Run, connect
+from services.cli.output import CliError, out, print_json, table
+from services.cli.runs.samples import number
+from services.runtime.terminal import one_line, visible
+
+
+class Verdict(StrEnum):
+    """Of a row, by all of its answers."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    MIXED = "mixed"
+    UNSCORED = "unscored"
+
+
+def evaluations(
+    run: Run,
+    evaluation: Annotated[
+        str | None,
+        typer.Argument(
+            help="Show the answers of this one: its id, or the name of a held-out set for the "
+            "newest.",
+            show_default=False,
+        ),
+    ] = None,
+    verdict: Annotated[
+        Verdict | None,
+        typer.Option(help="Only rows whose answers are all, or none, or in part so."),
+    ] = None,
+    category: Annotated[str | None, typer.Option(help="Only rows of this category.")] = None,
+    row: Annotated[int | None, typer.Option(min=0, help="Only this row of the dataset.")] = None,
+    offset: Annotated[int, typer.Option(min=0, help="Matching rows to leave out.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="At most so many rows.")] = 20,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """List the evaluations of RUN, or show the answers of one of them."""
+    api = connect(gateway)
+    found = api.get(f"/v1/runs/{run}/evaluations")["evaluations"]
+    if evaluation is None:
+        if as_json:
+            print_json(found)
+        else:
+            _list(found)
+        return
+    chosen = next((one for one in found if evaluation in (one["id"], one["name"])), None)
+    if chosen is None:
+        known = ", ".join(one["id"] for one in found[:10]) or "none yet"
+        raise CliError(f"run {run} has no evaluation {evaluation!r}; it has {known}")
+    answers = api.get(
+        f"/v1/runs/{run}/evaluations/{chosen['id']}/answers",
+        verdict=verdict.value if verdict else None,
+        category=category,
+        row=row,
+        offset=offset,
+        limit=limit,
+    )
+    if as_json:
+        print_json(answers)
+        return
+    for one in answers["rows"]:
+        _show(one)
+    last = offset + len(answers["rows"])
+    shown = f"rows {offset + 1} to {last} of {answers['total']}" if answers["rows"] else "no rows"
+    out.print(Text(f"{described(answers['evaluation'])}: {shown}"), soft_wrap=True)
+
+
+def described(one: dict[str, Any]) -> str:
+    """An evaluation in one line."""
+    said = f"{one['id']}  step {one['step']}  {one['answered']}/{one['rows']} rows"
+    figures = one["metrics"]
+    name = "accuracy" if "accuracy" in figures else "reward"
+    if name not in figures:
+        return one_line(f"{said}  {one['state']}  {one['reason']}".rstrip())
+    said = f"{said}  {name} {figures[name]:.3f}"
+    if f"{name}_low" in figures:
+        said += f" [{figures[f'{name}_low']:.3f}, {figures[f'{name}_high']:.3f}]"
+    passed = [f"{key.replace('pass_at_', 'pass@')} {value:.3f}"
+              for key, value in figures.items() if key.startswith("pass_at_")]  # fmt: skip
+    if "tokens_mean" in figures:
+        passed.append(
+            f"{figures['tokens_mean']:.0f} tokens (p95 {figures['tokens_p95']:.0f}, "
+            f"{figures['truncated']:.0%} truncated)"
+        )
+    return one_line("  ".join([said, *passed]))
+
+
+def _list(found: list[dict[str, Any]]) -> None:
+    for one in found:
+        out.print(Text(described(one)), soft_wrap=True)
+        if one["categories"]:
+            rows = [
+                (
+                    f"  {of['rows']:.0f}",
+                    number(of.get("accuracy")),
+                    number(of.get("reward")),
+                    escape(one_line(name)),
+                )
+                for name, of in one["categories"].items()
+            ]
+            table(("  ROWS", "ACCURACY", "REWARD", "CATEGORY"), rows, "")
+    if not found:
+        out.print("[dim]no evaluations: the run's config has none, or none is due yet[/]")
+
+
+def _show(one: dict[str, Any]) -> None:
+    category = f"  {one['category']}" if one["category"] is not None else ""
+    out.print(Text(one_line(f"row {one['row']}{category}  reference {one['reference']!r}"), "bold"))
+    if one["error"]:
+        out.print(Text(one_line(f"  not answered: {one['error']}")), soft_wrap=True)
+        return
+    out.print(Text("  prompt", "dim"))
+    out.print(Padding(Text(visible(one["prompt"])), (0, 0, 0, 4)))
+    for sample in one["samples"]:
+        cut = ", truncated" if sample["truncated"] else ""
+        head = f"  reward {number(sample['reward'])} {sample['status']}, {sample['tokens']} tokens"
+        out.print(Text(one_line(head + cut), "dim"), soft_wrap=True)
+        out.print(Padding(Text(visible(sample["text"])), (0, 0, 0, 4)))
+    out.print()

@@ -1,0 +1,71 @@
+"""`headrace audit`: proof that a run lost nothing and trained nothing twice."""
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from services.cli.options import AsJson, GatewayURL, Run, connect
+from services.cli.output import FAILED, escape, out, print_json
+from services.cli.runs.chains import find, last_runs
+
+if TYPE_CHECKING:
+    from services.cli.client import Gateway
+
+BAD = ("lost", "duplicated", "too_stale")
+
+
+def audit(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """Account for every task of RUN, and of the runs that it continues, from the ledger. Of a
+    chain: each step's run.
+
+    Exit code 1 if a task was lost, is there twice, or was trained when it was too stale.
+    """
+    api = connect(gateway)
+    named = find(api, run)
+    if named.kind == "run":
+        raise typer.Exit(0 if _audit(api, named.record["id"], as_json) else FAILED)
+    answers = {}
+    clean = True
+    for step, id in last_runs(named.record):
+        if as_json:
+            answers[step] = api.get(f"/v1/runs/{id}/audit")
+            clean = clean and _clean(answers[step])
+        else:
+            out.print(f"[bold]{escape(step)}[/] ({id})")
+            clean = _audit(api, id, as_json) and clean
+    if as_json:
+        print_json(answers)
+    raise typer.Exit(0 if clean else FAILED)
+
+
+def _clean(found: dict[str, Any]) -> bool:
+    return not any(found[name] for name in BAD)
+
+
+def _audit(api: "Gateway", run: str, as_json: bool) -> bool:
+    """Print a run's audit. Returns whether all is well."""
+    found = api.get(f"/v1/runs/{run}/audit")
+    if as_json:
+        print_json(found)
+        return _clean(found)
+    # `why` counts what was trained since as trained, too: the two are read side by side.
+    rows = [("tasks", found["tasks"]), ("trained, in the checkpoint", found["trained"])]
+    rows += [(f"dropped: {reason}", count) for reason, count in found["dropped"].items()]
+    rows += [("in flight", found["in_flight"])]
+    for name, count in rows:
+        out.print(f"{escape(name):<28}{count:>10,}")
+    for name in BAD:
+        style = "red" if found[name] else "green"
+        out.print(f"{name.replace('_', ' '):<28}[{style}]{found[name]:>10,}[/]")
+    allowed = found["max_staleness_allowed"]
+    of = "" if allowed is None else f" of {allowed} allowed"
+    out.print(f"{'staleness seen, at most':<28}{found['max_staleness_seen']:>10,}{of}")
+    out.print(
+        "[dim]Tasks count as trained once a checkpoint covers them; until then they are in flight. "
+        "Tasks in flight of a run that is over wait for a run that resumes it.[/]"
+    )
+    for text in found["unknown"]:
+        out.print(f"[yellow]not known: {escape(text)}[/]", soft_wrap=True)
+    for problem in found["problems"]:
+        out.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
+    return _clean(found)

@@ -1,0 +1,191 @@
+"""Chains on the command line: `headrace chains`, and what other commands do with a chain."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from services.cli.options import AsJson, GatewayURL, connect
+from services.cli.output import (
+    FAILED,
+    INTERRUPTED,
+    CliError,
+    ago,
+    err,
+    escape,
+    out,
+    print_json,
+    state,
+    table,
+)
+
+if TYPE_CHECKING:
+    from services.cli.client import Gateway
+
+CHAIN = "chain-"
+LOOK_SECONDS = 0.5
+OVER = ("succeeded", "failed", "cancelled")
+
+
+class Found(NamedTuple):
+    """What RUN means: a run or a chain."""
+
+    kind: str
+    """`run` or `chain`."""
+    record: dict[str, Any]
+    """As the API shows it."""
+
+    @property
+    def path(self) -> str:
+        """Its place in the API."""
+        return f"/v1/{self.kind}s/{self.record['id']}"
+
+
+def find(api: "Gateway", reference: str) -> Found:
+    """The run, or else the chain, of this id, beginning of an id, or name. Raises CliError."""
+    from services.cli.client import NotFound
+
+    if reference.startswith(CHAIN):
+        return Found("chain", api.get(f"/v1/chains/{reference}"))
+    try:
+        return Found("run", api.get(f"/v1/runs/{reference}"))
+    except NotFound as error:
+        try:
+            return Found("chain", api.get(f"/v1/chains/{reference}"))
+        except NotFound:
+            raise error from None
+
+
+def present_run(chain: dict[str, Any]) -> str:
+    """The id of the run that a chain works on, or ended with. Raises CliError while it has none."""
+    for step in reversed(chain["steps"][: chain["at"] + 1]):
+        if step["run"] is not None:
+            return str(step["run"])
+    raise CliError(f"chain {chain['name']} ({chain['id']}) has no run yet: {chain['reason']}")
+
+
+def last_runs(chain: dict[str, Any]) -> list[tuple[str, str]]:
+    """(step, id) of the runs of a chain's steps, in their order; of a step that was continued, the
+    last one."""
+    return [(step["name"], step["run"]) for step in chain["steps"] if step["run"] is not None]
+
+
+def chains(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """All chains, newest first, with their steps."""
+    records = list(connect(gateway).pages("/v1/chains", "chains", limit=1000))
+    if as_json:
+        print_json(records)
+        return
+    table(
+        ("ID", "NAME", "STATE", "CREATED", "STEPS"),
+        [
+            (
+                record["id"],
+                f"[bold]{escape(record['name'])}[/]",
+                state(record["state"]),
+                ago(record["created"]),
+                " → ".join(map(_brief, record["steps"])),
+            )
+            for record in records
+        ],
+        "no chains: submit one with `headrace submit chain.yaml`",
+    )
+
+
+def _brief(step: dict[str, Any]) -> str:
+    done = f" {step['step']}/{step['max_steps'] or '?'}" if step["run"] else ""
+    return f"{escape(step['name'])} {state(step['state'])}{done}"
+
+
+def show_chain(chain: dict[str, Any]) -> None:
+    """Its state and its steps, as a table."""
+    if chain["note"]:
+        out.print(f"[dim]{escape(chain['note'])}[/]", soft_wrap=True)
+    why = f": {escape(chain['reason'])}" if chain["reason"] else ""
+    out.print(
+        f"[bold]{escape(chain['name'])}[/] ({chain['id']}) is {state(chain['state'])}{why}",
+        soft_wrap=True,
+    )
+    table(
+        ("STEP", "RUN", "KIND", "STATE", "TRAINED", "REASON"),
+        [
+            (
+                escape(step["name"]),
+                step["run"] or "–",
+                escape(step["kind"]),
+                state(step["state"]),
+                f"{step['step']}/{step['max_steps'] or '?'}",
+                escape(step["reason"]),
+            )
+            for step in chain["steps"]
+        ],
+        "no steps",
+    )
+
+
+def submit_chain(api: "Gateway", request: dict[str, Any], follow: bool, as_json: bool) -> None:
+    """Submit a chain, and with `follow` follow it to its end."""
+    chain = api.post("/v1/chains", json=request)
+    if not as_json:
+        for warning in chain["warnings"]:
+            out.print(f"[yellow]warning[/] {escape(warning)}")
+    if follow:
+        follow_chain(api, chain["id"], as_json)
+    if as_json:
+        print_json(chain)
+        return
+    steps = " → ".join(escape(step["name"]) for step in chain["steps"])
+    out.print(
+        f"[green]queued[/] [bold]{escape(chain['name'])}[/] as {chain['id']}: {steps}\n"
+        f"[dim]follow it with: headrace watch {chain['id']}[/]"
+    )
+
+
+def follow_chain(api: "Gateway", id: str, as_json: bool) -> None:
+    """Show a chain until it ends; then end the command."""
+    try:
+        chain = watch_chain(api, id, as_json)
+    except KeyboardInterrupt:
+        err.print(f"[dim]{escape(id)} goes on; watch it again: headrace watch {escape(id)}[/]")
+        raise typer.Exit(INTERRUPTED) from None
+    if not as_json:
+        show_chain(chain)
+    raise typer.Exit(0 if chain["state"] == "succeeded" else FAILED)
+
+
+def watch_chain(
+    api: "Gateway",
+    id: str,
+    as_json: bool = False,
+    quiet: bool = False,
+    begun: Callable[[dict[str, Any]], None] = lambda step: None,
+) -> dict[str, Any]:
+    """Show the runs of a chain, one after the other, until it is over; `quiet`: wait alone. `begun`
+    gets each step that has a run. Returns the chain."""
+    seen: set[str] = set()
+    while True:
+        chain: dict[str, Any] = api.get(f"/v1/chains/{id}")
+        run = chain["steps"][chain["at"]]["run"]
+        if run is not None and run not in seen:
+            seen.add(run)
+            begun(chain["steps"][chain["at"]])
+            _watch_step(api, chain, as_json, quiet)
+        elif chain["state"] in OVER:
+            return chain
+        else:
+            time.sleep(LOOK_SECONDS)
+
+
+def _watch_step(api: "Gateway", chain: dict[str, Any], as_json: bool, quiet: bool) -> None:
+    from services.cli.runs.watch import follow
+
+    step = chain["steps"][chain["at"]]
+    if quiet:
+        for _ in api.events(step["run"]):
+            pass
+        return
+    if not as_json:
+        number = f"{chain['at'] + 1} of {len(chain['steps'])}"
+        out.print(f"\n{escape(chain['name'])}, step {number}: [bold]{escape(step['name'])}[/]")
+    follow(api, step["run"], as_json)

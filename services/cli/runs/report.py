@@ -1,0 +1,122 @@
+"""`headrace report`: what became of a run, as a page and as text."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from services.cli.options import AsJson, GatewayURL, connect
+from services.cli.options import Run as RunArgument
+from services.cli.output import CliError, escape, out, print_json
+from services.cli.runs.chains import find, last_runs
+
+if TYPE_CHECKING:
+    from services.cli.client import Gateway
+    from services.report import Facts
+    from services.report.parts import Section
+
+SHOWN = 8
+"""Answers that are asked for of a step."""
+
+
+def report(
+    run: RunArgument,
+    against: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Another run to compare it with.")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="Where to write. Default: report-ID here."),
+    ] = None,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Write a report of RUN, or a chain: report.html, which needs no other file, and report.md with
+    its plots.
+
+    Also while it works. The gateway writes one at the end of every run, too. Prompts and answers of
+    the run are in it.
+    """
+    api = connect(gateway)
+    found = find(api, run)
+    id = found.record["id"]
+    place = folder or Path(f"report-{quote(id, safe='')}")
+    if found.kind == "chain":
+        title, parts = _chain(api, found.record, against)
+    else:
+        title, parts = _run(api, id, against)
+    _write(place, title, parts)
+    page, text = place / "report.html", place / "report.md"
+    if as_json:
+        print_json({found.kind: id, "html": str(page), "markdown": str(text)})
+        return
+    out.print(f"{escape(str(page))}\n{escape(str(text))}", soft_wrap=True)
+
+
+def _run(api: "Gateway", run: str, against: str | None) -> "tuple[str, list[Section]]":
+    from services.report import sections
+
+    facts = gathered(api, run)
+    other = gathered(api, against) if against is not None else None
+    return f"Run {facts.title}", sections(facts, other)
+
+
+def _chain(
+    api: "Gateway", chain: dict[str, Any], against: str | None
+) -> "tuple[str, list[Section]]":
+    from services.report import chain_sections
+
+    if against is not None:
+        raise CliError("--against compares runs: name a step's run, which `headrace why` shows")
+    steps = [(step, gathered(api, id)) for step, id in last_runs(chain)]
+    return f"Chain {chain['name']} ({chain['id']})", chain_sections(chain, steps)
+
+
+def _write(folder: Path, title: str, parts: "list[Section]") -> None:
+    from services.report import write
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder, title, parts)
+    except OSError as error:
+        raise CliError(f"{error.filename or folder}: {error.strerror or error}") from None
+
+
+def gathered(api: "Gateway", run: str) -> "Facts":
+    """What the API says of a run. Raises CliError."""
+    import time
+    from importlib.metadata import version
+
+    from services.report import Facts
+    from services.report.facts import datasets_in, with_names
+
+    record = api.get(f"/v1/runs/{run}")
+    id, config, recipe = record["id"], record["config"], record.get("recipe") or record["name"]
+    newest = api.get(f"/v1/runs/{id}/samples", limit=SHOWN)["samples"]
+    found = {one: _or_none(api, "/v1/datasets", one) for one in sorted(datasets_in(config))}
+    names = {one: dataset["name"] for one, dataset in found.items() if dataset}
+    return Facts(
+        record=with_names(record, names),
+        metrics=list(api.pages(f"/v1/runs/{id}/metrics", "metrics", "start")),
+        first=api.get(f"/v1/runs/{id}/samples", step=1, limit=SHOWN)["samples"],
+        last=[one for one in newest if 1 < one["step"] == newest[0]["step"]],
+        audit=api.get(f"/v1/runs/{id}/audit"),
+        dataset=found.get(str(config.get("data", {}).get("dataset"))),
+        workers=api.get("/v1/workers", pool=record["pool"])["workers"],
+        recipe=(_or_none(api, "/v1/recipes", recipe) or {}).get("config"),
+        version=version("headrace"),
+        made=time.time(),
+    )
+
+
+def _or_none(api: "Gateway", path: str, name: str) -> Any:
+    """What is there; None where nothing is (deleted, or never there)."""
+    from services.cli.client import Away
+
+    try:
+        return api.get(f"{path}/{quote(name, safe='')}")
+    except Away:
+        raise
+    except CliError:
+        return None

@@ -1,0 +1,148 @@
+"""`headrace runs`, `watch`, `cancel` and `rm`."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from services.cli.options import AsJson, GatewayURL, Run, connect
+from services.cli.output import CliError, ago, err, escape, out, print_json, size, state, table
+from services.cli.runs.chains import Found, find, follow_chain
+
+if TYPE_CHECKING:
+    from services.cli.client import Gateway
+
+PAGE = 1000
+"""Runs asked for at once."""
+
+
+def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """All runs, newest first."""
+    records = list(connect(gateway).pages("/v1/runs", "runs", limit=PAGE))
+    if as_json:
+        print_json(records)
+        return
+    table(
+        ("ID", "NAME", "KIND", "STATE", "STEP", "CREATED", "SIZE", "REASON"),
+        [
+            (
+                record["id"],
+                f"[bold]{escape(record['name'])}[/]",
+                record["kind"],
+                state(record["state"]),
+                _steps(record),
+                ago(record["created"]),
+                size(record["disk_bytes"]),
+                escape(record["reason"]),
+            )
+            for record in records
+        ],
+        "no runs: submit one with `headrace submit RECIPE` (see `headrace recipes`)",
+    )
+
+
+def _steps(record: dict[str, Any]) -> str:
+    """How far a run is; one that trains nothing has no steps."""
+    return "" if record["max_steps"] == 0 else f"{record['step']}/{record['max_steps'] or '?'}"
+
+
+def watch(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """Follow RUN, or a chain, until it ends: exit code 0 succeeded, 1 not. Ctrl-C leaves it
+    running.
+
+    With --json each event is one line of JSON.
+    """
+    api = connect(gateway)
+    found = find(api, run)
+    if found.kind == "chain":
+        follow_chain(api, found.record["id"], as_json)
+    follow_run(api, found.record["id"], as_json)
+
+
+def follow_run(api: "Gateway", run: str, as_json: bool) -> None:
+    """Show `run` until it ends; then end the command."""
+    from services.cli.runs.watch import watch_run
+
+    raise typer.Exit(watch_run(api, run, as_json))
+
+
+def cancel(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """Cancel RUN, or a chain; `headrace resume RUN` continues it later from its checkpoint."""
+    api = connect(gateway)
+    found = find(api, run)
+    before = found.record
+    record = api.post(f"{found.path}/cancel")
+    if as_json:
+        print_json(record)
+        return
+    again = before["state"] in ("cancelling", "cancelled")
+    name = f"{escape(record['name'])} ({record['id']})"
+    out.print(f"{state(record['state'])} {name}" + " already, nothing to do" * again)
+
+
+def rm(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Ids, beginnings of ids, or names."),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Delete runs that are over, with their checkpoints, metrics and answers; a chain with all of
+    its runs. Datasets stay.
+
+    Refused while another run continues one of them, or one that is not over starts from what it
+    made; and for a name that several runs have.
+    """
+    api = connect(gateway)
+    named = {one.record["id"]: one for one in (_only(api, run) for run in runs)}
+    # The newest first: it may continue an older one.
+    ordered = sorted(named.values(), key=lambda one: one.record["created"], reverse=True)
+    if not yes:
+        _confirm(ordered)
+    gone: list[str] = []
+    for one in ordered:
+        record = one.record
+        try:
+            api.delete(one.path)
+        except CliError as error:
+            before = f"; deleted before it: {', '.join(gone)}" if gone and as_json else ""
+            raise CliError(error.message + before, error.problems, error.code) from None
+        gone.append(record["id"])
+        if not as_json:
+            out.print(f"[green]deleted[/] {escape(record['name'])} ({record['id']})")
+    if as_json:
+        print_json({"deleted": gone})
+
+
+def _only(api: "Gateway", run: str) -> Found:
+    """The run or chain that `run` means, if only one: the same command twice must not delete
+    two."""
+    from services.contracts.records import several_called
+
+    found = find(api, run)
+    # Chains cannot be asked for by name.
+    asked = {"name": run} if found.kind == "run" else {}
+    listed = api.pages(f"/v1/{found.kind}s", f"{found.kind}s", **asked)
+    names = ((one["id"], one["name"]) for one in listed)
+    if problem := several_called(run, found.record["id"], names):
+        raise CliError(problem)
+    return found
+
+
+def _confirm(ordered: list[Found]) -> None:
+    if not sys.stdin.isatty():
+        raise CliError("what is deleted is gone for good: say --yes if nobody can be asked")
+    for found in ordered:
+        record = found.record
+        size = f"step {_steps(record) or 0}" if found.kind == "run" else ""
+        if found.kind == "chain":
+            size = f"{sum(len(step['runs']) for step in record['steps'])} runs"
+        name = f"[bold]{escape(record['name'])}[/]"
+        # Not where --json goes.
+        err.print(f"{record['id']}  {name}  {state(record['state'])}  {size}")
+    kinds = {one.kind for one in ordered}
+    nouns = "s and ".join(sorted(kinds))
+    what = f"this {nouns}" if len(ordered) == 1 else f"these {len(ordered)} {nouns}s"
+    typer.confirm(f"Delete {what}, checkpoints included?", abort=True, err=True)

@@ -1,0 +1,300 @@
+"""`headrace submit` and `resume`: from a recipe, a file and `--set` to a queued run."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from services.cli.options import AsJson, GatewayURL, Run, connect
+from services.cli.output import CliError, escape, out, print_json
+from services.cli.runs.chains import find, follow_chain, show_chain
+from services.cli.runs.dry_run import show_chain_dry_run, show_dry_run
+from services.cli.runs.runs import follow_run
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a config key, e.g. optimizer.lr=1e-6 or rewards.0.weight=2. Repeat.",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Queue nothing: print what the run needs of each GPU, of the disk and in time, and "
+        "what to change where it does not fit. --json has its whole config, too. Exit code 1 where "
+        "it would be refused.",
+    ),
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")]
+
+
+def submit(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A recipe's name (see `headrace recipes`) or a YAML file: a run's config, or a "
+            "chain's `steps`.",
+        ),
+    ],
+    set_: Set = None,
+    name: Annotated[str | None, typer.Option(help="Default: the recipe's name.")] = None,
+    resume_from: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Continue from this run's checkpoint.")
+    ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help="Who works on it. Default: HEADRACE_POOL, or `default`; the pool of the run that "
+            "is resumed."
+        ),
+    ] = None,
+    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Higher goes first.")] = 0,
+    dry_run: DryRun = False,
+    follow: Watch = False,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Queue a run of RECIPE, some of its keys overridden; or a chain, whose keys begin with a
+    step's name (`--set rl.training.max_steps=20`)."""
+    overrides = overrides_from(set_ or [])
+    request: dict[str, Any] = {"priority": priority, "resume_from": resume_from}
+    path = Path(recipe)
+    file = _file(path) if path.suffix in (".yaml", ".yml") or path.is_file() else None
+    if file is None and (chain := _chain_recipe(recipe)) is not None:
+        file = chain
+    if file is not None and "steps" in file:
+        if resume_from is not None:
+            raise CliError(f"{recipe} is a chain: it does not take --resume-from")
+        known = {"pool": pool, "priority": priority or None, "name": name}
+        file = {"name": path.stem, **file}
+        _submit_chain(file, overrides, known, follow, as_json, gateway, dry_run)
+        return
+    if file is not None:
+        request["config"] = _with_absolute_models(_merged(file, overrides))
+        request["name"] = name or path.stem
+    else:
+        request |= {"recipe": recipe, "config": _with_absolute_models(overrides), "name": name}
+    if pool is None and resume_from is None:
+        from services.settings import Settings
+
+        pool = Settings().pool
+    _submit(request | {"pool": pool}, follow, as_json, gateway, dry_run)
+
+
+def _chain_recipe(name: str) -> dict[str, Any] | None:
+    from recipes import find_chain
+
+    found = find_chain(name)
+    return found.config if found else None
+
+
+def _submit_chain(
+    chain: dict[str, Any],
+    overrides: dict[str, Any],
+    known: dict[str, Any],
+    follow: bool,
+    as_json: bool,
+    gateway: str | None,
+    dry_run: bool,
+) -> None:
+    """Submit the chain of a file; `known`: what the command line says of it."""
+    from services.cli.runs.chains import submit_chain
+    from services.settings import Settings
+
+    if not isinstance(steps := chain["steps"], list):
+        raise CliError("steps is no list: a chain has `steps:`, each with a name and a recipe")
+    named = {step.get("name"): step for step in steps if isinstance(step, dict)}
+    for step, keys in overrides.items():
+        if step not in named or not isinstance(keys, dict):
+            listed = ", ".join(map(str, named)) or "none"
+            raise CliError(
+                f"--set {step}: of a chain a key begins with a step's name ({listed}), like "
+                "--set rl.training.max_steps=20"
+            )
+        config = named[step].get("config") or {}
+        named[step]["config"] = _merged(config, keys) if isinstance(config, dict) else config
+    for config in (step.get("config") for step in named.values()):
+        if isinstance(config, dict):
+            _with_absolute_models(config)
+    given = {key: value for key, value in known.items() if value is not None}
+    request = {"pool": Settings().pool, **chain, **given}
+    if problem := next(_unsendable(request, ""), None):
+        raise CliError(problem)
+    if dry_run:
+        answer = connect(gateway).post("/v1/chains?dry_run=true", json=request)
+        show_chain_dry_run(answer, as_json)
+        return
+    submit_chain(connect(gateway), request, follow, as_json)
+
+
+def resume(
+    run: Run,
+    set_: Set = None,
+    name: Annotated[str | None, typer.Option(help="Default: the old run's name.")] = None,
+    follow: Watch = False,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Queue a new run that continues RUN from its last checkpoint, in the same pool. A chain goes
+    on with the step that failed; --set changes that step's config."""
+    overrides = overrides_from(set_ or [])
+    api = connect(gateway)
+    found = find(api, run)
+    if found.kind == "run":
+        request = {"resume_from": found.record["id"], "config": overrides, "name": name}
+        _submit(request, follow, as_json, gateway)
+        return
+    if problem := next(_unsendable(overrides, ""), None):
+        raise CliError(problem)
+    chain = api.post(f"{found.path}/resume", json={"config": overrides})
+    if follow:
+        follow_chain(api, chain["id"], as_json)
+    if as_json:
+        print_json(chain)
+    else:
+        show_chain(chain)
+
+
+def _submit(
+    request: dict[str, Any],
+    follow: bool,
+    as_json: bool,
+    gateway: str | None,
+    dry_run: bool = False,
+) -> None:
+    api = connect(gateway)
+    given = {key: value for key, value in request.items() if value is not None}
+    if problem := next(_unsendable(given.get("config"), ""), None):
+        raise CliError(problem)
+    if dry_run:
+        show_dry_run(api.post("/v1/runs?dry_run=true", json=given), as_json)
+        return
+    record = api.post("/v1/runs", json=given)
+    if not as_json:
+        for warning in record["warnings"]:
+            out.print(f"[yellow]warning[/] {escape(warning)}")
+    if not follow:
+        if as_json:
+            print_json(record)
+            return
+        out.print(
+            f"[green]queued[/] [bold]{escape(record['name'])}[/] as {record['id']}\n"
+            f"[dim]follow it with: headrace watch {record['id']}[/]"
+        )
+        return
+    follow_run(api, record["id"], as_json)
+
+
+def _file(path: Path) -> dict[str, Any]:
+    from recipes import UnknownRecipe, read_recipe
+
+    try:
+        return read_recipe(str(path), path.read_text()).config
+    except OSError as error:
+        raise CliError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CliError(f"{path} is not UTF-8 text: is it a recipe?") from None
+    except UnknownRecipe as error:
+        raise CliError(str(error)) from None
+
+
+def _merged(config: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    from recipes import merged
+    from services.contracts.config import ConfigError
+
+    try:
+        return merged(config, overrides)
+    except ConfigError as error:
+        raise CliError(f"--set {error}") from None
+
+
+def overrides_from(settings: list[str]) -> dict[str, Any]:
+    """`["a.b=1"]` as {"a": {"b": 1}}; values are YAML, and 1e-6 is a number (YAML 1.1 has it as
+    text)."""
+    import yaml
+
+    from recipes import load_yaml
+
+    result: dict[str, Any] = {}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        parts = key.strip().split(".")
+        if not separator or not all(parts):
+            raise CliError(f"--set {setting} is not KEY=VALUE, like optimizer.lr=1e-6")
+        try:
+            value = load_yaml(text)
+        except yaml.YAMLError as error:
+            reason = f" ({problem})" if (problem := getattr(error, "problem", None)) else ""
+            raise CliError(
+                f"--set {key}: {text!r} is not a YAML value{reason}; quote it twice"
+            ) from None
+        section, last = _place_of(parts, result)
+        section[last] = _number(value)
+    return result
+
+
+def _place_of(parts: list[str], config: dict[str, Any]) -> tuple[Any, str | int]:
+    """The mapping or list in `config` that the key belongs into, and its last part or index there.
+    Raises CliError for a place that a list does not have."""
+    section: Any = config
+    path = ""
+    for part in parts[:-1]:
+        if isinstance(section, dict):
+            section = section.setdefault(part, {})
+        else:
+            section = section[_index(section, part, path)]
+        path = f"{path}.{part}".lstrip(".")
+        if not isinstance(section, dict | list):
+            raise CliError(f"--set {'.'.join(parts)}: {path} was set to {section!r} before")
+    last = parts[-1]
+    return section, last if isinstance(section, dict) else _index(section, last, path)
+
+
+def _index(values: list[Any], key: str, path: str) -> int:
+    from recipes import place_in
+    from services.contracts.config import ConfigError
+
+    try:
+        return place_in(values, key, path)
+    except ConfigError as error:
+        raise CliError(f"--set {error}") from None
+
+
+def _unsendable(value: Any, path: str) -> Iterator[str]:
+    """A sentence for each value that YAML knows and JSON does not."""
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in pairs:
+            yield from _unsendable(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{path}: {value} is not a number that a config can hold"
+    elif not isinstance(value, str | int | float | bool | None):
+        yield f"{path}: {value} is a {type(value).__name__} to YAML; quote it to have it as text"
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return float(value) if "e" in value.lower() else value
+        except ValueError:
+            return value
+    return value
+
+
+def _with_absolute_models(config: dict[str, Any]) -> dict[str, Any]:
+    """Model folders named relative to where the user stands, as the gateway can find them."""
+    model, algorithm = config.get("model"), config.get("algorithm")
+    others = algorithm if isinstance(algorithm, dict) else {}
+    for section in (model, others.get("critic"), others.get("teacher")):
+        if not isinstance(section, dict):
+            continue
+        path = section.get("path")
+        if isinstance(path, str) and Path(path).expanduser().is_dir():
+            section["path"] = str(Path(path).expanduser().resolve())
+    return config

@@ -1,0 +1,115 @@
+"""Following a run on a terminal: a live display, or plain lines without a terminal."""
+
+import os
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from services.cli.client import Gateway
+from services.cli.output import (
+    FAILED,
+    INTERRUPTED,
+    STATE_STYLES,
+    duration,
+    err,
+    escape,
+    out,
+)
+from services.cli.runs.view import RunView, figures, sparkline
+from services.contracts.events import Event
+
+
+def watch_run(api: Gateway, run: str, as_json: bool = False) -> int:
+    """Follow `run` until it is final; the exit code. Ctrl-C ends the watching, not the run."""
+    try:
+        return 0 if follow(api, run, as_json) == "succeeded" else FAILED
+    except KeyboardInterrupt:
+        err.print(f"[dim]{escape(run)} goes on; watch it again: headrace watch {escape(run)}[/]")
+        return INTERRUPTED
+
+
+def follow(api: Gateway, run: str, as_json: bool = False) -> str:
+    """Show `run` until it is final; its last state."""
+    view = RunView.of(api.get(f"/v1/runs/{run}"))
+    if as_json:
+        _lines_of_json(api, view)
+    elif out.is_terminal and os.environ.get("TERM") != "dumb":
+        _live(api, view)
+    else:
+        _plain(api, view)
+    # Old events are trimmed; the record is what counts.
+    return str(api.get(f"/v1/runs/{view.id}")["state"])
+
+
+def _lines_of_json(api: Gateway, view: RunView) -> None:
+    for event in api.events(view.id):
+        if isinstance(event, Event):
+            view.apply(event)
+            typer.echo(event.model_dump_json())
+
+
+def _plain(api: Gateway, view: RunView) -> None:
+    # Its events tell its states, from the first on; there is none of a run that waits.
+    waits = f": queued; `headrace why {view.id}` says what it waits for"
+    typer.echo(f"{view.name} ({view.id})" + waits * (view.state == "queued"))
+    remark = ""
+    for event in api.events(view.id):
+        if isinstance(event, Event):
+            typer.echo(view.apply(event))
+            remark = ""
+        elif event != remark:
+            remark = event
+            typer.echo(remark)
+
+
+def _live(api: Gateway, view: RunView) -> None:
+    with Live(_display(view, ""), console=out, refresh_per_second=8) as live:
+        for event in api.events(view.id):
+            remark = "" if isinstance(event, Event) else event
+            if isinstance(event, Event):
+                view.apply(event)
+            live.update(_display(view, remark))
+
+
+def _display(view: RunView, remark: str) -> RenderableType:
+    style = STATE_STYLES.get(view.state, "default")
+    head = Text.assemble(
+        (view.name, "bold"), "  ", (view.state, style), f"  {view.reason}", overflow="ellipsis"
+    )
+    width = max(10, min(out.width - 24, 80))
+    parts: list[RenderableType] = [head, _progress(view)]
+    if said := figures(view.metrics):
+        parts.append(Text("  ·  ".join(said), overflow="ellipsis"))
+    if view.rewards:
+        low, high = min(view.rewards), max(view.rewards)
+        parts.append(
+            Text.assemble(
+                ("reward ", "dim"),
+                (sparkline(view.rewards, width), "cyan"),
+                (f" {low:.2f}–{high:.2f}", "dim"),
+            )
+        )
+    if view.evaluations:
+        said = [f"{accuracy:.3f} at step {step}" for step, accuracy in view.evaluations[-4:]]
+        parts.append(Text.assemble(("held-out ", "dim"), " → ".join(said)))
+    parts += [Text(line, "dim", overflow="ellipsis", no_wrap=True) for line in view.lines]
+    if remark:
+        parts.append(Text(remark, "yellow"))
+    title = f"[dim]{view.kind} run {view.id}[/]"
+    return Panel(Group(*parts), title=title, title_align="left", border_style=style)
+
+
+def _progress(view: RunView) -> RenderableType:
+    left = view.seconds_left
+    row = Table.grid(padding=(0, 2))
+    row.add_row(
+        Text(f"step {view.step}/{'?' if view.max_steps is None else view.max_steps}"),
+        ProgressBar(total=view.max_steps, completed=view.step, width=40),
+        Text("" if left is None or left <= 0 else f"{duration(left)} left", "dim"),
+    )
+    return row

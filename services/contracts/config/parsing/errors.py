@@ -1,0 +1,166 @@
+"""From raw values to a run config, with errors that say which key, why, and the way out."""
+
+import reprlib
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from services.contracts.config.parsing.other_names import OTHER_NAMES
+from services.contracts.config.parsing.tags import (
+    Models,
+    fields_of,
+    key_paths,
+    models_of,
+    tag_name,
+    tags_of,
+    with_default_tags,
+)
+from services.contracts.config.run import RLConfig, RunConfig
+from services.contracts.config.sft import SFTConfig
+from services.contracts.nearest import did_you_mean, nearest
+
+Problem = tuple[str, str]
+"""A key path and what is wrong with its value."""
+MOST = 50
+"""Problems that are explained: each takes half a millisecond, and a body has room for millions."""
+LOOKED_AT = 500
+"""Keys of a section of another system."""
+QUOTED = 200
+"""Characters of a value that a sentence quotes."""
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = QUOTED
+_ADAPTER: TypeAdapter[RLConfig | SFTConfig] = TypeAdapter(RunConfig)
+
+
+class ConfigError(ValueError):
+    """A run config that cannot be used. `problems` has (key path, sentence) pairs; `more` further
+    ones are not explained."""
+
+    def __init__(self, problems: list[Problem], more: int = 0) -> None:
+        self.problems = problems
+        self.more = more
+        sentences = [f"{path}: {text}" if path else text for path, text in problems]
+        super().__init__(
+            "; ".join([*sentences, *([f"and {more:,} more problems"] if more else [])])
+        )
+
+
+def parse_config(raw: Any) -> RLConfig | SFTConfig:
+    """The validated config. `type` defaults to `rl`, and a section's to that of its default.
+    Raises ConfigError naming every problem."""
+    if not isinstance(raw, dict):
+        raise ConfigError([("", f"a run config is a mapping, not {type(raw).__name__}")])
+    root = SFTConfig if raw.get("type") == "sft" else RLConfig
+    try:
+        return _ADAPTER.validate_python(with_default_tags(root, {"type": "rl", **raw}))
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        problems = [p for detail in details[:MOST] for p in _problems(detail)]
+        raise ConfigError(problems, max(0, len(details) - MOST)) from None
+
+
+def _problems(detail: ErrorDetails) -> list[Problem]:
+    # The first element of a location is the union's tag (`rl`), which no user wrote.
+    location = [str(part) for part in detail["loc"]]
+    root: type[BaseModel] = SFTConfig if location[:1] == ["sft"] else RLConfig
+    location = location[1:] if location[:1] in (["rl"], ["sft"]) else location
+    path, models, others = _walk(root, location)
+    if detail["type"] == "extra_forbidden":
+        owners = [tag for model in others if path[-1] in fields_of(model) for tag in tags_of(model)]
+        if owners:
+            key = f"{'.'.join(path[:-1])}.{tag_name(others[0])}"
+            message = f"is a key of {', '.join(owners)}, and {key} is {location[-2]}: set that, too"
+            return [(".".join(path), f"{message}, or leave this out")]
+        return _unknown(root, path, models, detail["input"])
+    return [_problem(detail, ".".join(path), models)]
+
+
+def _unknown(root: type[BaseModel], path: list[str], models: Models, value: Any) -> list[Problem]:
+    """A problem for the unknown key `path`, or, for a section of another system, for each key in
+    it that has a name here."""
+    here = ".".join(path)
+    if len(path) == 1 and isinstance(value, dict):
+        leaves = islice(_leaves(value, here), LOOKED_AT)
+        inner = ((key, _elsewhere(root, key.rpartition(".")[2])) for key in leaves)
+        if found := [(key, f"unknown key; {_meant(known)}") for key, known in inner if known]:
+            return found
+    section = here.removesuffix(path[-1])
+    names = sorted({name for model in models for name in fields_of(model)})
+    # A name that is much like one here is a typing error, whatever else it means elsewhere.
+    typed, near = (nearest(path[-1], names, cutoff) for cutoff in (80, 60))
+    keys = [section + typed] if typed else _elsewhere(root, path[-1])
+    keys = keys or ([section + near] if near else [])
+    hint = _meant(keys) if keys else f"known here: {', '.join(names)}"
+    return [(here, f"unknown key; {hint}")]
+
+
+def _leaves(value: dict[str, Any], path: str) -> Iterator[str]:
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _leaves(inner, f"{path}.{key}")
+        else:
+            yield f"{path}.{key}"
+
+
+def _elsewhere(root: type[BaseModel], name: str) -> list[str]:
+    """The keys that other systems call `name`, or that are called so in another section."""
+    keys = dict.fromkeys(key_paths(root))
+    if (key := OTHER_NAMES.get(name.lower())) in keys:
+        return [key]
+    return [key for key in keys if key.rpartition(".")[2] == name][:3]
+
+
+def _meant(keys: list[str]) -> str:
+    return f"did you mean {' or '.join(map(repr, keys))}?"
+
+
+def _problem(detail: ErrorDetails, shown: str, models: Models) -> Problem:
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        context = detail.get("ctx", {})
+        tag, expected = str(context.get("tag", "")), str(context.get("expected_tags", ""))
+        names = [name.strip(" '") for name in expected.split(",")]
+        hint = did_you_mean(tag, names)
+        key = str(context.get("discriminator", "'type'")).strip("'")
+        if not tag:
+            there = [name for model in models for name in tags_of(model)]
+            return shown, f"needs a {key}: one of {', '.join(there)}"
+        return shown, f"{key} {tag!r} does not exist{hint}; there is {', '.join(names)}"
+    if detail["type"] == "missing":
+        return shown, "is required"
+    given = detail.get("input")
+    if detail["type"] in ("model_type", "model_attributes_type"):
+        keys = sorted({name for model in models for name in fields_of(model)})
+        return shown, f"is a section, not {_quoted(given)}: its keys are {', '.join(keys)}"
+    if detail["type"] in ("list_type", "tuple_type") and isinstance(given, dict):
+        way_out = f"give all of it ([…]), or change a place of the one that is there ({shown}.0)"
+        return shown, f"is a list, not a mapping of {', '.join(map(str, given))}: {way_out}"
+    if isinstance(given, str | int | float | bool) and detail["type"] != "value_error":
+        message += f" (got {_quoted(given)})"
+    return shown, message
+
+
+def _quoted(value: Any) -> str:
+    """As in Python, cut where it is long."""
+    return _REPR.repr(value)
+
+
+def _walk(root: type[BaseModel], location: list[str]) -> tuple[list[str], Models, Models]:
+    """The user's key path with union tags taken out, and the models its value may be; for a key
+    that is not known, those that it was looked for in, and the others of their union."""
+    models: Models = [root]
+    others: Models = []
+    path: list[str] = []
+    for part in location:
+        fields = [fields_of(model)[part] for model in models if part in fields_of(model)]
+        if fields:
+            path.append(part)
+            models, others = [m for field in fields for m in models_of(field.annotation)], []
+        elif tagged := [model for model in models if part in tags_of(model)]:
+            models, others = tagged, [model for model in models if model not in tagged]
+        else:
+            path.append(part)
+    return path, models, others

@@ -1,0 +1,75 @@
+"""From a dataset row to the policy's prompt, in token ids. Pure, except for the tokenizer.
+
+Rollout workers, supervised runs and `headrace chat` all render here, so the policy sees the same
+tokens in each.
+"""
+
+from typing import Any, Protocol
+
+from services.contracts.config.data import PromptOptions
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.template_limits import CHARACTERS, limited
+
+Chat = list[dict[str, Any]]
+
+
+class PromptTokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that rendering uses."""
+
+    chat_template: Any
+
+    def __call__(self, text: str, **options: Any) -> Any: ...
+
+    def apply_chat_template(self, conversation: Chat, **options: Any) -> Any: ...
+
+
+def compose(row: Row, options: PromptOptions) -> str | Chat:
+    """The prompt before any tokenizer: text, or messages if the row is a chat or there is a system
+    message."""
+    if not isinstance(row.prompt, str):
+        return row.prompt
+    # Not str.format: prompts and templates may hold braces of their own.
+    text = options.template.replace("{prompt}", row.prompt)
+    if options.system is None:
+        return text
+    return [{"role": "system", "content": options.system}, {"role": "user", "content": text}]
+
+
+def render(asked: str | Chat, options: PromptOptions, tokenizer: PromptTokenizer) -> list[int]:
+    """The prompt's token ids.
+
+    Without a chat template, or with `chat_template: none`, blank lines join the messages' contents.
+    Raises ValueError for a chat that the template refuses.
+    """
+    if options.chat_template == "auto" and tokenizer.chat_template:
+        chat = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        # The template has written the special tokens.
+        return list(tokenizer(chat_text(chat, tokenizer), add_special_tokens=False)["input_ids"])
+    return list(tokenizer(plain_text(asked))["input_ids"])
+
+
+def chat_text(
+    chat: Chat,
+    tokenizer: PromptTokenizer,
+    tools: list[dict[str, Any]] | None = None,
+    answer_follows: bool = True,
+) -> str:
+    """The chat as its template writes it, and if an answer follows the beginning of that. Raises
+    ValueError for a chat that the template refuses, and for a template that exceeds the limits."""
+    try:
+        with limited():
+            text = tokenizer.apply_chat_template(
+                chat, tools=tools, add_generation_prompt=answer_follows, tokenize=False
+            )
+    except Exception as error:  # a template is a program, and raises what it likes
+        raise ValueError(f"the chat template refuses this prompt: {error}") from error
+    if len(text) > CHARACTERS:
+        raise ValueError(f"the chat template makes {len(text):,} characters of this prompt")
+    return str(text)
+
+
+def plain_text(asked: str | Chat) -> str:
+    """The prompt without a chat template: the messages' contents, joined by blank lines."""
+    if isinstance(asked, str):
+        return asked
+    return "\n\n".join(str(m["content"]) for m in asked if m.get("content") is not None)
