@@ -9,12 +9,13 @@ acknowledged only by the commit of a checkpoint that was trained on them.
 """
 
 import threading
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 
 import msgspec
 
 from learner.batch.minibatches import cut
-from learner.batch.samples import Sample, group_samples
+from learner.batch.samples import Sample, earned, group_samples
 from learner.batch.staleness import Ancestry
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
@@ -24,6 +25,7 @@ from learner.cores import TrainingCores
 from learner.distributed import Ranks
 from learner.errors import UnreadableGroups
 from learner.model.value_model import Critic
+from learner.objective.baselines import Baselines, Earned
 from learner.objective.compose import Objective
 from learner.objective.kl import adapted_beta
 from learner.optim.schedules import lr_share
@@ -36,7 +38,7 @@ from learner.store.commands import Command, Share
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.config.objective.algorithm import Algorithm
-from services.contracts.config.objective.terms import NoKL
+from services.contracts.config.objective.terms import NoKL, RunningMean
 from services.contracts.groups.trajectory import TrajectoryGroup
 from services.contracts.groups.trajectory import decode as decode_group
 from services.contracts.records import RunRecord
@@ -82,7 +84,7 @@ def train_rl(
                 coordinator.requeue(command.step, error.reasons)
                 continue
             with cores.computing():
-                metrics = train(state, batch.minibatches, config, ranks, max_steps)
+                metrics = train(state, batch, config, ranks, max_steps)
             coordinator.publish()
             coordinator.checkpoint()
             coordinator.report(metrics, batch.outcomes, batch.picked)
@@ -101,6 +103,10 @@ class Batch:
     """Sums over all ranks (`outcome_sums`)."""
     picked: list[Picked]
     """On rank 0, completions to be shown."""
+    baselines: Baselines
+    """The running means with this batch."""
+    compared: dict[str, float]
+    """Metrics of the means that it is compared with; none without `running_mean`."""
 
 
 def read_group(store: RunStore, share: Share, kept: bytes | None) -> TrajectoryGroup:
@@ -157,14 +163,35 @@ def fetch(
     everything: list[Sample] = []
     mine = [shares[ranks.part] for shares in command.minibatches]
     parts = read_groups(store, mine, ranks)
+
+    def limit(group: TrajectoryGroup) -> int:
+        # Of a run that had another mixture before it was resumed.
+        return longest.get(group.header.dataset, config.sampling.max_tokens)
+
+    batch: list[Earned] = []
+    if isinstance(algorithm.advantage, RunningMean):
+        read = [
+            pair for pairs in zip(mine, parts, strict=True) for pair in zip(*pairs, strict=True)
+        ]
+        batch = earned_by_all(
+            {share.position: earned(one, algorithm, limit(one)) for share, one in read}, ranks
+        )
+    before = progress.baselines.begun(batch)
     for shares, part in zip(mine, parts, strict=True):
         minibatches.append([])
         for share, group in zip(shares, part, strict=True):
             # All of them: the log shows any, on whatever rank they train.
-            # Of a run that had another mixture before it was resumed.
-            limit = longest.get(group.header.dataset, config.sampling.max_tokens)
             dealt = {*share.samples}
-            of_group = group_samples(group, algorithm, limit, ancestry, version, len(groups), dealt)
+            of_group = group_samples(
+                group,
+                algorithm,
+                limit(group),
+                ancestry,
+                version,
+                len(groups),
+                dealt,
+                before.of(group.header.prompt_key),
+            )
             # The samples have their own copies.
             group.keep_experts(())
             own[share.position] = [sample for sample in of_group if sample.number in dealt]
@@ -180,7 +207,19 @@ def fetch(
     sums["row_tokens"] = float(sum(lengths))
     sums["row_tokens_squared"] = float(sum(length * length for length in lengths))
     picked = pick(groups, everything, command.step, PER_STEP if ranks.first else 0)
-    return Batch(minibatches, ranks.sum_named(sums), picked)
+    after, compared = progress.baselines, {}
+    if isinstance(algorithm.advantage, RunningMean):
+        after, compared = before.after(batch, algorithm.advantage.decay), before.metrics(batch)
+    return Batch(minibatches, ranks.sum_named(sums), picked, after, compared)
+
+
+def earned_by_all(own: Mapping[int, Earned | None], ranks: Ranks) -> list[Earned]:
+    """What the groups of the whole batch have earned, in the order of their tasks; `own`: those of
+    this rank, by task. The same on every rank."""
+    found: dict[int, Earned | None] = {}
+    for message in ranks.gather(msgspec.msgpack.encode(own)):
+        found |= msgspec.msgpack.decode(message, type=dict[int, Earned | None])
+    return [one for _, one in sorted(found.items()) if one is not None]
 
 
 def later_pass(
@@ -197,14 +236,10 @@ def later_pass(
 
 
 def train(
-    state: TrainingState,
-    minibatches: list[list[Sample]],
-    config: RLConfig,
-    ranks: Ranks,
-    max_steps: int,
+    state: TrainingState, batch: Batch, config: RLConfig, ranks: Ranks, max_steps: int
 ) -> dict[str, float]:
     """The batch's optimizer steps, after which `state` is one step further. Returns metrics."""
-    algorithm, batch = config.algorithm, state.progress.step
+    algorithm, step = config.algorithm, state.progress.step
     updates = algorithm.minibatches * algorithm.epochs_per_batch
     objective = Objective(
         algorithm,
@@ -214,15 +249,16 @@ def train(
     )
     metrics = train_batch(
         state,
-        minibatches,
+        batch.minibatches,
         objective,
         config.training.tokens_per_microbatch,
         ranks,
-        lambda update: lr_share(config.schedule, batch, max_steps, update, updates),
+        lambda update: lr_share(config.schedule, step, max_steps, update, updates),
     )
-    state.progress = advanced(state.progress, config, metrics, state.critic)
+    progress = advanced(state.progress, config, metrics, state.critic)
+    state.progress = replace(progress, baselines=batch.baselines)
     state.copies.after_step(state.progress.step, state.loaded.model)
-    return metrics
+    return metrics | batch.compared
 
 
 def beta_so_far(progress: Progress, algorithm: Algorithm) -> float | None:

@@ -8,6 +8,7 @@ from learner.model.loading.models import LoadedModel
 from learner.model.placement.offload import Offload
 from learner.model.references import Copies
 from learner.model.value_model import Critic
+from learner.objective.baselines import Baselines
 from learner.optim.optimizers import Optimizers
 
 SCHEMA = 2
@@ -54,6 +55,8 @@ class Progress:
     """The config's beta from which it went there: a resumed run that sets another begins anew."""
     critic_moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """`value_loss.Moments` of the returns that a critic has learned."""
+    baselines: Baselines = field(default_factory=Baselines)
+    """Of advantage `running_mean`."""
     supervised: Supervised | None = None
     """Of a supervised run."""
     schema: int = SCHEMA

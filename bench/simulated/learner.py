@@ -6,21 +6,16 @@ import time
 
 from bench.simulated.gpus import training_seconds
 from learner import rank, rl
-from learner.batch.samples import Sample
 from learner.distributed import Ranks
 from learner.state import TrainingState
 from services.contracts.config import RLConfig
 
 
 def sleep(
-    state: TrainingState,
-    minibatches: list[list[Sample]],
-    config: RLConfig,
-    ranks: Ranks,
-    max_steps: int,
+    state: TrainingState, batch: rl.Batch, config: RLConfig, ranks: Ranks, max_steps: int
 ) -> dict[str, float]:
     """In place of `learner.rl.train`: one update a batch, and nothing measured of it."""
-    tokens = sum(len(sample.sampler_logprobs) for part in minibatches for sample in part)
+    tokens = sum(len(sample.sampler_logprobs) for part in batch.minibatches for sample in part)
     time.sleep(training_seconds(tokens))
     metrics = {"train/updates": 1.0}
     state.progress = rl.advanced(state.progress, config, metrics)

@@ -4,15 +4,18 @@ Must never let a trajectory whose verifier broke (reward null) into the loss, th
 its group's statistics, and never re-tokenizes: tokens are what the sampler drew.
 """
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from learner.batch.staleness import Ancestry
 from learner.objective.advantages import group_advantages
+from learner.objective.baselines import Earned
 from learner.objective.shaping import replaced, shaped_rewards
 from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.groups.branches import Conversation
 from services.contracts.groups.trajectory import TRUNCATED, TrajectoryGroup
 
 OWN = -1
@@ -80,23 +83,21 @@ def group_samples(
     version: int,
     index: int,
     dealt: Collection[int] | None = None,
+    baseline: float = 0.0,
 ) -> list[Sample]:
     """The samples of `group`, this rank's `index`-th, trained at `version`; of a completion with
     branches one for each conversation. `max_tokens`: the longest completion; `dealt`: those that
-    this rank trains, None for all; the others have no recorded routing here.
+    this rank trains, None for all; the others have no recorded routing here; `baseline`: as of
+    `group_advantages`.
 
     `shaping.mask_truncated` removes truncated samples from the loss but not from the group's
     statistics; a null reward removes a sample from both.
     """
-    header = group.header
-    rewards = torch.tensor(
-        [float("nan") if r is None else r for r in header.rewards], dtype=torch.float64
-    )
-    truncated = torch.tensor([reason in TRUNCATED for reason in header.finish_reasons])
+    truncated = torch.tensor([reason in TRUNCATED for reason in group.header.finish_reasons])
     talks = [group.conversations_of(i) for i in range(group.samples)]
-    longest = torch.tensor([max(len(one.places) for one in of_one) for of_one in talks])
-    scores = shaped_rewards(algorithm.shaping, rewards, ~truncated, longest, max_tokens)
-    advantages = group_advantages(algorithm.advantage, scores)
+    longest = longest_of(talks)
+    scores = group_scores(group, algorithm, max_tokens)
+    advantages = group_advantages(algorithm.advantage, scores, baseline)
     unreplaced = ~replaced(algorithm.shaping, ~truncated, longest)
     staleness = token_staleness(group, ancestry, version)
     prompt = torch.from_numpy(group.prompt_tokens)
@@ -149,6 +150,28 @@ def group_samples(
             )
             trained = trained or samples[-1].trains
     return samples
+
+
+def longest_of(talks: Sequence[Sequence[Conversation]]) -> torch.Tensor:
+    """[samples] tokens of the longest conversation of each sample, after its prompt."""
+    return torch.tensor([max(len(one.places) for one in of_one) for of_one in talks])
+
+
+def group_scores(group: TrajectoryGroup, algorithm: Algorithm, max_tokens: int) -> torch.Tensor:
+    """[samples] float64 rewards after shaping; NaN where there is none."""
+    header = group.header
+    rewards = torch.tensor(
+        [float("nan") if r is None else r for r in header.rewards], dtype=torch.float64
+    )
+    ended = torch.tensor([reason not in TRUNCATED for reason in header.finish_reasons])
+    longest = longest_of([group.conversations_of(i) for i in range(group.samples)])
+    return shaped_rewards(algorithm.shaping, rewards, ended, longest, max_tokens)
+
+
+def earned(group: TrajectoryGroup, algorithm: Algorithm, max_tokens: int) -> Earned | None:
+    """What a group adds to the running means; None where none of its samples has a reward."""
+    mean = float(group_scores(group, algorithm, max_tokens).nanmean())
+    return None if math.isnan(mean) else Earned(group.header.prompt_key, mean)
 
 
 def rewards_in_loss(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

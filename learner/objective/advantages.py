@@ -16,25 +16,31 @@ from services.contracts.config.objective.terms import (
     GroupZScore,
     LeaveOneOut,
     ReverseKL,
+    RunningMean,
     SequenceValue,
 )
 
 EPSILON = 1e-6
 
 
-def group_advantages(config: Advantage, rewards: torch.Tensor) -> torch.Tensor:
+def group_advantages(
+    config: Advantage, rewards: torch.Tensor, baseline: float = 0.0
+) -> torch.Tensor:
     """Advantages [n] of one group's `rewards` [n]; NaN marks a reward that does not exist.
 
     Samples without a reward get 0 and leave the statistics; so does a group of one, which has
-    nothing to compare with. The standard deviation is the unbiased one. With `global_whiten`, what
-    comes back are the rewards that `discounted_returns` takes, less their mean with `baseline`;
+    nothing to compare with, unless `running_mean` compares it with `baseline`, the mean of its
+    prompt key. The standard deviation is the unbiased one. With `global_whiten`, what comes back
+    are the rewards that `discounted_returns` takes, less their mean with its option `baseline`;
     with `gae` and `sequence_value`, which compare with a critic, and `reverse_kl`, which has no use
     for them, the rewards.
 
     Sources: GRPO (Shao et al. 2024), Dr. GRPO (Liu et al. 2025), RLOO (Ahmadian et al. 2024),
-    REINFORCE++ (Hu 2025).
+    REINFORCE++ (Hu 2025), SPO (Xu and Ding 2025).
     """
     known = ~rewards.isnan()
+    if isinstance(config, RunningMean):
+        return (rewards - baseline).masked_fill(~known, 0.0)
     if isinstance(config, GAE | SequenceValue | ReverseKL) or (
         isinstance(config, GlobalWhiten) and not config.baseline
     ):

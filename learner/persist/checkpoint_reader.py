@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
 from learner.errors import RunCannotGoOn
+from learner.objective.baselines import Baselines, Mean
 from learner.optim.optimizers import Optimizers
 from learner.persist.checkpoint import COPY, MANIFEST, OPTIMIZER, RANDOM, STATE
 from learner.slices import WHOLE, Part, as_slice, row_range, rows_of
@@ -44,6 +45,9 @@ def verify(folder: Path, part: Part = WHOLE) -> Progress:
     raw["lineages"] = [(str(name), int(began)) for name, began in raw["lineages"]]
     if "critic_moments" in raw:
         raw["critic_moments"] = tuple(raw["critic_moments"])
+    if "baselines" in raw:
+        keys = {key: Mean(*mean) for key, mean in raw["baselines"]["keys"].items()}
+        raw["baselines"] = Baselines(Mean(*raw["baselines"]["overall"]), keys)
     if raw.get("supervised") is not None:
         raw["supervised"] = Supervised(**raw["supervised"])
     return Progress(**raw)

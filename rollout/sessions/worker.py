@@ -215,7 +215,8 @@ class SessionWorker(RunWorker):
             found = await scores_of(context, config.components, asked, row, of.index, texts)
             for (at, _), verdict in zip(scored, found, strict=True):
                 scores[at] = verdict
-        return Sampled(prompt, made, scores, ended, time.time())
+        key = None if opened.own is None else ""
+        return Sampled(prompt, made, scores, ended, time.time(), key)
 
     # --- while calls are held -----------------------------------------------------------------
 

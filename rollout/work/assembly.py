@@ -32,6 +32,8 @@ class Origin:
     scored_at: float
     dataset: str = ""
     """Of a mixture."""
+    prompt_key: str = ""
+    """As of GroupHeader."""
 
 
 def assemble(
@@ -72,6 +74,7 @@ def assemble(
             worker=origin.worker,
             row=origin.row,
             dataset=origin.dataset,
+            prompt_key=origin.prompt_key,
             lineage=origin.lineage,
             tags=list(tags),
             finish_reasons=[completion.finish_reason for completion in completions],

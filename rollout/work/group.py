@@ -136,6 +136,8 @@ class Sampled:
     scores: list[SampleScore] = field(default_factory=list)
     generated_at: float = 0.0
     scored_at: float = 0.0
+    prompt_key: str | None = None
+    """As of GroupHeader; None: that of its dataset row."""
 
     @property
     def rewards(self) -> list[float | None]:
@@ -276,11 +278,12 @@ def to_group(
     leased_at: float,
     sampled_reward: float | None = None,
     dataset: str = "",
+    prompt_key: str = "",
 ) -> tuple[TrajectoryGroup, str]:
     """The group on the wire, and the version tag of its oldest token. `live`: the version of the
-    lease; `sampled_reward`: with `best_of`, the mean over all completions; `dataset`: of a mixture.
-    Raises ValueError for
-    what this run's episode type must deliver and did not."""
+    lease; `sampled_reward`: with `best_of`, the mean over all completions; `dataset`: of a mixture;
+    `prompt_key`: as of GroupHeader. Raises ValueError for what this run's episode type must deliver
+    and did not."""
     origin = Origin(
         run=context.run,
         task=task,
@@ -288,6 +291,7 @@ def to_group(
         worker=context.worker,
         row=row,
         dataset=dataset,
+        prompt_key=prompt_key,
         lineage=live.lineage,
         leased_at=leased_at,
         generated_at=sampled.generated_at,

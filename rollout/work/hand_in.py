@@ -63,6 +63,7 @@ class HandIn:
             attempt=lease.attempt,
             row=row.index,
             dataset=row.dataset.name,
+            prompt_key=row.prompt_key if sampled.prompt_key is None else sampled.prompt_key,
             live=live,
             leased_at=leased_at,
             sampled_reward=reward if algorithm.best_of else None,

@@ -47,6 +47,11 @@ class TaskRow:
         """Names the row in the run: by what the store notes of it."""
         return f"{self.dataset.number}/{self.index}" if self.dataset.name else str(self.index)
 
+    @property
+    def prompt_key(self) -> str:
+        """Names the prompt, also in a run that continues this one with another mixture."""
+        return f"{self.dataset.context.config.data.dataset}/{self.index}"
+
 
 class TaskRows:
     """The rows of a run's tasks."""

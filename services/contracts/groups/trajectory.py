@@ -46,6 +46,8 @@ class GroupHeader(msgspec.Struct, kw_only=True):
     """Index of the dataset row."""
     dataset: str = ""
     """Which dataset of a mixture that is; '' where there is one."""
+    prompt_key: str = ""
+    """What `running_mean` counts it under; '' where it has no key."""
     lineage: str
     """The lineage that granted the lease."""
     tags: list[str]

@@ -13,10 +13,12 @@ from learner.coordinate.planner import shares_of
 from learner.distributed import Ranks
 from learner.errors import UnreadableGroups
 from learner.model.passes.mfu import sequence_cost
+from learner.objective.baselines import Baselines, Mean
 from learner.rl import Batch, fetch
 from learner.state import Progress
 from learner.store.commands import Command
 from services.contracts.config import RLConfig, parse_config
+from services.contracts.config.objective.terms import RunningMean
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.groups.trajectory import encode
 from tests.unit.learner.policies import tiny_model, trajectory_group
@@ -50,7 +52,7 @@ class Stored:
     def __init__(self) -> None:
         ends = ["stop", "stop", "stop", "length"]
         self.groups = [
-            trajectory_group(rewards, task=i, finish_reasons=ends)
+            trajectory_group(rewards, task=i, finish_reasons=ends, prompt_key=f"row {i % 2}")
             for i, rewards in enumerate(REWARDS)
         ]
         self.trajectories = self
@@ -67,10 +69,19 @@ class Stored:
         return kept
 
 
-def batches(size: int, epochs: int = 1, kept: dict[int, bytes | None] | None = None) -> list[Batch]:
-    """What each of `size` ranks fetches, for so many passes."""
+def batches(
+    size: int,
+    epochs: int = 1,
+    kept: dict[int, bytes | None] | None = None,
+    baselines: Baselines | None = None,
+) -> list[Batch]:
+    """What each of `size` ranks fetches, for so many passes; with running means after `baselines`,
+    if there are any."""
     assert isinstance(CONFIG, RLConfig)
-    algorithm = CONFIG.algorithm.model_copy(update={"epochs_per_batch": epochs})
+    changed: dict[str, Any] = {"epochs_per_batch": epochs}
+    if baselines:
+        changed["advantage"] = RunningMean(type="running_mean", decay=0.5)
+    algorithm = CONFIG.algorithm.model_copy(update=changed)
     config = CONFIG.model_copy(update={"algorithm": algorithm})
     store, cost = Stored(), sequence_cost(tiny_model().model)
     store.kept = kept or {}
@@ -78,7 +89,7 @@ def batches(size: int, epochs: int = 1, kept: dict[int, bytes | None] | None = N
     command = Command(
         "train", 4, [shares_of([a, a + 1], lengths[a : a + 2], size, cost) for a in (0, 2)]
     )
-    progress = Progress("r", 3, 3, [("a", 0)], "base")
+    progress = Progress("r", 3, 3, [("a", 0)], "base", baselines=baselines or Baselines())
 
     def one(ranks: Ranks) -> Batch:
         return fetch(command, config, ranks, store, progress)  # type: ignore[arg-type]
@@ -104,6 +115,20 @@ def test_several_ranks_have_together_what_one_has(size: int) -> None:
         assert batch.outcomes == pytest.approx(alone.outcomes)
     assert alone.outcomes["groups"] == 4
     assert any(0 < len(batch.minibatches[0]) < 4 for batch in shared), "no group is split"
+
+
+def test_every_rank_compares_with_the_same_running_means() -> None:
+    before = Baselines(Mean(0.5, 9), {"row 0": Mean(0.25, 9)})
+    found = [batch for size in (1, 3) for batch in batches(size, baselines=before)]
+    # Row 0 has 1.75/4 and 2/4, row 1 has 2/3; half of the difference counts, and the last has none.
+    means = {"row 0": (0.25 + 0.4375) / 4 + 0.25, "row 1": (0.5 + 2 / 3) / 2}
+    for batch in found:
+        after = batch.baselines.keys
+        assert {key: mean.value for key, mean in after.items()} == pytest.approx(means)
+        assert batch.compared["baseline/known_keys"] == pytest.approx(2 / 3)
+    # Less 1/4 in group 0; less 1/2 in group 1, of which one has no reward.
+    advantages = sorted(s.advantage for batch in found[1:] for s in batch.minibatches[0])
+    assert advantages == [-0.5, -0.25, 0.0, 0.0, 0.25, 0.5, 0.5, 0.75]
 
 
 def test_a_sample_that_does_not_train_has_length_0_in_the_stream() -> None:

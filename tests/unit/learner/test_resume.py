@@ -38,8 +38,13 @@ RL: dict[str, Any] = {
     "training": {"max_steps": STEPS},
 }
 CONFIGS: dict[str, dict[str, Any]] = {
-    "grpo, AdamW": {
-        "algorithm": {"prompts_per_step": GROUPS, "samples_per_prompt": 3, "minibatches": 2},
+    "running means, AdamW": {
+        "algorithm": {
+            "prompts_per_step": GROUPS,
+            "samples_per_prompt": 3,
+            "minibatches": 2,
+            "advantage": {"type": "running_mean"},
+        },
         "optimizer": {"type": "adamw", "lr": 1e-3},
     },
     "PPO with a critic, adaptive KL, Muon": {
@@ -74,7 +79,7 @@ class Recorded:
         task = torch.Generator().manual_seed(0)
         for number in range(STEPS * GROUPS):
             rewards = torch.randint(0, 2, (3,), generator=task).double().tolist()
-            group = trajectory_group(rewards, task=number)
+            group = trajectory_group(rewards, task=number, prompt_key=str(number % 7))
             group.tokens = torch.randint(4, 20, (len(group.tokens),), generator=task).numpy()
             self.blobs.append(encode(group))
 
@@ -130,7 +135,7 @@ def advance(state: TrainingState, config: RLConfig, steps: int) -> list[dict[str
         shares = [Share(first + i, [0, 1, 2], of=3, counts=True) for i in range(GROUPS)]
         command = Command("train", step, [[shares[:2]], [shares[2:]]])
         batch = fetch(command, config, ALONE, store, state.progress)  # type: ignore[arg-type]
-        rows.append(train(state, batch.minibatches, config, ALONE, STEPS))
+        rows.append(train(state, batch, config, ALONE, STEPS))
     return rows
 
 

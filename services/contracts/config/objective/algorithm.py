@@ -36,6 +36,7 @@ from services.contracts.config.objective.terms import (
     ReinforceLoss,
     ReverseKL,
     RewardKL,
+    RunningMean,
     SamplerProximal,
     SequenceMean,
     SequencePPOLoss,
@@ -110,13 +111,13 @@ class Algorithm(Section):
             f"minibatches {self.minibatches} exceeds prompts_per_step {prompts}: a minibatch needs "
             "at least one prompt",
         )
-        alone = isinstance(self.advantage, GAE | SequenceValue | ReverseKL) or (
+        alone = isinstance(self.advantage, RunningMean | GAE | SequenceValue | ReverseKL) or (
             isinstance(self.advantage, GlobalWhiten) and not self.advantage.baseline
         )
         refuse_if(
             samples < 2 and not alone,
             f"advantage {self.advantage.type} compares samples of one prompt: set "
-            "samples_per_prompt to 2 or more",
+            "samples_per_prompt to 2 or more, or advantage.type to running_mean",
         )
         refuse_if(
             samples < 2 and self.dynamic_sampling is not None,
@@ -239,6 +240,13 @@ class Algorithm(Section):
                 "advantage global_whiten without baseline compares samples of the whole batch, so "
                 "groups with equal rewards have a signal too, and are filtered all the same: leave "
                 "dynamic_sampling out, or set advantage.baseline",
+            )
+        if self.dynamic_sampling is not None and isinstance(self.advantage, RunningMean):
+            yield (
+                "dynamic_sampling",
+                "advantage running_mean compares with earlier rewards, so groups with equal "
+                "rewards have a signal too, and are filtered all the same: leave dynamic_sampling "
+                "out",
             )
         stops = self.early_stop_ratio is not None or self.early_stop_kl is not None
         single = self.minibatches * self.epochs_per_batch == 1

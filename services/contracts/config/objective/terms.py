@@ -43,6 +43,16 @@ class GlobalWhiten(Section):
     """Subtract the group's mean from r first (REINFORCE++-baseline)."""
 
 
+class RunningMean(Section):
+    """r − b, b the running mean of the rewards that the sample's prompt key had in earlier batches;
+    for a new key that of all rewards (SPO's value tracker, with a fixed decay). Each reward moves
+    b by max(1 / (n + 1), 1 − decay)·(r − b), n the rewards before it."""
+
+    type: Literal["running_mean"]
+    decay: float = Field(0.9, ge=0, lt=1)
+    """Weight of what b was; lower follows the policy faster, and is noisier."""
+
+
 class GAE(Section):
     """Σ over the tokens l from t on of (gamma·lambda)^(l−t)·δ_l, δ_t = r_t + gamma·V_{t+1} − V_t
     (generalised advantage estimation). Needs `critic`. The last token in the loss gets r."""
@@ -82,7 +92,14 @@ class ReverseKL(Section):
 
 
 Advantage = Annotated[
-    GroupMean | GroupZScore | LeaveOneOut | GlobalWhiten | GAE | SequenceValue | ReverseKL,
+    GroupMean
+    | GroupZScore
+    | LeaveOneOut
+    | RunningMean
+    | GlobalWhiten
+    | GAE
+    | SequenceValue
+    | ReverseKL,
     Field(discriminator="type"),
 ]
 
