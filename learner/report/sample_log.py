@@ -103,6 +103,7 @@ def described(
             task=header.task,
             row=header.row,
             dataset=header.dataset,
+            own=header.own,
             prompt=cut(decode(tokens[: one.prompt_tokens])),
             completion=cut(decode(tokens[one.prompt_tokens :])),
             tokens=max(len(tokens) - one.prompt_tokens, 0),

@@ -216,7 +216,8 @@ class SessionWorker(RunWorker):
             for (at, _), verdict in zip(scored, found, strict=True):
                 scores[at] = verdict
         key = None if opened.own is None else ""
-        return Sampled(prompt, made, scores, ended, time.time(), key)
+        own = None if opened.own is None else opened.name
+        return Sampled(prompt, made, scores, ended, time.time(), key, own)
 
     # --- while calls are held -----------------------------------------------------------------
 

@@ -34,6 +34,8 @@ class Origin:
     """Of a mixture."""
     prompt_key: str = ""
     """As of GroupHeader."""
+    own: str | None = None
+    """As of GroupHeader."""
 
 
 def assemble(
@@ -75,6 +77,7 @@ def assemble(
             row=origin.row,
             dataset=origin.dataset,
             prompt_key=origin.prompt_key,
+            own=origin.own,
             lineage=origin.lineage,
             tags=list(tags),
             finish_reasons=[completion.finish_reason for completion in completions],

@@ -138,6 +138,8 @@ class Sampled:
     scored_at: float = 0.0
     prompt_key: str | None = None
     """As of GroupHeader; None: that of its dataset row."""
+    own: str | None = None
+    """As of GroupHeader."""
 
     @property
     def rewards(self) -> list[float | None]:
@@ -296,6 +298,7 @@ def to_group(
         leased_at=leased_at,
         generated_at=sampled.generated_at,
         scored_at=sampled.scored_at,
+        own=sampled.own,
     )
     dense = any(reward.dense for reward in context.config.components.values())
     if dense and any(c.text is not None for c in sampled.completions):

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from services.contracts.rows.dataset import Row
-from services.contracts.sessions import FINISH, Call, Reward, Turn, call_id
+from services.contracts.sessions import FINISH, Call, Reward, Turn, call_id, digest_of
 from services.store.errors import Unreadable
-from services.store.keys import run_key, sessions_key
+from services.store.keys import named_key, run_key, sessions_key
 from services.store.scripts import Noun
 from services.store.unreadable import as_text, reading, report
 
@@ -44,6 +44,8 @@ class Opened:
     """Of each session."""
     own: Row | None = None
     """What the client brought in place of the task's row."""
+    name: str = ""
+    """What the client calls its group."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,30 @@ class Played:
 class AgentSessions(Noun):
     """`attempt` names a group's sessions, `index` one of them."""
 
-    async def open(self, run: str, attempt: str, opened: Opened, keys: list[str]) -> None:
-        """Make the sessions of a leased attempt; `keys`: the digest of each one's key."""
+    async def named(self, run: str, name: str) -> tuple[str, str] | None:
+        """The attempt of a group that a client has named, and why its sessions take no calls any
+        more ('' while they may, but for a lease that has lapsed); None without any."""
+        attempt = as_text(await self._redis.get(named_key(run, digest_of(name))) or b"")
+        if not attempt:
+            return None
+        idle, state = await self._redis.hmget(sessions_key(run, attempt), ["idle", "state"])
+        return attempt, _over(idle, state, None)
+
+    async def reopen(self, run: str, attempt: str, name: str, keys: list[str]) -> str:
+        """Give the sessions of a named group other keys: '', or why they take no calls any more."""
+        named = [sessions_key(run, attempt), run_key(run, "attempts")]
+        named.append(named_key(run, digest_of(name)))
+        idle = await self._redis.hget(named[0], "idle") or b"0"
+        kept = int(int(idle) / 1000 + KEPT_SECONDS)
+        return str(
+            (await self._scripts.run("session_reopen", named, [attempt, kept, *keys])).decode()
+        )
+
+    async def open(
+        self, run: str, attempt: str, opened: Opened, keys: list[str], lost: str = ""
+    ) -> bool:
+        """Make the sessions of a leased attempt; `keys`: the digest of each one's key; `lost`: the
+        attempt that had the group's name before. False: another attempt has it now."""
         fields: dict[str, Any] = {
             "task": opened.task,
             "row": opened.row,
@@ -105,9 +129,13 @@ class AgentSessions(Noun):
             **{f"key:{index}": key for index, key in enumerate(keys)},
         }
         if opened.own is not None:
-            fields["own"] = msgspec.json.encode(opened.own)
+            fields |= {"own": msgspec.json.encode(opened.own), "name": opened.name}
         flat = [part for pair in fields.items() for part in pair]
-        await self._run("open", run, attempt, (), [int(opened.idle + KEPT_SECONDS), *flat])
+        names = [sessions_key(run, attempt)]
+        if opened.name:
+            names.append(named_key(run, digest_of(opened.name)))
+        arguments = [attempt, lost, int(opened.idle + KEPT_SECONDS), *flat]
+        return bool(await self._scripts.run("session_open", names, arguments) == attempt.encode())
 
     async def key_of(self, run: str, attempt: str, index: int) -> str | None:
         """The digest of a session's key; None if nothing is known of it (any more)."""
@@ -245,15 +273,15 @@ class AgentSessions(Noun):
 
     async def opened(self, run: str, attempt: str) -> Opened | None:
         """What is known of the sessions of an attempt; None: nothing any more."""
-        names = ("own", "task", "row", "samples", "leased_at", "idle", "max_turns")
-        brought, *found = await self._redis.hmget(sessions_key(run, attempt), names)
+        names = ("own", "name", "task", "row", "samples", "leased_at", "idle", "max_turns")
+        brought, name, *found = await self._redis.hmget(sessions_key(run, attempt), names)
         if None in found:
             return None
         with reading(f"the sessions of attempt {attempt}"):
             task, row, samples, leased_at, idle, most = (value.decode() for value in found)
             about = int(row), int(samples), float(leased_at), int(idle) / 1000, int(most)
             own = msgspec.json.decode(brought, type=Row) if brought else None
-            return Opened(task, *about, own)
+            return Opened(task, *about, own, as_text(name or b""))
 
     async def played(self, run: str, attempt: str, samples: int) -> list[Played]:
         """All sessions of a group, with their turns and rewards."""

@@ -42,6 +42,11 @@ def sessions_key(run: str, attempt: str) -> str:
     return f"headrace:{{{run}}}:sessions:{attempt}"
 
 
+def named_key(run: str, digest: str) -> str:
+    """The key of the attempt of a group that a client has named, which expires."""
+    return f"headrace:{{{run}}}:sessions:named:{digest}"
+
+
 def policy_key(run: str, kind: str, name: str) -> str:
     """A key of the policy as an endpoint, which expires: of a call, its answer, or a worker's
     queue of calls."""

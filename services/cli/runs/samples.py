@@ -36,7 +36,7 @@ def show(one: dict[str, Any]) -> None:
     facts = [
         f"advantage {number(one['advantage'])}",
         f"{one['tokens']} tokens, {one['finish_reason']}",
-        f"row {one['row']}, task {one['task']}",
+        f"{origin(one)}, task {one['task']}",
         f"version {', '.join(map(str, one['versions'])) or '–'}",
     ]
     reward = f"reward {number(one['reward'])} {one['status']}"
@@ -50,6 +50,13 @@ def show(one: dict[str, Any]) -> None:
         out.print(Text(f"  {name}", "dim"))
         out.print(Padding(Text(visible(one[name])), (0, 0, 0, 4)))
     out.print()
+
+
+def origin(one: dict[str, Any]) -> str:
+    """Where its prompt came from."""
+    if one["own"] is None:
+        return f"row {one['row']}"
+    return f"a client's prompt {one['own']!r}" if one["own"] else "a client's prompt"
 
 
 def number(value: float | None) -> str:

@@ -15,6 +15,11 @@ class SampledAnswer(BaseModel):
     dataset: str = Field(
         "", description="Which dataset of a mixture that is; empty: the run has one."
     )
+    own: str | None = Field(
+        None,
+        description="Of a prompt that a client brought in place of that row: the name that it gave "
+        "to its group, or empty.",
+    )
     prompt: str = Field(
         description="The policy's input with its special tokens. Of more than "
         f"{TEXT_LIMIT:,} characters the middle is omitted, as in the completion."

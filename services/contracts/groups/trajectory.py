@@ -48,6 +48,8 @@ class GroupHeader(msgspec.Struct, kw_only=True):
     """Which dataset of a mixture that is; '' where there is one."""
     prompt_key: str = ""
     """What `running_mean` counts it under; '' where it has no key."""
+    own: str | None = None
+    """Of a prompt that a client brought in place of that row, what the client calls it, or ''."""
     lineage: str
     """The lineage that granted the lease."""
     tags: list[str]

@@ -14,6 +14,7 @@ from services.contracts.config.episodes import Sessions
 from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose
+from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import parse_session_id, session_id
 from services.datasets.columns import DatasetError, check_prompt
 from services.datasets.stored_rows import DatasetReader
@@ -35,7 +36,10 @@ WAITS = {
     "bytes": "finished groups fill rollout.stream_bytes",
     "lineage": "no worker serves the learner's weights yet",
     "state": "the run is not running yet",
+    "name": "another request with this name is being answered",
 }
+LOST = ("lapsed", "stale", "failed", "gone")
+"""A group that has come to this end is not trained: its client may send its prompt again."""
 OVER = (
     "no group can be leased: the run has ended, or its rows have nothing more to give; its record "
     "says why"
@@ -88,6 +92,12 @@ class OwnPrompt(BaseModel):
     columns: dict[str, Any] = Field(
         default_factory=dict, description="What verifiers read besides, by name."
     )
+    name: str = Field(
+        "",
+        max_length=100,
+        description="With it the request may be sent again: it returns the same group, with new "
+        "keys, and 410 once that has ended. Known for an hour; `headrace samples` shows it.",
+    )
 
 
 class RewardAnswer(BaseModel):
@@ -138,7 +148,7 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
     """Lease the next row of a run with `rollout.episode: sessions`, with a session for each
     completion of its group. The group is completed when its last session ends. It keeps its lease
     while calls come, and is leased again when none does for `idle_seconds`."""
-    return await _leased(deps, run, request, None)
+    return await _leased(deps, run, request, None, "")
 
 
 @router.post(
@@ -148,7 +158,9 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
     responses=responses(
         {
             404: "There is no such run",
-            409: "The run takes no sessions or no such prompts, or has ended",
+            409: "The run takes no sessions or no such prompts, or has ended, or the name is of a "
+            "group with another prompt",
+            410: "The group of this name has ended",
             422: "The prompt cannot be used",
             429: "Admission is closed: try again after `Retry-After` seconds",
         }
@@ -157,16 +169,19 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
 async def bring(deps: Deps, run: RunDep, request: Request, brought: OwnPrompt) -> LeasedGroup:
     """As `groups:lease`, with the client's prompt in place of the dataset's. It takes the place of
     the next task in the run's order, so that admission, staleness and the audit count it as any
-    other, once. If its sessions are lost, the task is leased again with the dataset's own row."""
+    other, once. If its sessions are lost, the task is leased again with the dataset's own row.
+    A request with a `name` may be sent again."""
     try:
         check_prompt("the request", brought.prompt)
     except DatasetError as error:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
     own = Row(prompt=brought.prompt, answer=brought.answer, columns=brought.columns)
-    return await _leased(deps, run, request, own)
+    return await _leased(deps, run, request, own, brought.name)
 
 
-async def _leased(deps: Deps, run: RunRecord, request: Request, own: Row | None) -> LeasedGroup:
+async def _leased(
+    deps: Deps, run: RunRecord, request: Request, own: Row | None, name: str
+) -> LeasedGroup:
     config = parse_config(run.config)
     episode = config.rollout.episode if isinstance(config, RLConfig) else None
     if not isinstance(config, RLConfig) or not isinstance(episode, Sessions):
@@ -182,6 +197,12 @@ async def _leased(deps: Deps, run: RunRecord, request: Request, own: Row | None)
         )
     if run.state.ending:
         raise Problem(HTTPStatus.CONFLICT, f"run {run.id} is {run.state}: {run.reason or OVER}")
+    lost = ""
+    if own is not None and name:
+        again = await _again(deps, run, config, request, own, name)
+        if isinstance(again, LeasedGroup):
+            return again
+        lost = again
     serving = _serving(await deps.store.workers.list(run.pool), run.id, run.lineage)
     if run.state is not RunState.RUNNING or not serving:
         raise _later("lineage" if run.state is RunState.RUNNING else "state")
@@ -219,21 +240,63 @@ async def _leased(deps: Deps, run: RunRecord, request: Request, own: Row | None)
             episode.idle_seconds,
             episode.max_turns,
             own,
+            name,
         )
         digests = [digest(key) for key in keys]
-        await deps.store.agent_sessions.open(run.id, leased.attempt, opened, digests)
+        sessions = deps.store.agent_sessions
+        if not await sessions.open(run.id, leased.attempt, opened, digests, lost):
+            raise _later("name")
     except BaseException:
         await deps.store.prompts.release(run.id, [leased.attempt])
         raise
-    names = [session_id(run.id, leased.attempt, index) for index in range(samples)]
+    return _group(run, config, request, leased.attempt, opened, found, keys)
+
+
+async def _again(
+    deps: Deps, run: RunRecord, config: RLConfig, request: Request, own: Row, name: str
+) -> LeasedGroup | str:
+    """The group of this name, with new keys. Without one the attempt of a group of this name that
+    is lost, or ''. Raises Problem 410 if it has ended, 409 if it is of another prompt."""
+    sessions = deps.store.agent_sessions
+    known = await sessions.named(run.id, name)
+    if known is None:
+        return ""
+    attempt, state = known
+    opened = None if state else await sessions.opened(run.id, attempt)
+    if opened is not None:
+        if opened.own != own:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"name: the group {name!r} of this run has another prompt: choose another name",
+            )
+        keys = [new_key() for _ in range(opened.samples)]
+        digests = [digest(key) for key in keys]
+        state = await sessions.reopen(run.id, attempt, name, digests)
+        if not state:
+            return _group(run, config, request, attempt, opened, own, keys)
+    if state and state not in LOST:
+        raise Problem(HTTPStatus.GONE, f"the group {name!r} has ended ({state})")
+    return attempt
+
+
+def _group(
+    run: RunRecord,
+    config: RLConfig,
+    request: Request,
+    attempt: str,
+    opened: Opened,
+    found: Row,
+    keys: list[str],
+) -> LeasedGroup:
+    names = [session_id(run.id, attempt, index) for index in range(opened.samples)]
     return LeasedGroup(
-        attempt=leased.attempt,
-        task=leased.task,
-        row=row,
+        attempt=attempt,
+        task=TaskPosition.parse(opened.task).position,
+        row=opened.row,
         prompt=compose(found, config.data),
         answer=found.answer,
         columns=found.columns,
-        idle_seconds=episode.idle_seconds,
+        idle_seconds=opened.idle,
         sessions=[
             LeasedSession(id=name, base_url=f"{request.base_url}v1/sessions/{name}/v1", key=key)
             for name, key in zip(names, keys, strict=True)

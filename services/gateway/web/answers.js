@@ -8,6 +8,12 @@ export function showAnswers(list, samples) {
   list.replaceChildren(...ordered.map(answer));
 }
 
+// Where its prompt came from.
+function origin(one) {
+  if (one.own != null) return `a client's prompt${one.own ? ` “${one.own}”` : ""}`;
+  return `${one.dataset ? `${one.dataset}, ` : ""}row ${one.row}`;
+}
+
 function answer(one) {
   const item = element("li");
   const head = element("p");
@@ -17,7 +23,7 @@ function answer(one) {
     element("span", `step ${one.step}`),
     element("span", `advantage ${number(one.advantage, 3) ?? "–"}`),
     element("span", `${one.tokens} tokens, ${one.finish_reason}`),
-    element("span", `${one.dataset ? `${one.dataset}, ` : ""}row ${one.row}, task ${one.task}`),
+    element("span", `${origin(one)}, task ${one.task}`),
   );
   const parts = Object.entries(one.components);
   if (parts.length > 1)

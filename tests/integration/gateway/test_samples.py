@@ -24,6 +24,7 @@ def answer(step: int, reward: float | None, **more: Any) -> dict[str, Any]:
         "task": 10 * step,
         "row": 7,
         "dataset": "",
+        "own": None,
         "prompt": "<bos>1+2=",
         "completion": "3<eos>",
         "tokens": 2,
@@ -95,7 +96,7 @@ def test_in_a_terminal_the_newest_step_stands_last_and_no_answer_commands_it(
     headrace: Headrace, run: str, gateway: GatewayProcess
 ) -> None:
     hostile = answer(2, None, completion="\x1b[2J[red]3[/]\x9b1A<eos>", advantage=None)
-    written(gateway, run, [answer(1, 1.0), hostile])
+    written(gateway, run, [answer(1, 1.0), hostile, answer(3, 1.0, own="mine\x1b[2J")])
 
     said = headrace("samples", run)
 
@@ -109,11 +110,11 @@ def test_in_a_terminal_the_newest_step_stands_last_and_no_answer_commands_it(
         f"{'    3<eos>':200}",
     ]
     assert "step 2  reward – correct  advantage –" in said.stdout
+    assert "a client's prompt 'mine\\x1b[2J', task 30" in said.stdout
     assert "\\u001b[2J[red]3[/]\\u009b1A<eos>" in said.stdout
     assert "\x1b" not in said.stdout
-    assert json.loads(headrace("samples", run, "--json", "--limit", "1").stdout)["samples"] == [
-        hostile
-    ]
+    newest = headrace("samples", run, "--json", "--step", "2").stdout
+    assert json.loads(newest)["samples"] == [hostile]
     assert headrace("samples", run, "--step", "1").stdout.startswith("step 1  reward 1.000")
 
 

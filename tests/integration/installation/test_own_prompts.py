@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 
 import httpx
+import openai
+import pytest
 
 from tests.integration.installation.conftest import Installation
 from tests.integration.installation.test_agents import CONFIG, client_of, lease, payload
@@ -18,9 +20,24 @@ def test_prompts_of_a_client_are_trained_in_place_of_tasks(installation: Install
     url, key = installation.stack.gateway_url, installation.stack.api_key
     headers = {"Authorization": f"Bearer {key}"}
     with httpx.Client(base_url=url, headers=headers, timeout=60) as http:
-        for wrong in ({}, {"prompt": ""}, {"prompt": "1", "reward": 1}, {"prompt": 3}, NO_ROLE):
+        for wrong in (
+            {},
+            {"prompt": ""},
+            {"prompt": "1", "reward": 1},
+            {"prompt": 3},
+            NO_ROLE,
+            {**OWN, "name": "x" * 101},
+        ):
             assert http.post(f"/v1/runs/{run}/groups", json=wrong).status_code == 422
-        for number, group in enumerate([lease(http, run, OWN) for _ in range(2)]):
+        groups = [lease(http, run, OWN | {"name": name}) for name in ("first", "second")]
+        # The request is sent again, as where its answer was lost: the same group, with new keys.
+        lost, groups[0] = groups[0], lease(http, run, OWN | {"name": "first"})
+        assert lost["attempt"] == groups[0]["attempt"]
+        with client_of(lost["sessions"][0]) as client, pytest.raises(openai.AuthenticationError):
+            client.models.list()
+        other = http.post(f"/v1/runs/{run}/groups", json={"prompt": "1+1", "name": "first"})
+        assert (other.status_code, "another prompt" in other.text) == (409, True)
+        for number, group in enumerate(groups):
             assert group["prompt"] == "77+88="
             assert (group["answer"], group["columns"]) == ("165", {"why": "mine"})
             for session in group["sessions"]:
@@ -34,8 +51,13 @@ def test_prompts_of_a_client_are_trained_in_place_of_tasks(installation: Install
                 # The verifiers had a reference to compare with.
                 assert len(made.header.rewards) == 2
                 assert None not in made.header.rewards
+                assert made.header.own == "first"
+                again = http.post(f"/v1/runs/{run}/groups", json=OWN | {"name": "first"})
+                assert again.status_code == 410, again.text
     record, _ = installation.ended(run)
     assert record["state"] == "succeeded", record["reason"]
+    samples = installation.api.get(f"/v1/runs/{run}/samples")["samples"]
+    assert {one["own"] for one in samples} == {"first", "second"}
     audit = installation.api.get(f"/v1/runs/{run}/audit")
     assert (audit["trained"], audit["lost"], audit["duplicated"]) == (2, 0, 0)
     assert audit["problems"] == []

@@ -2,6 +2,7 @@
 
 import time
 
+from services.contracts.rows.dataset import Row
 from services.contracts.sessions import Call, Reward, Turn, packed
 from services.store.agent_sessions import AT_ONCE, Claimed, Opened
 from services.store.keys import sessions_key
@@ -251,6 +252,41 @@ async def test_a_group_that_no_batch_may_train_is_stale(scene: Scene) -> None:
     await scene.publish(2)
     assert await ask(scene, lease, "two", (0,)) == "stale"
     assert await scene.store.agent_sessions.end(RUN, lease.attempt, 0) == "stale"
+
+
+async def test_a_name_has_one_group_until_that_is_lost(scene: Scene) -> None:
+    await scene.start(eta=1)
+    first, second, third = await scene.leased(3)
+    sessions, own = scene.store.agent_sessions, Row(prompt="1+1", answer="2")
+
+    async def opens(lease: Lease, lost: str = "") -> bool:
+        about = Opened(str(lease.position), 0, 1, time.time(), 60.0, 9, own, "mine")
+        return await sessions.open(RUN, lease.attempt, about, [f"key of {lease.task}"], lost)
+
+    assert await sessions.named(RUN, "mine") is None
+    assert await opens(first)
+    assert await opens(first), "the same call, sent again"
+    assert not await opens(second), "another request with this name at the same time"
+    assert await sessions.key_of(RUN, second.attempt, 0) is None
+    found = await sessions.opened(RUN, first.attempt)
+    assert found is not None
+    assert (found.own, found.name) == (own, "mine")
+
+    assert await sessions.named(RUN, "mine") == (first.attempt, "")
+    assert await sessions.reopen(RUN, first.attempt, "mine", ["new"]) == ""
+    assert await sessions.key_of(RUN, first.attempt, 0) == "new"
+    await scene.lapse(first)
+    assert await sessions.reopen(RUN, first.attempt, "mine", ["newer"]) == "lapsed"
+    assert await sessions.key_of(RUN, first.attempt, 0) == "new"
+
+    assert await opens(second, first.attempt)
+    assert not await opens(third, first.attempt), "it has gone on to the second one"
+    await sessions.end(RUN, second.attempt, 0)
+    assert await sessions.named(RUN, "mine") == (second.attempt, "ended")
+    await sessions.close(RUN, second.attempt, "completed")
+    assert await sessions.named(RUN, "mine") == (second.attempt, "completed")
+    names = [key async for key in scene.raw.scan_iter(match="*:sessions:*")]
+    assert all([await scene.raw.ttl(key) > 3600 for key in names]), "none stays for ever"
 
 
 async def test_a_call_that_cannot_be_read_stops_no_other(scene: Scene) -> None:
