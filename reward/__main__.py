@@ -19,12 +19,13 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from reward.app import Service, create_app
+from reward.app import create_app
 from reward.errors import brief
 from reward.metrics import Metrics
 from reward.models.process import ModelLoadError, ModelProcess
 from reward.remote_endpoints import Endpoint
 from reward.remote_pool import Calls
+from reward.scoring import Service
 from reward.settings import RewardSettings
 from reward.teachers import Teachers
 from reward.verifiers.base import RemoteVerifier, Verifier

@@ -1,14 +1,12 @@
 """The HTTP application: `/v1/score`, `/v1/verifiers`, `/v1/teachers`, health, metrics.
 
-Parses a request, asks the pool and `reward.remote_pool`, and answers. Computes nothing on the
-content of a completion: only worker processes and remote services do.
+Parses a request, calls `scoring`, and answers. Computes nothing on the content of a completion:
+only worker processes and remote services do.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
 from typing import Any, Literal, TypeVar
 
 from fastapi import FastAPI, Response
@@ -17,23 +15,14 @@ from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 
-from reward.metrics import Metrics
-from reward.remote_endpoints import EndpointError, PassingError, SettingsError
-from reward.remote_pool import RETRY_AFTER, Call, Calls
-from reward.teachers import Teachers
-from reward.validation import checked_items, checked_uses
-from reward.verifiers.base import Verdict
+from reward.scoring import Service, scored, taught, teacher_problem, verdicts_of
+from reward.validation import checked_uses
 from reward.verifiers.registry import Registry
-from reward.workers.pool import Pool, PoolClosedError, QueueFullError
-from reward.workers.requests import Request
 from services.contracts.scores import (
     CheckRequest,
     CheckResponse,
-    PartScore,
-    ScoreItem,
     ScoreRequest,
     ScoreResponse,
-    ScoreResult,
     ScoreStatus,
     UseProblem,
 )
@@ -63,41 +52,6 @@ WAY_OUT = (
     "`Authorization: Bearer KEY`: it is in the file `reward-key` of the service's data folder, and "
     "workers elsewhere take it from HEADRACE_REWARD_KEY"
 )
-
-
-def _set_event() -> asyncio.Event:
-    event = asyncio.Event()
-    event.set()
-    return event
-
-
-@dataclass
-class Service:
-    """The state that the routes share."""
-
-    registry: Registry
-    pool: Pool
-    calls: Calls
-    teachers: Teachers
-    metrics: Metrics
-    draining: bool = False
-    in_flight: int = 0
-    idle: asyncio.Event = field(default_factory=_set_event)
-    """Set while no request is in flight."""
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """A drain waits for the block. Raises Problem while draining."""
-        if self.draining:
-            raise _draining()
-        self.in_flight += 1
-        self.idle.clear()
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
-            if self.in_flight == 0:
-                self.idle.set()
 
 
 class VerifierInfo(BaseModel):
@@ -173,7 +127,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         code = "500"
         try:
             with service.serving():
-                response = await _while_connected(client, _score(service, request))
+                response = await _while_connected(client, scored(service, request))
             code = "200" if response is not None else str(CLIENT_GONE)
             return response or Response(status_code=CLIENT_GONE)
         except Problem as problem:
@@ -208,7 +162,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """Whether these verifiers exist, take these parameters, and can score with the references
         of these rows. Scores nothing."""
         problems, checks = checked_uses(request.uses, service.registry)
-        verdicts = await _verdicts(service, [check.request for check in checks])
+        verdicts = await verdicts_of(service, [check.request for check in checks])
         problems += [
             UseProblem(use=check.use, row=check.row, path=check.path, message=verdict.detail)
             for check, verdict in zip(checks, verdicts, strict=True)
@@ -216,7 +170,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         ]
         return CheckResponse(
             problems=sorted(problems, key=lambda problem: problem.use),
-            teacher=_teacher_problem(service.teachers, request.teacher),
+            teacher=teacher_problem(service.teachers, request.teacher),
         )
 
     @app.post(
@@ -231,7 +185,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             asked = service.teachers.logprobs(
                 request.teacher, request.model, request.prompt, request.completion
             )
-            found = await _while_connected(client, _taught(asked))
+            found = await _while_connected(client, taught(asked))
         # Not validated again: it may be a million numbers.
         return (
             Response(status_code=CLIENT_GONE)
@@ -250,7 +204,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         means equal vocabularies."""
         with service.serving():
             asked = service.teachers.text(request.teacher, request.model, request.tokens)
-            found = await _while_connected(client, _taught(asked))
+            found = await _while_connected(client, taught(asked))
         return Response(status_code=CLIENT_GONE) if found is None else TeacherText(text=found)
 
     @app.get("/healthz", summary="Alive", response_model_exclude_defaults=True)
@@ -300,94 +254,10 @@ async def _while_connected(client: HTTPRequest, work: Coroutine[Any, Any, T]) ->
         working.cancel()
 
 
-async def _score(service: Service, request: ScoreRequest) -> ScoreResponse:
-    items = checked_items(request.items, service.registry)
-    if len(items) > service.pool.capacity:
-        raise Problem(
-            413,
-            f"{len(items)} items are more than the queue holds ({service.pool.capacity}); send "
-            "fewer a request, or raise --max-queued-items",
-        )
-    verdicts = await _verdicts(service, items)
-    return ScoreResponse(
-        results=[
-            ScoreResult(
-                id=item.id,
-                status=verdict.status,
-                reward=verdict.reward,
-                components=verdict.components,
-                parts=[PartScore(end=end, score=score) for end, score in verdict.parts],
-                detail=_detail(item, verdict),
-            )
-            for item, verdict in zip(request.items, verdicts, strict=True)
-        ]
-    )
-
-
-async def _verdicts(service: Service, items: Sequence[Request | Call]) -> list[Verdict]:
-    """In the order of the items. Raises Problem (429, 503)."""
-    own = [item for item in items if isinstance(item, Request)]
-    asked = [item for item in items if isinstance(item, Call)]
-    try:
-        # All or none, so that a request that is refused leaves no work behind.
-        service.pool.admit(len(own))
-        service.calls.admit(len(asked))
-        judged, answered = map(
-            iter, await asyncio.gather(service.pool.score(own), service.calls.score(asked))
-        )
-    except QueueFullError as full:
-        raise Problem(
-            429,
-            f"{full}; try again in {full.retry_after} s, or add workers",
-            headers={"Retry-After": str(full.retry_after)},
-        ) from None
-    except PoolClosedError:
-        raise _draining() from None
-    return [next(judged if isinstance(item, Request) else answered) for item in items]
-
-
-async def _taught(asked: Awaitable[T]) -> T:
-    """What a teacher answers. Raises Problem (422, 503).
-
-    Groups wait where the operator can mend it: a teacher that the settings do not name, a key that
-    it does not take. 422 would cost their prompts.
-    """
-    try:
-        return await asked
-    except (PassingError, SettingsError, ValueError) as error:
-        raise Problem(503, str(error), headers={"Retry-After": str(RETRY_AFTER)}) from None
-    except EndpointError as error:
-        raise Problem(422, str(error)) from None
-
-
-def _teacher_problem(teachers: Teachers, name: str | None) -> str | None:
-    try:
-        if name is not None:
-            teachers.check(name)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 def _unavailable(registry: Registry) -> dict[str, str]:
     return {
         name: one.notice for name, one in registry.items() if not (one.available or one.lacks_extra)
     }
-
-
-def _detail(item: ScoreItem, verdict: Verdict) -> str:
-    """What broke is the dataset's to repair, so its row is named."""
-    if verdict.status is not ScoreStatus.ERROR or item.row is None:
-        return verdict.detail
-    return f"dataset row {item.row}: {verdict.detail}"
-
-
-def _draining() -> Problem:
-    return Problem(
-        503,
-        "this reward service is shutting down; try another, or again in a second",
-        headers={"Retry-After": "1", "Connection": "close"},
-    )
 
 
 _UNFIT: dict[int | str, str] = {

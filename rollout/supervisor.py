@@ -32,10 +32,9 @@ from rollout.vllm.serving import Serving
 from rollout.vllm.staging import Staging
 from rollout.vllm.weight_follower import Follower, WrongWeights
 from rollout.work.capacity import Sequences
-from rollout.work.dataset_rows import Rows
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
-from rollout.work.task_rows import task_rows
+from rollout.work.task_rows import Rows, task_rows
 from rollout.work.teacher import Teacher
 from rollout.worker import RunWorker
 from services.contracts.config import RLConfig

@@ -27,13 +27,12 @@ from rollout.vllm.progress import Progress
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.weight_follower import Follower
 from rollout.work.capacity import reserve_bytes, rows_beside, slots, to_lease, widened
-from rollout.work.dataset_rows import Rows
 from rollout.work.evaluation import Evaluator
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
 from rollout.work.group_tasks import GroupTasks, Status
 from rollout.work.leases import DRAIN_SECONDS, Leases
-from rollout.work.task_rows import TaskRows
+from rollout.work.task_rows import Rows, TaskRows
 from services.contracts.records import WorkerRecord
 from services.runtime.logs import get_logger
 from services.store import Store

@@ -4,7 +4,6 @@ what it has in common with other runs; `Follower` is what the other ranks do mea
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -13,6 +12,7 @@ from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.evaluations import Evaluations
 from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.coordinate.planner import Planner
+from learner.coordinate.step_report import StepReport
 from learner.distributed import Ranks
 from learner.model.canary import CanaryPass
 from learner.model.loading.lora import base_on_host
@@ -24,17 +24,8 @@ from learner.persist.export_model import export_description
 from learner.persist.jsonl import RowsFile, SamplesFile
 from learner.persist.publisher import Again, Publisher
 from learner.persist.versions import Version, Versions
-from learner.report.reward_metrics import dataset_metrics, outcome_metrics, selection_metrics
 from learner.report.sample_log import Picked, described
-from learner.report.step_metrics import (
-    StepTime,
-    admission_wait,
-    bottleneck,
-    canary_metrics,
-    peak_memory,
-    staleness_metrics,
-    time_metrics,
-)
+from learner.report.step_metrics import StepTime
 from learner.state import TrainingState
 from learner.store.commands import Command, Plan
 from learner.store.run_store import RunStore
@@ -98,22 +89,14 @@ class Coordinator(FirstRank):
         )
         critic = state.critic.model if state.critic else None
         teacher = state.copies.teacher.logprobs.model if state.copies.teacher else None
-        self._work = work(state.loaded.model, config.algorithm, ranks, critic, teacher)
+        computed = work(state.loaded.model, config.algorithm, ranks, critic, teacher)
+        self._step_report = StepReport(config, store, computed)
         self._time = StepTime()
         self._plan = Plan([], [], [], [])
         self._in_files = 0
         """Bytes of the batch's payloads outside of Redis."""
-        self._waits: dict[str, float] = {}
         self._shares: bool | None = None
         """Whether the samples of the last batch shared prefixes."""
-        self._filtered = (0, 0.0)
-        """Groups without reward variance until the last step, and the sum of their mean rewards."""
-        self._dataset_names = [name for name in config.datasets if name]
-        """Of a mixture."""
-        self._skipped = 0
-        """Tasks that the curriculum has skipped until the last step."""
-        self._filtered_of: dict[str, int] = {}
-        """Such groups of each dataset of a mixture."""
         self._all_zero = False
         """Whether the last batch had no reward other than 0."""
 
@@ -143,11 +126,8 @@ class Coordinator(FirstRank):
         computation = {"attention": str(loaded.attention), **self._state.computation}
         for part, words in computation.items():
             self._store.computes(part, words)
-        self._filtered = self._store.call(self._store.trajectories.filtered)
-        self._filtered_of = self._filtered_by_dataset()
-        self._skipped = self._store.call(self._store.trajectories.skipped)
+        self._step_report.begin()
         self._store.set_state("running")
-        _, self._waits = admission_wait({}, self._store.workers())
 
     def next_command(self) -> Command:
         """What all ranks do next. Waits for groups as long as it takes."""
@@ -184,7 +164,15 @@ class Coordinator(FirstRank):
         """Report a trained batch, with the completions `picked` to be shown, and request an
         evaluation where one is due. `outcomes`: sums over ranks."""
         step = self._state.progress.step
-        row = self._row(metrics, outcomes)
+        row = self._step_report.row(
+            self._state.progress,
+            metrics,
+            outcomes,
+            self._time,
+            self._planner.staleness,
+            self._publisher.pushed,
+            sum(self._plan.bytes) + self._in_files,
+        )
         # First what is fenced: a learner that was replaced while it slept writes no row.
         self._store.step_done(step, row)
         self._file.add(row)
@@ -286,8 +274,7 @@ class Coordinator(FirstRank):
             reason = "; ".join(troubled)
         else:
             reason = ", ".join(f"{w.id} is {w.state}" for w in workers)
-        filtered, _ = self._store.call(self._store.trajectories.filtered)
-        if filtered := filtered - self._filtered[0]:
+        if filtered := self._step_report.filtered():
             reason += f"; {filtered} groups were filtered since the last step"
         self._store.warn(f"waiting for {what} for {seconds:.0f} s: {reason}")
         if troubled and (damage := self._publisher.damage()):
@@ -312,72 +299,8 @@ class Coordinator(FirstRank):
     def _publish(self, weights: Version) -> None:
         self._publisher.submit(weights)
 
-    def _row(self, metrics: dict[str, float], sums: dict[str, float]) -> dict[str, Any]:
-        """The step's row of metrics."""
-        workers, spent, pushed = self._store.workers(), self._time, self._publisher.pushed
-        wait, self._waits = admission_wait(self._waits, workers)
-        samples, tokens = int(sums["samples"]), int(sums["completion_tokens"])
-        return {
-            "step": self._state.progress.step,
-            "version": self._state.progress.version,
-            "time": time.time(),
-            **metrics,
-            **outcome_metrics(
-                sums, self._config.algorithm.samples_per_prompt, bool(self._config.rewards)
-            ),
-            **self._selection(sums),
-            **self._datasets(sums),
-            **self._curriculum(sums),
-            **canary_metrics(workers),
-            **staleness_metrics(self._planner.staleness),
-            **time_metrics(spent, samples, tokens, int(sums["prompt_tokens"])),
-            **self._utilisation(sums, metrics),
-            **(pushed.metrics() if pushed else {}),
-            "time/workers_waiting_for_admission": wait,
-            "workers": len(workers),
-            "memory/peak_bytes": peak_memory(),
-            "wire/bytes_per_token": (sum(self._plan.bytes) + self._in_files) / max(tokens, 1),
-            "bottleneck": bottleneck(spent.total, spent.waiting, wait),
-        }
-
     def _say_sharing(self, share: float) -> None:
         """Where samples begin to share prefixes, or end it."""
         if self._shares != (share > 0):
             self._shares = share > 0
             self._store.computes("shared_prompts", sharing_in_words(self._state.policy, share))
-
-    def _selection(self, sums: dict[str, float]) -> dict[str, float]:
-        algorithm = self._config.algorithm
-        if algorithm.dynamic_sampling is None and algorithm.best_of is None:
-            return {}
-        groups, reward = self._filtered
-        self._filtered = self._store.call(self._store.trajectories.filtered)
-        return selection_metrics(sums, self._filtered[0] - groups, self._filtered[1] - reward)
-
-    def _curriculum(self, sums: dict[str, float]) -> dict[str, float]:
-        if self._config.data.curriculum is None:
-            return {}
-        before, self._skipped = self._skipped, self._store.call(self._store.trajectories.skipped)
-        skipped = self._skipped - before
-        return {"curriculum/skipped": skipped / max(skipped + sums["groups"], 1.0)}
-
-    def _datasets(self, sums: dict[str, float]) -> dict[str, float]:
-        names = self._dataset_names
-        if self._config.algorithm.dynamic_sampling is None:
-            return dataset_metrics(sums, names, {})
-        before, self._filtered_of = self._filtered_of, self._filtered_by_dataset()
-        filtered = {name: count - before[name] for name, count in self._filtered_of.items()}
-        return dataset_metrics(sums, names, filtered)
-
-    def _filtered_by_dataset(self) -> dict[str, int]:
-        found = self._store.trajectories.filtered_by_dataset
-        return self._store.call(found, self._dataset_names)
-
-    def _utilisation(self, sums: dict[str, float], metrics: dict[str, float]) -> dict[str, float]:
-        if self._work is None:
-            return {}
-        passes = metrics["train/updates"] / self._config.algorithm.minibatches
-        # What several samples share counts once.
-        computed = 1 - metrics.get("train/shared_tokens", 0.0)
-        tokens, squares = sums["row_tokens"] * computed, sums["row_tokens_squared"] * computed
-        return self._work.metrics(tokens, squares, passes, self._time.training)

@@ -17,7 +17,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from rollout.vllm.client import PolicyClient
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.staging import Staging
+from rollout.vllm.weight_files import WeightFiles
 from rollout.vllm.weight_load import (
     LoadRefused,
     UpdateMode,
@@ -36,7 +36,7 @@ from rollout.vllm.weight_load import (
     WeightUpdate,
 )
 from services.contracts.schema import SchemaMismatch
-from services.contracts.weights import WeightFile, WeightManifest
+from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.store import Store
 from services.volume import DamagedFile, KeyRefused, Volume
@@ -49,8 +49,6 @@ UNCLEAR_LIMIT = 3
 """Loads of unclear outcome in a row, after which the server is restarted."""
 LONGEST_BACKOFF = 10.0
 PIN_POLL_SECONDS = 0.1
-ABANDONED_SECONDS = 3600.0
-"""A copy of this age that no heartbeat names belongs to nobody."""
 
 CANNOT_LOAD = (LoadRefused, DamagedFile, FileNotFoundError, SchemaMismatch, KeyRefused)
 """The version is wrong, or this host may not have it: the worker is unhealthy until it can load the
@@ -100,9 +98,8 @@ class Follower:
         changed; `heartbeat` sends one with `files`; `distrust` reports in which way vLLM serves
         other weights, and releases all that it has sampled."""
         self._run = run
-        self._worker = worker
         self._store = store
-        self._volume = volume
+        self._files = WeightFiles(worker, store, volume)
         self._policy = policy
         self._mode: UpdateMode = mode
         self._staging = staging
@@ -118,10 +115,6 @@ class Follower:
         self._lineage = ""
         self._loading: WeightManifest | None = None
         self._loaded: WeightManifest | None = None
-        self._whole: dict[Path, tuple[WeightFile, tuple[int, ...] | None]] = {}
-        """Files that were found whole, and which those were."""
-        self._fetched: set[Path] = set()
-        """Copies that this worker fetched, on a host without the data volume."""
         self.live: WeightManifest | None = None
         self.forks: dict[str, int] = {}
         self.timings = Timings()
@@ -210,7 +203,7 @@ class Follower:
                 failures += 1
                 # With any other error Redis or the gateway is away: the live version stays right.
                 if isinstance(error, CANNOT_LOAD):
-                    self._whole.clear()
+                    self._files.read_again()
                     if manifest is not None and manifest is self._pinned:
                         self._pin_error = error
                     else:
@@ -263,7 +256,7 @@ class Follower:
             self._staging.clear()
         self.live = self._loaded = manifest
         self.timings = Timings(max(0.0, time.time() - manifest.created), paused)
-        await self._forget_copies(manifest)
+        await self._files.forget_all_but(manifest)
         log.info(
             "weights live",
             version=manifest.tag,
@@ -276,47 +269,13 @@ class Follower:
         """The version's files, here and whole; None if newer versions came, and the learner deleted
         a file before it knew that this worker needs it."""
         try:
-            return [await self._fetched_file(file) for file in manifest.files]
+            return [await self._files.fetch(file) for file in manifest.files]
         except FileNotFoundError:
             newest = await self._store.weights.newest(self._run)
             if newest is None or newest.tag == manifest.tag or manifest is self._pinned:
                 raise
             log.info("overtaken by newer versions", version=manifest.tag)
             return None
-
-    async def _fetched_file(self, file: WeightFile) -> Path:
-        """One file, here and whole. Reads one that it has found whole once more only if it is
-        another file now, or was loaded and refused."""
-        path = self._volume.path(file.name)
-        found = _identity(path)
-        if found is None:
-            self._fetched.add(path)
-        elif self._whole.get(path) == (file, found):
-            return path
-        path = await self._volume.fetch(file)
-        self._whole[path] = file, _identity(path)
-        return path
-
-    async def _forget_copies(self, loaded: WeightManifest) -> None:
-        """On a host without the volume: delete copies of older versions that no other worker needs,
-        and old copies, whole or not, of killed workers and of runs that are over."""
-        own = {self._volume.path(file.name) for file in loaded.files}
-        self._whole = {path: known for path, known in self._whole.items() if path in own}
-        if not self._fetched:
-            return
-        others = [one for one in await self._store.workers.list() if one.id != self._worker]
-        needed = {Path(name).name for one in others for name in one.files}
-        needed |= {path.name for path in own}
-        for path in [path for path in self._fetched if path.name not in needed]:
-            path.unlink(missing_ok=True)
-            self._fetched.discard(path)
-        before = time.time() - ABANDONED_SECONDS
-        for path in self._volume.root.glob("runs/*/weights/*v*.safetensors*"):
-            # Another worker of this host may delete it, too.
-            with suppress(FileNotFoundError):
-                copy = path.suffix != ".lock" and path.name not in needed
-                if copy and path.stat().st_mtime < before:
-                    path.unlink()
 
     async def _load_rightly(self, update: WeightUpdate, manifest: WeightManifest) -> float:
         """Load until vLLM serves the version. Returns seconds paused. Raises WrongWeights, and what
@@ -362,13 +321,3 @@ class Follower:
             name: min(began[place:]) for place, (name, _) in enumerate(lineages[:-1], start=1)
         }
         self._lineage = manifest.lineage
-
-
-def _identity(path: Path) -> tuple[int, ...] | None:
-    """What changes when another file comes under the same name, or somebody writes to it; None
-    without a file."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

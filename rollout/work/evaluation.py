@@ -19,8 +19,8 @@ from rollout.aio import end, retry
 from rollout.run_events import RunEvents
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.weight_follower import CannotPin
-from rollout.work.dataset_rows import Rows
 from rollout.work.group import RunContext, sample_and_score, text_of
+from rollout.work.task_rows import Rows
 from services.contracts.config.rewards import named
 from services.contracts.evaluation import AnsweredRow, AnsweredSample, EvaluationRequest
 from services.contracts.rows.dataset import Row

@@ -1,11 +1,8 @@
-"""Run records, their states, and the learner that holds a run."""
+"""Runs: submitted, changed, deleted, and held by a learner. `run_records` reads them."""
 
-import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
-
-from redis.exceptions import ResponseError
 
 from services.contracts.records import DatasetRecord, RunRecord, RunState, RunSummary
 from services.contracts.strict_json import decode
@@ -14,7 +11,8 @@ from services.store.datasets import Datasets
 from services.store.errors import Fenced, Gone, StillRunning, Unreadable
 from services.store.evaluations import PARTS as EVALUATION_PARTS
 from services.store.keys import POOLS, RUN_PARTS, RUNS, pool_key, run_key
-from services.store.scripts import Noun, Scripts
+from services.store.run_records import RunRecords
+from services.store.scripts import Scripts
 from services.store.submission import (
     ORDER,
     EndedRun,
@@ -24,13 +22,10 @@ from services.store.submission import (
     submission,
     text_of,
 )
-from services.store.unreadable import as_text, is_damage, read_run, reading, report
+from services.store.unreadable import as_text, reading, report
 
 OLDEST_FIRST = 1e10
 """Queue score: a step of priority outweighs any difference of age (Unix seconds)."""
-
-PAGE = 200
-"""Runs read in one round trip."""
 
 CLOSED_PARTS = (
     *("run", "order", "returned", "attempts", "held", "groups", "blobs", "bytes", "plans"),
@@ -43,8 +38,8 @@ def queue_score(created: float, priority: int) -> float:
     return created - priority * OLDEST_FIRST
 
 
-class Runs(Noun):
-    """One hash per run; its fields are those of RunRecord and what the scripts read."""
+class Runs(RunRecords):
+    """What is done with runs."""
 
     def __init__(self, redis: Any, scripts: Scripts, datasets: Datasets) -> None:
         super().__init__(redis, scripts)
@@ -161,89 +156,6 @@ class Runs(Noun):
         for part in CLOSED_PARTS[1:]:
             await self._redis.unlink(run_key(run, part))
 
-    async def get(self, run: str) -> RunRecord | None:
-        """A run by id."""
-        try:
-            found = await self._redis.hgetall(run_key(run, "run"))
-        except ResponseError as error:
-            if not is_damage(error):
-                raise
-            return read_run(RunRecord, run, error)
-        if not found:
-            return None
-        return read_run(RunRecord, run, {as_text(key): value for key, value in found.items()})
-
-    async def standing(self, run: str) -> tuple[bool, int]:
-        """Whether a run is over, is being cancelled, or is gone; and its fencing token.
-        Two fields, for callers that ask again and again."""
-        with reading(f"the state of run {run}"):
-            state, token = await self._redis.hmget(run_key(run, "run"), "state", "fencing_token")
-            return state is None or RunState(state.decode()).ending, int(token or 0)
-
-    async def all(self, since: float = -math.inf) -> list[RunSummary]:
-        """All runs that were submitted at this time or later, newest first. O(those)."""
-        return (await self.page(None, since=since))[0]
-
-    async def page(
-        self,
-        limit: int | None,
-        before: str | None = None,
-        wanted: Callable[[RunSummary], bool] = lambda run: True,
-        since: float = -math.inf,
-    ) -> tuple[list[RunSummary], str | None]:
-        """Up to `limit` runs for which `wanted` is true, submitted at `since` or later, newest
-        first, and the `before` of the page that follows; None where there is none. Raises
-        ValueError for a `before` that no page has given. O(runs looked at); a page is not shifted
-        by runs that come or go meanwhile."""
-        created, last = _parsed_cursor(before)
-        found: list[RunSummary] = []
-        offset, cursor = 0, ""
-        while True:
-            listed = await self._redis.zrevrangebyscore(
-                RUNS, created, since, start=offset, num=PAGE, withscores=True
-            )
-            offset += len(listed)
-            # Runs of one moment are listed by descending id.
-            ids = [(as_text(id), at) for id, at in listed if at != created or as_text(id) < last]
-            summaries = await self.summaries([id for id, _ in ids])
-            for (id, at), run in zip(ids, summaries, strict=True):
-                if run is None or not wanted(run):
-                    continue
-                if len(found) == limit:
-                    return found, cursor
-                found.append(run)
-                cursor = f"{at!r}-{id}"
-            if len(listed) < PAGE:
-                return found, None
-
-    async def summaries(self, ids: Sequence[str]) -> Sequence[RunSummary | None]:
-        """The runs with these ids; None for one that is gone."""
-        names = list(RunSummary.model_fields)
-        pipe = self._redis.pipeline(transaction=False)
-        for id in ids:
-            pipe.hmget(run_key(id, "run"), names)
-        rows = await pipe.execute(raise_on_error=False) if ids else []
-        if away := [row for row in rows if isinstance(row, Exception) and not is_damage(row)]:
-            raise away[0]
-        return [
-            None
-            if isinstance(row, list) and all(value is None for value in row)
-            else read_run(
-                RunSummary, id, dict(zip(names, row, strict=True)) if isinstance(row, list) else row
-            )
-            for id, row in zip(ids, rows, strict=True)
-        ]
-
-    async def live(self) -> list[RunRecord]:
-        """All runs that are not over, whole, newest first."""
-        ids = [run.id for run in await self.all() if not run.state.final]
-        return [record for id in ids if (record := await self.get(id)) is not None]
-
-    async def active(self, pool: str) -> RunRecord | None:
-        """The run that a pool works on."""
-        run = await self._redis.get(pool_key(pool, "active"))
-        return await self.get(as_text(run)) if run else None
-
     async def cancel(self, run: str) -> None:
         """Ask a run to end; one that still queues ends at once. Raises KeyError where there is
         none."""
@@ -354,11 +266,3 @@ class Runs(Noun):
             report(f"run {run}", f"{error}: its open tasks and its groups are deleted")
             await self._discard(run)
         await self._scripts.run("compare_delete", [pool_key(pool, "active")], [run])
-
-
-def _parsed_cursor(before: str | None) -> tuple[float, str]:
-    """(created, id) of the run after which a page begins."""
-    if before is None:
-        return math.inf, ""
-    created, _, id = before.rpartition("-")
-    return float(created), id

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from reward.app import Service
 from reward.app import create_app as create_reward
 from reward.metrics import Metrics
 from reward.remote_pool import Calls
+from reward.scoring import Service
 from reward.teachers import Teachers
 from reward.verifiers.registry import build_registry
 from reward.workers.pool import Pool

@@ -2,9 +2,8 @@
 
 from typing import Any, cast
 
-from rollout.work.dataset_rows import Rows
 from rollout.work.group import RunContext
-from rollout.work.task_rows import DatasetWork, TaskRow, TaskRows
+from rollout.work.task_rows import DatasetWork, Rows, TaskRow, TaskRows
 from services.contracts.config.data import Data
 from services.contracts.rows.mixture import prompt_mixture
 from services.contracts.rows.task import TaskPosition

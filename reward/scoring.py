@@ -1,0 +1,152 @@
+"""What the routes of `app` do: have items scored, and ask teachers.
+
+Items go to the pool or to `reward.remote_pool`. A request that is refused leaves no work behind.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from reward.metrics import Metrics
+from reward.remote_endpoints import EndpointError, PassingError, SettingsError
+from reward.remote_pool import RETRY_AFTER, Call, Calls
+from reward.teachers import Teachers
+from reward.validation import checked_items
+from reward.verifiers.base import Verdict
+from reward.verifiers.registry import Registry
+from reward.workers.pool import Pool, PoolClosedError, QueueFullError
+from reward.workers.requests import Request
+from services.contracts.scores import (
+    PartScore,
+    ScoreItem,
+    ScoreRequest,
+    ScoreResponse,
+    ScoreResult,
+    ScoreStatus,
+)
+from services.http import Problem
+
+T = TypeVar("T")
+
+
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+@dataclass
+class Service:
+    """The state that the routes share."""
+
+    registry: Registry
+    pool: Pool
+    calls: Calls
+    teachers: Teachers
+    metrics: Metrics
+    draining: bool = False
+    in_flight: int = 0
+    idle: asyncio.Event = field(default_factory=_set_event)
+    """Set while no request is in flight."""
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """A drain waits for the block. Raises Problem while draining."""
+        if self.draining:
+            raise _draining()
+        self.in_flight += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            if self.in_flight == 0:
+                self.idle.set()
+
+
+async def scored(service: Service, request: ScoreRequest) -> ScoreResponse:
+    """The results of a request, in the order of its items. Raises Problem (413, 422, 429, 503)."""
+    items = checked_items(request.items, service.registry)
+    if len(items) > service.pool.capacity:
+        raise Problem(
+            413,
+            f"{len(items)} items are more than the queue holds ({service.pool.capacity}); send "
+            "fewer a request, or raise --max-queued-items",
+        )
+    verdicts = await verdicts_of(service, items)
+    return ScoreResponse(
+        results=[
+            ScoreResult(
+                id=item.id,
+                status=verdict.status,
+                reward=verdict.reward,
+                components=verdict.components,
+                parts=[PartScore(end=end, score=score) for end, score in verdict.parts],
+                detail=_detail(item, verdict),
+            )
+            for item, verdict in zip(request.items, verdicts, strict=True)
+        ]
+    )
+
+
+async def verdicts_of(service: Service, items: Sequence[Request | Call]) -> list[Verdict]:
+    """In the order of the items. Raises Problem (429, 503)."""
+    own = [item for item in items if isinstance(item, Request)]
+    asked = [item for item in items if isinstance(item, Call)]
+    try:
+        # All or none, so that a request that is refused leaves no work behind.
+        service.pool.admit(len(own))
+        service.calls.admit(len(asked))
+        judged, answered = map(
+            iter, await asyncio.gather(service.pool.score(own), service.calls.score(asked))
+        )
+    except QueueFullError as full:
+        raise Problem(
+            429,
+            f"{full}; try again in {full.retry_after} s, or add workers",
+            headers={"Retry-After": str(full.retry_after)},
+        ) from None
+    except PoolClosedError:
+        raise _draining() from None
+    return [next(judged if isinstance(item, Request) else answered) for item in items]
+
+
+async def taught(asked: Awaitable[T]) -> T:
+    """What a teacher answers. Raises Problem (422, 503).
+
+    Groups wait where the operator can mend it: a teacher that the settings do not name, a key that
+    it does not take. 422 would cost their prompts.
+    """
+    try:
+        return await asked
+    except (PassingError, SettingsError, ValueError) as error:
+        raise Problem(503, str(error), headers={"Retry-After": str(RETRY_AFTER)}) from None
+    except EndpointError as error:
+        raise Problem(422, str(error)) from None
+
+
+def teacher_problem(teachers: Teachers, name: str | None) -> str | None:
+    """Why the teacher `name` cannot be asked; None where it can, or none is named."""
+    try:
+        if name is not None:
+            teachers.check(name)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _detail(item: ScoreItem, verdict: Verdict) -> str:
+    """What broke is the dataset's to repair, so its row is named."""
+    if verdict.status is not ScoreStatus.ERROR or item.row is None:
+        return verdict.detail
+    return f"dataset row {item.row}: {verdict.detail}"
+
+
+def _draining() -> Problem:
+    return Problem(
+        503,
+        "this reward service is shutting down; try another, or again in a second",
+        headers={"Retry-After": "1", "Connection": "close"},
+    )

@@ -1,0 +1,72 @@
+"""Files of weight versions on this worker's host: fetched, found whole, and deleted when no worker
+needs them any more."""
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from services.contracts.weights import WeightFile, WeightManifest
+from services.store import Store
+from services.volume import Volume
+
+ABANDONED_SECONDS = 3600.0
+"""A copy of this age that no heartbeat names belongs to nobody."""
+
+
+class WeightFiles:
+    """Those that one worker uses."""
+
+    def __init__(self, worker: str, store: Store, volume: Volume) -> None:
+        self._worker, self._store, self._volume = worker, store, volume
+        self._whole: dict[Path, tuple[WeightFile, tuple[int, ...] | None]] = {}
+        """Files that were found whole, and which those were."""
+        self._fetched: set[Path] = set()
+        """Copies that this worker fetched, on a host without the data volume."""
+
+    def read_again(self) -> None:
+        """Read every file before it is used again: vLLM has refused one."""
+        self._whole.clear()
+
+    async def fetch(self, file: WeightFile) -> Path:
+        """The file, here and whole. Reads one that was found whole once more only if it is another
+        file now, or after `read_again`. Raises as `Volume.fetch`."""
+        path = self._volume.path(file.name)
+        found = _identity(path)
+        if found is None:
+            self._fetched.add(path)
+        elif self._whole.get(path) == (file, found):
+            return path
+        path = await self._volume.fetch(file)
+        self._whole[path] = file, _identity(path)
+        return path
+
+    async def forget_all_but(self, loaded: WeightManifest) -> None:
+        """On a host without the volume: delete copies of older versions that no other worker needs,
+        and old copies, whole or not, of killed workers and of runs that are over."""
+        own = {self._volume.path(file.name) for file in loaded.files}
+        self._whole = {path: known for path, known in self._whole.items() if path in own}
+        if not self._fetched:
+            return
+        others = [one for one in await self._store.workers.list() if one.id != self._worker]
+        needed = {Path(name).name for one in others for name in one.files}
+        needed |= {path.name for path in own}
+        for path in [path for path in self._fetched if path.name not in needed]:
+            path.unlink(missing_ok=True)
+            self._fetched.discard(path)
+        before = time.time() - ABANDONED_SECONDS
+        for path in self._volume.root.glob("runs/*/weights/*v*.safetensors*"):
+            # Another worker of this host may delete it, too.
+            with suppress(FileNotFoundError):
+                copy = path.suffix != ".lock" and path.name not in needed
+                if copy and path.stat().st_mtime < before:
+                    path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """What changes when another file comes under the same name, or somebody writes to it; None
+    without a file."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,109 @@
+"""Run records, read: one, all, or page by page, newest first."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from redis.exceptions import ResponseError
+
+from services.contracts.records import RunRecord, RunState, RunSummary
+from services.store.keys import RUNS, pool_key, run_key
+from services.store.scripts import Noun
+from services.store.unreadable import as_text, is_damage, read_run, reading
+
+PAGE = 200
+"""Runs read in one round trip."""
+
+
+class RunRecords(Noun):
+    """One hash per run; its fields are those of RunRecord and what the scripts read."""
+
+    async def get(self, run: str) -> RunRecord | None:
+        """A run by id."""
+        try:
+            found = await self._redis.hgetall(run_key(run, "run"))
+        except ResponseError as error:
+            if not is_damage(error):
+                raise
+            return read_run(RunRecord, run, error)
+        if not found:
+            return None
+        return read_run(RunRecord, run, {as_text(key): value for key, value in found.items()})
+
+    async def standing(self, run: str) -> tuple[bool, int]:
+        """Whether a run is over, is being cancelled, or is gone; and its fencing token.
+        Two fields, for callers that ask again and again."""
+        with reading(f"the state of run {run}"):
+            state, token = await self._redis.hmget(run_key(run, "run"), "state", "fencing_token")
+            return state is None or RunState(state.decode()).ending, int(token or 0)
+
+    async def all(self, since: float = -math.inf) -> list[RunSummary]:
+        """All runs that were submitted at this time or later, newest first. O(those)."""
+        return (await self.page(None, since=since))[0]
+
+    async def page(
+        self,
+        limit: int | None,
+        before: str | None = None,
+        wanted: Callable[[RunSummary], bool] = lambda run: True,
+        since: float = -math.inf,
+    ) -> tuple[list[RunSummary], str | None]:
+        """Up to `limit` runs for which `wanted` is true, submitted at `since` or later, newest
+        first, and the `before` of the page that follows; None where there is none. Raises
+        ValueError for a `before` that no page has given. O(runs looked at); a page is not shifted
+        by runs that come or go meanwhile."""
+        created, last = _parsed_cursor(before)
+        found: list[RunSummary] = []
+        offset, cursor = 0, ""
+        while True:
+            listed = await self._redis.zrevrangebyscore(
+                RUNS, created, since, start=offset, num=PAGE, withscores=True
+            )
+            offset += len(listed)
+            # Runs of one moment are listed by descending id.
+            ids = [(as_text(id), at) for id, at in listed if at != created or as_text(id) < last]
+            summaries = await self.summaries([id for id, _ in ids])
+            for (id, at), run in zip(ids, summaries, strict=True):
+                if run is None or not wanted(run):
+                    continue
+                if len(found) == limit:
+                    return found, cursor
+                found.append(run)
+                cursor = f"{at!r}-{id}"
+            if len(listed) < PAGE:
+                return found, None
+
+    async def summaries(self, ids: Sequence[str]) -> Sequence[RunSummary | None]:
+        """The runs with these ids; None for one that is gone."""
+        names = list(RunSummary.model_fields)
+        pipe = self._redis.pipeline(transaction=False)
+        for id in ids:
+            pipe.hmget(run_key(id, "run"), names)
+        rows = await pipe.execute(raise_on_error=False) if ids else []
+        if away := [row for row in rows if isinstance(row, Exception) and not is_damage(row)]:
+            raise away[0]
+        return [
+            None
+            if isinstance(row, list) and all(value is None for value in row)
+            else read_run(
+                RunSummary, id, dict(zip(names, row, strict=True)) if isinstance(row, list) else row
+            )
+            for id, row in zip(ids, rows, strict=True)
+        ]
+
+    async def live(self) -> list[RunRecord]:
+        """All runs that are not over, whole, newest first."""
+        ids = [run.id for run in await self.all() if not run.state.final]
+        return [record for id in ids if (record := await self.get(id)) is not None]
+
+    async def active(self, pool: str) -> RunRecord | None:
+        """The run that a pool works on."""
+        run = await self._redis.get(pool_key(pool, "active"))
+        return await self.get(as_text(run)) if run else None
+
+
+def _parsed_cursor(before: str | None) -> tuple[float, str]:
+    """(created, id) of the run after which a page begins."""
+    if before is None:
+        return math.inf, ""
+    created, _, id = before.rpartition("-")
+    return float(created), id
