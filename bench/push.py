@@ -13,43 +13,24 @@ Three parts, and what each of them is:
 
 import argparse
 import asyncio
-import os
-import socket
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from pydantic import SecretStr
-from safetensors.torch import save_file
-from starlette.datastructures import Headers
-from starlette.types import Message, Receive, Scope, Send
 
-from bench.control_plane import durable_redis
+from bench.push_loopback import HOSTS, WORKERS, loopback
 from bench.results import begun, keep, table
 from bench.simulated.links import Links, fetched
+from bench.simulated.versions import TENSOR, step, weights
 from learner.persist.chain import LONGEST, SHARE
-from rollout.aio import end
-from rollout.file_server import Files, other_hosts, serve
-from rollout.settings import RolloutSettings
-from services.contracts.records import WorkerRecord
-from services.contracts.weights import WeightFile
-from services.http import Bandwidth
 from services.runtime import logs
-from services.runtime.api_key import key_for_peers
-from services.store import Store
-from services.volume import Volume, weight_file
+from services.volume import weight_file
 from services.volume.sources import GATEWAY
-from services.weights import DeltaReader, DeltaWriter, WholeVersion, changes, tensor_checksum
-
-Bits = NDArray[np.uint16]
+from services.weights import DeltaReader, DeltaWriter, changes, tensor_checksum
 
 MODELS = {"8B": 8.03e9, "32B": 32.8e9}
 """Weights, of 2 bytes each."""
@@ -61,51 +42,6 @@ LINK = 10e9 / 8
 """Bytes/s of each host's link, in each direction."""
 GATEWAY_BEFORE = 0.35e9
 """Bytes/s that the gateway sent before it used sendfile (measured on another machine)."""
-HOSTS, WORKERS = 8, 56
-TENSOR = 8 << 20
-"""Weights of each synthetic tensor."""
-KEY = "hr-bench"
-
-
-def weights(count: int, seed: int) -> dict[str, Bits]:
-    """Random bfloat16 weights, by tensor."""
-    random = np.random.default_rng(seed)
-    names = range(max(1, count // TENSOR))
-    size = min(count, TENSOR)
-    return {f"layers.{n}.weight": _bits(random.normal(0, 0.02, size)) for n in names}
-
-
-def step(before: Mapping[str, Bits], share: float, seed: int) -> dict[str, Bits]:
-    """Weights of which this share has another value, spread at random: the next value that
-    bfloat16 has, as after a small step."""
-    random = np.random.default_rng(seed)
-    return {
-        name: (bits ^ (random.random(bits.size, np.float32) < share)).astype(np.uint16)
-        for name, bits in before.items()
-    }
-
-
-def _bits(values: NDArray[np.float64]) -> Bits:
-    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-
-
-def write_full(path: Path, now: Mapping[str, Bits]) -> None:
-    """A version's whole file."""
-    save_file(
-        {
-            name: torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
-            for name, bits in now.items()
-        },
-        path,
-    )
-
-
-def write_delta(path: Path, old: Mapping[str, Bits], new: Mapping[str, Bits], version: int) -> None:
-    """The file that leads from one version to the next."""
-    delta = DeltaWriter(f"aa:{version - 1}", f"aa:{version}")
-    for name, bits in new.items():
-        delta.add(name, bits.shape, tensor_checksum(bits), *changes(old[name], bits))
-    delta.write(path)
 
 
 # --- codec ----------------------------------------------------------------------------------------
@@ -207,121 +143,6 @@ def spreads(bytes_per_change: Mapping[float, float]) -> dict[str, Any]:
         found["late, anchor and longest chain of 1 %"] = late(full, usual, HOSTS)
         results[model] = found
     return results
-
-
-# --- loopback -------------------------------------------------------------------------------------
-
-
-class Host:
-    """A host, or the gateway, with a folder and a real server of its own."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.url = ""
-        self.sent = 0
-        self._files = Files(root, Bandwidth(None))
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, counted."""
-
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] < 300:
-                self.sent += int(Headers(raw=message["headers"])["content-length"])
-            await send(message)
-
-        await self._files(scope, receive, counted)
-
-    async def listen(self, stack: AsyncExitStack, key: str) -> None:
-        """Serve to those who show `key` until `stack` ends."""
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        self.url = "http://{}:{}".format(*listener.getsockname())
-        serving = asyncio.create_task(serve(self, key, listener))
-        stack.push_async_callback(end, [serving])
-
-
-async def loopback(count: int, versions: int, share: float, folder: Path) -> dict[str, Any]:
-    """Publish some versions; all workers of all hosts fetch each, and one host comes last."""
-    sent: Counter[str] = Counter()
-    async with AsyncExitStack() as stack:
-        url = stack.enter_context(durable_redis(_made(folder / "redis")))
-        store = Store.from_url(url)
-        stack.push_async_callback(store.close)
-        gateway = Host(folder / "gateway")
-        await gateway.listen(stack, KEY)
-        hosts = [Host(folder / f"host-{n}") for n in range(HOSTS)]
-        workers: list[tuple[Host, Volume]] = []
-        for host in hosts:
-            await host.listen(stack, key_for_peers(KEY) or "")
-            settings = RolloutSettings(
-                redis_url=SecretStr(url), data=host.root, peer_url=host.url, api_key=SecretStr(KEY)
-            )
-            for _ in range(WORKERS // HOSTS):
-                peers = other_hosts(settings, store)
-                workers.append((host, Volume(host.root, gateway.url, KEY, peers)))
-        now = weights(count, 0)
-        files = [_published(gateway, 0, lambda path: write_full(path, now))]
-        for version in range(versions + 1):
-            if version:
-                before, now = now, step(now, share, version)
-                files.append(
-                    _published(gateway, version, lambda p: write_delta(p, before, now, version))  # noqa: B023
-                )
-            await _announce(store, hosts, files)
-            await asyncio.gather(*(volume.fetch(files[-1]) for _, volume in workers))
-            kind = "delta" if version else "full"
-            sent[f"{kind}_bytes"] += files[-1].bytes
-            sent[f"{kind}_gateway"] += gateway.sent
-            sent[f"{kind}_hosts"] += sum(host.sent for host in hosts)
-            sent[f"{kind}_busiest_host"] += max(host.sent for host in hosts)
-            for host in (gateway, *hosts):
-                host.sent = 0
-        for host in hosts:
-            _require_equal(host.root, files, now)
-        settings = RolloutSettings(data=folder / "late", api_key=SecretStr(KEY))
-        joiner = Volume(folder / "late", gateway.url, KEY, other_hosts(settings, store))
-        for file in files:
-            await joiner.fetch(file)
-        _require_equal(folder / "late", files, now)
-        sent["late_bytes"] = sum(file.bytes for file in files)
-        sent["late_gateway"] = gateway.sent
-    return dict(sent)
-
-
-def _published(gateway: Host, version: int, write: Callable[[Path], Any]) -> WeightFile:
-    name = f"runs/bench/weights/v{version:06d}-aa.safetensors"
-    path = gateway.root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write(path)
-    return weight_file(path, name)
-
-
-async def _announce(store: Store, hosts: Sequence[Host], files: Sequence[WeightFile]) -> None:
-    for host in hosts:
-        record = WorkerRecord(
-            id=host.root.name,
-            pool="default",
-            host=host.root.name,
-            pid=os.getpid(),
-            state="updating",
-            peer_url=host.url,
-            files=[file.name for file in files],
-        )
-        await store.workers.heartbeat(record)
-
-
-def _require_equal(root: Path, files: Sequence[WeightFile], wanted: Mapping[str, Bits]) -> None:
-    """Raise RuntimeError unless the files in `root` lead to exactly these weights."""
-    anchor, *deltas = (root / file.name for file in files)
-    with ExitStack() as stack:
-        whole = WholeVersion(anchor, [stack.enter_context(DeltaReader(path)) for path in deltas])
-        for name, bits in wanted.items():
-            if not np.array_equal(whole.tensor(name).reshape(-1), bits):
-                raise RuntimeError(f"{name} differs in {root}")
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 # --- all of it ------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bench.push import TENSOR, step, weights
 from bench.simulated.links import LATENCY, Links, fetched
+from bench.simulated.versions import TENSOR, step, weights
 from services.contracts.weights import SMALLEST_PART
 from services.volume.sources import GATEWAY
 
