@@ -75,7 +75,10 @@ class TurnPlayer:
             (sample,) = await self._context.policy.generate(prompt, 1, params)
             message = await self._message(call, sample)
         except RequestRefused as error:
-            raise Refused(str(error)) from error
+            # Of all that a client sends, vLLM itself judges schemas alone.
+            raise Refused(
+                str(error), param="response_format" if call.structured else None
+            ) from error
         tags = [span.version for span in sample.spans]
         # Whether vLLM serves the version that it says: what is answered is trained.
         await self._context.follower.until_proven(tags)
@@ -142,6 +145,8 @@ class TurnPlayer:
         params["max_tokens"] = min(left, call.max_tokens or left)
         if call.stop:
             params |= {"stop": call.stop, "detokenize": True, "skip_special_tokens": False}
+        if call.structured:
+            params["structured_outputs"] = call.structured
         return params
 
     async def _message(self, call: Call, sample: Sample) -> dict[str, Any]:

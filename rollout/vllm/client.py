@@ -99,7 +99,8 @@ class PolicyClient:
         expired: asyncio.Event | None,
     ) -> Sample:
         while sample.finish_reason == ABORTED:
-            done = sample.token_ids.tolist()
+            # A constraint on the whole answer begins with its first token, so this one begins anew.
+            done = [] if "structured_outputs" in sampling else sample.token_ids.tolist()
             if expired is not None and expired.is_set():
                 if not done:
                     raise PastDeadline("nothing was sampled before the deadline")
@@ -108,7 +109,7 @@ class PolicyClient:
             if rest["max_tokens"] < 1:
                 return replace(sample, finish_reason="length")
             (more,) = await self._request([*token_ids, *done], 1, rest, expired)
-            sample = joined(sample, more)
+            sample = joined(sample, more) if done else more
         return sample
 
     async def _request(

@@ -14,7 +14,7 @@ import numpy as np
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import tokens_input
 from vllm.outputs import CompletionOutput
-from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 from rollout.vllm_plugin.wire import Answer, Capacity, Choice, Request, ids, logprobs
 
@@ -91,8 +91,12 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
     """Status and body."""
     try:
         request = _request.decode(body)
+        params = {**request.sampling}
+        constraint = params.get("structured_outputs")
+        if constraint is not None:
+            params["structured_outputs"] = StructuredOutputsParams(**constraint)
         sampling = SamplingParams(
-            **request.sampling, output_kind=RequestOutputKind.FINAL_ONLY, flat_logprobs=True
+            **params, output_kind=RequestOutputKind.FINAL_ONLY, flat_logprobs=True
         )
         outputs = state.engine_client.generate(
             tokens_input(request.token_ids, cache_salt=request.cache_salt),
@@ -109,6 +113,10 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
     except Exception as error:
         return 500, error_body(500, error.__cause__ or error)
     if last is None or any(one.finish_reason == "error" for one in last.outputs):
+        if constraint:
+            # Its grammar, which only fails here: otherwise the call would be tried again for ever.
+            problem = "its schema does not compile, or allows nothing that the vocabulary can say"
+            return 400, error_body(400, ValueError(problem))
         return 500, error_body(500, RuntimeError("the engine failed the request; its log says why"))
     answer = Answer([choice(one) for one in last.outputs])
     if last.prompt_logprobs is not None:

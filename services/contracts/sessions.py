@@ -71,6 +71,8 @@ class Call(msgspec.Struct, kw_only=True):
     stop: list[str] = []
     seed: int | None = None
     max_tokens: int | None = None
+    structured: dict[str, Any] | None = None
+    """What the answer has to be: vLLM's `json` (a schema) or `json_object`; None: any text."""
     side: bool = False
     """As of Turn."""
 

@@ -25,7 +25,8 @@ class GatewaySettings(Settings):
     body_limit: int = Field(
         8 << 20,
         ge=1,
-        description="Largest body of `POST /v1/prompts`, in bytes. Other requests have 1 MiB.",
+        description="Largest body of `POST /v1/prompts` and of a session's call, in bytes. Other "
+        "requests have 1 MiB.",
     )
     file_bandwidth_mbit: float | None = FILE_BANDWIDTH
     allowed_hosts: str = Field(

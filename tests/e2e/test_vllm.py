@@ -112,6 +112,35 @@ async def test_tokens_that_top_k_and_top_p_leave_are_told_and_share_all_probabil
         assert np.abs(sample.logprobs - logprobs).max() <= 1e-3
 
 
+async def test_a_schema_leaves_a_mask_of_what_it_and_top_k_allow(
+    policy: PolicyClient, tiny_model: TinyModel
+) -> None:
+    cut = Sampling(temperature=0.8, top_k=2, max_tokens=48)
+    params = sampling_params(cut, [1], CONTEXT, None, vocabulary(tiny_model.folder))
+    tokenizer, schema = load_tokenizer(tiny_model.folder), {"enum": [7, 42, 108]}
+    constrained = {**params, "structured_outputs": {"json": schema}}
+    ids = {**tokenizer.get_vocab(), "\n": 1}
+
+    for sample in await policy.generate(PROMPT, 8, constrained):
+        assert tokenizer.decode(sample.token_ids, skip_special_tokens=True) in ("7", "42", "108")
+        assert (sample.finish_reason, sample.sampling_mask is None) == ("stop", False)
+        every = reference_logits(tiny_model, tiny_model.full_a, PROMPT, sample.token_ids) / 0.8
+        assert sample.sampling_mask is not None
+        for place, token in enumerate(sample.token_ids.tolist()):
+            found = sample.sampling_mask.cut(place, place + 1).ids.tolist()
+            begun = tokenizer.decode(sample.token_ids[:place])
+            nexts = {(text + "\n")[place] for text in ("7", "42", "108") if text.startswith(begun)}
+            allowed = [ids[text] for text in nexts]
+            assert found == sorted(sorted(allowed, key=lambda id: -every[place, id])[:2])
+            logprobs = every[place, found].log_softmax(-1)
+            assert abs(sample.logprobs[place] - float(logprobs[found.index(token)])) <= 1e-3
+    # The vocabulary has no quotation mark.
+    for wrong, said in (({"type": "nosuch"}, "nosuch"), ({"type": "string"}, "vocabulary")):
+        with pytest.raises(RequestRefused, match=f"400 .*{said}"):
+            await policy.generate(PROMPT, 1, {**params, "structured_outputs": {"json": wrong}})
+    assert len(await policy.generate(PROMPT, 1, params)) == 1
+
+
 async def test_a_completion_ends_behind_the_text_that_it_is_to_stop_at(
     policy: PolicyClient, tiny_model: TinyModel
 ) -> None:

@@ -24,6 +24,9 @@ class _Sampled(_Open):
     seed: Any = Field(None, description="Fixes the random numbers.")
     max_tokens: Any = Field(None, description="Longest answer; also `max_completion_tokens`.")
     temperature: Any = Field(None, description="That of the run, as are `top_p` and `top_k`.")
+    response_format: Any = Field(
+        None, description="`json_object` or `json_schema`, in runs with `sampling.top_k`."
+    )
 
 
 class ChatRequest(_Sampled):

@@ -4,6 +4,7 @@ An option that changes what tokens are sampled from is refused by name, unless i
 says: training would compute other probabilities than sampling did. Raises SessionProblem.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -28,6 +29,8 @@ UNUSED = frozenset(
 )  # fmt: skip
 """Options that change no token; `stream` and its options are the route's."""
 MAX_STOPS = 4
+MAX_SCHEMA = 64 << 10
+"""Characters of a JSON schema, which vLLM compiles while other requests wait."""
 MOST_COMPONENTS, LONGEST_NAME = 64, 100
 """Of a reward: each component becomes a metric of the run."""
 MAX_BEGINNINGS = 4096
@@ -96,7 +99,7 @@ def _is_id(value: Any) -> bool:
 def request_digest(call: Call) -> str:
     """The same for the same request, of whichever connection."""
     said = [call.kind, call.messages, call.prompt, call.tools, call.stop, call.seed]
-    return digest_of([*said, call.max_tokens, call.side])
+    return digest_of([*said, call.max_tokens, call.side, call.structured])
 
 
 def is_side_call(call: Call, model: Any, rules: SideCalls) -> bool:
@@ -180,10 +183,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
+    structured = None
     for name, value in body.items():
         if value is None or name in UNUSED or name in TAKEN:
             continue
-        if name in OF_THE_RUN:
+        if name == "response_format":
+            structured = _structured(value, sampling)
+        elif name in OF_THE_RUN:
             run = sampling.get(name)
             if isinstance(value, bool) or value != run:
                 raise refused(name, f"the run samples with {run}: leave it out, or send {run}")
@@ -203,7 +209,34 @@ def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Ca
         or not all(isinstance(text, str) and text for text in stops)
     ):
         raise refused("stop", f"a text, or up to {MAX_STOPS} texts, are wanted")
-    return Call(kind=kind, stop=stops, seed=seed, max_tokens=most)
+    return Call(kind=kind, stop=stops, seed=seed, max_tokens=most, structured=structured)
+
+
+def _structured(format: Any, sampling: Mapping[str, Any]) -> dict[str, Any] | None:
+    """vLLM's constraint for an OpenAI `response_format`. A run with `top_k` records what each token
+    was chosen from, without those that the constraint removed, and the learner computes
+    probabilities over the same ones. Any other run would train with those over the vocabulary."""
+    if format == {"type": "text"}:
+        return None
+    kind = format.get("type") if isinstance(format, dict) else None
+    if kind not in ("json_object", "json_schema"):
+        raise refused("response_format", "a type is wanted: text, json_object or json_schema")
+    if not sampling.get("top_k") or sampling.get("temperature") == 0:
+        raise refused(
+            "response_format",
+            "it changes what tokens are sampled from, and training accounts for that in a run with "
+            "sampling.top_k and a temperature alone, which records what each token was chosen "
+            "from: submit such a run, or leave it out",
+        )
+    if kind == "json_object":
+        return {"json_object": True}
+    of = format.get("json_schema")
+    schema = of.get("schema") if isinstance(of, dict) else None
+    if not isinstance(schema, dict):
+        raise refused("response_format", "json_schema needs a `schema`, an object")
+    if len(json.dumps(schema)) > MAX_SCHEMA:
+        raise refused("response_format", f"a schema has at most {MAX_SCHEMA:,} characters")
+    return {"json": schema}
 
 
 def _message(message: Any, at: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,9 +13,13 @@ import httpx
 import numpy as np
 import openai
 import pytest
+from redis.asyncio import Redis
 
 from services.contracts.groups.trajectory import TrajectoryGroup, decode
+from services.contracts.sessions import parse_session_id
+from services.runtime.api_key import digest
 from services.store import Store
+from services.store.keys import sessions_key
 from tests.integration.installation.conftest import Installation
 from tests.integration.launch.conditions import eventually
 
@@ -124,7 +129,8 @@ def refusals(http: httpx.Client, session: dict[str, Any], other: dict[str, Any])
             client.chat.completions.create(model="m", messages=asked, temperature=0.2)
         with pytest.raises(openai.BadRequestError, match="no parser for the model's tool calls"):
             client.chat.completions.create(model="m", messages=asked, tools=[tool])
-        long: list[Any] = [{"role": "user", "content": "1+" * 5000}]
+        # A hundred thousand tokens: each character is one.
+        long: list[Any] = [{"role": "user", "content": "1+" * 50_000}]
         with pytest.raises(openai.BadRequestError, match="no room for an answer") as full:
             client.chat.completions.create(model="m", messages=long)
         assert full.value.code == "context_length_exceeded"
@@ -136,12 +142,47 @@ def refusals(http: httpx.Client, session: dict[str, Any], other: dict[str, Any])
     authorization = {"Authorization": f"Bearer {session['key']}"}
     for path in ("/v1/runs", f"/v1/sessions/{other['id']}/end"):
         assert http.request("POST", path, headers=authorization).status_code == 401
+    run = session["id"].split("-")[0]
+    for unknown, status, said in (
+        ("other-abc-0", 404, "there is no run 'other'"),
+        (f"{run}-abc-0", 409, "does not exist, or ended more than an hour ago"),
+        ("other", 404, "there is no session 'other'"),
+    ):
+        path = f"/v1/sessions/{unknown}/v1/chat/completions"
+        error = http.post(path, json={"messages": asked})
+        assert error.status_code == status
+        assert said in error.json()["error"]["message"]
     kind = {"Content-Type": "application/json"}
     for body, status in ((b'{"reward": NaN}', 422), (b'{"reward": "1"}', 400), (b"[", 400)):
         base = f"/v1/sessions/{session['id']}"
         refused = http.post(f"{base}/reward", content=body, headers=kind)
         assert refused.json()["error"]["type"] == "invalid_request_error"
         assert refused.status_code in (400, status)
+
+
+def unread(session: dict[str, Any]) -> socket.socket:
+    """A connection with a request whose answer nobody reads."""
+    base = httpx.URL(session["base_url"])
+    body = {"messages": [{"role": "user", "content": "Title?"}], "model": "small", "stream": True}
+    request = httpx.Request(
+        "POST",
+        f"{base}/chat/completions",
+        json=body,
+        headers={"Authorization": f"Bearer {session['key']}"},
+    )
+    lines = [f"{name}: {value}" for name, value in request.headers.items()]
+    found = socket.create_connection((base.host, base.port))
+    head = f"POST {base.path}/chat/completions HTTP/1.1"
+    found.sendall("\r\n".join([head, *lines, "", ""]).encode() + request.content)
+    return found
+
+
+async def kept_of(redis_url: str, session: dict[str, Any]) -> list[bytes]:
+    """What Redis has of a session."""
+    run, attempt, _ = parse_session_id(session["id"])
+    async with Redis.from_url(redis_url) as redis:
+        found: Any = await redis.hgetall(sessions_key(run, attempt))
+    return [*found, *found.values()]
 
 
 def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installation) -> None:
@@ -154,6 +195,7 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
         group = lease(http, run)
         sessions = group["sessions"]
         refusals(http, *sessions)
+        connection = unread(sessions[0])
         list(agents.map(lambda session: play(group, session), sessions))
         branch(group, sessions[1])
         for index, session in enumerate(sessions):
@@ -163,6 +205,10 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
                 assert given.json()["reward"] == index
             assert http.post(f"{base}/end").json() == {"ended": True}
             assert http.post(f"{base}/end").status_code == 200
+        connection.close()
+        kept = asyncio.run(kept_of(installation.stack.redis_url, sessions[0]))
+        assert digest(sessions[0]["key"]).encode() in kept
+        assert not any(sessions[0]["key"].encode() in each for each in kept)
         trained = asyncio.run(payload(installation.stack.redis_url, run, group["task"]))
 
         assert trained.header.rewards == [0.0, 1.0]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.installation.conftest import Installation
 from tests.integration.installation.test_agents import CONFIG, client_of, lease, payload
+from tests.integration.launch.conditions import eventually
 
 # No row of the dataset has this prompt.
 NO_ROLE = {"prompt": [{"content": "1"}]}
@@ -29,6 +30,19 @@ def test_prompts_of_a_client_are_trained_in_place_of_tasks(installation: Install
             {**OWN, "name": "x" * 101},
         ):
             assert http.post(f"/v1/runs/{run}/groups", json=wrong).status_code == 422
+        # One that fails again and again costs no task: its place is leased again.
+        failing = OWN | {"name": "failing"}
+        for _ in range(4):
+            group = lease(http, run, failing)
+            for session in group["sessions"]:
+                http.post(f"/v1/sessions/{session['id']}/end").raise_for_status()
+
+            def failed(path: str = f"/v1/sessions/{group['sessions'][0]['id']}/reward") -> bool:
+                late = http.post(path, json={"reward": 1}).json()
+                return bool(late["error"]["code"] == "session_failed")
+
+            eventually(failed)
+            assert group["task"] == 0
         groups = [lease(http, run, OWN | {"name": name}) for name in ("first", "second")]
         # The request is sent again, as where its answer was lost: the same group, with new keys.
         lost, groups[0] = groups[0], lease(http, run, OWN | {"name": "first"})
@@ -60,4 +74,4 @@ def test_prompts_of_a_client_are_trained_in_place_of_tasks(installation: Install
     assert {one["own"] for one in samples} == {"first", "second"}
     audit = installation.api.get(f"/v1/runs/{run}/audit")
     assert (audit["trained"], audit["lost"], audit["duplicated"]) == (2, 0, 0)
-    assert audit["problems"] == []
+    assert (audit["problems"], audit["dropped"]) == ([], {})

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,11 +38,11 @@ async def policy(server: VLLMServer, tmp_path: Path) -> AsyncIterator[PolicyClie
 
 
 async def in_flight(
-    policy: PolicyClient, n: int = 2, tokens: int = 20
+    policy: PolicyClient, n: int = 2, tokens: int = 20, **more: Any
 ) -> asyncio.Task[list[Sample]]:
     """A request for `n` samples that has sampled so much, and is far from its end."""
     before = (await policy.counters()).tokens
-    request = asyncio.create_task(policy.generate([1, 2], n, WHOLE))
+    request = asyncio.create_task(policy.generate([1, 2], n, WHOLE | more))
     while (await policy.counters()).tokens < before + tokens:
         assert not request.done()
     return request
@@ -69,6 +70,15 @@ async def test_mode_abort_resumes_every_sample_under_the_new_version(
     # What was sampled before was not sampled again.
     assert (await policy.counters()).tokens == 2 * LENGTH
     assert sampled < 2 * LENGTH
+
+
+async def test_an_aborted_answer_to_a_schema_is_sampled_again_from_its_beginning(
+    policy: PolicyClient, tmp_path: Path
+) -> None:
+    request = await in_flight(policy, 1, structured_outputs={"json_object": True})
+    await policy.weights.load(snapshot(tmp_path, 2), "abort")
+    assert versions(await request) == [["aaaaaa:2"]]
+    assert (await policy.counters()).tokens > LENGTH
 
 
 async def test_mode_wait_lets_requests_in_flight_end_first(

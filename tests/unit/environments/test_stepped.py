@@ -1,11 +1,12 @@
 """Environments with reset and step over HTTP: their loop, their rewards, what they may not do."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from services.environments.playing import EnvironmentFailed, NoEnvironment, Played
-from services.environments.stepped import SteppedEnvironment
+from services.environments.stepped import SteppedEnvironment, answer_of, http_client
 from tests.unit.environments.servers import GROUP, Answer, Policy, serving, session
 
 FULL = (400, {"error": {"code": "context_length_exceeded", "message": "there is no room"}})
@@ -113,6 +114,27 @@ async def test_a_session_that_is_over_gives_no_reward() -> None:
 
 async def test_a_call_is_repeated_while_the_gateway_is_away() -> None:
     assert (await play(Counter(), Policy((503, "starting"), "3"))).reward == {"reward": 0.5}
+
+
+async def test_as_many_environments_as_there_are_play_at_once() -> None:
+    at_once, all_there, here = 101, asyncio.Event(), 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal here
+        await reader.readuntil(b"\r\n\r\n")
+        here += 1
+        if here == at_once:
+            all_there.set()
+        await all_there.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=2 * at_once)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/reset"
+    async with server, http_client() as http, asyncio.timeout(60):
+        calls = (answer_of(http, "POST", url, {}) for _ in range(at_once))
+        assert await asyncio.gather(*calls) == [{}] * at_once
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:80", "ftp://x", "http://", "http://[::1"])

@@ -98,6 +98,49 @@ def test_a_malformed_message_is_refused_with_its_place(message: Any) -> None:
         chat(messages=[*ASKED, message])
 
 
+SCHEMA = {"type": "object", "properties": {"sum": {"type": "integer"}}}
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "sum", "schema": SCHEMA}}
+
+
+@pytest.mark.parametrize(
+    ("format", "structured"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"json_object": True}),
+        (JSON_SCHEMA, {"json": SCHEMA}),
+    ],
+    ids=["text", "object", "schema"],
+)
+def test_a_run_that_records_sampling_masks_takes_formats(format: Any, structured: Any) -> None:
+    call = chat_call({"messages": ASKED, "response_format": format}, SAMPLING | {"top_k": 20})
+    assert call.structured == structured
+    assert (request_digest(call) == request_digest(chat())) == (structured is None)
+
+
+@pytest.mark.parametrize(
+    ("format", "sampling", "said"),
+    [
+        (JSON_SCHEMA, {}, "in a run with sampling.top_k"),
+        (JSON_SCHEMA, {"top_k": 20, "temperature": 0.0}, "and a temperature"),
+        ("json_object", {"top_k": 20}, "a type is wanted"),
+        ({"type": "grammar"}, {"top_k": 20}, "a type is wanted"),
+        ({"type": "json_schema", "schema": SCHEMA}, {"top_k": 20}, "needs a `schema`"),
+        (
+            {"type": "json_schema", "json_schema": {"schema": {"title": "x" * 70_000}}},
+            {"top_k": 20},
+            "at most 65,536 characters",
+        ),
+    ],
+    ids=["no mask", "greedy", "text", "unknown", "misplaced", "long"],
+)
+def test_a_format_that_cannot_be_taken_is_refused(
+    format: Any, sampling: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SessionProblem, match=said) as refused:
+        chat_call({"messages": ASKED, "response_format": format}, SAMPLING | sampling)
+    assert (refused.value.status, refused.value.param) == (400, "response_format")
+
+
 def continues(call: Call, known: dict[str, list[int]], lengths: tuple[int, ...] = ()) -> Any:
     """(new, path) of `call` in a session with these histories."""
     histories = beginnings(call, lengths)

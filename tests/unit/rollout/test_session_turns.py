@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from rollout.sessions.groups import completion, shared_prompt
-from rollout.sessions.turns import TurnPlayer
+from rollout.sessions.turns import Refused, TurnPlayer
+from rollout.vllm.client import RequestRefused
 from rollout.vllm.response import Sample, Span
 from services.contracts.config import parse_config
 from services.contracts.groups.branches import conversations
-from services.contracts.sessions import Turn
+from services.contracts.sessions import Call, Turn
 from services.gateway.sessions.requests import beginnings, chat_call, continued, request_digest
 from services.store.agent_sessions import Played
 from tests.unit.rollout.chat_templates import (
@@ -164,3 +165,19 @@ async def test_what_is_trained_is_what_was_asked_and_sampled(template: str, hist
     assert branches > CONVERSATIONS / 4
     # Half characters are not what they were once they are text; reasoning is gone.
     assert (rewritten > CONVERSATIONS / 4) == (history == "template")
+
+
+class Judge(Engine):
+    """Refuses every schema, as vLLM refuses some."""
+
+    async def generate(self, prompt: list[int], n: int, params: Any) -> list[Sample]:
+        raise RequestRefused(f"vLLM refused a request: 400 {params['structured_outputs']}")
+
+
+async def test_what_vllm_says_of_a_schema_reaches_the_client() -> None:
+    tokenizer, schema = tokenizer_of(CHATML), {"json": {"type": "nosuch"}}
+    player = TurnPlayer(Context(tokenizer, Judge(tokenizer, random.Random(0)), "exact"))  # type: ignore[arg-type]
+    asked = [{"role": "user", "content": "2+2"}]
+    with pytest.raises(Refused, match="nosuch") as refused:
+        await player.play(Call(kind="chat", messages=asked, structured=schema), [], None)
+    assert refused.value.param == "response_format"

@@ -1,0 +1,83 @@
+"""Turns that wait at the gateway: their bodies have a budget, which clients give back."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from services.contracts.sessions import session_id
+from services.store import Store
+from services.store.agent_sessions import Opened
+from tests.integration.gateway.servers import GatewayProcess, RedisServer
+
+LARGEST = 128 << 10
+"""Of one body; turns have eight times as much together."""
+ATTEMPT = "abc"
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, redis_server: RedisServer) -> Iterator[GatewayProcess]:
+    limits = {"HEADRACE_BODY_LIMIT": str(LARGEST)}
+    process = GatewayProcess(tmp_path / "gateway" / "data", redis_server.url, **limits)
+    yield process
+    process.stop()
+
+
+def turn(number: int) -> dict[str, Any]:
+    """A request that nearly has the largest body."""
+    content = str(number) + "x" * (LARGEST - 200)
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+async def opened(redis: Redis, redis_url: str, run: str) -> str:
+    """The path of a session's turns. No worker takes them."""
+    await redis.zadd(f"headrace:{{{run}}}:attempts", {ATTEMPT: (time.time() + 600) * 1000})
+    store = Store.from_url(redis_url)
+    about = Opened("0:0:40:0", 0, 1, time.time(), 600.0, 99)
+    await store.agent_sessions.open(run, ATTEMPT, about, ["digest"])
+    await store.close()
+    return f"/v1/sessions/{session_id(run, ATTEMPT, 0)}/v1/chat/completions"
+
+
+async def test_a_client_that_leaves_frees_its_part_of_the_budget_and_its_turn_stays(
+    gateway: GatewayProcess, redis_server: RedisServer, submit: Any
+) -> None:
+    run = submit({"rollout": {"episode": "sessions"}, "evaluation": None}).json()["id"]
+    redis: Redis = Redis.from_url(redis_server.url)
+
+    async def calls() -> int:
+        return int(await redis.zcard(f"headrace:{{{run}}}:calls_due"))
+
+    async with (
+        httpx.AsyncClient(base_url=gateway.url, headers=gateway.headers, timeout=120) as http,
+        asyncio.timeout(100),
+    ):
+        path = await opened(redis, redis_server.url, run)
+        waiting = [asyncio.create_task(http.post(path, json=turn(number))) for number in range(8)]
+        while await calls() < 8:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        refused = await http.post(path, json=turn(8))
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+        assert refused.json()["error"]["type"] == "server_error"
+        # What is small is read all the same, and bodies of other requests have their own budget.
+        assert (await http.post(path, json={"messages": []})).status_code == 400
+        others = await http.post("/v1/prompts", json={"dataset": "d", "prompts": [turn(0)]})
+        assert others.status_code == 422
+
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        while await calls() < 9:
+            last = asyncio.create_task(http.post(path, json=turn(8)))
+            while not last.done() and await calls() < 9:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        # The turns of those who have left are sampled all the same.
+        assert await calls() == 9
+        last.cancel()
+        await asyncio.gather(last, return_exceptions=True)
+    await redis.aclose()
