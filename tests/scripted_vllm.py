@@ -145,7 +145,7 @@ class Asked:
     aborted: bool = False
 
 
-def routed_experts(tokens: list[int], layers: int) -> bytes:
+def routed_experts(tokens: list[int], layers: int) -> memoryview:
     """Routing as vLLM returns it: token t goes to the experts t and t + 1 + layer (of 256). The
     last one has been through no layer yet."""
     layer = np.arange(1, layers + 1)
@@ -153,7 +153,7 @@ def routed_experts(tokens: list[int], layers: int) -> bytes:
     experts = np.stack([ids, ids + layer], -1).astype(np.uint8)
     file = io.BytesIO()
     np.save(file, experts)
-    return file.getvalue()
+    return file.getbuffer()
 
 
 async def one_sample(

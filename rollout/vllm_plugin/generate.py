@@ -158,5 +158,5 @@ def choice(output: CompletionOutput) -> Choice:
     if output.routed_experts is not None:
         file = io.BytesIO()
         np.save(file, output.routed_experts, allow_pickle=False)
-        made.experts = file.getvalue()
+        made.experts = file.getbuffer()
     return made

@@ -81,7 +81,9 @@ class HandIn:
         await context.follower.until_proven(group.header.tags)
         lineage, version = parse_version_tag(oldest)
         trained_lengths = group.trained_lengths(algorithm.shaping.mask_truncated)
-        payload, owner = encode(group), Owner(context.run, lease.task, lease.attempt)
+        # 206 MB with routing replay: leases are renewed meanwhile.
+        payload = await asyncio.to_thread(encode, group)
+        owner = Owner(context.run, lease.task, lease.attempt)
         kept = await self._kept(context.payloads, owner, payload)
         taken = await self._leases.complete(
             lease.attempt, version, lineage, kept, trained_lengths, passed
@@ -91,7 +93,7 @@ class HandIn:
                 await context.payloads.discard(kept)
         return True
 
-    async def _kept(self, payloads: Payloads, owner: Owner, payload: bytes) -> bytes:
+    async def _kept(self, payloads: Payloads, owner: Owner, payload: memoryview) -> bytes:
         """What Redis keeps of a finished group: all of it, or where it lies. Waits while that place
         takes nothing; the lease is held meanwhile."""
         wait = FIRST_WAIT

@@ -45,7 +45,7 @@ class Objects:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
-    async def write(self, name: str, data: bytes) -> None:
+    async def write(self, name: str, data: bytes | memoryview) -> None:
         """Whole, and durable when this returns. Raises PlaceAway."""
         # Parts of an upload that is never finished would stay, and be paid for.
         try:

@@ -36,11 +36,11 @@ class Payloads:
         """`above`: payloads of more bytes do not go into Redis."""
         self._trajectories, self._place, self.above = store.trajectories, place, above
 
-    async def kept(self, owner: Owner, payload: bytes) -> bytes:
+    async def kept(self, owner: Owner, payload: bytes | memoryview) -> bytes:
         """What to hand in for a group. Its file is durable then, where it has one. Raises OSError
         where there is no room, PlaceAway."""
         if len(payload) <= self.above:
-            return payload
+            return bytes(payload)
         digest = await anyio.to_thread.run_sync(xxhash.xxh3_64_hexdigest, payload)
         file = PayloadFile(payload_name(owner, digest), len(payload), digest)
         await self._place.write(file.name, payload)

@@ -30,7 +30,7 @@ PlaceAway = GatewayAway
 class Place(Protocol):
     """Files by name (`services.contracts.groups.payload`). A file is there whole, or not at all."""
 
-    async def write(self, name: str, data: bytes) -> None:
+    async def write(self, name: str, data: bytes | memoryview) -> None:
         """Make a file durable. The same again does no harm. Raises OSError where there is no room,
         PlaceAway."""
 
@@ -56,7 +56,7 @@ class Files:
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
 
-    async def write(self, name: str, data: bytes) -> None:
+    async def write(self, name: str, data: bytes | memoryview) -> None:
         """On the volume with fsync, or through the gateway."""
         if self._shared(name):
             await anyio.to_thread.run_sync(write_file, self._volume.root, name, data)
@@ -119,7 +119,7 @@ class Files:
                 await anyio.sleep(random.uniform(0, min(10.0, 0.2 * 2**failures)))
 
 
-def write_file(root: Path, name: str, data: bytes) -> None:
+def write_file(root: Path, name: str, data: bytes | memoryview) -> None:
     """Make `data` the file `name` of the volume `root`, durably. Raises OSError."""
     check_room(root, len(data))
     with written_beside(root / name) as beside:
@@ -137,10 +137,10 @@ def room_of(root: Path) -> int:
     return shutil.disk_usage(root).free - DATA_RESERVE
 
 
-async def _put(client: httpx.AsyncClient, name: str, data: bytes) -> None:
+async def _put(client: httpx.AsyncClient, name: str, data: bytes | memoryview) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for start in range(0, len(data), PIECE):
-            yield data[start : start + PIECE]
+            yield bytes(data[start : start + PIECE])
 
     headers = {"content-length": str(len(data)), "content-type": "application/octet-stream"}
     response = await client.put(f"/v1/files/{name}", content=pieces(), headers=headers)

@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load as load_arrays
-from safetensors.numpy import save as save_arrays
 
 from services.contracts.groups.branches import Branch, Conversation, conversations
 from services.contracts.groups.group_lengths import GroupLengths
@@ -30,6 +29,9 @@ SCHEMA = 1
 
 TRUNCATED = frozenset({"length", "deadline"})
 """Finish reasons of truncated completions: `sampling.max_tokens`, `rollout.straggler_deadline`."""
+
+_TYPES = [np.dtype(name) for name in ("<f4", "<u4", "<u2", "<u1")]
+"""Of the arrays, in the order in which safetensors writes them."""
 
 IntArray = npt.NDArray[np.integer]
 FloatArray = npt.NDArray[np.float32]
@@ -204,7 +206,7 @@ class TrajectoryGroup:
         return ValueError(f"group of task {self.header.task}: {reason}")
 
 
-def encode(group: TrajectoryGroup) -> bytes:
+def encode(group: TrajectoryGroup) -> memoryview:
     """The group as bytes. Raises ValueError if its arrays do not fit each other."""
     group.check()
     header = msgspec.msgpack.encode(group.header)
@@ -232,11 +234,38 @@ def encode(group: TrajectoryGroup) -> bytes:
         arrays["branches"] = group.branches.astype(np.uint32)
     if group.turns is not None:
         arrays["turns"] = group.turns.astype(np.uint32)
-    blob: bytes = save_arrays(arrays)
-    return struct.pack("<I", len(header)) + header + blob
+    return _joined(struct.pack("<I", len(header)) + header, arrays)
 
 
-def decode(blob: bytes) -> TrajectoryGroup:
+def _joined(head: bytes, arrays: dict[str, npt.NDArray[Any]]) -> memoryview:
+    """`head`, and the arrays as `safetensors.numpy.save` writes them.
+
+    That makes three copies, and no other thread of the process runs meanwhile: 1.1 s for 206 MB on
+    two cores. numpy makes one, and lets other threads run.
+    """
+    order = sorted(arrays, key=lambda name: (_TYPES.index(arrays[name].dtype), name))
+    index, end = {}, 0
+    for name in order:
+        start, end = end, end + arrays[name].nbytes
+        index[name] = {
+            "dtype": f"{arrays[name].dtype.kind.upper()}{8 * arrays[name].itemsize}",
+            "shape": arrays[name].shape,
+            "data_offsets": (start, end),
+        }
+    text = msgspec.json.encode(index)
+    text += b" " * (-len(text) % 8)
+    head += struct.pack("<Q", len(text)) + text
+    joined = np.empty(len(head) + end, np.uint8)
+    joined[: len(head)] = np.frombuffer(head, np.uint8)
+    at = len(head)
+    for name in order:
+        size = arrays[name].nbytes
+        joined[at : at + size] = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)
+        at += size
+    return joined.data
+
+
+def decode(blob: bytes | memoryview) -> TrajectoryGroup:
     """The inverse of `encode`.
 
     Raises schema.SchemaMismatch for another version's bytes, ValueError for anything not whole.
@@ -244,7 +273,7 @@ def decode(blob: bytes) -> TrajectoryGroup:
     header = decode_header(blob)
     start = 4 + struct.unpack_from("<I", blob)[0]
     try:
-        arrays = load_arrays(blob[start:])
+        arrays = load_arrays(bytes(blob[start:]))
         lengths = arrays["lengths"].astype(np.int64)
         bits, total = arrays["loss_mask"], int(lengths.sum())
         if len(bits) != (total + 7) // 8:  # numpy would fill up with zeros, however many
@@ -274,7 +303,7 @@ def decode(blob: bytes) -> TrajectoryGroup:
     return group
 
 
-def decode_header(blob: bytes) -> GroupHeader:
+def decode_header(blob: bytes | memoryview) -> GroupHeader:
     """The header alone, without touching the arrays. Raises as `decode` does."""
     if len(blob) < 4:
         raise ValueError("trajectory group is shorter than its length field")

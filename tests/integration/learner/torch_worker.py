@@ -106,7 +106,7 @@ class TorchWorker:
             attempt,
             min_version=manifest.version,
             lineage=manifest.lineage,
-            blob=encode(group),
+            blob=bytes(encode(group)),
             lengths=group.trained_lengths(self.config.algorithm.shaping.mask_truncated),
         )
 

@@ -142,12 +142,11 @@ class Scene:
             scored_at=now,
         )
         one = np.ones(1, np.int64)
-        return encode(
-            TrajectoryGroup(
-                header, one, one, one, one.astype(bool), np.zeros(1, np.float32),
-                np.array([[0, 0, 1, 0]]),
-            )
+        group = TrajectoryGroup(
+            header, one, one, one, one.astype(bool), np.zeros(1, np.float32),
+            np.array([[0, 0, 1, 0]]),
         )  # fmt: skip
+        return bytes(encode(group))
 
     async def finished(self, count: int, blob: bytes = b"group") -> list[Group]:
         """Lease and complete `count` tasks, and have the learner read them."""

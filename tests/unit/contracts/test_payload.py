@@ -25,10 +25,10 @@ def test_a_reference_names_a_file_and_a_payload_is_no_reference():
     assert parse_reference(reference(file)) == file
     assert len(reference(file)) < 150 < REFERENCE
     assert bytes_outside(reference(file)) == 206_000_000
-    assert bytes_outside(encode(trajectory_group([1.0]))) == 0
+    assert bytes_outside(bytes(encode(trajectory_group([1.0])))) == 0
     assert bytes_outside(MARK + b"damaged") == 0
     assert owner_of(file.name) == OWNER
-    assert parse_reference(encode(trajectory_group([1.0]))) is None
+    assert parse_reference(bytes(encode(trajectory_group([1.0])))) is None
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Stored:
         return method(*arguments)
 
     def payloads(self, positions: list[int]) -> list[bytes | None]:
-        return [self.kept.get(p, encode(self.groups[p])) for p in positions]
+        return [self.kept.get(p, bytes(encode(self.groups[p]))) for p in positions]
 
     def payload(self, kept: bytes) -> bytes:
         return kept

@@ -81,7 +81,7 @@ class Recorded:
             rewards = torch.randint(0, 2, (3,), generator=task).double().tolist()
             group = trajectory_group(rewards, task=number, prompt_key=str(number % 7))
             group.tokens = torch.randint(4, 20, (len(group.tokens),), generator=task).numpy()
-            self.blobs.append(encode(group))
+            self.blobs.append(bytes(encode(group)))
 
         self.trajectories = self
 
