@@ -4,14 +4,18 @@ import asyncio
 import threading
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from rollout.rewards.combine import given
 from rollout.work import hand_in
+from rollout.work.group import Sampled
 from rollout.work.hand_in import HandIn
 from services.contracts.config import parse_config
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.groups.trajectory import encode
+from services.contracts.sessions import Reward
 from tests.unit.contracts.test_trajectory import GROUP
 
 CONFIG = parse_config(
@@ -50,11 +54,8 @@ async def test_the_worker_goes_on_while_a_group_is_encoded(
         follower=SimpleNamespace(until_proven=proven),
         payloads=SimpleNamespace(kept=kept),
     )
-    sampled: Any = SimpleNamespace(
-        completions=[], prompt_tokens=[1], scores=[], mean_reward=lambda: 0.5
-    )
-    sampled.trained = lambda algorithm: sampled
-    row: Any = SimpleNamespace(dataset=SimpleNamespace(context=context, name="d"), index=0, key="0")
+    sampled = Sampled([1], [], [given(Reward(reward=0.5))])
+    row = MagicMock(dataset=SimpleNamespace(context=context, name="d"))
     lease: Any = SimpleNamespace(task=5, attempt="x")
     leases: Any = SimpleNamespace(complete=complete)
 
