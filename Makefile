@@ -98,6 +98,10 @@ bench-push: setup ## how long a version takes to all hosts, on simulated links: 
 bench-overlap: setup ## how much of generation and training overlaps, on simulated GPUs: ten minutes
 	@$(BIN)/python -m bench.overlap
 
+.PHONY: bench-agents
+bench-agents: setup ## what agents' turns cost that go through gateway and worker: five minutes
+	@$(BIN)/python -m bench.agents
+
 .PHONY: bench-learner
 bench-learner: setup ## the learner's speed and memory against plain transformers: five minutes
 	@$(BIN)/python -m bench.learner

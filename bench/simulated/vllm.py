@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from safetensors import safe_open
 
-from bench.simulated.gpus import LONGEST, SEQUENCES, TOKEN_SECONDS, lengths
+from bench.simulated.gpus import SEQUENCES, TOKEN_SECONDS, lengths
 from rollout.vllm_plugin.wire import (
     CAPACITY,
     GENERATE,
@@ -34,30 +34,31 @@ from services.contracts.canary import CANARY, Canary, Floats, sequences, unpacke
 class Engine:
     """One GPU."""
 
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(SEQUENCES)
+    def __init__(self, sequences: int, token_seconds: float) -> None:
+        self.sequences, self._token_seconds = sequences, token_seconds
+        self._free = asyncio.Semaphore(sequences)
         self.versions = [(0.0, "default")]
         """(when it became live, tag), oldest first; the last samples the next token."""
         self.running = self.waiting = self.tokens = 0
         self.scores: dict[tuple[int, ...], Floats] = {}
         """The canary of the loaded version: what the learner expects of each sequence."""
 
-    async def sample(self, index: int, length: int) -> Choice:
+    async def sample(self, index: int, length: int, longest: int) -> Choice:
         """One completion, when its time is over."""
         self.waiting += 1
         async with self._free:
             self.waiting -= 1
             self.running += 1
             began = time.monotonic()
-            await asyncio.sleep(length * TOKEN_SECONDS)
+            await asyncio.sleep(length * self._token_seconds)
             self.running -= 1
         self.tokens += length
         return Choice(
             index=index,
-            finish_reason="length" if length == LONGEST else "stop",
+            finish_reason="length" if length == longest else "stop",
             token_ids=ids([4] * length),
             logprobs=logprobs([-1.0] * length),
-            versions=spans(self.versions, began, length),
+            versions=spans(self.versions, began, length, self._token_seconds),
         )
 
     def metrics(self) -> str:
@@ -72,10 +73,13 @@ class Engine:
 
 
 def spans(
-    versions: list[tuple[float, str]], began: float, length: int
+    versions: list[tuple[float, str]],
+    began: float,
+    length: int,
+    token_seconds: float = TOKEN_SECONDS,
 ) -> list[tuple[str, int, int]]:
     """Which version sampled which tokens. `versions`: (when it became live, tag), oldest first."""
-    starts = [min(length, max(0, math.ceil((at - began) / TOKEN_SECONDS))) for at, _ in versions]
+    starts = [min(length, max(0, math.ceil((at - began) / token_seconds))) for at, _ in versions]
     return [
         (tag, start, end)
         for (_, tag), start, end in zip(versions, starts, [*starts[1:], length], strict=True)
@@ -111,7 +115,7 @@ def build(engine: Engine, context: int) -> FastAPI:
         if f"/{path}" == UNFINISHED:
             return Response(str(engine.running + engine.waiting), media_type="text/plain")
         if f"/{path}" == CAPACITY:
-            return Response(msgspec.msgpack.encode(Capacity(SEQUENCES)))
+            return Response(msgspec.msgpack.encode(Capacity(engine.sequences)))
         if path == "weight_info":
             return answer({"weight_version": engine.versions[-1][1]})
         return answer({"data": [{"id": "policy", "max_model_len": context}]})
@@ -125,7 +129,11 @@ def build(engine: Engine, context: int) -> FastAPI:
                 scored = Answer([], logprobs(engine.scores[tuple(asked.token_ids)]))
                 return Response(msgspec.msgpack.encode(scored))
             chosen = lengths(str(asked.token_ids))[: asked.sampling["n"]]
-            samples = (engine.sample(index, length) for index, length in enumerate(chosen))
+            longest = asked.sampling["max_tokens"]
+            samples = (
+                engine.sample(index, min(length, longest), longest)
+                for index, length in enumerate(chosen)
+            )
             found = Answer(list(await asyncio.gather(*samples)))
             return Response(msgspec.msgpack.encode(found))
         if path == "update_weights":
@@ -144,8 +152,10 @@ async def serve() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--uds", required=True)
     parser.add_argument("--max-model-len", type=int, required=True)
+    parser.add_argument("--max-num-seqs", type=int, default=SEQUENCES)
+    parser.add_argument("--token-seconds", type=float, default=TOKEN_SECONDS)
     known, _ = parser.parse_known_args()
-    app = build(Engine(), known.max_model_len)
+    app = build(Engine(known.max_num_seqs, known.token_seconds), known.max_model_len)
     config = uvicorn.Config(app, uds=known.uds, log_level="warning", timeout_keep_alive=3600)
     await uvicorn.Server(config).serve()
 

@@ -15,7 +15,7 @@ from rollout.vllm.client import RequestRefused
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.resume import ABORTED, rest_of
 from rollout.vllm_plugin.wire import Delta, Parsed
-from rollout.work.chat_rendering import opening
+from rollout.work.chat_rendering import opening, tokens
 from rollout.work.group import RunContext
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.policy_calls import Failure, Piece, PolicyCall
@@ -65,7 +65,7 @@ class Answering:
         self._check_live(asked)
         param = "messages" if call.kind == "chat" else "prompt"
         try:
-            prompt = self._prompt(call)
+            prompt = await self._prompt(call)
         except ValueError as error:
             raise NotAnswered(HTTPStatus.BAD_REQUEST, f"{param}: {error}", param) from error
         params = self._params(asked, len(prompt), param)
@@ -124,12 +124,12 @@ class Answering:
                 "version_gone",
             )
 
-    def _prompt(self, call: Call) -> list[int]:
+    async def _prompt(self, call: Call) -> list[int]:
         context = self._context
         if call.kind == "completions":
             if isinstance(call.prompt, list):
                 return call.prompt
-            return list(context.tokenizer(call.prompt)["input_ids"])
+            return await tokens(call.prompt, context.tokenizer)
         if call.tools and not self._tools:
             raise ValueError(
                 "this run has no parser for the model's tool calls: leave `tools` out, or submit a "
@@ -137,8 +137,8 @@ class Answering:
             )
         if context.config.data.chat_template == "none":
             plain = [{**message, "content": text_of(message)} for message in call.messages]
-            return list(context.tokenizer(plain_text(plain))["input_ids"])
-        return opening(call.messages, call.tools, context.tokenizer)
+            return await tokens(plain_text(plain), context.tokenizer)
+        return await opening(call.messages, call.tools, context.tokenizer)
 
     def _params(self, asked: PolicyCall, prompt: int, param: str) -> dict[str, Any]:
         context, sampling, call = self._context, self._context.config.sampling, asked.call

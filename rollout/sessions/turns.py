@@ -13,7 +13,7 @@ from rollout.vllm.client import RequestRefused
 from rollout.vllm.response import Sample, sampling_params
 from rollout.vllm_plugin.wire import Parsed
 from rollout.work.assembly import oldest_tag
-from rollout.work.chat_rendering import added, opening
+from rollout.work.chat_rendering import added, opening, tokens
 from rollout.work.group import RunContext, text_of
 from services.contracts.config.episodes import Sessions
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
@@ -64,7 +64,7 @@ class TurnPlayer:
         Raises Refused, VLLMUnavailable, MalformedAnswer."""
         begins = tokens_of(before)
         try:
-            kept, new = self._prompt(call, before, begins)
+            kept, new = await self._prompt(call, before, begins)
         except ValueError as error:
             at = "messages" if call.kind == "chat" else "prompt"
             raise Refused(f"{at}: {error}", param=at) from error
@@ -101,32 +101,34 @@ class TurnPlayer:
         )
         return turn, *_history(call, message, sample), parse_version_tag(oldest)
 
-    def _prompt(
+    async def _prompt(
         self, call: Call, before: Sequence[Turn], begins: list[int]
     ) -> tuple[int, list[int]]:
         """How many of the ids that the conversation `begins` with the prompt keeps, and what it
         adds to them."""
         if call.kind == "chat" and before and self._renders:
-            whole = opening(call.messages, call.tools, self._context.tokenizer)
+            whole = await opening(call.messages, call.tools, self._context.tokenizer)
             pairs = enumerate(zip(begins, whole, strict=False))
             kept = next((at for at, (a, b) in pairs if a != b), min(len(begins), len(whole)))
             return kept, whole[kept:]
-        return len(begins), self._added(call, before)
+        return len(begins), await self._added(call, before)
 
-    def _added(self, call: Call, before: Sequence[Turn]) -> list[int]:
+    async def _added(self, call: Call, before: Sequence[Turn]) -> list[int]:
         context = self._context
         if call.kind == "completions":
             if isinstance(call.prompt, list):
                 return call.prompt[call.new :]
             rest = call.prompt[call.new :]
             special = {} if not before else {"add_special_tokens": False}
-            return list(context.tokenizer(rest, **special)["input_ids"])
+            return await tokens(rest, context.tokenizer, **special)
         if call.tools and not self._tools:
             raise Refused(NO_PARSER, param="tools")
         if not before:
-            return opening(call.messages, call.tools, context.tokenizer)
+            return await opening(call.messages, call.tools, context.tokenizer)
         last = before[-1].sampled.tolist()
-        return added(call.messages, call.new, call.tools, last, context.eos, context.tokenizer)
+        return await added(
+            call.messages, call.new, call.tools, last, context.eos, context.tokenizer
+        )
 
     def _params(self, call: Call, prompt: int, first: int, seed: int | None) -> dict[str, Any]:
         context, sampling = self._context, self._context.config.sampling

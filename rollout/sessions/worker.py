@@ -50,6 +50,8 @@ AT_ONCE = 2
 class _Held:
     work: asyncio.Task[None]
     generating: bool
+    again: bool = False
+    """Claimed once more meanwhile: it lapsed, or was refused and its client repeats it."""
 
 
 class SessionWorker(RunWorker):
@@ -82,17 +84,22 @@ class SessionWorker(RunWorker):
             return "weights"
         if self._tasks.paused:
             return "unavailable"
-        room = AT_ONCE * self._context.sequences.at_once - len(self._calls)
-        if room <= 0:
-            return "full"
+        at_once = self._context.sequences.at_once
+        room = max(0, AT_ONCE * at_once - len(self._calls))
         run, worker = self._context.run, self._context.worker
-        claimed = await self._store.agent_sessions.claim(run, worker, room)
+        # Also without room: it says that this worker lives, and what it holds.
+        claimed = await self._store.agent_sessions.claim(
+            run, worker, room, len(self._calls), at_once
+        )
         for one in claimed:
-            if one.id in self._calls:
+            if held := self._calls.get(one.id):
+                held.again = True
                 continue
             generating = one.call.kind != "finish"
             work = asyncio.create_task(self._work_on(one), name=f"call {one.id}")
             self._calls[one.id] = _Held(work, generating)
+        if not room:
+            return "full"
         # Nobody else says that the run has ended: this worker leases nothing.
         return "" if claimed else "state"
 
@@ -117,21 +124,22 @@ class SessionWorker(RunWorker):
             log.exception("a call cannot be worked on")
             self._status.error = str(error)
         finally:
-            self._calls.pop(claimed.id, None)
+            held = self._calls.pop(claimed.id, None)
             self._wake.set()
+        if held and held.again:
+            # Unless it is answered now, it is taken again.
+            await retry("a call", lambda: sessions.release(run, self._context.worker, [claimed.id]))
 
     async def _turn(self, claimed: Claimed) -> None:
         sessions, run, worker = self._store.agent_sessions, self._context.run, self._context.worker
         place = (run, claimed.attempt, claimed.index)
         before = await sessions.turns(*place, claimed.call.path)
-        opened = await sessions.opened(run, claimed.attempt)
-        if before is None or opened is None:
+        if before is None:
             failure = {"status": 409, "message": "this session's turns are gone"}
             await sessions.fail(run, worker, claimed, failure)
             return
         try:
-            seed = self._seed(opened, claimed)
-            played = await self._player.play(claimed.call, before, seed)
+            played = await self._player.play(claimed.call, before, await self._seed(claimed))
         except Refused as refused:
             failure = {
                 "status": 400,
@@ -153,9 +161,12 @@ class SessionWorker(RunWorker):
         if not await retry("a turn", recorded):
             log.info("a turn came too late and is discarded")
 
-    def _seed(self, opened: Opened, claimed: Claimed) -> int | None:
+    async def _seed(self, claimed: Claimed) -> int | None:
         """The call's seed, if the run has one: another one for each request."""
-        task = TaskPosition.parse(opened.task).position
+        if self._context.config.sampling.seed is None:
+            return None
+        opened = await self._store.agent_sessions.opened(self._context.run, claimed.attempt)
+        task = TaskPosition.parse(opened.task).position if opened else 0
         seed = task_seed(self._context.config.sampling.seed, task)
         return None if seed is None else mixed(seed, claimed.index, int(claimed.digest[:15], 16))
 
@@ -250,7 +261,8 @@ class SessionWorker(RunWorker):
                 if after == "$":
                     after = await sessions.newest_entry(run)
                 after, news = await sessions.news(run, after, NEWS_SECONDS)
-                if any(kind == "asked" for kind, _ in news):
+                own = ("", self._context.worker)
+                if any(kind == "asked" and first in own for kind, first in news):
                     self._wake.set()
             except (RedisError, OSError):
                 await asyncio.sleep(1)

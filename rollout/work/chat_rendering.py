@@ -4,8 +4,12 @@ tokenizer.
 An answer that was sampled is never rendered again: text may have other ids than those that the
 policy chose. What a turn adds is found in a stand-in for the conversation, a question and an answer
 with the new messages after it: all that follows the end of that answer.
+
+Templates are rendered in the thread of the event loop, the only one in which they are limited. Long
+texts become tokens in another thread: 100,000 tokens take a tokenizer tenths of a second.
 """
 
+import asyncio
 import json
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -16,18 +20,29 @@ from services.contracts.sessions import text_of
 
 QUESTION, ANSWER = "a", "b"
 """Of the stand-in: texts without special tokens."""
+LONG_TEXT = 1 << 14
+"""Characters. Shorter ones take less time than a change of threads is worth."""
 Tools = list[dict[str, Any]]
 
 
-def opening(messages: Chat, tools: Tools, tokenizer: TokenizerLike) -> list[int]:
+async def tokens(text: str, tokenizer: TokenizerLike, **options: Any) -> list[int]:
+    """The ids of `text`. `options`: of the tokenizer."""
+
+    def ids() -> list[int]:
+        return list(tokenizer(text, **options)["input_ids"])
+
+    return ids() if len(text) < LONG_TEXT else await asyncio.to_thread(ids)
+
+
+async def opening(messages: Chat, tools: Tools, tokenizer: TokenizerLike) -> list[int]:
     """The prompt of a session's first turn. Raises ValueError if the template refuses it."""
     if tokenizer.chat_template:
-        return _rendered(messages, tools, tokenizer, True)
+        return await _rendered(messages, tools, tokenizer, True)
     _no_tools(tools)
-    return list(tokenizer(plain_text([_plain(message) for message in messages]))["input_ids"])
+    return await tokens(plain_text([_plain(message) for message in messages]), tokenizer)
 
 
-def added(
+async def added(
     messages: Chat,
     new: int,
     tools: Tools,
@@ -41,7 +56,7 @@ def added(
     such an id."""
     if not tokenizer.chat_template:
         text = "\n\n" + plain_text([_plain(message) for message in messages[new:]])
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return await tokens(text, tokenizer, add_special_tokens=False)
     question: dict[str, Any] = {"role": "user", "content": QUESTION}
     answer: dict[str, Any] = {"role": "assistant", "content": ANSWER}
     if calls := messages[new - 1].get("tool_calls"):
@@ -49,25 +64,27 @@ def added(
         answer["tool_calls"] = [
             {**call, "function": {**call["function"], "arguments": "{}"}} for call in calls
         ]
-    asked = _ends_in(_rendered([question], tools, tokenizer, False), ends)
-    told = _ends_in(_rendered([question, answer], tools, tokenizer, False), ends)
+    asked = _ends_in(await _rendered([question], tools, tokenizer, False), ends)
+    told = _ends_in(await _rendered([question, answer], tools, tokenizer, False), ends)
     if len(told) != len(asked) + 1:
         raise ValueError(
             "the chat template does not end an answer with one end-of-sequence token, so that no "
             "second turn can follow what was sampled"
         )
-    whole = _rendered([question, answer, *messages[new:]], tools, tokenizer, True)
+    whole = await _rendered([question, answer, *messages[new:]], tools, tokenizer, True)
     end = _ends_in(whole, ends)[len(asked)]
     # An answer that was truncated, or stopped at a text, lacks its end.
     ended = len(last) > 0 and int(last[-1]) in ends
     return whole[end + 1 :] if ended else whole[end:]
 
 
-def _rendered(messages: Chat, tools: Tools, tokenizer: TokenizerLike, follows: bool) -> list[int]:
+async def _rendered(
+    messages: Chat, tools: Tools, tokenizer: TokenizerLike, follows: bool
+) -> list[int]:
     chat = [_for_template(message) for message in messages]
     text = chat_text(chat, tokenizer, tools or None, follows)
     # The template has written the special tokens.
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return await tokens(text, tokenizer, add_special_tokens=False)
 
 
 def _ends_in(ids: list[int], ends: Collection[int]) -> list[int]:
@@ -92,6 +109,8 @@ def _arguments(call: dict[str, Any]) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise ValueError("the arguments of a tool call are nested too deeply") from None
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:

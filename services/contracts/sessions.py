@@ -119,7 +119,9 @@ def tokens_of(path: Iterable[Turn]) -> list[int]:
     """The ids of a conversation of these turns, its last answer included."""
     tokens: list[int] = []
     for turn in path:
-        tokens = [*tokens[: turn.kept], *turn.prompt, *turn.sampled.tolist()]
+        del tokens[turn.kept :]
+        tokens += turn.prompt
+        tokens += turn.sampled.tolist()
     return tokens
 
 

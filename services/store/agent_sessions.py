@@ -19,7 +19,7 @@ from services.store.unreadable import as_text, reading, report
 CLAIM_SECONDS = 10.0
 """A worker that has not prolonged a call for so long has lost it to the others."""
 HEAD_START_SECONDS = 0.5
-"""For so long a call waits for the worker that has the session's tokens cached."""
+"""For so long a call waits for the worker that session_call.lua has chosen for it."""
 AT_ONCE = 64
 """Calls of one session that may wait or be worked on."""
 KEPT_SECONDS = 3600.0
@@ -52,8 +52,10 @@ class Opened:
 class Known:
     """What a session knows of a request."""
 
-    paths: list[list[int] | None]
-    """For each history that it may continue the turns of the conversation that has it."""
+    turns: list[int | None]
+    """For each history that it may continue the last turn of the conversation that has it."""
+    parents: list[int]
+    """Of each turn of the session the one that it continues; −1: none."""
     answered: bool
     """Whether this very request has an answer."""
     over: str
@@ -153,13 +155,14 @@ class AgentSessions(Noun):
     ) -> Known:
         """What the session knows of a request with this digest, which may continue `histories`. One
         read of as many fields."""
-        paths = [f"history:{index}:{one}" for one in histories]
-        names = [f"asked:{index}:{digest}", "idle", "state", f"ended:{index}", *paths]
+        turns = [f"history:{index}:{one}" for one in histories]
+        names = [f"asked:{index}:{digest}", "idle", "state", f"ended:{index}", f"parents:{index}"]
         with reading(f"session {index} of attempt {attempt}"):
-            found = await self._redis.hmget(sessions_key(run, attempt), names)
-            asked, idle, state, ended, *known = found
+            found = await self._redis.hmget(sessions_key(run, attempt), [*names, *turns])
+            asked, idle, state, ended, parents, *known = found
             return Known(
-                [None if path is None else [int(turn) for turn in path.split()] for path in known],
+                [None if turn is None else int(turn) for turn in known],
+                [int(turn) for turn in (parents or b"").split()],
                 asked is not None,
                 _over(idle, state, ended),
             )
@@ -167,7 +170,7 @@ class AgentSessions(Noun):
     async def call(self, run: str, attempt: str, index: int, digest: str, call: Call) -> str:
         """Ask for a turn: `waiting`, `answered`, or why not (see session_call.lua)."""
         arguments = [attempt, index, digest, AT_ONCE, msgspec.msgpack.encode(call)]
-        parts = ("attempts", "calls", "calls_due", "calls_log", "run")
+        parts = ("attempts", "calls", "calls_due", "calls_log", "run", "calls_load")
         return str((await self._run("call", run, attempt, parts, arguments)).decode())
 
     async def answer_of(
@@ -200,11 +203,16 @@ class AgentSessions(Noun):
 
     # --- workers ------------------------------------------------------------------------------
 
-    async def claim(self, run: str, worker: str, count: int) -> list[Claimed]:
-        """Up to `count` calls to work on."""
-        keys = [run_key(run, part) for part in ("attempts", "calls", "calls_due", "calls_log")]
+    async def claim(
+        self, run: str, worker: str, count: int, held: int = 0, at_once: int = 1
+    ) -> list[Claimed]:
+        """Up to `count` calls to work on. `held`: those that the worker works on already, of
+        `at_once` that it can."""
+        parts = ("attempts", "calls", "calls_due", "calls_log", "calls_load")
         times = [int(CLAIM_SECONDS * 1000), int(HEAD_START_SECONDS * 1000)]
-        found = await self._scripts.run("session_claim", keys, [worker, count, *times])
+        arguments = [worker, count, *times, held, at_once]
+        keys = [run_key(run, part) for part in parts]
+        found = await self._scripts.run("session_claim", keys, arguments)
         claimed = []
         for id, call in zip(found[::2], found[1::2], strict=True):
             try:
@@ -253,9 +261,9 @@ class AgentSessions(Noun):
         """Record a turn. `history`: the digest of all that the conversation then has; `length`: of
         its text, of /completions; `oldest`: (lineage, version) of the turn's oldest token. False:
         it came too late."""
-        path = " ".join(map(str, claimed.call.path))
         lineage, version = oldest
-        recorded = [msgspec.msgpack.encode(turn), history, path, length or "", version, lineage]
+        blob = msgspec.msgpack.encode(turn)
+        recorded = [blob, history, turn.parent, length or "", version, lineage]
         return await self._answer(run, worker, claimed, recorded, b"")
 
     async def fail(self, run: str, worker: str, claimed: Claimed, error: dict[str, Any]) -> bool:
@@ -299,7 +307,7 @@ class AgentSessions(Noun):
     async def close(self, run: str, attempt: str, state: str) -> None:
         """Forget the turns of a group whose attempt has ended, and remember why."""
         key = sessions_key(run, attempt)
-        of_turns = (b"turn:", b"history:", b"lengths:", b"failed:", b"own")
+        of_turns = (b"turn:", b"history:", b"parents:", b"lengths:", b"failed:", b"worker:", b"own")
         names = [name for name in await self._redis.hkeys(key) if name.startswith(of_turns)]
         arguments = [call_id(attempt, 0, FINISH), state, *names]
         await self._run("close", run, attempt, ("calls", "calls_due", "calls_log"), arguments)
@@ -312,12 +320,13 @@ class AgentSessions(Noun):
         return str(found[0][0].decode()) if found else "0"
 
     async def news(self, run: str, after: str, wait: float) -> tuple[str, list[tuple[str, str]]]:
-        """(place, [(`asked` or `ended`, call)]) after `after`, waiting up to `wait` seconds."""
+        """(place, [(`asked`, the worker that comes first), or (`ended`, call)]) after `after`,
+        waiting up to `wait` seconds."""
         key = run_key(run, "calls_log")
-        await self._redis.xread({key: after}, count=1, block=max(1, int(wait * 1000)))
-        found = await self._redis.xrange(key, min=f"({after}", count=1000)
+        read = await self._redis.xread({key: after}, count=1000, block=max(1, int(wait * 1000)))
+        found = read[0][1] if read else []
         entries = [
-            (kind.decode(), call.decode()) for _, fields in found for kind, call in fields.items()
+            (kind.decode(), of.decode()) for _, fields in found for kind, of in fields.items()
         ]
         return (found[-1][0].decode() if found else after), entries
 

@@ -17,7 +17,7 @@ RUN_PARTS = (
     *("evaluation", "evaluation_queue", "evaluation_requests", "evaluation_ended"),
     *("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_parts"),
     *("evaluation_answers", "evaluation_seats"),
-    *("calls", "calls_due", "calls_log"),
+    *("calls", "calls_due", "calls_log", "calls_load"),
 )
 """All keys that a run may have: a backup takes these."""
 POOL_PARTS = ("queue", "active", "learner", "workers", "heartbeats", "nodes", "ranks", "devices")

@@ -29,7 +29,8 @@ OLDEST_FIRST = 1e10
 
 CLOSED_PARTS = (
     *("run", "order", "returned", "attempts", "held", "groups", "blobs", "bytes", "plans"),
-    *("tries", "lineages", *EVALUATION_PARTS, "calls", "calls_due", "calls_log"),
+    *("tries", "lineages", *EVALUATION_PARTS),
+    *("calls", "calls_due", "calls_log", "calls_load"),
 )
 
 

@@ -123,13 +123,20 @@ def beginnings(call: Call, lengths: Sequence[int]) -> list[tuple[int, str]]:
 
 
 def continued(
-    call: Call, histories: Sequence[tuple[int, str]], paths: Sequence[list[int] | None]
+    call: Call,
+    histories: Sequence[tuple[int, str]],
+    turns: Sequence[int | None],
+    parents: Sequence[int],
 ) -> Call:
-    """`call` as the next turn of the conversation with the longest of `histories`, whose turns are
-    `paths`; None: the session has no such conversation. Without any it begins one."""
-    for (items, _), path in zip(histories, paths, strict=True):
-        if path is not None:
-            call.new, call.path = items, path
+    """`call` as the next turn of the conversation with the longest of `histories`, whose last turns
+    are `turns`; None: the session has no such conversation. Without any it begins one. `parents`:
+    of each turn of the session; −1: none."""
+    for (items, _), last in zip(histories, turns, strict=True):
+        if last is not None:
+            path = [last]
+            while parents[path[-1]] >= 0:
+                path.append(parents[path[-1]])
+            call.new, call.path = items, path[::-1]
             break
     return call
 

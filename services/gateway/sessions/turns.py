@@ -123,12 +123,19 @@ class Turns:
         if not known.answered:
             if known.over:
                 raise over(known.over)
-            call = continued(call, histories, known.paths)
+            call = continued(call, histories, known.turns, known.parents)
         async with self._waiting.answer(
             session.run, call_id(session.attempt, session.index, asked)
         ) as news:
-            await self._ask(session, call, asked)
+            if await self._ask(session, call, asked) == "answered":
+                news.set()
             while True:
+                try:
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await news.wait()
+                except TimeoutError:
+                    if await gone():
+                        return None
                 news.clear()
                 answer = await sessions.answer_of(*session.parts, asked)
                 if isinstance(answer, Turn):
@@ -142,15 +149,9 @@ class Turns:
                         answer.get("param"),
                         answer.get("code"),
                     )
-                try:
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await news.wait()
-                except TimeoutError:
-                    if await gone():
-                        return None
 
-    async def _ask(self, session: Place, call: Call, asked: str) -> None:
-        """Have a worker take `call`, unless it is answered or waits already."""
+    async def _ask(self, session: Place, call: Call, asked: str) -> str:
+        """Have a worker take `call`, unless it is `answered` or `waiting` already."""
         outcome = await self._store.agent_sessions.call(*session.parts, asked, call)
         if outcome == "busy":
             raise SessionProblem(
@@ -166,3 +167,4 @@ class Turns:
             )
         if outcome not in ("waiting", "answered"):
             raise over(outcome)
+        return outcome

@@ -122,11 +122,19 @@ local function words(text)
   return found
 end
 
--- Have a worker take a call. Only readers that wait are told by the log; none depends on it.
+-- Have a worker take a call: `worker` may take it before others; '' if any may. Only readers that wait are
+-- told by the log; none depends on it.
 local function add_call(calls, due, log, id, call, worker)
   redis.call('HSET', calls, id, call, id .. ':worker', worker or '')
   redis.call('ZADD', due, now_ms(), id)
-  redis.call('XADD', log, 'MAXLEN', '~', 1000, '*', 'asked', id)
+  redis.call('XADD', log, 'MAXLEN', '~', 1000, '*', 'asked', worker or '')
+end
+
+-- Of a worker in `calls_load`, if it has asked for calls within 3 s: the calls that it holds, how many it can
+-- work on at once, and when it asked.
+local function load_of(text)
+  local held, at_once, at = string.match(text or '', '^(%d+) (%d+) (%d+)$')
+  if held and now_ms() - tonumber(at) <= 3000 then return tonumber(held), tonumber(at_once), at end
 end
 
 -- A call has come to its end.

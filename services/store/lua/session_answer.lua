@@ -1,15 +1,16 @@
 -- Record a turn, or why there is none (ARGV[12]): what an agent is answered is in Redis before.
 -- Invariants: a request is answered once, by whichever worker comes first; nothing is recorded for an attempt
 -- that is no longer held. Turns are numbered as they are recorded, so that a turn's parent has a lower number.
--- `history:…` has the numbers of the turns of the conversation that has this history. `oldest` is the oldest
--- version that has sampled for the group, as far as it is of the lineage that sampled first.
+-- `history:…` has the number of the last turn of the conversation that has this history, `parents:…` that of
+-- each turn's parent in order, −1 for none. `oldest` is the oldest version that has sampled for the group, as
+-- far as it is of the lineage that sampled first.
 -- O(turns of the session). KEYS sessions attempts calls calls_due calls_log
--- ARGV attempt index digest worker blob history path length version lineage call_id failure
+-- ARGV attempt index digest worker blob history parent length version lineage call_id failure
 -- Reply 1 recorded, now or before; 0 not
 local sessions, attempts, calls, due, log = unpack(KEYS)
 local attempt, index, digest = ARGV[1], ARGV[2], ARGV[3]
 local s = redis.call('HMGET', sessions, 'busy:' .. index, 'turns:' .. index, 'oldest', 'lineage',
-  'lengths:' .. index)
+  'lengths:' .. index, 'parents:' .. index)
 local busy = words(s[1])
 local wanted = busy[digest] and sessions_go_on(sessions, attempts, attempt) == ''
 end_call(calls, due, log, ARGV[11])
@@ -32,8 +33,8 @@ if ARGV[12] ~= '' then
 end
 local turn = s[2] or '0'
 redis.call('HSET', sessions, 'turn:' .. index .. ':' .. turn, ARGV[5], 'asked:' .. index .. ':' .. digest, turn,
-  'history:' .. index .. ':' .. ARGV[6], ARGV[7] .. ' ' .. turn, 'turns:' .. index, tonumber(turn) + 1,
-  'worker', ARGV[4])
+  'history:' .. index .. ':' .. ARGV[6], turn, 'turns:' .. index, tonumber(turn) + 1,
+  'parents:' .. index, (s[6] and s[6] .. ' ' or '') .. ARGV[7], 'worker:' .. index, ARGV[4])
 if ARGV[8] ~= '' and not words(s[5])[ARGV[8]] then
   redis.call('HSET', sessions, 'lengths:' .. index, (s[5] and s[5] .. ' ' or '') .. ARGV[8])
 end

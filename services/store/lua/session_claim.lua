@@ -1,10 +1,10 @@
 -- Give a worker calls to work on, those that wait longest first, each until a deadline that it prolongs.
 -- Invariants: a call has one worker at a time, and waits again when its deadline has passed. The worker that
--- has sampled for a group before, and has its tokens cached, may take its calls earlier than others.
--- Calls of attempts that are no longer held are forgotten.
--- O(calls that are due, 256 at most). KEYS attempts calls calls_due calls_log
--- ARGV worker count claim_ms head_start_ms   Reply {id, call, id, call, ...}
-local attempts, calls, due, log = unpack(KEYS)
+-- session_call.lua has chosen for it may take it earlier than others. Calls of attempts that are no longer
+-- held are forgotten. `calls_load` then has how many calls the worker holds.
+-- O(calls that are due, 256 at most). KEYS attempts calls calls_due calls_log calls_load
+-- ARGV worker count claim_ms head_start_ms held at_once   Reply {id, call, id, call, ...}
+local attempts, calls, due, log, loads = unpack(KEYS)
 local worker, count, claim, start = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local now, reply = now_ms(), {}
 local found = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 256)
@@ -20,5 +20,10 @@ for i = 1, #found, 2 do
     reply[#reply + 1] = id
     reply[#reply + 1] = c[1]
   end
+end
+local held, known, _, at = tonumber(ARGV[5]) + #reply / 2, load_of(redis.call('HGET', loads, worker))
+-- A worker asks four times a second: what says nothing new is not written.
+if known ~= held or now - tonumber(at) >= 1000 then
+  redis.call('HSET', loads, worker, held .. ' ' .. ARGV[6] .. ' ' .. now)
 end
 return reply

@@ -14,6 +14,6 @@ end
 redis.call('HDEL', sessions, 'busy:' .. index)
 if redis.call('HINCRBY', sessions, 'open', -1) <= 0 then
   redis.call('HSET', sessions, 'state', 'ended')
-  add_call(calls, due, log, ARGV[3], ARGV[4], redis.call('HGET', sessions, 'worker'))
+  add_call(calls, due, log, ARGV[3], ARGV[4], redis.call('HGET', sessions, 'worker:' .. index))
 end
 return ''

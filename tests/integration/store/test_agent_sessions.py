@@ -3,15 +3,16 @@
 import time
 
 from services.contracts.rows.dataset import Row
-from services.contracts.sessions import Call, Reward, Turn, packed
+from services.contracts.sessions import Call, Reward, Turn, call_id, packed
 from services.store.agent_sessions import AT_ONCE, Claimed, Opened
 from services.store.keys import sessions_key
 from services.store.prompts import Lease
 from tests.integration.store.scene import RUN, Scene
 
 
-def turn(text: str) -> Turn:
+def turn(text: str, parent: int = -1) -> Turn:
     return Turn(
+        parent=parent,
         added=packed([1, 2]),
         token_ids=packed([3]),
         logprobs=packed([-0.5], "<f4"),
@@ -39,23 +40,26 @@ async def ask(
     return await scene.store.agent_sessions.call(RUN, lease.attempt, index, digest, call)
 
 
-async def claim(scene: Scene, worker: str = "w") -> list[Claimed]:
-    return await scene.store.agent_sessions.claim(RUN, worker, 10)
+async def claim(scene: Scene, worker: str = "w", held: int = 0) -> list[Claimed]:
+    return await scene.store.agent_sessions.claim(RUN, worker, 10, held, 8)
 
 
 async def answer(scene: Scene, claimed: Claimed, text: str = "hi", worker: str = "w") -> bool:
-    return await scene.store.agent_sessions.answer(
-        RUN, worker, claimed, turn(text), f"after {claimed.digest}", None, ("aaa", 0)
-    )
+    after = f"after {claimed.digest}"
+    made = turn(text, claimed.call.path[-1] if claimed.call.path else -1)
+    place = (RUN, worker, claimed, made, after, None, ("aaa", 0))
+    return await scene.store.agent_sessions.answer(*place)
 
 
-async def paths(scene: Scene, lease: Lease, *digests: str) -> list[list[int] | None]:
-    """The turns of the conversations that these requests have led to."""
+async def last_turns(
+    scene: Scene, lease: Lease, *digests: str
+) -> tuple[list[int | None], list[int]]:
+    """The last turns of the conversations that these requests have led to, and all parents."""
     known = await scene.store.agent_sessions.known(
         RUN, lease.attempt, 0, "new", [f"after {digest}" for digest in digests]
     )
     assert (known.answered, known.over) == (False, "")
-    return known.paths
+    return known.turns, known.parents
 
 
 async def whole_session(scene: Scene, lease: Lease) -> None:
@@ -72,7 +76,7 @@ async def whole_session(scene: Scene, lease: Lease) -> None:
     (claimed,) = await claim(scene)
     assert await answer(scene, claimed)
     assert await sessions.turns(RUN, attempt, 0, [0]) == [turn("hi")]
-    assert (await sessions.known(RUN, attempt, 0, "one", ["after one"])).paths == [[0]]
+    assert (await sessions.known(RUN, attempt, 0, "one", ["after one"])).turns == [0]
     assert await sessions.lengths(RUN, attempt, 0) == []
     assert await sessions.reward(RUN, attempt, 0, Reward(reward=1.0)) == Reward(reward=1.0)
     assert await sessions.end(RUN, attempt, 0) == ""
@@ -91,7 +95,7 @@ async def test_a_repeated_request_gets_the_recorded_answer(scene: Scene) -> None
     assert await ask(scene, lease, "one") == "answered"
     recorded = await scene.store.agent_sessions.answer_of(RUN, lease.attempt, 0, "one")
     assert recorded == turn("hi")
-    assert await paths(scene, lease, "one", "two") == [[0], None]
+    assert await last_turns(scene, lease, "one", "two") == ([0, None], [-1])
     assert await ask(scene, lease, "other session", index=1) == "waiting"
 
 
@@ -108,7 +112,7 @@ async def test_calls_of_one_session_are_worked_on_at_once_and_become_branches(
     assert await answer(scene, right)
     assert await ask(scene, lease, "left", (0,)) == "waiting"
     assert await answer(scene, left)
-    assert await paths(scene, lease, "left", "right") == [[0, 2], [0, 1]]
+    assert await last_turns(scene, lease, "left", "right") == ([2, 1], [-1, 0, 0])
     (played, _) = await scene.store.agent_sessions.played(RUN, lease.attempt, 2)
     assert len(played.turns) == 3
     assert await claim(scene) == []
@@ -162,14 +166,53 @@ async def test_a_call_of_a_dead_worker_goes_to_another_and_only_one_answer_count
     assert found.message["content"] == "living"
 
 
-async def test_the_worker_that_has_the_tokens_cached_comes_first(scene: Scene) -> None:
+async def first_worker(scene: Scene, lease: Lease, digest: str, index: int) -> str:
+    """The worker that may take this waiting call before others."""
+    name = call_id(lease.attempt, index, digest)
+    found = await scene.raw.hget(f"headrace:{{{RUN}}}:calls", f"{name}:worker")
+    return str(found.decode())
+
+
+async def test_a_session_stays_on_its_worker_and_a_new_one_goes_to_the_least_busy(
+    scene: Scene,
+) -> None:
+    lease = await opened(scene, samples=5)
+    loads = f"headrace:{{{RUN}}}:calls_load"
+
+    async def asked(index: int, digest: str = "one", path: tuple[int, ...] = ()) -> str:
+        # As if the workers went on asking, however long this test takes.
+        for worker, load in (await scene.raw.hgetall(loads)).items():
+            held, at_once, _ = load.split()
+            await scene.raw.hset(loads, worker, b"%s %s 9000000000000" % (held, at_once))
+        assert await ask(scene, lease, digest, path, index) == "waiting"
+        return await first_worker(scene, lease, digest, index)
+
+    # Nobody has asked for calls yet: any worker may take it.
+    assert await asked(0) == ""
+    (one,) = await claim(scene, "busy", held=3)
+    await claim(scene, "idle", held=2)
+    assert await answer(scene, one, worker="busy")
+
+    # The calls that wait for a worker count there.
+    assert [await asked(index) for index in (1, 2, 3)] == ["idle", "idle", "busy"]
+    # Though another session of the group is on the other worker.
+    assert await asked(0, "two", (0,)) == "busy"
+    assert await asked(0, "three", (0,)) == "busy"
+    assert await asked(4) == "idle"
+
+    # It asks for calls no more.
+    await scene.raw.hset(loads, "busy", "0 8 1")
+    assert await ask(scene, lease, "four", (0,)) == "waiting"
+    assert await first_worker(scene, lease, "four", 0) == "idle"
+    assert await scene.raw.hkeys(loads) == [b"idle"]
+
+
+async def test_others_take_a_call_only_after_the_head_start_of_its_worker(scene: Scene) -> None:
     lease = await opened(scene)
     await ask(scene, lease, "one")
-    await answer(scene, (await claim(scene, "first"))[0], worker="first")
-    await ask(scene, lease, "two", (0,))
-    # Its head start is half a second, which a busy machine may take between two calls.
     calls, due = (f"headrace:{{{RUN}}}:{name}" for name in ("calls", "calls_due"))
     (member,) = await scene.raw.zrange(due, 0, -1)
+    # Half a second, which a busy machine may take between two calls.
     while True:
         seconds, micros = await scene.raw.time()
         began = time.monotonic()
@@ -179,7 +222,8 @@ async def test_the_worker_that_has_the_tokens_cached_comes_first(scene: Scene) -
         if time.monotonic() - began < 0.4:
             break
     assert claimed == []
-    assert len(await claim(scene, "first")) == 1
+    await scene.raw.zadd(due, {member: seconds * 1000 - 1000})
+    assert len(await claim(scene, "other")) == 1
 
 
 async def test_refused_calls_are_bounded_as_turns_are(scene: Scene) -> None:

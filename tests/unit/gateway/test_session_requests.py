@@ -1,6 +1,7 @@
 """Requests of the OpenAI API: what is taken, what is refused by name, what continues a session."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -144,7 +145,13 @@ def test_a_format_that_cannot_be_taken_is_refused(
 def continues(call: Call, known: dict[str, list[int]], lengths: tuple[int, ...] = ()) -> Any:
     """(new, path) of `call` in a session with these histories."""
     histories = beginnings(call, lengths)
-    found = continued(call, histories, [known.get(digest) for _, digest in histories])
+    last = [known[digest][-1] if digest in known else None for _, digest in histories]
+    # Each path is a chain of parents.
+    parents = [-1] * 9
+    for path in known.values():
+        for before, turn in pairwise(path):
+            parents[turn] = before
+    found = continued(call, histories, last, parents)
     return found.new, found.path
 
 

@@ -1,11 +1,13 @@
 """What a turn of a session adds: together with what was sampled it is what the template writes."""
 
+import asyncio
 import random
+import threading
 from typing import Any
 
 import pytest
 
-from rollout.work.chat_rendering import added, opening
+from rollout.work.chat_rendering import LONG_TEXT, added, opening
 from tests.unit.rollout.chat_templates import (
     CHATML,
     LLAMA,
@@ -40,7 +42,7 @@ def conversation(chance: random.Random) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("template", [CHATML, LLAMA], ids=["chatml", "llama"])
-def test_turns_add_up_to_what_the_template_writes(template: str) -> None:
+async def test_turns_add_up_to_what_the_template_writes(template: str) -> None:
     tokenizer, chance = tokenizer_of(template), random.Random(0)
     ends = ends_of(tokenizer)
     for _ in range(60):
@@ -54,10 +56,10 @@ def test_turns_add_up_to_what_the_template_writes(template: str) -> None:
                 continue
             before = messages[:at]
             if not sequence:
-                sequence = opening(before, tools, tokenizer)
+                sequence = await opening(before, tools, tokenizer)
             else:
-                sequence += added(before, answered, tools, last, ends, tokenizer)
-            whole = opening(before, tools, tokenizer)
+                sequence += await added(before, answered, tools, last, ends, tokenizer)
+            whole = await opening(before, tools, tokenizer)
             assert tokenizer.decode(sequence) == tokenizer.decode(whole)
             assert sequence == whole
             # What the policy would say in the template's words.
@@ -86,7 +88,7 @@ def opening_of(messages: list[dict[str, Any]], tools: Any, tokenizer: Any) -> li
     )
 
 
-def test_a_template_that_drops_reasoning_leaves_what_was_sampled_alone() -> None:
+async def test_a_template_that_drops_reasoning_leaves_what_was_sampled_alone() -> None:
     tokenizer = tokenizer_of(THINKING)
     last = tokens(tokenizer, "<think>\nhm\n</think>\n\n4<|im_end|>")
     messages = [
@@ -94,13 +96,13 @@ def test_a_template_that_drops_reasoning_leaves_what_was_sampled_alone() -> None
         {"role": "assistant", "content": "4"},
         {"role": "user", "content": "sure?"},
     ]
-    found = added(messages, 2, [], last, ends_of(tokenizer), tokenizer)
+    found = await added(messages, 2, [], last, ends_of(tokenizer), tokenizer)
     shown = "\n<|im_start|>user\nsure?<|im_end|>\n<|im_start|>assistant\n"
     assert found == tokens(tokenizer, shown)
 
 
 @pytest.mark.parametrize("last", ["four, or", ""], ids=["truncated", "empty"])
-def test_an_answer_without_its_end_gets_it(last: str) -> None:
+async def test_an_answer_without_its_end_gets_it(last: str) -> None:
     tokenizer = tokenizer_of(CHATML)
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "2+2"},
@@ -108,28 +110,61 @@ def test_an_answer_without_its_end_gets_it(last: str) -> None:
         {"role": "user", "content": [{"type": "text", "text": "sure?"}]},
     ]
     said = tokens(tokenizer, last)
-    found = added(messages, 2, [], said, ends_of(tokenizer), tokenizer)
+    found = await added(messages, 2, [], said, ends_of(tokenizer), tokenizer)
     shown = "<|im_end|>\n<|im_start|>user\nsure?<|im_end|>\n<|im_start|>assistant\n"
     assert found == tokens(tokenizer, shown)
 
 
-def test_without_a_template_blank_lines_separate_messages() -> None:
+async def test_without_a_template_blank_lines_separate_messages() -> None:
     tokenizer = tokenizer_of(None)
     messages = [
         {"role": "user", "content": "2+2"},
         {"role": "assistant", "content": "4"},
         {"role": "user", "content": "sure?"},
     ]
-    assert tokenizer.decode(opening(messages[:1], [], tokenizer)) == "2+2"
-    found = added(messages, 2, [], tokens(tokenizer, "4"), ends_of(tokenizer), tokenizer)
+    assert tokenizer.decode(await opening(messages[:1], [], tokenizer)) == "2+2"
+    found = await added(messages, 2, [], tokens(tokenizer, "4"), ends_of(tokenizer), tokenizer)
     assert tokenizer.decode(found) == "\n\nsure?"
     with pytest.raises(ValueError, match="no chat template"):
-        opening(messages[:1], TOOLS, tokenizer)
+        await opening(messages[:1], TOOLS, tokenizer)
 
 
-def test_a_template_that_does_not_end_answers_is_refused() -> None:
+async def test_a_template_that_does_not_end_answers_is_refused() -> None:
     tokenizer = tokenizer_of(UNENDED)
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     asked = [*messages, {"role": "user", "content": "c"}]
     with pytest.raises(ValueError, match="does not end an answer with one end-of-sequence token"):
-        added(asked, 2, [], [1], ends_of(tokenizer), tokenizer)
+        await added(asked, 2, [], [1], ends_of(tokenizer), tokenizer)
+
+
+async def test_a_long_text_keeps_no_other_call_waiting() -> None:
+    tokenizer, other = tokenizer_of(CHATML), threading.Event()
+
+    class Slow:
+        """Ends when another call has been at work."""
+
+        chat_template = tokenizer.chat_template
+        apply_chat_template = tokenizer.apply_chat_template
+
+        def __call__(self, text: str, **options: Any) -> Any:
+            assert other.wait(60)
+            return tokenizer(text, **options)
+
+    messages = [{"role": "user", "content": "2+" * LONG_TEXT}]
+    asyncio.get_running_loop().call_soon(other.set)
+    assert await opening(messages, [], Slow()) == await opening(messages, [], tokenizer)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("history", [True, False], ids=["answer", "new"])
+async def test_arguments_that_are_nested_too_deeply_are_refused(history: bool) -> None:
+    tokenizer, deep = tokenizer_of(CHATML), call("c")
+    deep["function"]["arguments"] = "[" * 100_000 + "]" * 100_000
+    said = {"role": "assistant", "content": "", "tool_calls": [deep]}
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "2+2"}, said]
+    messages.append({"role": "tool", "content": "4", "tool_call_id": "c"})
+    if history:
+        # They play no part in what follows the answer that has them.
+        assert await added(messages, 2, TOOLS, [1], ends_of(tokenizer), tokenizer)
+    else:
+        with pytest.raises(ValueError, match="nested too deeply"):
+            await opening(messages, TOOLS, tokenizer)

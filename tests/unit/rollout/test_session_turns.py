@@ -92,7 +92,7 @@ class Client:
         self.turns: list[Turn] = []
         self._player, self._chance = player, chance
         self._asked: dict[str, int] = {}
-        self._paths: dict[str, list[int]] = {}
+        self._last: dict[str, int] = {}
         self._states: list[list[dict[str, Any]]] = []
         self._tools = chance.choice([[], TOOLS])
 
@@ -121,11 +121,13 @@ class Client:
         digest = request_digest(asked)
         if digest not in self._asked:
             histories = beginnings(asked, [])
-            asked = continued(asked, histories, [self._paths.get(one) for _, one in histories])
+            parents = [turn.parent for turn in self.turns]
+            last = [self._last.get(one) for _, one in histories]
+            asked = continued(asked, histories, last, parents)
             before = [self.turns[number] for number in asked.path]
             turn, history, _, _ = await self._player.play(asked, before, None)
             self._asked[digest] = len(self.turns)
-            self._paths[history] = [*asked.path, len(self.turns)]
+            self._last[history] = len(self.turns)
             self.turns.append(turn)
         said = self.turns[self._asked[digest]].message
         # As clients send it back.

@@ -1,0 +1,294 @@
+"""`python -m bench.agents`: what agents' turns cost that go through gateway and worker.
+
+Two parts: a vLLM that sleeps, which leaves the processors to what is measured, and a real one. In
+each, a run's sessions, a direct client of its vLLM, and a run's groups take turns on one
+installation.
+docs/benchmarks.md says what the figures mean.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import httpx
+
+from bench.agent_players import AT_ONCE, GROUP, MEDIAN, Agents, Direct, Played, play
+from bench.generation import departures, from_worker, rate
+from bench.installation import LOGS, BenchFailed, Installation
+from bench.results import begun, keep, table
+from rollout.vllm.client import PolicyClient
+from rollout.vllm.model_files import eos_token_ids, load_tokenizer
+from rollout.vllm.server import FOLDER_PREFIX
+from services.cli.output import CliError
+
+ROOT = Path(__file__).parents[1]
+CONTEXT, CONVERSATION = 2048, 1536
+"""Tokens of a prompt and its answer; of a conversation after its first prompt, at most."""
+STAGGER, WARMUP, SECONDS = 5.0, 10.0, 40.0
+"""Over so many seconds the first conversations begin; turns count that end after the warm-up."""
+QUICK = 0.4
+"""Of these times, with `--quick`."""
+TOKEN_SECONDS = 0.1
+"""Of the vLLM that sleeps: each token stands for three, at 30 tokens/s."""
+ENDLESS = 100_000
+WAVES = 3
+"""Of groups that fill vLLM, after one to warm up."""
+FILLING = 40
+"""Sums in a prompt without a session."""
+TICKS = os.sysconf("SC_CLK_TCK")
+PARTS = {
+    "simulated": {
+        "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m bench.simulated.vllm "
+        f"--token-seconds {TOKEN_SECONDS}",
+        "PYTHONPATH": str(ROOT),
+    },
+    "real": {},
+}
+MODEL: dict[str, Any] = {
+    "model": {"max_length": CONTEXT, "tokenizer": {"type": "bpe", "vocabulary": 512}},
+    "training": {"max_steps": 2, "rows_per_step": 32},
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much is played."""
+
+    at_once: int = AT_ONCE
+    part: float = 1.0
+    """Of all times."""
+
+
+def run_config(model: str, sessions: bool) -> dict[str, Any]:
+    """Over the recipe demo_grpo: a first batch that never fills, so that the learner stays idle.
+    Groups without sessions have prompts and answers as long as those of a session's third turn."""
+    filling = " ".join(f"{n}+{n + 1}={2 * n + 1}" for n in range(FILLING))
+    return {
+        "model": {"path": model},
+        "data": {
+            "dataset": "demo-train",
+            "template": "{prompt}=" if sessions else f"{filling} {{prompt}}=",
+            "chat_template": "auto",
+        },
+        "rewards": [{"verifier": "exact"}],
+        "sampling": {"max_tokens": CONVERSATION if sessions else round(MEDIAN)},
+        "rollout": {
+            "vllm": {"max_model_len": CONTEXT, "max_num_seqs": AT_ONCE, "dtype": "float32"},
+            **({"episode": {"type": "sessions", "idle_seconds": 300}} if sessions else {}),
+        },
+        "algorithm": {"prompts_per_step": ENDLESS, "samples_per_prompt": GROUP},
+        "training": {"max_steps": 1},
+        "evaluation": None,
+    }
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the processes and vLLM have counted so far."""
+
+    at: float
+    cpu: dict[str, float]
+    """Seconds of each process, by name."""
+    queried: float
+    """Tokens of prompts that vLLM looked for in its prefix cache, and of these found."""
+    hit: float
+
+
+async def measure_sides(
+    installation: Installation, folder: Path, run: str, weights: Path, load: Load
+) -> dict[str, Any]:
+    """Sessions of `run`, and then the direct client. `folder`: that of temporary files; `weights`:
+    with the model's tokenizer."""
+    key, url = installation.stack.api_key, installation.stack.gateway_url
+    played, direct = Played(), Played()
+    async with aclosing(Agents(url, key, run, played)) as agents:
+        await agents.ready()
+        (socket,) = folder.glob(f"{FOLDER_PREFIX}*/socket")
+        side = partial(_side, installation, socket, load)
+        found = {"sessions": await side(agents.conversation, played)}
+    tokenizer = load_tokenizer(weights)
+    policy = PolicyClient(socket)
+    # Its cache salt: it finds nothing of the sessions in the prefix cache.
+    policy.weights.live = "direct"
+    try:
+        player = Direct(policy, tokenizer, eos_token_ids(weights, tokenizer), direct)
+        found["direct"] = await side(player.conversation, direct)
+    finally:
+        await policy.close()
+    return found
+
+
+async def _side(
+    installation: Installation,
+    socket: Path,
+    load: Load,
+    conversation: Callable[[int, int], Awaitable[None]],
+    played: Played,
+) -> dict[str, Any]:
+    """The figures of one side, of the turns that end between warm-up and end."""
+    counted: list[Counted] = []
+
+    async def count() -> None:
+        for seconds in (WARMUP, SECONDS - WARMUP):
+            await asyncio.sleep(seconds * load.part)
+            counted.append(await _counted(installation, socket))
+
+    playing = asyncio.create_task(play(conversation, load.at_once, STAGGER * load.part))
+    try:
+        counting = asyncio.create_task(count())
+        await asyncio.wait({playing, counting}, return_when=asyncio.FIRST_COMPLETED)
+        if playing.done():
+            playing.result()
+        await counting
+    finally:
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+    first, last = counted
+    return figures(played, first, last)
+
+
+def figures(played: Played, first: Counted, last: Counted) -> dict[str, Any]:
+    """Of the turns that ended between two counts. Raises BenchFailed if these are too few."""
+    turns = [turn for turn in played.turns if first.at < turn.ended <= last.at]
+    if len(turns) < 20:
+        raise BenchFailed(f"{len(turns)} turns were answered between the warm-up and the end")
+    beyond = quantiles([turn.seconds - turn.tokens * TOKEN_SECONDS for turn in turns], n=100)
+    seconds, queried = last.at - first.at, last.queried - first.queried
+    return {
+        "turns": len(turns),
+        "turns_per_second": len(turns) / seconds,
+        "tokens_per_second": sum(turn.tokens for turn in turns) / seconds,
+        "beyond_sampling": {f"p{at}": beyond[at - 1] for at in (50, 90, 99)},
+        "hit_rate": (last.hit - first.hit) / queried if queried else 0.0,
+        "cpu_per_turn": {
+            name: (spent - first.cpu[name]) / len(turns)
+            for name, spent in last.cpu.items()
+            if name in first.cpu
+        },
+    }
+
+
+async def _counted(installation: Installation, socket: Path) -> Counted:
+    async with httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://vllm", timeout=60
+    ) as http:
+        text = (await http.get("/metrics")).text
+    pids = {**installation.stack.processes, "client": os.getpid()}
+    return Counted(
+        time.monotonic(),
+        {name: _cpu_seconds(pid) for name, pid in pids.items()},
+        _counter(text, "vllm:prefix_cache_queries_total"),
+        _counter(text, "vllm:prefix_cache_hits_total"),
+    )
+
+
+def _counter(text: str, name: str) -> float:
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Of one process without its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def measure(name: str, load: Load, say: Callable[[str], None]) -> dict[str, Any]:
+    """One part, on an installation of its own. Raises BenchFailed, LaunchError."""
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        environment = LOGS | PARTS[name] | {"TMPDIR": folder}
+        with Installation(Path(folder) / "data", environment=environment) as installation:
+            say(f"{name} vLLM: making the model")
+            made = installation.finish(installation.submit("demo_sft", "model", MODEL))
+            model, weights = f"run:{made['id']}", installation.data / made["checkpoint"]
+            say(f"{name} vLLM: sessions and the direct client")
+            with installation.running("demo_grpo", "agents", run_config(model, True)) as run:
+                found = asyncio.run(measure_sides(installation, Path(folder), run, weights, load))
+            say(f"{name} vLLM: groups without sessions")
+            waves = WAVES if load.part == 1 else 1
+            groups = from_worker(installation, run_config(model, False), waves)
+            per_wave = AT_ONCE // GROUP
+            done = [(int(group.lengths.sum()), group.header.generated_at) for group in groups]
+            plain = rate([departures(done, per_wave, per_wave * waves)])
+    return compared(found, plain)
+
+
+def compared(sides: dict[str, Any], plain: float) -> dict[str, Any]:
+    """What is asked of the figures."""
+    sessions, direct = sides["sessions"], sides["direct"]
+    hits = direct["hit_rate"]
+    return {
+        **sides,
+        "plain_tokens_per_second": plain,
+        "added": {
+            at: seconds - direct["beyond_sampling"][at]
+            for at, seconds in sessions["beyond_sampling"].items()
+        },
+        "hit_rate": sessions["hit_rate"] / hits if hits else 0.0,
+        "of_direct": sessions["tokens_per_second"] / direct["tokens_per_second"],
+        "of_plain": sessions["tokens_per_second"] / plain,
+    }
+
+
+def text(results: Mapping[str, Any]) -> str:
+    """The figures as a table."""
+    parts = list(results["parts"].values())
+    shown = [
+        {
+            **one,
+            "added": " / ".join(f"{1000 * at:.1f}" for at in one["added"].values())
+            # Of a real vLLM nobody knows how long it samples.
+            if name == "simulated"
+            else "-",
+        }
+        for name, one in results["parts"].items()
+    ]
+    rows = [["", *(f"{name} vLLM" for name in results["parts"])]]
+    for label, form in (
+        ("turns a second", "{sessions[turns_per_second]:.1f}"),
+        ("added to a turn, ms, p50 / p90 / p99", "{added}"),
+        ("prefix cache, hit rate: sessions", "{sessions[hit_rate]:.3f}"),
+        ("  direct client", "{direct[hit_rate]:.3f}"),
+        ("  sessions over direct client", "{hit_rate:.2f}"),
+        ("tokens/s: sessions", "{sessions[tokens_per_second]:,.0f}"),
+        ("  direct client", "{direct[tokens_per_second]:,.0f}"),
+        ("  groups without sessions", "{plain_tokens_per_second:,.0f}"),
+        ("  sessions over direct client", "{of_direct:.2f}"),
+        ("  sessions over groups", "{of_plain:.2f}"),
+    ):
+        rows.append([label, *(form.format_map(one) for one in shown)])
+    for name in parts[0]["sessions"]["cpu_per_turn"] if parts else ():
+        spent = [one["sessions"]["cpu_per_turn"].get(name, 0.0) for one in parts]
+        rows.append([f"CPU, ms a turn: {name}", *(f"{1000 * one:.1f}" for one in spent)])
+    return table(rows)
+
+
+def main() -> int:
+    """Print the figures and keep them."""
+    parser = argparse.ArgumentParser(prog="python -m bench.agents", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two fifths of the time")
+    parser.add_argument("--only", choices=PARTS, action="append", help="repeatable")
+    given = parser.parse_args()
+    load = Load(part=QUICK if given.quick else 1.0)
+    results = begun("agents") | {"parts": {}}
+    for name in given.only or PARTS:
+        try:
+            results["parts"][name] = measure(name, load, lambda line: print(line, flush=True))
+        except CliError as error:
+            print(error, *error.problems, sep="\n", file=sys.stderr)
+            return 1
+    print(f"{text(results)}\nall figures: {keep(results)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
