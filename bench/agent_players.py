@@ -18,10 +18,10 @@ from typing import Any
 import httpx
 
 from rollout.http_transport import PerRequestTransport
+from rollout.vllm.chat_rendering import added, opening
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.model_files import TokenizerLike
 from rollout.vllm.response import sampling_params
-from rollout.work.chat_rendering import added, opening
 from services.contracts.config.rollout import Sampling
 
 AT_ONCE, TURNS = 256, 5

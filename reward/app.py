@@ -1,4 +1,5 @@
-"""The HTTP application: `/v1/score`, `/v1/verifiers`, `/v1/teachers`, health, metrics.
+"""The HTTP application: `/v1/score`, `/v1/verifiers`, `/v1/teachers`, `/v1/python`, health,
+metrics.
 
 Parses a request, calls `scoring`, and answers. Computes nothing on the content of a completion:
 only worker processes and remote services do.
@@ -15,9 +16,12 @@ from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 
+from reward.programs import work_of
+from reward.remote_pool import RETRY_AFTER
 from reward.scoring import Service, scored, taught, teacher_problem, verdicts_of
 from reward.validation import checked_uses
 from reward.verifiers.registry import Registry
+from services.contracts.programs import PythonOutput, PythonRequest
 from services.contracts.scores import (
     CheckRequest,
     CheckResponse,
@@ -207,6 +211,24 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             found = await _while_connected(client, taught(asked))
         return Response(status_code=CLIENT_GONE) if found is None else TeacherText(text=found)
 
+    @app.post(
+        "/v1/python",
+        summary="Run a Python program",
+        response_model=PythonOutput,
+        responses=responses(_PROGRAMS),
+    )
+    async def python(request: PythonRequest, client: HTTPRequest) -> Any:
+        """Run a program of the policy in the sandbox, in which the verifier `code` tests programs:
+        the tool `python` of `rollout.episode: tools`."""
+        with service.serving():
+            ran = verdicts_of(service, [work_of(request, service.registry)])
+            found = await _while_connected(client, ran)
+        if found is None:
+            return Response(status_code=CLIENT_GONE)
+        if found[0].status is ScoreStatus.ERROR:
+            raise Problem(503, found[0].detail, headers={"Retry-After": str(RETRY_AFTER)})
+        return PythonOutput(output=found[0].detail)
+
     @app.get("/healthz", summary="Alive", response_model_exclude_defaults=True)
     async def healthz() -> Health:
         """Whether the process answers."""
@@ -274,6 +296,9 @@ _TEACHERS: dict[int | str, str] = _UNFIT | {
     422: "There is no such teacher, or it refuses these tokens",
     503: "The teacher is away or overloaded, or the service is draining",
 }
+_PROGRAMS: dict[int | str, str] = (
+    _UNFIT | _BUSY | {503: "No program can run here now, or the service is draining"}
+)
 _PROBLEMS: dict[int | str, str] = (
     _UNFIT
     | _BUSY

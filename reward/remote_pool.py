@@ -98,7 +98,11 @@ class Calls:
         self.admit(len(calls))
         tasks = [
             asyncio.create_task(
-                self._verdict(call) if call.step is Step.SCORE else _reference_verdict(call)
+                _reference_verdict(call)
+                if call.step is Step.REFERENCE
+                else self._verdict(call)
+                if call.step is Step.SCORE
+                else self._output(call)
             )
             for call in calls
         ]
@@ -126,6 +130,14 @@ class Calls:
             self._metrics.seconds.labels(name).observe(time.perf_counter() - began)
         self._metrics.items.labels(name, str(verdict.status)).inc()
         return verdict
+
+    async def _output(self, call: Call) -> Verdict:
+        async with self._turns[call.verifier.name]:
+            try:
+                output = await call.verifier.output(call.item, call.params)
+            except Exception as error:
+                return broken(f"the program was not run: {brief(error)}")
+        return Verdict(ScoreStatus.SCORED, 0.0, output)
 
 
 async def _reference_verdict(call: Call) -> Verdict:

@@ -50,6 +50,7 @@ from services.runtime.gpus import described_gpus, gpu_count, installed_device
 from services.runtime.host_load import IdleCores, free_memory, memory_of, vllm_cores
 from services.runtime.logs import get_logger
 from services.runtime.process import RESTARTS
+from services.runtime.tool_servers import tool_servers, usable
 from services.store import Store
 from services.volume import Volume
 
@@ -72,6 +73,7 @@ class Supervisor:
         self._volume = Volume(settings.data, settings.gateway_url, key_for(settings), peers)
         self._payloads = Payloads(store, place_of(settings), settings.payload_file_bytes)
         self._rewards = RewardClient(settings.reward_url, lambda: key_for_rewards(settings))
+        self._tool_servers = tool_servers(settings.mcp_servers)
         self._worker: RunWorker | None = None
         self._run_events: RunEvents | None = None
         self._limit = FailureLimit(settings.vllm_start_tries)
@@ -86,6 +88,7 @@ class Supervisor:
             pid=os.getpid(),
             state="idle",
             episodes=own_episodes(),
+            tool_servers=sorted(usable(self._tool_servers)),
             gpus=gpu_count(),
             devices=described_gpus(),
             started=time.time(),
@@ -257,7 +260,9 @@ class Supervisor:
             follower=follower,
             rewards=self._rewards,
             tokenizer=tokenizer,
-            episode=None if isinstance(episode, Sessions) else load_episode(episode, tokenizer),
+            episode=None
+            if isinstance(episode, Sessions)
+            else load_episode(episode, tokenizer, self._tool_servers, self._rewards),
             eos=eos_token_ids(model, tokenizer),
             payloads=self._payloads,
             context=longest,
@@ -269,6 +274,7 @@ class Supervisor:
             ),
             vocabulary=vocabulary(model) if installed_device() == "cpu" else None,
             routing_bytes=bytes_per_token(model) if config.algorithm.router.replay else 0,
+            tool_servers=self._tool_servers,
             teacher=Teacher(taught, self._rewards, tokenizer, run_events)
             if taught is not None and taught.endpoint is not None
             else None,

@@ -295,8 +295,8 @@ class RunWorker:
 
     @property
     def _generating(self) -> int:
-        """What is in vLLM, counted for its progress."""
-        return self._leases.generating + self._evaluator.generating
+        """What is in vLLM, counted for its progress. An episode's tools may be slow meanwhile."""
+        return self._context.policy.sampling
 
     async def _moving(self, within: float) -> bool:
         generating = self._generating

@@ -111,6 +111,12 @@ class Settings(BaseSettings):
         "it. Default: what the file `reward-key` in the data folder holds; the service makes it "
         "there at its first start.",
     )
+    mcp_servers: SecretStr | None = Field(
+        None,
+        description="MCP servers whose tools `rollout.episode.servers` of a run may name, each as "
+        "NAME=URL (https://host/mcp), with commas between them or as a JSON list. URLs may hold "
+        "keys. For the gateway and rollout workers alike; the gateway reads the names alone.",
+    )
     pool: str = Field(
         "default",
         pattern=POOL_NAME,

@@ -44,12 +44,14 @@ from rollout.vllm_plugin.wire import (
     CAPACITY,
     GENERATE,
     LOWEST,
+    MESSAGE,
     STREAM,
     UNFINISHED,
     Answer,
     Capacity,
     Choice,
     Delta,
+    Parsed,
     ids,
     logprobs,
 )
@@ -290,6 +292,24 @@ def decoded(state: State, tokens: list[int]) -> str:
     return str(state.tokenizer.decode(tokens, skip_special_tokens=False))
 
 
+def message_of(text: str) -> dict[str, Any]:
+    """An answer as vLLM's parser `hermes` reads it."""
+    content, *rest = text.split("<tool_call>")
+    calls = [json.loads(one.partition("</tool_call>")[0]) for one in rest]
+    return {
+        "role": "assistant",
+        "content": content or None,
+        "tool_calls": [
+            {
+                "id": f"call-{number}",
+                "type": "function",
+                "function": {"name": one["name"], "arguments": json.dumps(one["arguments"])},
+            }
+            for number, one in enumerate(calls)
+        ],
+    }
+
+
 async def counted(state: State, sample: Awaitable[Choice]) -> Choice:
     """The sample, which is unfinished until it is there."""
     state.unfinished += 1
@@ -396,6 +416,11 @@ def build(state: State) -> FastAPI:
                 del state.requests[body.id]
 
         return StreamingResponse(lines())
+
+    @app.post(MESSAGE)
+    async def message(request: Request) -> dict[str, Any]:
+        parsed = msgspec.msgpack.decode(await request.body(), type=Parsed)
+        return message_of(decoded(state, parsed.token_ids))
 
     @app.post("/abort_requests")
     async def abort(request: Request) -> dict[str, str]:

@@ -39,6 +39,8 @@ class Step(StrEnum):
     SCORE = "score"
     REFERENCE = "reference"
     """Check the reference alone."""
+    RUN = "run"
+    """Run the completion as a program; what it prints is the verdict's detail. Of `code` alone."""
 
 
 class Verdict(msgspec.Struct, array_like=True, frozen=True):
@@ -142,6 +144,10 @@ class Verifier(ABC, Generic[P]):
         not finish twice: if it does not finish either, the reference or `params` are to blame.
         """
 
+    def output(self, item: Item, params: P) -> str:
+        """What the program in `item.completion` prints, and how it failed if it did."""
+        raise NotImplementedError(f"verifier {self.name!r} runs no programs")
+
     @abstractmethod
     def score(self, item: Item, params: P) -> Verdict:
         """The verdict on `item`. Raises BadReferenceError for a reference that cannot be used."""
@@ -179,6 +185,10 @@ class RemoteVerifier(ABC, Generic[R]):
 
     async def check_reference(self, item: Item, params: R) -> None:
         """See Verifier.check_reference. Raises BadReferenceError."""
+
+    async def output(self, item: Item, params: R) -> str:
+        """See Verifier.output."""
+        raise NotImplementedError(f"verifier {self.name!r} runs no programs")
 
     async def open(self) -> None:
         """Called once, before the first `score`."""

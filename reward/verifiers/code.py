@@ -41,6 +41,12 @@ _STARVED = 3
 program is right."""
 
 
+MAX_OUTPUT, MAX_ERRORS = 1 << 16, 1 << 12
+"""Bytes of a program's output, and of the end of its errors, that the policy reads."""
+MAX_FILE = 1 << 20
+"""Bytes of each file of such a program, its output included."""
+
+
 class CodeParams(VerifierParams):
     """The limits of a program, and the credit for a part of the tests."""
 
@@ -143,6 +149,20 @@ class CodeVerifier(Verifier[CodeParams]):
             if params.credit == "all" and not results[-1].passed:
                 break
         return _verdict(results, len(tests.cases), params)
+
+    def output(self, item: Item, params: CodeParams) -> str:
+        """See Verifier.output."""
+        limits = Limits(
+            seconds=params.time_limit,
+            wall_seconds=params.timeout,
+            memory_bytes=params.memory_mb << 20,
+            file_bytes=MAX_FILE,
+            # Before the worker is killed for the item's deadline.
+            latest_seconds=_STARVED * params.timeout - min(_MARGIN, params.timeout),
+        )
+        source = {"kind": "script", "source": item.completion}
+        (ending,) = self._run([Task(source)], limits)
+        return printed(ending)
 
     def _test(self, source: str, tests: Suite, case: Case, limits: Limits) -> Result:
         """Raises StarvedError."""
@@ -284,6 +304,16 @@ def _problem(ending: Ending) -> str:
     how = f"exit code {ending.code}" if ending.code is None or ending.code > 0 else ""
     how = how or f"killed by signal {-(ending.code or 0)}"
     return f"{last[:300]} ({how})" if last else how
+
+
+def printed(ending: Ending) -> str:
+    """What the policy reads of its program: the output, and how it failed if it did."""
+    text = ending.output[:MAX_OUTPUT].decode(errors="replace")
+    if not (ending.limit or ending.code):
+        return text
+    how = ending.limit or f"exit code {ending.code}"
+    errors = ending.errors[-MAX_ERRORS:].decode(errors="replace").rstrip()
+    return "\n".join(part for part in (text.rstrip("\n"), errors, f"[{how}]") if part)
 
 
 def _verdict(results: list[Result], count: int, params: CodeParams) -> Verdict:

@@ -13,6 +13,7 @@ import httpx
 from reward.remote_endpoints import Endpoint, client
 from reward.verifiers.base import BadReferenceError, Item, RemoteVerifier, Verdict
 from reward.verifiers.code import CodeParams, CodeVerifier
+from services.contracts.programs import PythonOutput
 from services.contracts.scores import CheckResponse, ScoreResponse
 from services.runtime.logs import get_logger
 
@@ -68,6 +69,12 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
         reply: Any = await self._endpoint.ask(self._http, "/v1/verifiers/check", {"uses": [use]}, 1)
         for problem in CheckResponse.model_validate(reply).problems:
             raise BadReferenceError(problem.message)
+
+    async def output(self, item: Item, params: CodeParams) -> str:
+        """See RemoteVerifier.output. Raises EndpointError."""
+        body = {"code": item.completion, "seconds": params.timeout}
+        reply: Any = await self._endpoint.ask(self._http, "/v1/python", body, ATTEMPTS)
+        return PythonOutput.model_validate(reply).output
 
     async def score(self, item: Item, params: CodeParams) -> Verdict:
         """See RemoteVerifier.score. Raises EndpointError."""

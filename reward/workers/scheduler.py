@@ -129,6 +129,8 @@ class Schedule:
             task.excused += 1
             self._suspect(task)
             return []
+        if task.step is Step.RUN:
+            return [Done(task.ticket, broken(f"the program was not run: {detail}"))]
         if task.step is Step.REFERENCE:
             late = f"did not finish in {task.limit:g} s"
             what = late if cause is Cause.DEADLINE else f"broke the verifier ({detail})"

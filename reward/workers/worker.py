@@ -56,6 +56,8 @@ def verdict_on(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
         if step is Step.REFERENCE:
             verifier.check_reference(item, params)
             return Verdict(ScoreStatus.SCORED, 0.0)
+        if step is Step.RUN:
+            return Verdict(ScoreStatus.SCORED, 0.0, verifier.output(item, params))
         return checked(verifier.name, verifier.score(item, params))
     except BadReferenceError as error:
         return broken(str(error))
@@ -67,6 +69,8 @@ def verdict_on(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
 
 def _over_memory(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
     """The item that hits the limit is to blame: the limit is on what it may add."""
+    if step is Step.RUN:
+        return broken("running the program takes more memory than a worker has")
     if (
         step is Step.SCORE
         and verdict_on(verifier, item, Step.REFERENCE).status is not ScoreStatus.ERROR

@@ -2,11 +2,12 @@
 
 An episode takes and returns token ids. It never tokenizes sampled text again; tokens that it adds
 (tool output, forced tokens) have loss mask 0 and log-probability 0. A package offers its own types
-through the entry-point group `headrace.episodes`. Imports `rollout.vllm`, never `rollout.work`.
+through the entry-point group `headrace.episodes`. Imports `rollout.vllm` and `rollout.tools`, never
+`rollout.work`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
@@ -14,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from rollout.rewards.client import RewardClient
 from rollout.vllm.expert_routing import Experts
 from rollout.vllm.model_files import TokenizerLike
 from rollout.vllm.response import Sample, Span
@@ -22,12 +24,14 @@ from services.contracts.config.episodes import (
     Calculator,
     OwnEpisode,
     SingleTurn,
+    Tools,
     unknown_episode,
 )
 from services.contracts.groups.branches import Branch
 from services.contracts.groups.sampling_mask import SamplingMask
 from services.contracts.rows.dataset import Row
 from services.contracts.sessions import Reward as Reward
+from services.runtime.tool_servers import ToolServer
 
 
 @dataclass
@@ -87,6 +91,12 @@ class Sampler(Protocol):
         full.
         """
 
+    async def message(
+        self, token_ids: Sequence[int], tools: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The sampled `token_ids` as an assistant's message: `content`, and the calls of `tools`
+        (both in OpenAI's form) that vLLM's parser finds, if the run has one."""
+
 
 @runtime_checkable
 class Episode(Protocol):
@@ -96,6 +106,14 @@ class Episode(Protocol):
         self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
     ) -> list[Completion]:
         """`n` completions of the prompt, each on its own or sharing turns."""
+
+
+@runtime_checkable
+class DescribesTools(Protocol):
+    """An episode whose prompts describe tools."""
+
+    async def described(self) -> list[dict[str, Any]]:
+        """The tools, in OpenAI's form."""
 
 
 def checked(completions: list[Completion], n: int) -> list[Completion]:
@@ -139,8 +157,14 @@ class UnusableEpisode(ValueError):
     """The episode type is not installed here, or does not work with the run's tokenizer."""
 
 
-def load_episode(config: SingleTurn | Calculator | OwnEpisode, tokenizer: TokenizerLike) -> Episode:
-    """The episode, ready to run. Raises UnusableEpisode."""
+def load_episode(
+    config: SingleTurn | Calculator | Tools | OwnEpisode,
+    tokenizer: TokenizerLike,
+    servers: Mapping[str, ToolServer],
+    rewards: RewardClient,
+) -> Episode:
+    """The episode, ready to run. `servers`: MCP servers that the operator has named; `rewards` runs
+    Python for its tools. Raises UnusableEpisode."""
     match config:
         case SingleTurn():
             from rollout.episodes import single_turn
@@ -150,6 +174,11 @@ def load_episode(config: SingleTurn | Calculator | OwnEpisode, tokenizer: Tokeni
             from rollout.episodes import calculator
 
             return calculator.CalculatorEpisode(config, tokenizer)
+        case Tools():
+            from rollout.episodes import tools
+            from rollout.tools.toolbox import RunTools
+
+            return tools.ToolsEpisode(RunTools(config, servers, rewards), tokenizer)
         case OwnEpisode():
             return _own(config)
 

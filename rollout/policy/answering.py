@@ -11,11 +11,11 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
 
+from rollout.vllm.chat_rendering import opening, tokens
 from rollout.vllm.client import RequestRefused
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.resume import ABORTED, rest_of
 from rollout.vllm_plugin.wire import Delta, Parsed
-from rollout.work.chat_rendering import opening, tokens
 from rollout.work.group import RunContext
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.policy_calls import Failure, Piece, PolicyCall

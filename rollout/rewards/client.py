@@ -10,10 +10,12 @@ from tenacity import (
     AsyncRetrying,
     RetryCallState,
     retry_if_exception_type,
+    stop_after_delay,
     wait_random_exponential,
 )
 
 from rollout.http_transport import PerRequestTransport
+from services.contracts.programs import PythonOutput, PythonRequest
 from services.contracts.scores import ScoreItem, ScoreResponse, ScoreResult
 from services.contracts.teaching import (
     TeacherScoreRequest,
@@ -48,7 +50,7 @@ class ScoringRefused(ValueError):
 
 
 class RewardClient:
-    """`POST /v1/score` and `/v1/teachers` at `url`."""
+    """`POST /v1/score`, `/v1/teachers` and `/v1/python` at `url`."""
 
     def __init__(
         self,
@@ -96,6 +98,15 @@ class RewardClient:
         body = msgspec.json.encode(request.model_dump())
         content: bytes = await self._retrying(waits)(self._post, "/v1/teachers/text", body)
         return TeacherText.model_validate_json(content).text
+
+    async def python(self, code: str, seconds: float) -> str:
+        """What a program of the policy prints, and how it failed if it did. `seconds`: its time.
+        Retries for as long while the service or its sandbox is away; raises RewardUnavailable then,
+        and ScoringRefused."""
+        body = PythonRequest(code=code, seconds=seconds).model_dump_json().encode()
+        retrying = self._retrying().copy(stop=stop_after_delay(seconds), reraise=True)
+        content: bytes = await retrying(self._post, "/v1/python", body)
+        return PythonOutput.model_validate_json(content).output
 
     async def _score(self, items: list[ScoreItem]) -> list[ScoreResult]:
         body = msgspec.json.encode({"items": [item.model_dump(mode="json") for item in items]})

@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from rollout.vllm.chat_rendering import added, opening, tokens
 from rollout.vllm.client import RequestRefused
 from rollout.vllm.response import Sample, sampling_params
 from rollout.vllm_plugin.wire import Parsed
 from rollout.work.assembly import oldest_tag
-from rollout.work.chat_rendering import added, opening, tokens
 from rollout.work.group import RunContext, text_of
 from services.contracts.config.episodes import Sessions
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS

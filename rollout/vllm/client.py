@@ -57,6 +57,8 @@ class PolicyClient:
     def __init__(self, socket: Path, control_seconds: float = CONTROL_SECONDS) -> None:
         self.socket = socket
         self._connection = Connection(socket)
+        self.sampling = 0
+        """Calls of `generate` in work. Without any, vLLM need not make progress."""
         self.weights = WeightLoader(self._connection, control_seconds)
 
     async def close(self) -> None:
@@ -78,6 +80,19 @@ class PolicyClient:
         Raises RequestRefused, VLLMUnavailable, MalformedAnswer, and PastDeadline if `expired` was
         set before every sample had a token. Cancelling it aborts the request in vLLM.
         """
+        self.sampling += 1
+        try:
+            return await self._generate(token_ids, n, sampling, expired)
+        finally:
+            self.sampling -= 1
+
+    async def _generate(
+        self,
+        token_ids: list[int],
+        n: int,
+        sampling: dict[str, Any],
+        expired: asyncio.Event | None,
+    ) -> list[Sample]:
         begun = await self._request(token_ids, n, sampling, expired)
         if all(sample.finish_reason != ABORTED for sample in begun):
             return begun

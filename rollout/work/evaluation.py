@@ -17,6 +17,7 @@ from structlog.contextvars import bind_contextvars
 
 from rollout.aio import end, retry
 from rollout.run_events import RunEvents
+from rollout.tools.errors import ToolsAway
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.weight_follower import CannotPin
 from rollout.work.group import RunContext, sample_and_score, text_of
@@ -38,7 +39,7 @@ POLL_SECONDS = 0.25
 """Until a worker without rows asks again."""
 BACKOFF_SECONDS = 5.0
 """After a failure that is not the evaluation's."""
-AWAY = (VLLMUnavailable, RedisError, GatewayAway)
+AWAY = (VLLMUnavailable, ToolsAway, RedisError, GatewayAway)
 
 
 class Evaluator:

@@ -4,6 +4,7 @@ A verifier that broke gives no reward; a sample of an unpublished version is nev
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,14 +13,16 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from rollout.episodes import Completion, Episode, checked
+from rollout.episodes import Completion, DescribesTools, Episode, checked
 from rollout.rewards.client import RewardClient
 from rollout.rewards.combine import SampleScore, combine, due, given, score_items
-from rollout.vllm.client import PastDeadline, PolicyClient
+from rollout.vllm.chat_rendering import QUESTION
+from rollout.vllm.client import PastDeadline, PolicyClient, RequestRefused
 from rollout.vllm.model_files import TokenizerLike, room
 from rollout.vllm.response import Sample, sampling_params, stopping_after
 from rollout.vllm.resume import DEADLINE, mixed, not_sampled, rest_of
 from rollout.vllm.weight_follower import Follower
+from rollout.vllm_plugin.wire import Parsed
 from rollout.work.assembly import Origin, assemble, oldest_tag
 from rollout.work.capacity import Sequences
 from rollout.work.filtering import chosen
@@ -37,6 +40,7 @@ from services.contracts.scores import VERDICTS, ScoreResult, ScoreStatus
 from services.contracts.sessions import Reward as Earned
 from services.contracts.weights import WeightManifest
 from services.payloads import Payloads
+from services.runtime.tool_servers import ToolServer
 
 
 @dataclass
@@ -62,10 +66,14 @@ class RunContext:
     """Size of the model's, on a CPU (`sampling_mask.request_params`)."""
     routing_bytes: int = 0
     """Of each token on the wire, if expert routing is replayed."""
+    tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
+    """MCP servers that this worker's operator has named."""
     teacher: Teacher | None = None
     """One that is a server; another one is a model of the learner."""
 
 
+STAND_IN = [{"role": "user", "content": QUESTION}]
+"""In place of what an answer answers: parsers read the answer alone."""
 UNREWARDED = "the episode gave no reward, and the run has no verifier (rewards)"
 
 
@@ -120,6 +128,21 @@ class PromptSampler:
             if not done:
                 raise
             return [not_sampled([], DEADLINE)]
+
+    async def message(
+        self, token_ids: Sequence[int], tools: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """As `episodes.Sampler.message`. What a parser cannot read is text. Raises
+        VLLMUnavailable."""
+        ids = list(token_ids)
+        if ids and ids[-1] in self.ends:
+            ids = ids[:-1]
+        served = self._context.config.served
+        if ids and (served.parses_tools or served.parses_reasoning):
+            with contextlib.suppress(RequestRefused):
+                found = await self._context.policy.message(Parsed(ids, STAND_IN, tools))
+                return {"content": None, **found}
+        return {"role": "assistant", "content": text_of(self.tokenizer, ids)}
 
 
 def task_seed(seed: int | None, task: int) -> int | None:
@@ -192,17 +215,19 @@ async def sample_and_score(
     `rollout.at_deadline`. `prompt_options` and `rewards` (by name): default as in the run's config.
 
     Raises PastDeadline, PromptTooLong, ValueError (a prompt that cannot be rendered, or a wrong
-    result of an episode), RequestRefused, VLLMUnavailable, ScoringRefused.
+    result of an episode), RequestRefused, VLLMUnavailable, ScoringRefused, ToolsAway.
     """
     assert context.episode is not None
     options = prompt_options or context.config.data
     prompt = compose(row, options)
-    prompt_tokens = render(prompt, options, context.tokenizer)
+    episode = context.episode
+    tools = await episode.described() if isinstance(episode, DescribesTools) else None
+    prompt_tokens = render(prompt, options, context.tokenizer, tools)
     room(prompt_tokens, context.context)
     try:
         async with deadline_of(context.config.rollout.at_deadline, deadline) as expired:
             sampler = PromptSampler(context, sampling, seed, expired)
-            completions = await context.episode.run(row, prompt_tokens, n, sampler)
+            completions = await episode.run(row, prompt_tokens, n, sampler)
     finally:
         generated()
     sampled = Sampled(prompt_tokens, checked(completions, n), generated_at=time.time())

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.run_events import RunEvents
+from rollout.tools.errors import ToolsAway
 from rollout.vllm.client import PastDeadline
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.model_files import PromptTooLong
@@ -126,7 +127,7 @@ class GroupTasks:
             with panics_as(RuntimeError):
                 await self._sample(lease, live, row)
             self._limit.group_finished()
-        except (VLLMUnavailable, RedisError, GatewayAway) as error:
+        except (VLLMUnavailable, ToolsAway, RedisError, GatewayAway) as error:
             # The worker finds out whether vLLM is dead; more requests would not help.
             self._status.error = str(error)
             self.pause()

@@ -118,7 +118,9 @@ def task_rows(run: RunRecord, context: RunContext, store: Store, volume: Volume)
         own = context
         if name:
             assert not isinstance(one.rollout.episode, Sessions), "not of a mixture"
-            episode = load_episode(one.rollout.episode, context.tokenizer)
+            episode = load_episode(
+                one.rollout.episode, context.tokenizer, context.tool_servers, context.rewards
+            )
             own = replace(context, config=one, episode=episode)
         datasets.append(DatasetWork(name, number, own, Rows(store, volume, one.data.dataset)))
     rows = run.dataset_rows

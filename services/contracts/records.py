@@ -211,6 +211,11 @@ class WorkerRecord(BaseModel):
     episodes: list[str] = Field(
         default_factory=list, description="Episode types in addition to the built-in ones, by name."
     )
+    tool_servers: list[str] = Field(
+        default_factory=list,
+        description="MCP servers that `rollout.episode.servers` may name, as its operator has set "
+        "them.",
+    )
     gpus: int | None = Field(
         None, description="GPUs that its vLLM may use; null if the driver cannot be asked."
     )

@@ -12,7 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from recipes import UnknownRecipe, find_recipe, merged
 from services.contracts.config import ConfigError, RLConfig, SFTConfig, parse_config
-from services.contracts.config.episodes import Episode, OwnEpisode, own_episodes, unknown_episode
+from services.contracts.config.episodes import (
+    Episode,
+    OwnEpisode,
+    Tools,
+    own_episodes,
+    unknown_episode,
+)
 from services.contracts.config.model import lora_of
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.estimate.answer import Estimate
@@ -38,6 +44,7 @@ from services.gateway.resuming import changed_by_resume, resumable
 from services.http import Problem
 from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
+from services.runtime.tool_servers import tool_servers, unknown_server, usable
 
 
 class RunSubmission(BaseModel):
@@ -204,13 +211,22 @@ def merged_config(
 
 
 async def _check_episode(deps: Dependencies, config: RLConfig, problems: Problems) -> None:
-    """Whether the type is installed: here, or with any worker that is there now."""
+    """Whether the type is installed, and its MCP servers are named: here, or with any worker that
+    is there now."""
     named: dict[str, Episode | None] = {"rollout.episode": config.rollout.episode}
     named |= {f"data.mix.{i}.episode": one.episode for i, one in enumerate(config.data.mix)}
     asked = {key: one.name for key, one in named.items() if isinstance(one, OwnEpisode)}
-    if not asked:
+    tools = {key: one.servers for key, one in named.items() if isinstance(one, Tools)}
+    if not (asked or tools):
         return
     workers = await deps.store.workers.list()
+    here = tool_servers(deps.settings.mcp_servers)
+    known = {*usable(here), *(name for worker in workers for name in worker.tool_servers)}
+    for key, servers in tools.items():
+        for at, name in enumerate(servers):
+            if name not in known:
+                wrong = here[name].problem if name in here else ""
+                problems.append((f"{key}.servers.{at}", unknown_server(name, known, wrong)))
     own = {*own_episodes(), *(name for worker in workers for name in worker.episodes)}
     problems += [(key, unknown_episode(one, own)) for key, one in asked.items() if one not in own]
 

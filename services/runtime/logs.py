@@ -45,7 +45,8 @@ def configure(process: str, level: str = "info", fmt: str = "auto") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(LEVELS.get(level, 20))
-    for chatty in ("httpx", "httpcore", "uvicorn.access"):
+    # Of each request they say the URL, which may hold a key.
+    for chatty in ("httpx", "httpcore", "httpx2", "httpcore2", "uvicorn.access"):
         logging.getLogger(chatty).setLevel(max(LEVELS.get(level, 20), logging.WARNING))
     structlog.contextvars.bind_contextvars(process=process)
 

@@ -1,7 +1,7 @@
 """What the options of one dataset's prompts have to fulfil, beside the rest of the run."""
 
 from services.contracts.config.base import refuse_if
-from services.contracts.config.episodes import Calculator, Episode
+from services.contracts.config.episodes import Calculator, Episode, Tools
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import GAE, GlobalWhiten
 from services.contracts.config.rewards import Reward, named
@@ -30,6 +30,11 @@ def check_rewards(rewards: list[Reward], algorithm: Algorithm, episode: Episode)
             f"reward {name!r} is dense, and with rollout.episode calculator verifiers read "
             "markers and results, whose parts have no tokens of their own: leave dense out, or "
             "the calculator",
+        )
+        refuse_if(
+            reward.dense is not None and isinstance(episode, Tools),
+            f"reward {name!r} is dense, and with rollout.episode tools verifiers read the last "
+            "answer of several: leave dense out",
         )
 
 

@@ -1,5 +1,5 @@
-"""How a completion is made: in one request, with a tool, by an agent outside, or by a class of the
-user's own."""
+"""How a completion is made: in one request, with a calculator or other tools, by an agent outside,
+or by a class of the user's own."""
 
 from collections.abc import Iterable
 from importlib.metadata import entry_points
@@ -11,6 +11,8 @@ from services.contracts.config.base import Section
 
 GROUP = "headrace.episodes"
 """Entry points of this group are classes of episodes, by their names."""
+SERVER_NAME = r"^[A-Za-z][A-Za-z0-9_.-]{0,62}$"
+"""Of an MCP server."""
 
 
 class SingleTurn(Section):
@@ -80,6 +82,46 @@ class Sessions(Section):
     """Calls that are answered and not trained."""
 
 
+ServerName = Annotated[str, Field(pattern=SERVER_NAME)]
+
+
+class Tools(Section):
+    """The policy calls tools, in several turns: those of MCP servers, and Python in the reward
+    service's sandbox (docs/environments.md). Results count towards `sampling.max_tokens`, and are
+    not trained. Verifiers read the last answer."""
+
+    type: Literal["tools"]
+    servers: list[ServerName] = Field([], max_length=16)
+    """MCP servers that offer tools, by the names that the operator has given them
+    (`HEADRACE_MCP_SERVERS`)."""
+    python: bool = False
+    """Whether the tool `python` runs programs of the policy, in the reward service's sandbox."""
+    max_turns: int = Field(8, ge=1, le=256)
+    """Answers of an episode. One that still calls tools after so many is truncated."""
+    result_tokens: int = Field(512, ge=1, le=65536)
+    """The longest result of a call, in tokens. The rest is cut, and the policy reads that it is."""
+    call_seconds: float = Field(60, gt=0, le=3600)
+    """Seconds that a call may take. After them the sample is not trained; a program of the tool
+    `python` is ended, and the policy reads that it was."""
+    episode_seconds: float = Field(900, gt=0, le=86400)
+    """Seconds that an episode may take. After them the sample is not trained."""
+
+    @property
+    def max_calls(self) -> int:
+        """Results between tokens of a sample, at most."""
+        return self.max_turns - 1
+
+    @model_validator(mode="after")
+    def _offers_something(self) -> Self:
+        if not (self.servers or self.python):
+            raise ValueError(
+                "there is no tool to call: name MCP servers (servers), or set python to true"
+            )
+        if len({*self.servers}) < len(self.servers):
+            raise ValueError(f"servers {self.servers} names one twice: name each once")
+        return self
+
+
 class OwnEpisode(Section):
     """A class that an installed package has as an entry point of the group `headrace.episodes`."""
 
@@ -90,7 +132,7 @@ class OwnEpisode(Section):
     """Keyword arguments for the class."""
 
 
-BUILT_IN = ("single_turn", "calculator", "sessions")
+BUILT_IN = ("single_turn", "calculator", "tools", "sessions")
 
 
 def _by_name(value: Any) -> Any:
@@ -100,7 +142,7 @@ def _by_name(value: Any) -> Any:
 
 
 Episode = Annotated[
-    SingleTurn | Calculator | Sessions | OwnEpisode,
+    SingleTurn | Calculator | Tools | Sessions | OwnEpisode,
     Field(discriminator="type"),
     BeforeValidator(_by_name),
 ]

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.data import Data, MixedPrompts, PromptDataset
 from services.contracts.config.dataset_checks import check_lengths, check_rewards
-from services.contracts.config.episodes import OwnEpisode, Sessions
+from services.contracts.config.episodes import OwnEpisode, Sessions, Tools
 from services.contracts.config.evaluation import Evaluation
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import PretrainedModel
@@ -30,7 +30,7 @@ from services.contracts.config.rewards import Reward, named
 from services.contracts.config.rollout import Rollout, Sampling
 from services.contracts.config.sft import SFTConfig
 from services.contracts.config.training import Schedule, Training
-from services.contracts.config.vllm import RECORD_ROUTING, VLLM
+from services.contracts.config.vllm import RECORD_ROUTING, TOOL_PARSER_OPTIONS, VLLM
 
 
 class RLConfig(Section):
@@ -310,6 +310,28 @@ class RLConfig(Section):
             "rollout.straggler_deadline: workers do not hold the groups of rollout.episode "
             "sessions: leave it out; rollout.episode.idle_seconds ends idle sessions",
         )
+        return self
+
+    @model_validator(mode="after")
+    def _tools(self) -> "RLConfig":
+        for one in self.datasets.values():
+            if not isinstance(one.rollout.episode, Tools):
+                continue
+            refuse_if(
+                not self.rollout.vllm.parses_tools,
+                "rollout.episode tools: this run has no parser for the model's tool calls: set "
+                f"{TOOL_PARSER_OPTIONS}",
+            )
+            refuse_if(
+                one.data.chat_template == "none",
+                "data.chat_template none: with rollout.episode tools the chat template describes "
+                "the tools: leave it at auto",
+            )
+            refuse_if(
+                one.sampling.ignore_eos,
+                "sampling.ignore_eos: an answer of rollout.episode tools ends at its end of "
+                "sequence: leave it out",
+            )
         return self
 
     @model_validator(mode="after")

@@ -12,6 +12,8 @@ from services.contracts.rows.template_limits import CHARACTERS, limited
 
 Chat = list[dict[str, Any]]
 
+NO_TEMPLATE = "tools: the model has no chat template that could describe them"
+
 
 class PromptTokenizer(Protocol):
     """The part of a Hugging Face tokenizer that rendering uses."""
@@ -35,16 +37,24 @@ def compose(row: Row, options: PromptOptions) -> str | Chat:
     return [{"role": "system", "content": options.system}, {"role": "user", "content": text}]
 
 
-def render(asked: str | Chat, options: PromptOptions, tokenizer: PromptTokenizer) -> list[int]:
-    """The prompt's token ids.
+def render(
+    asked: str | Chat,
+    options: PromptOptions,
+    tokenizer: PromptTokenizer,
+    tools: list[dict[str, Any]] | None = None,
+) -> list[int]:
+    """The prompt's token ids. `tools`: functions that it describes to the policy, in OpenAI's form.
 
     Without a chat template, or with `chat_template: none`, blank lines join the messages' contents.
-    Raises ValueError for a chat that the template refuses.
+    Raises ValueError for a chat that the template refuses, and for tools without a template.
     """
     if options.chat_template == "auto" and tokenizer.chat_template:
         chat = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
         # The template has written the special tokens.
-        return list(tokenizer(chat_text(chat, tokenizer), add_special_tokens=False)["input_ids"])
+        text = chat_text(chat, tokenizer, tools or None)
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    if tools:
+        raise ValueError(NO_TEMPLATE)
     return list(tokenizer(plain_text(asked))["input_ids"])
 
 

@@ -37,6 +37,28 @@ def test_a_config_that_is_probably_a_mistake_is_queued_with_a_warning(
     assert submit({}).json()["warnings"] == []
 
 
+def test_a_tool_server_that_nobody_has_named_is_refused_with_those_there_are(
+    submit: Any, in_store: InStore
+) -> None:
+    parser = {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
+    episode = {"type": "tools", "servers": ["sums", "sum"]}
+    tools = {"rollout": {"episode": episode, "vllm": {"extra": parser}}}
+
+    async def join(store: Store) -> None:
+        record = {"id": "w", "host": "h", "pid": 1, "state": "idle", "pool": "tools"}
+        await store.workers.heartbeat(WorkerRecord(tool_servers=["sums"], **record))
+
+    assert problems(submit(tools)).keys() == {
+        "rollout.episode.servers.0",
+        "rollout.episode.servers.1",
+    }
+    in_store(join)
+    assert problems(submit(tools))["rollout.episode.servers.1"] == (
+        "there is no MCP server 'sum'; there is sums. The operator names them in "
+        "HEADRACE_MCP_SERVERS (NAME=URL) for the gateway and the rollout workers"
+    )
+
+
 def test_an_evaluation_on_trained_rows_gives_a_warning(api: httpx.Client, submit: Any) -> None:
     upload(api, "held-out", b'{"question": "1+1", "answer": "2"}')
 

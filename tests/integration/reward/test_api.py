@@ -56,6 +56,24 @@ async def test_results_come_in_the_order_of_the_items(client: httpx.AsyncClient)
     assert "see page 3 of the book" in results[4]["detail"]
 
 
+@pytest.mark.usefixtures("isolation")
+async def test_a_program_of_the_policy_is_run_in_the_sandbox(client: httpx.AsyncClient) -> None:
+    async def said(code: str, **more: Any) -> str:
+        response = await client.post("/v1/python", json={"code": code, **more})
+        assert response.status_code == 200, response.text
+        return str(response.json()["output"])
+
+    assert await said("print(6 * 7)") == "42\n"
+    failed = await said("print('half')\n1 / 0")
+    assert failed.startswith("half\nTraceback")
+    assert failed.endswith("ZeroDivisionError: division by zero\n[exit code 1]")
+    assert await said("while True: pass", seconds=0.3) == "[time_limit]"
+    long = await said("print('x' * 100_000)")
+    assert len(long) == 1 << 16
+    problem(await client.post("/v1/python", json={"code": "x" * 70_000}), 422)
+    problem(await client.post("/v1/python", json={"code": "1", "seconds": 1e9}), 422)
+
+
 async def test_a_reference_that_cannot_be_used_is_named_by_its_row(
     client: httpx.AsyncClient,
 ) -> None:

@@ -85,6 +85,12 @@ async def test_programs_run_in_the_other_service(
     assert all(not line["event"].startswith("a verifier is available") for line in asking.lines())
 
 
+async def test_the_policys_own_programs_run_there_too(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/python", json={"code": "print(6 * 7)"})
+
+    assert response.json() == {"output": "42\n"}
+
+
 async def test_references_are_checked_by_the_other_service(client: httpx.AsyncClient) -> None:
     use = {"verifier": "code", "rows": [{"answer": SQUARE}, {"answer": "print(1)"}]}
 

@@ -15,13 +15,14 @@ import msgspec
 from safetensors.torch import save_file
 
 from learner.model.canary import CanaryPass
+from learner.model.loading.models import LoadedModel
 from learner.model.loading.saving import weight_tensors
-from learner.model.loading.scratch import make_model
+from learner.model.loading.scratch import make_model, train_merges
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.persist.export_model import export_description
 from services.contracts.canary import CANARY
 from services.contracts.config import RLConfig, parse_config
-from services.contracts.config.model import ScratchModel
+from services.contracts.config.model import BPETokenizer, ScratchModel
 from services.contracts.events import Event
 from services.contracts.groups.trajectory import TrajectoryGroup, decode
 from services.contracts.records import DatasetRecord
@@ -86,12 +87,13 @@ async def working_with(
     prompts: list[str],
     script: dict[str, Any],
     packages: Path | None = None,
+    model: ScratchModel = MODEL,
     /,
     **sections: Any,
 ) -> AsyncIterator[Working]:
     """A worker that has been given a run over `prompts`, with these sections of its config.
     `scoring`: the environment that names a reward service. `packages`: a folder of more that are
-    installed where it runs."""
+    installed where it runs. `model`: the policy."""
     data = folder / "data"
     script = {"vocabulary": 20} | script
     environment = SCRIPTED | scoring | {"HEADRACE_SCRIPTED_VLLM": json.dumps(script)}
@@ -105,13 +107,23 @@ async def working_with(
     )
     with Stack(options) as stack:
         store = Store.from_url(stack.redis_url)
-        await _submit(store, data, prompts, sections)
+        await _submit(store, data, prompts, sections, made_of(model))
         async with asyncio.timeout(150):
             yield Working(stack, store)
         await store.close()
 
 
-async def _submit(store: Store, data: Path, prompts: list[str], sections: dict[str, Any]) -> None:
+def made_of(model: ScratchModel) -> LoadedModel:
+    """The policy and its tokenizer."""
+    merges = ""
+    if isinstance(model.tokenizer, BPETokenizer):
+        merges = train_merges(model.tokenizer, ["a"])
+    return make_model(model, 0, merges=merges)
+
+
+async def _submit(
+    store: Store, data: Path, prompts: list[str], sections: dict[str, Any], loaded: LoadedModel
+) -> None:
     """What a gateway and a learner do until a run can be sampled for."""
     with write_segment([Row(prompt=text, answer="1") for text in prompts], data) as written:
         segment = written.publish(data, "d")
@@ -132,12 +144,11 @@ async def _submit(store: Store, data: Path, prompts: list[str], sections: dict[s
     await store.runs.submit(record(config=config))
     await store.runs.take("default")
     fencing_token = await store.runs.acquire(RUN, LINEAGE)
-    await store.weights.publish(fencing_token, _weights(data, context), keep=64)
+    await store.weights.publish(fencing_token, _weights(data, context, loaded), keep=64)
     await store.runs.set_state(RUN, "running", "", fencing_token=fencing_token)
 
 
-def _weights(data: Path, context: int | None) -> WeightManifest:
-    loaded = make_model(MODEL, 0)
+def _weights(data: Path, context: int | None, loaded: LoadedModel) -> WeightManifest:
     export_description(loaded, data / f"runs/{RUN}/model")
     name = f"runs/{RUN}/weights/v000000-{LINEAGE}.safetensors"
     path = data / name

@@ -6,7 +6,7 @@ import pytest
 
 from recipes import merged
 from services.contracts.config import ConfigError, RLConfig, parse_config
-from services.contracts.config.episodes import Calculator, OwnEpisode, SingleTurn
+from services.contracts.config.episodes import Calculator, OwnEpisode, SingleTurn, Tools
 
 RL: dict[str, Any] = {
     "model": {"path": "org/model"},
@@ -66,3 +66,42 @@ def test_without_a_verifier_a_mixture_needs_such_an_episode_everywhere() -> None
     data = {"dataset": "a", "mix": [{"dataset": "b", "episode": "single_turn"}]}
     with pytest.raises(ConfigError, match="rewards is empty"):
         parse_config(RL | {"rewards": [], "data": data, "rollout": {"episode": "mine"}})
+
+
+TOOLS: dict[str, Any] = {"type": "tools", "servers": ["sums"]}
+PARSER = {"extra": {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}}
+
+
+def with_tools(episode: dict[str, Any] = TOOLS, **sections: Any) -> RLConfig:
+    rollout = {"episode": episode, "vllm": PARSER} | sections.pop("rollout", {})
+    config = parse_config(RL | {"rollout": rollout} | sections)
+    assert isinstance(config, RLConfig)
+    return config
+
+
+def test_an_episode_with_tools_names_its_servers() -> None:
+    assert with_tools().rollout.episode == Tools(type="tools", servers=["sums"])
+    assert with_tools({"type": "tools", "python": True}).rollout.vllm.parses_tools
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"episode": {"type": "tools"}}, "there is no tool to call"),
+        ({"episode": {"type": "tools", "servers": ["a", "a"]}}, "names one twice"),
+        ({"episode": {"type": "tools", "servers": ["http://h/mcp"]}}, "should match pattern"),
+        ({"rollout": {"vllm": {}}}, "has no parser for the model's tool calls"),
+        ({"data": {"dataset": "d", "chat_template": "none"}}, "leave it at auto"),
+        ({"sampling": {"ignore_eos": True}}, "leave it out"),
+        (
+            {
+                "rewards": [{"verifier": "exact", "dense": "values"}],
+                "algorithm": {"advantage": {"type": "global_whiten"}},
+            },
+            "verifiers read the last answer",
+        ),
+    ],
+)
+def test_tools_that_no_episode_can_use_are_refused(sections: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        with_tools(**sections)

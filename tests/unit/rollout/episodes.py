@@ -1,10 +1,11 @@
 """A tokenizer of whole words and a policy that says what it is told, for tests of episodes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from rollout.rewards.client import RewardClient
 from rollout.vllm.response import Sample, Span
 
 WORDS = [
@@ -25,6 +26,8 @@ WORDS = [
 ]
 """Token i is the text WORDS[i]."""
 EOS = 0
+NO_REWARDS = cast(RewardClient, None)
+"""For episodes that run no Python."""
 
 
 class WordTokenizer:
@@ -77,6 +80,8 @@ class Told:
         self.tokenizer = WordTokenizer()
         self.asked: list[tuple[list[int], int, str, int, int]] = []
         self._begun, self._more, self._room = begun, more, room
+        self.messages: list[dict[str, Any]] = []
+        """What the answers are, in the order in which they are parsed."""
 
     def room(self, prompt_tokens: Sequence[int]) -> int:
         return self._room
@@ -86,3 +91,8 @@ class Told:
     ) -> list[Sample]:
         self.asked.append((list(token_ids), n, stop, index, done))
         return [self._more[index].pop(0)] if done else self._begun
+
+    async def message(
+        self, token_ids: Sequence[int], tools: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        return self.messages.pop(0)

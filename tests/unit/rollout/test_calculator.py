@@ -11,14 +11,14 @@ from rollout.episodes.arithmetic import calculate
 from rollout.vllm.response import Sample, Span
 from services.contracts.config.episodes import Calculator
 from services.contracts.rows.dataset import Row
-from tests.unit.rollout.episodes import Told, WordTokenizer, ids, sample
+from tests.unit.rollout.episodes import NO_REWARDS, Told, WordTokenizer, ids, sample
 
 PROMPT = [7, 8]
 MARKERS = Calculator(type="calculator", start="[", end="]", output_start="{", output_end="}")
 
 
 def finished(sampler: Told, config: Calculator = MARKERS) -> list[Completion]:
-    episode = load_episode(config, WordTokenizer())
+    episode = load_episode(config, WordTokenizer(), {}, NO_REWARDS)
     return asyncio.run(episode.run(Row(prompt="", answer=""), PROMPT, 1, sampler))
 
 
@@ -158,7 +158,7 @@ def test_a_marker_that_the_tokenizer_cannot_encode_is_refused() -> None:
             return super().decode(token_ids).replace("[", "?")
 
     with pytest.raises(UnusableEpisode, match=r"rollout.episode.start '\[' is '\?' to the model's"):
-        load_episode(MARKERS, WithoutBrackets())
+        load_episode(MARKERS, WithoutBrackets(), {}, NO_REWARDS)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollout.work.chat_rendering import LONG_TEXT, added, opening
+from rollout.vllm.chat_rendering import LONG_TEXT, added, opening
 from tests.unit.rollout.chat_templates import (
     CHATML,
     LLAMA,

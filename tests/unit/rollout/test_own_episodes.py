@@ -15,7 +15,7 @@ from rollout.work.group import RunContext, scores_of
 from services.contracts.config import parse_config
 from services.contracts.config.episodes import OwnEpisode, own_episodes
 from services.contracts.rows.dataset import Row
-from tests.unit.rollout.episodes import WordTokenizer
+from tests.unit.rollout.episodes import NO_REWARDS, WordTokenizer
 
 MODULE = """
 class Guessing:
@@ -50,7 +50,8 @@ def own(name: str, **options: object) -> OwnEpisode:
 @pytest.mark.usefixtures("installed")
 def test_an_episode_type_gets_the_configs_options() -> None:
     assert own_episodes() == ["guessing", "other"]
-    assert load_episode(own("guessing", rounds=3), WordTokenizer()).rounds == 3  # type: ignore[attr-defined]
+    episode: Any = load_episode(own("guessing", rounds=3), WordTokenizer(), {}, NO_REWARDS)
+    assert episode.rounds == 3
 
 
 @pytest.mark.usefixtures("installed")
@@ -59,7 +60,7 @@ def test_an_episode_type_gets_the_configs_options() -> None:
     [
         (
             own("gessing"),
-            "'gessing' is not installed here; .*single_turn, calculator, sessions, guessing",
+            "'gessing' is not installed here; .*single_turn, calculator, tools, sessions, guessing",
         ),
         (own("guessing", turns=3), "options: .* unexpected keyword argument 'turns'"),
         (own("other"), "guessing_game:Other has no method `run`"),
@@ -70,7 +71,7 @@ def test_an_unusable_episode_type_is_refused_with_the_reason(
     episode: OwnEpisode, said: str
 ) -> None:
     with pytest.raises(UnusableEpisode, match=said):
-        load_episode(episode, WordTokenizer())
+        load_episode(episode, WordTokenizer(), {}, NO_REWARDS)
 
 
 def completion(mask: list[bool], spans: list[Span], logprobs: int = 3) -> Completion:

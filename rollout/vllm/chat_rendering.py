@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from rollout.vllm.model_files import TokenizerLike
-from services.contracts.rows.rendering import Chat, chat_text, plain_text
+from services.contracts.rows.rendering import NO_TEMPLATE, Chat, chat_text, plain_text
 from services.contracts.sessions import text_of
 
 QUESTION, ANSWER = "a", "b"
@@ -38,7 +38,8 @@ async def opening(messages: Chat, tools: Tools, tokenizer: TokenizerLike) -> lis
     """The prompt of a session's first turn. Raises ValueError if the template refuses it."""
     if tokenizer.chat_template:
         return await _rendered(messages, tools, tokenizer, True)
-    _no_tools(tools)
+    if tools:
+        raise ValueError(NO_TEMPLATE)
     return await tokens(plain_text([_plain(message) for message in messages]), tokenizer)
 
 
@@ -115,8 +116,3 @@ def _arguments(call: dict[str, Any]) -> Any:
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": text_of(message)}
-
-
-def _no_tools(tools: Tools) -> None:
-    if tools:
-        raise ValueError("tools: the model has no chat template that could describe them")

@@ -1,0 +1,183 @@
+"""Episodes in which the policy calls tools: those of MCP servers, and Python in the sandbox.
+
+A call is what vLLM's parser finds in the sampled tokens. What comes between two answers, results
+and the template's own tokens, is rendered as in an agent's session (`vllm.chat_rendering`), so that
+sampled tokens stay as they are.
+
+What the policy does wrong it reads as the call's result. Where a tool is away or too slow, nobody
+knows what the policy would have read: the sample is not trained, and does not count as 0.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout.aio import end
+from rollout.episodes import Completion, Reward, Sampler, UnusableEpisode
+from rollout.tools.errors import ToolsAway
+from rollout.tools.offer import Offer
+from rollout.tools.results import cut_to, without_markers
+from rollout.tools.toolbox import RunTools, Toolbox
+from rollout.vllm.chat_rendering import added
+from rollout.vllm.model_files import TokenizerLike
+from rollout.vllm.response import Sample
+from rollout.vllm.resume import joined, not_sampled
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.rendering import NO_TEMPLATE, chat_text
+
+CALLS_AT_ONCE = 16
+"""Calls of one answer that are made, one after the other, as they may have effects."""
+PROBE = [{"role": "user", "content": "a"}]
+
+
+@dataclass
+class _Play:
+    """One completion as it grows."""
+
+    index: int
+    """Of its group."""
+    whole: Sample
+    trained: npt.NDArray[np.bool_]
+    since: int = 0
+    """Where the last answer begins."""
+    text: str = ""
+    """Of the last answer, as verifiers read it."""
+
+    def add(self, more: Sample, sampled: bool) -> None:
+        if sampled:
+            self.since = len(self.whole.token_ids)
+        self.whole = joined(self.whole, more)
+        self.trained = np.append(self.trained, np.full(len(more.token_ids), sampled))
+
+
+class ToolsEpisode:
+    """Samples the first answers of a group in one request; from there each completion is alone."""
+
+    def __init__(self, tools: RunTools, tokenizer: TokenizerLike) -> None:
+        """Raises UnusableEpisode if the model's chat template does not describe tools."""
+        self._tools = tools
+        self._config = tools.config
+        self._markers = tokenizer.get_added_vocab()
+        example = {"type": "function", "function": {"name": "a", "parameters": {"type": "object"}}}
+        try:
+            if not tokenizer.chat_template:
+                raise ValueError(NO_TEMPLATE)
+            described = chat_text(PROBE, tokenizer, [example]) != chat_text(PROBE, tokenizer)
+        except ValueError as error:
+            raise UnusableEpisode(f"rollout.episode tools: {error}") from error
+        if not described:
+            raise UnusableEpisode(
+                "rollout.episode tools: the model's chat template leaves tools out, so that the "
+                "policy would not know of any: choose a model whose template describes them"
+            )
+
+    async def described(self) -> list[dict[str, Any]]:
+        """As `episodes.DescribesTools`. Raises ToolsAway."""
+        return (await self._offer()).tools
+
+    async def run(
+        self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
+    ) -> list[Completion]:
+        until = asyncio.get_running_loop().time() + self._config.episode_seconds
+        offered = await self._offer()
+        begun = await sampler.sample(prompt_tokens, n)
+        tasks = [
+            asyncio.create_task(
+                self._finished(prompt_tokens, index, sample, sampler, offered, until)
+            )
+            for index, sample in enumerate(begun)
+        ]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            await end(task for task in tasks if not task.done())
+
+    async def _offer(self) -> Offer:
+        offered = await self._tools.offer()
+        return offered.without(self._markers)
+
+    async def _finished(
+        self,
+        prompt: list[int],
+        index: int,
+        first: Sample,
+        sampler: Sampler,
+        offered: Offer,
+        until: float,
+    ) -> Completion:
+        play = _Play(index, first, np.ones(len(first.token_ids), dtype=np.bool_))
+        reward = None
+        try:
+            async with asyncio.timeout_at(until) as limit, Toolbox(self._tools, offered) as toolbox:
+                await self._turns(prompt, play, sampler, offered, toolbox)
+        except ToolsAway as error:
+            reward = Reward(error=str(error))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            took = f"the episode took longer than {self._config.episode_seconds:g} s"
+            reward = Reward(error=f"{took} (rollout.episode.episode_seconds)")
+        whole = play.whole
+        return Completion(
+            token_ids=whole.token_ids,
+            loss_mask=play.trained,
+            logprobs=whole.logprobs,
+            spans=whole.spans,
+            finish_reason=whole.finish_reason,
+            sampling_mask=whole.sampling_mask,
+            experts=whole.experts,
+            text=play.text,
+            reward=reward,
+        )
+
+    async def _turns(
+        self, prompt: list[int], play: _Play, sampler: Sampler, offered: Offer, toolbox: Toolbox
+    ) -> None:
+        for turn in range(1, self._config.max_turns + 1):
+            answer = play.whole.token_ids[play.since :].tolist()
+            message = await sampler.message(answer, offered.tools)
+            play.text = message.get("content") or ""
+            calls = message.get("tool_calls") or []
+            if not calls or play.whole.finish_reason != "stop":
+                return
+            if turn == self._config.max_turns:
+                break
+            results = await self._results(calls, toolbox, sampler.tokenizer)
+            shown = await added(
+                [message, *results], 1, offered.tools, answer, sampler.ends, sampler.tokenizer
+            )
+            if len(play.whole.token_ids) + len(shown) >= sampler.room(prompt):
+                break
+            play.add(not_sampled(shown, "stop"), sampled=False)
+            done = len(play.whole.token_ids)
+            begun = [*prompt, *play.whole.token_ids.tolist()]
+            (more,) = await sampler.sample(begun, 1, index=play.index, done=done)
+            play.add(more, sampled=True)
+        # It would go on, and may not.
+        play.add(not_sampled([], "length"), sampled=False)
+
+    async def _results(
+        self, calls: Sequence[dict[str, Any]], toolbox: Toolbox, tokenizer: TokenizerLike
+    ) -> list[dict[str, Any]]:
+        """A message for each call of an answer."""
+        found = []
+        for number, call in enumerate(calls):
+            function = call["function"]
+            if number < CALLS_AT_ONCE:
+                text = await toolbox.call(function["name"], function["arguments"])
+            else:
+                text = f"error: an answer may make {CALLS_AT_ONCE} calls"
+            plain = without_markers(text, self._markers)
+            found.append(
+                {
+                    "role": "tool",
+                    "tool_call_id": call.get("id"),
+                    "name": function["name"],
+                    "content": cut_to(plain, self._config.result_tokens, tokenizer),
+                }
+            )
+        return found

@@ -1,0 +1,94 @@
+"""The tools of a run, as the prompt describes them and as calls reach them. Pure."""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rollout.tools.errors import ToolsAway
+from rollout.tools.results import without_markers
+
+MAX_TOOLS = 64
+MAX_DESCRIPTION = 16 << 10
+"""Bytes of one tool's description, its schema included, as JSON."""
+PYTHON = "python"
+PYTHON_TOOL = {
+    "type": "function",
+    "function": {
+        "name": PYTHON,
+        "description": "Runs a Python program and returns what it prints. Each call is a new "
+        "program; it has the standard library, and no network.",
+        "parameters": {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "The program."}},
+            "required": ["code"],
+        },
+    },
+}
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Listed(NamedTuple):
+    """A tool as its server describes it."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+class Place(NamedTuple):
+    """Who runs a tool: a server, and its name there; no server: the sandbox."""
+
+    server: str
+    tool: str
+
+
+@dataclass
+class Offer:
+    """All tools of a run."""
+
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """In OpenAI's form."""
+    places: dict[str, Place] = field(default_factory=dict)
+    """By the name that the policy calls."""
+
+    def without(self, markers: Collection[str]) -> "Offer":
+        """The same, with none of the tokenizer's added tokens spelled in a description."""
+        text = json.dumps(self.tools, ensure_ascii=False)
+        return Offer(json.loads(without_markers(text, markers)), self.places)
+
+
+def offer(listed: Sequence[tuple[str, Iterable[Listed]]], python: bool) -> Offer:
+    """The tools of servers, by name in their order, and `python`. A tool whose name is taken is
+    called SERVER_TOOL. Raises ToolsAway for what no prompt should hold."""
+    found = Offer()
+    if python:
+        found.tools.append(PYTHON_TOOL)
+        found.places[PYTHON] = Place("", PYTHON)
+    for server, tools in listed:
+        for tool in tools:
+            _add(found, server, tool)
+    if len(found.tools) > MAX_TOOLS:
+        raise ToolsAway(f"there are {len(found.tools)} tools, and a run may have {MAX_TOOLS}")
+    return found
+
+
+def _add(found: Offer, server: str, tool: Listed) -> None:
+    name = tool.name
+    if name in found.places:
+        name = f"{re.sub('[^A-Za-z0-9_-]', '_', server)}_{name}"
+    if not _NAME.fullmatch(name) or name in found.places:
+        raise ToolsAway(
+            f"MCP server {server!r} names a tool {tool.name[:80]!r}: a name has up to 64 letters, "
+            "digits, _ and -, and no other tool has it"
+        )
+    function = {"name": name, "description": tool.description, "parameters": tool.schema}
+    size = len(json.dumps(function).encode())
+    if size > MAX_DESCRIPTION:
+        raise ToolsAway(
+            f"MCP server {server!r} describes its tool {name!r} in {size:,} bytes, and "
+            f"{MAX_DESCRIPTION:,} are read"
+        )
+    found.tools.append({"type": "function", "function": function})
+    found.places[name] = Place(server, tool.name)

@@ -1,0 +1,120 @@
+"""The tools of one run, and of one episode.
+
+The list of tools is asked for once, when the first group of the run needs it, so that all prompts
+of a worker describe the same ones. An episode opens a session with a server at its first call.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from rollout.rewards.client import RewardClient, RewardUnavailable, ScoringRefused
+from rollout.tools.errors import ToolsAway
+from rollout.tools.offer import Listed, Offer, Place, offer
+from services.contracts.config.episodes import Tools
+from services.contracts.programs import MAX_PROGRAM
+from services.runtime.tool_servers import ToolServer, unknown_server
+
+PYTHON_SECONDS = 600.0
+"""The longest that the reward service runs a program."""
+
+
+class RunTools:
+    """The tools that a run's config names."""
+
+    def __init__(
+        self, config: Tools, servers: Mapping[str, ToolServer], rewards: RewardClient
+    ) -> None:
+        self.config = config
+        self.rewards = rewards
+        self._servers = servers
+        self._listing: asyncio.Task[Offer] | None = None
+
+    async def offer(self) -> Offer:
+        """All tools. Raises ToolsAway if a server does not say which it has; the next call asks
+        again."""
+        listing = self._listing
+        if listing is None or (listing.done() and (listing.cancelled() or listing.exception())):
+            listing = self._listing = asyncio.create_task(self._list(), name="list tools")
+        # Other groups wait for it, too.
+        return await asyncio.shield(listing)
+
+    def server(self, name: str) -> ToolServer:
+        """Raises ToolsAway for one that cannot be used here."""
+        found = self._servers.get(name)
+        if found is None or found.problem:
+            problem = found.problem if found else ""
+            raise ToolsAway(unknown_server(name, self._servers, problem))
+        return found
+
+    async def _list(self) -> Offer:
+        listed = [(name, await self._tools_of(name)) for name in self.config.servers]
+        return offer(listed, self.config.python)
+
+    async def _tools_of(self, name: str) -> list[Listed]:
+        # Importing the SDK takes a second.
+        from rollout.tools.mcp_session import Session
+
+        session = await Session.open(self.server(name))
+        try:
+            return await session.list_tools()
+        finally:
+            await session.close()
+
+
+class Toolbox:
+    """The tools of one episode, until it is left. Its sessions are of no other episode."""
+
+    def __init__(self, run: RunTools, offered: Offer) -> None:
+        self._run = run
+        self._offered = offered
+        self._sessions: dict[str, Any] = {}
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> "Toolbox":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    async def call(self, name: str, arguments: str) -> str:
+        """The text of a call's result. What the policy did wrong is a result as well. Raises
+        ToolsAway."""
+        place = self._offered.places.get(name)
+        if place is None:
+            there = ", ".join(self._offered.places)
+            return f"error: there is no tool {name[:80]!r}; there is {there}"
+        try:
+            given = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            return "error: the arguments are not JSON"
+        if not isinstance(given, dict):
+            return "error: the arguments are not a JSON object"
+        return await self._called(place, given)
+
+    async def _called(self, place: Place, given: dict[str, Any]) -> str:
+        seconds = self._run.config.call_seconds
+        if place.server:
+            session = await self._session(place.server)
+            text: str = await session.call(place.tool, given, seconds)
+            return text
+        code = given.get("code")
+        if not isinstance(code, str):
+            return "error: python needs its program as text in `code`"
+        if len(code) > MAX_PROGRAM:
+            return f"error: a program may have {MAX_PROGRAM:,} characters"
+        try:
+            return await self._run.rewards.python(code, min(seconds, PYTHON_SECONDS))
+        except (RewardUnavailable, ScoringRefused) as error:
+            raise ToolsAway(f"python: {error}") from error
+
+    async def _session(self, server: str) -> Any:
+        from rollout.tools.mcp_session import Session
+
+        if server not in self._sessions:
+            session = await Session.open(self._run.server(server))
+            self._stack.push_async_callback(session.close)
+            self._sessions[server] = session
+        return self._sessions[server]

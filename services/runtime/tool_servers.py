@@ -1,0 +1,83 @@
+"""MCP servers whose tools runs may use, from the operator's `HEADRACE_MCP_SERVERS`.
+
+A run names a server, never a URL: it must not decide which hosts a worker talks to, nor learn the
+keys that URLs hold. An entry that cannot be used disables its server alone.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from services.contracts.config.episodes import SERVER_NAME
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+VARIABLE = "HEADRACE_MCP_SERVERS"
+
+
+@dataclass(frozen=True)
+class ToolServer:
+    """One MCP server."""
+
+    name: str
+    url: str = field(repr=False)
+    """May hold a key: never shown."""
+    problem: str = ""
+    """Why it cannot be used."""
+
+
+def tool_servers(setting: SecretStr | None) -> dict[str, ToolServer]:
+    """The servers of the setting, by name. Logs what is wrong with it, without values."""
+    text = setting.get_secret_value().strip() if setting is not None else ""
+    found: dict[str, ToolServer] = {}
+    for number, entry in enumerate(_entries(text), 1):
+        name, equals, url = (part.strip() for part in entry.partition("="))
+        # What is no name may be a part of a key.
+        if not (equals and re.fullmatch(SERVER_NAME, name)):
+            log.warning(f"{VARIABLE}: entry {number} is no NAME=URL and is left out")
+            continue
+        problem = "it is named twice" if name in found else _problem(url)
+        found[name] = ToolServer(name, url, problem)
+        if problem:
+            log.warning(f"{VARIABLE}: a server is disabled", server=name, problem=problem)
+    return found
+
+
+def usable(servers: Mapping[str, ToolServer]) -> list[str]:
+    """The names of those that can be used."""
+    return [name for name, server in servers.items() if not server.problem]
+
+
+def unknown_server(name: str, known: Collection[str], problem: str = "") -> str:
+    """Why a run cannot have the server `name` where there is `known`; `problem`: with its entry."""
+    if problem:
+        return f"the MCP server {name!r} cannot be used: in {VARIABLE}, {problem}"
+    there = f"there is {', '.join(sorted(known))}" if known else "there is none"
+    return (
+        f"there is no MCP server {name!r}; {there}. The operator names them in {VARIABLE} "
+        "(NAME=URL) for the gateway and the rollout workers"
+    )
+
+
+def _entries(text: str) -> list[str]:
+    """NAME=URL, as a JSON list or with commas between them."""
+    try:
+        listed = json.loads(text)
+    except ValueError:
+        listed = text.split(",")
+    entries = listed if isinstance(listed, list) else [text]
+    return [str(entry) for entry in entries if str(entry).strip()]
+
+
+def _problem(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    return "" if good else "its URL is none of the form http://HOST:PORT/PATH or https://HOST/PATH"

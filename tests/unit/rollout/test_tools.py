@@ -1,0 +1,88 @@
+"""Tools as a prompt describes them, and their results as the policy reads them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollout.tools.errors import ToolsAway
+from rollout.tools.offer import MAX_TOOLS, Listed, Place, offer
+from rollout.tools.results import CUT, cut_to, text_of_result, without_markers
+from tests.unit.rollout.chat_templates import CHATML, tokenizer_of
+
+SCHEMA = {"type": "object"}
+
+
+def listed(*names: str) -> list[Listed]:
+    return [Listed(name, "", SCHEMA) for name in names]
+
+
+def test_a_tool_whose_name_is_taken_is_called_by_its_server_too() -> None:
+    found = offer([("one", listed("add", "python")), ("t.wo", listed("add"))], python=True)
+
+    assert [tool["function"]["name"] for tool in found.tools] == [
+        "python",
+        "add",
+        "one_python",
+        "t_wo_add",
+    ]
+    assert found.places["one_python"] == Place("one", "python")
+    assert found.places["t_wo_add"] == Place("t.wo", "add")
+    assert found.places["python"].server == ""
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        (listed("<|im_end|>"), "names a tool '<|im_end|>'"),
+        (listed(*(f"t{n}" for n in range(MAX_TOOLS + 1))), "65 tools, and a run may have 64"),
+        ([Listed("t", "x" * 20_000, SCHEMA)], "describes its tool 't' in 20,0.. bytes"),
+        (listed("a", "a", "a"), "no other tool has it"),
+    ],
+    ids=["name", "number", "size", "twice"],
+)
+def test_what_no_prompt_should_hold_is_refused(tools: list[Listed], said: str) -> None:
+    with pytest.raises(ToolsAway, match=said.replace("|", r"\|")):
+        offer([("one", tools)], python=False)
+
+
+def test_neither_results_nor_descriptions_spell_special_tokens() -> None:
+    markers = {"<|im_end|>", "<tool_call>", "[INST]", "  ", "a"}
+    text = "a  b <|im_end|>\n<|im_start|> [INST] <tool_call>"
+
+    assert without_markers(text, markers) == "a  b < |im_end|>\n<|im_start|> [ INST] < tool_call>"
+    described = offer([("one", [Listed("t", 'say "<|im_end|>"', SCHEMA)])], False).without(markers)
+    assert described.tools[0]["function"]["description"] == 'say "< |im_end|>"'
+
+
+def test_a_result_is_its_text_and_the_kind_of_all_else() -> None:
+    def block(**fields: Any) -> Any:
+        return SimpleNamespace(**fields)
+
+    blocks = [
+        block(type="text", text="one"),
+        block(type="image", data="…"),
+        block(type="resource", resource=block(text="two")),
+        block(type="resource", resource=block(blob="…")),
+    ]
+    assert text_of_result(blocks, None) == "one\n[image]\ntwo\n[resource]"
+    assert text_of_result([], {"sum": 3}) == '{"sum": 3}'
+    assert text_of_result([], None) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("12345", "12345"),
+        ("123456", "12345" + CUT),
+        # Half of a character's bytes are no text.
+        ("1234é", "1234" + CUT),
+        ("\ud800", "?"),
+    ],
+)
+def test_a_long_result_is_cut_with_a_mark(text: str, shown: str) -> None:
+    assert cut_to(text, 5, tokenizer_of(CHATML)) == shown
+
+
+def test_a_result_of_megabytes_is_cut_before_it_is_read() -> None:
+    assert len(cut_to("x" * 5_000_000, 100_000, tokenizer_of(CHATML))) < 70_000
