@@ -1,6 +1,6 @@
 """Whether a run fits the GPUs of its pool, by what learner and workers have said of them."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field
 
@@ -8,6 +8,7 @@ from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import ScratchModel
 from services.estimate.answer import Estimate, GPUNeed
 from services.estimate.given import Model, gigabytes, known_workers, of_half
+from services.estimate.one_gpu import division, with_share
 from services.estimate.run import CERTAIN, estimate_run
 from services.estimate.shape import scratch_shape, shape_of
 from services.gateway.dependencies import Dependencies
@@ -34,16 +35,30 @@ class DryRun(BaseModel):
     )
 
 
-async def estimated(
+class Fitted(NamedTuple):
+    """A config as it fits the GPUs of a pool."""
+
+    config: RLConfig | SFTConfig
+    """With another share of its GPU for vLLM, if that fits and the usual one does not."""
+    warnings: list[str]
+    estimate: Estimate | None
+    """None where the model is not here."""
+
+
+async def fitted(
     deps: Dependencies, pool: str, config: RLConfig | SFTConfig, models: Models
-) -> Estimate | None:
-    """What the run needs of the GPUs of its pool; None where its model is not here."""
+) -> Fitted:
+    """The config for the GPUs of its pool, and what the run needs of them."""
     model = described(config, models)
     if model is None:
-        return None
+        return Fitted(config, [], None)
     learner = await deps.store.pools.devices(pool)
-    workers = await deps.store.workers.list(pool)
-    return estimate_run(config, model, learner, known_workers(workers))
+    workers = known_workers(await deps.store.workers.list(pool))
+    divided = division(config, model, learner, workers) if isinstance(config, RLConfig) else None
+    warnings = [divided.words] if divided else []
+    if divided and divided.share is not None and isinstance(config, RLConfig):
+        config = with_share(config, divided.share)
+    return Fitted(config, warnings, estimate_run(config, model, learner, workers))
 
 
 def described(config: RLConfig | SFTConfig, models: Models) -> Model | None:

@@ -29,7 +29,7 @@ from services.gateway.dataset_check import (
 )
 from services.gateway.dataset_defaults import with_defaults
 from services.gateway.dependencies import Dependencies
-from services.gateway.fitting import DryRun, estimated, refusals
+from services.gateway.fitting import DryRun, fitted, refusals
 from services.gateway.lora_check import check_targets
 from services.gateway.mixing import DatasetShare, MixtureShares, mixed_rows
 from services.gateway.model_check import (
@@ -152,7 +152,8 @@ async def accept(
     warnings += check_held_out(datasets) if max_steps != 0 else []
     if isinstance(config, RLConfig):
         warnings += config.warnings() + await _check_gpus(deps, pool, config)
-    estimate = await estimated(deps, pool, config, models)
+    config, said, estimate = await fitted(deps, pool, config, models)
+    warnings += said
     record = RunRecord(
         id=secrets.token_hex(4),
         name=name,

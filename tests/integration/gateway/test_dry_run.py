@@ -60,11 +60,34 @@ def pool(in_store: InStore) -> str:
     return "h100"
 
 
-def dry(api: httpx.Client, folder: Path, pool: str, **training: Any) -> dict[str, Any]:
+@pytest.fixture
+def one_gpu(in_store: InStore) -> str:
+    """A pool whose learner and worker have one GPU of 44 GB."""
+
+    async def join(store: Store) -> None:
+        gpus = [GPUDevice(uuid="GPU-one", name="NVIDIA A40", memory=44 * GB)]
+        await store.pools.report_devices("a40", LearnerDevices(ranks=1, gpus=gpus))
+        worker = WorkerRecord(
+            id="one", pool="a40", host="h", pid=1, state="idle", gpus=1, devices=gpus
+        )
+        await store.workers.heartbeat(worker)
+
+    in_store(join)
+    return "a40"
+
+
+def dry(
+    api: httpx.Client,
+    folder: Path,
+    pool: str,
+    more: dict[str, Any] | None = None,
+    **training: Any,
+) -> dict[str, Any]:
     config = {
-        "model": {"path": str(folder)},
+        "model": {"path": str(folder), **(more or {})},
         "data": {"dataset": "sums"},
         "sampling": {"max_tokens": 512},
+        "rollout": {"vllm": {"max_model_len": 1024}},
         "training": training,
     }
     request = {"recipe": "grpo", "config": config, "pool": pool}
@@ -101,6 +124,25 @@ def test_a_run_that_cannot_fit_is_refused_with_the_way_out(
     assert response.status_code == 422
     reason = problems(response)["training"]
     assert "and has 80 GB of NVIDIA H100 80GB HBM3; set training." in reason
+
+
+def test_on_one_gpu_vllm_gets_the_share_that_the_learner_leaves(
+    api: httpx.Client, sums: None, llama: Path, one_gpu: str
+) -> None:
+    answer = dry(api, llama, one_gpu, {"lora": {}}, tokens_per_microbatch=4096)
+
+    share = answer["config"]["rollout"]["vllm"]["gpu_memory_utilization"]
+    assert share > 0.4
+    assert any(f"gpu_memory_utilization is {share:g}: with 0.4" in w for w in answer["warnings"])
+    estimate = answer["estimate"]
+    assert estimate["fits"]
+    assert estimate["rollout"]["memory"] == pytest.approx(share * 44 * GB)
+    assert estimate["learner"]["memory"] == pytest.approx((1 - share) * 44 * GB)
+
+    whole = dry(api, llama, one_gpu)
+    assert whole["config"]["rollout"]["vllm"]["gpu_memory_utilization"] is None
+    assert any("do not fit on it together" in warning for warning in whole["warnings"])
+    assert whole["refusals"]
 
 
 def test_where_no_gpu_is_known_nothing_is_refused(

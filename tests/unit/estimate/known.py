@@ -43,3 +43,16 @@ QWEN3_30B_A3B: dict[str, Any] = {
     "tie_word_embeddings": False,
     "dtype": "bfloat16",
 }
+QWEN3_06B: dict[str, Any] = {
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": True,
+    "dtype": "bfloat16",
+}

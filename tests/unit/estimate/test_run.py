@@ -8,9 +8,11 @@ from services.contracts.config import RLConfig, parse_config
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.estimate.answer import Estimate
 from services.estimate.given import Model, Worker
+from services.estimate.one_gpu import Division, division, with_share
+from services.estimate.rollout import SHARED
 from services.estimate.run import cannot_fit, estimate_run
 from services.estimate.shape import shape_of
-from tests.unit.estimate.known import LLAMA_8B, QWEN3_8B, QWEN3_30B_A3B
+from tests.unit.estimate.known import LLAMA_8B, QWEN3_06B, QWEN3_8B, QWEN3_30B_A3B
 
 GB = 10**9
 H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
@@ -34,6 +36,13 @@ def estimate(
     *workers: Worker,
     model: dict[str, Any] = QWEN3_8B,
 ) -> Estimate:
+    shape = shape_of(model)
+    assert shape is not None
+    return estimate_run(rl_config(config), Model(shape, half=True), learner, workers)
+
+
+def rl_config(config: dict[str, Any]) -> RLConfig:
+    """A whole one with these sections."""
     given = {
         "model": {"path": "org/m"},
         "data": {"dataset": "d"},
@@ -42,9 +51,7 @@ def estimate(
     }
     parsed = parse_config(given | config)
     assert isinstance(parsed, RLConfig)
-    shape = shape_of(model)
-    assert shape is not None
-    return estimate_run(parsed, Model(shape, half=True), learner, workers)
+    return parsed
 
 
 THRIFTY = {"training": {"activation_checkpointing": True}}
@@ -195,6 +202,56 @@ def test_on_one_gpu_for_both_each_has_its_share() -> None:
     assert found.learner.memory == 48 * GB
     assert found.rollout is not None
     assert found.rollout.memory == 32 * GB
+
+
+SHORT: dict[str, Any] = {
+    "sampling": {"max_tokens": 1024},
+    "rollout": {"vllm": {"max_model_len": 1280}},
+}
+
+
+def divided(config: dict[str, Any], memory: int, *workers: Worker) -> Division | None:
+    """How a 0.6B model and its vLLM share a GPU."""
+    shape = shape_of(QWEN3_06B)
+    assert shape is not None
+    return division(rl_config(SHORT | config), Model(shape, half=True), learner(1, memory), workers)
+
+
+def test_vllm_gets_what_the_learner_leaves_where_its_usual_share_is_too_much() -> None:
+    one = worker(24 * GB, first=0)
+    found = divided({}, 24 * GB, one)
+    assert found is not None
+    assert found.share is not None
+    assert found.share < SHARED
+    assert f"gpu_memory_utilization is {found.share:g}: with 0.4" in found.words
+    # Both fit, the learner also if it needs a tenth more; with 0.01 more for vLLM it would not.
+    shape = shape_of(QWEN3_06B)
+    assert shape is not None
+    for share, fits in ((found.share, True), (found.share + 0.01, False)):
+        config = with_share(rl_config(SHORT), share)
+        need = estimate_run(config, Model(shape, half=True), learner(1, 24 * GB), [one])
+        assert need.rollout is not None
+        assert need.rollout.fits
+        assert need.learner.memory is not None
+        assert (need.learner.needed <= 0.9 * need.learner.memory) == fits
+
+
+def test_where_learner_and_vllm_do_not_fit_on_one_gpu_together_the_figures_say_so() -> None:
+    found = divided({}, 16 * GB, worker(16 * GB, first=0))
+    assert found is not None
+    assert found.share is None
+    assert "do not fit on it together" in found.words
+    assert ", of 16 GB; give the worker a GPU of its own" in found.words
+
+
+def test_a_gpu_is_divided_as_usual_where_that_leaves_both_enough_or_the_run_says_how() -> None:
+    one = worker(24 * GB, first=0)
+    assert divided({}, 80 * GB, worker(80 * GB, first=0)) is None
+    vllm = SHORT["rollout"]["vllm"] | {"gpu_memory_utilization": 0.5}
+    assert divided({"rollout": {"vllm": vllm}}, 24 * GB, one) is None
+    # Each has its own, or several workers share one.
+    assert divided({}, 24 * GB, worker(24 * GB, first=1)) is None
+    assert divided({}, 24 * GB, one, one) is None
 
 
 def test_what_is_not_known_is_said_and_refuses_nothing() -> None:
