@@ -42,7 +42,7 @@ class Payloads:
         if len(payload) <= self.above:
             return bytes(payload)
         digest = await anyio.to_thread.run_sync(xxhash.xxh3_64_hexdigest, payload)
-        file = PayloadFile(payload_name(owner, digest), len(payload), digest)
+        file = PayloadFile(payload_name(owner, digest), len(payload))
         await self._place.write(file.name, payload)
         return reference(file)
 

@@ -3,11 +3,9 @@
 import asyncio
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 
 from services.gateway.followers import KEPT
 from services.store import Store
@@ -16,23 +14,6 @@ from tests.integration.store.scene import record
 
 FOLLOWERS = 300
 """Far more than the gateway's connections to Redis."""
-
-
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def gateway(
-    tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer
-) -> Iterator[GatewayProcess]:
-    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", redis_server.url)
-    yield process
-    process.stop()
 
 
 async def queued(store: Store, run: str) -> None:

@@ -19,20 +19,12 @@ SEED = int(os.environ.get("HEADRACE_FUZZ_SEED", "1"))
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
 def gateway(
-    tmp_path_factory: pytest.TempPathFactory, server: RedisServer
+    tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer
 ) -> Iterator[GatewayProcess]:
     process = GatewayProcess(
         tmp_path_factory.mktemp("gateway") / "data",
-        server.url,
+        redis_server.url,
         HEADRACE_UPLOAD_LIMIT=str(64 << 20),
     )
     yield process
@@ -40,7 +32,7 @@ def gateway(
 
 
 def test_hostile_requests_get_no_5xx_and_a_run_succeeds_after_them(
-    gateway: GatewayProcess, server: RedisServer, tmp_path: Path
+    gateway: GatewayProcess, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     target = Target(gateway.url, gateway.headers["Authorization"])
     document = prepared(target, "org/model")
@@ -49,7 +41,7 @@ def test_hostile_requests_get_no_5xx_and_a_run_succeeds_after_them(
     failed = Fuzzer(target, document, SEED).run(CASES, lambda: time.monotonic() > deadline)
 
     assert failed == [], f"seed {SEED}"
-    assert succeeds(target, Place(server.url, gateway.data))
+    assert succeeds(target, Place(redis_server.url, gateway.data))
 
 
 WIDE = {

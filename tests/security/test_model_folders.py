@@ -10,7 +10,7 @@ import pytest
 
 from services.models import UnusableFolder, open_below, open_inside
 from services.models.path import check_model
-from tests.integration.gateway.servers import GatewayProcess, RedisServer, problems, upload
+from tests.integration.gateway.servers import GatewayProcess, problems, upload
 from tests.security.hostile_models import (
     ADAPTERS,
     MODELS,
@@ -91,16 +91,6 @@ def test_a_file_that_becomes_a_link_after_its_check_is_not_opened(tmp_path: Path
 def test_checking_a_folder_imports_no_torch() -> None:
     code = "import sys, services.models.path; print({'torch', 'transformers'} & set(sys.modules))"
     assert os.popen(f'"{sys.executable}" -c "{code}"').read() == "set()\n"
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    redis = RedisServer(tmp_path_factory.mktemp("redis"))
-    redis.start()
-    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", redis.url)
-    yield process
-    process.stop()
-    redis.stop()
 
 
 @pytest.fixture(scope="module")

@@ -5,30 +5,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from services.launch.append_only import RECORD, files
-from services.runtime.process import INSTANCE, kill_marked
 from tests.integration.installation.conftest import RUN, SCRIPTED
-from tests.integration.installation.test_reboot import Box
+from tests.integration.installation.test_reboot import Box, box
 from tests.integration.launch.conditions import eventually
 
+__all__ = ["box"]
 pytestmark = pytest.mark.timeout(300)
 
 STEPS = 10
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
-    one = Box(tmp_path)
-    yield one
-    if one.process is not None:
-        one.process.kill()
-        one.process.wait()
-        kill_marked({INSTANCE: one.instance})
 
 
 def headrace(box: Box, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,20 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from reward.sandbox.host import Sandbox, SandboxOptions
-from reward.sandbox.probe import probe
-from reward.sandbox.running import SandboxError
 from tests.security.sandboxes import run
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    try:
-        probe(SandboxOptions())
-    except SandboxError as error:
-        pytest.skip(str(error))
-    found = Sandbox(SandboxOptions())
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,11 @@ import pytest
 from reward.sandbox import cgroup
 from reward.sandbox.host import ROOT, Sandbox, SandboxOptions, Task
 from reward.sandbox.limits import WITH_CGROUP, WITHOUT_CGROUP, Limits
-from reward.sandbox.probe import probe
-from reward.sandbox.running import SandboxError
 from tests.integration.reward.conftest import Service
 from tests.security.sandboxes import HIDE_LIBSECCOMP, MEMORY, Peak, below, run
 
 SLACK = 128 << 20
 """Between two measurements, where there is no cgroup; beyond it, `cgroup.SLACK_BYTES`."""
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    try:
-        probe(SandboxOptions())
-    except SandboxError as error:
-        pytest.skip(str(error))
-    found = Sandbox(SandboxOptions())
-    yield found
-    found.close()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ MARK = bytes(4)
 REFERENCE = 256
 """Bytes that no reference exceeds."""
 _NAME = re.compile(
-    r"runs/([A-Za-z0-9][\w-]*)/payloads/(\d{1,15})-([0-9a-f]{16})-[0-9a-f]{16}\.group", re.ASCII
+    r"runs/([A-Za-z0-9][\w-]*)/payloads/(\d{1,15})-([0-9a-f]{16})-([0-9a-f]{16})\.group", re.ASCII
 )
 
 
@@ -28,7 +28,12 @@ class PayloadFile(msgspec.Struct, frozen=True):
     name: str
     """Relative to the data volume, or in the store of objects."""
     bytes: int
-    xxh3: str
+
+    @property
+    def xxh3(self) -> str:
+        """The checksum, which is part of the name."""
+        found = _NAME.fullmatch(self.name)
+        return found[4] if found else ""
 
 
 class Owner(NamedTuple):

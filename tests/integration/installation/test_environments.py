@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.installation.conftest import ROOT, Installation
-from tests.unit.environments.servers import Answer, serving
+from tests.unit.environments.servers import serving
+from tests.upstream import Answer
 
 CONFIG: dict[str, Any] = {
     "data": {"dataset": "sums"},

@@ -70,7 +70,7 @@ class Scene:
     async def complete_large(self, lease: Lease, size: int) -> None:
         """With a payload outside of Redis."""
         name = payload_name(Owner("r", lease.task, lease.attempt), "0" * 16)
-        file = PayloadFile(name, size, "0" * 16)
+        file = PayloadFile(name, size)
         await self.complete(lease, blob=reference(file))
 
     async def next_batch(self) -> list[int]:

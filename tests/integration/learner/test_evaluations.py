@@ -5,6 +5,7 @@ import asyncio
 import json
 import threading
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.evaluation import EvaluationRecord
+from services.contracts.records import RunRecord
 from services.contracts.weights import WeightFile, WeightManifest, parse_version_tag
 from services.evaluations import folder_of, page, results
 from services.settings import Settings
@@ -273,20 +275,37 @@ async def test_files_that_were_lost_make_an_evaluation_fail(evaluated: Evaluated
     assert "the answers of 1 rows, and 2 were answered" in record.reason
 
 
-async def test_the_first_version_of_a_successor_leaves_files_that_open_evaluations_need(
-    place: Place, store: Store
-) -> None:
+async def submitted(
+    place: Place, store: Store, max_steps: int, **evaluation: Any
+) -> tuple[RLConfig, RunRecord]:
+    """The config and the record of run `r`, with an evaluation of two rows."""
     await add_sums(store, place.data)
     raw = rl(
         model={"path": "org/model"},
-        training={"max_steps": 9},
-        evaluation={"dataset": "sums", "name": "test", "rows": 2, "every": 2, "at_start": False},
+        training={"max_steps": max_steps},
+        evaluation={"dataset": "sums", "name": "test", "rows": 2, **evaluation},
     )
     await submit(store, "r", raw)
-    config = parse_config(raw)
+    config, record = parse_config(raw), await store.runs.get("r")
     assert isinstance(config, RLConfig)
-    record = await store.runs.get("r")
     assert record is not None
+    return config, record
+
+
+def coordinator_of(
+    config: RLConfig, max_steps: int, step: int, run: RunStore, data: Path, stop: threading.Event
+) -> Coordinator:
+    """The coordinator of run `r` after `step`."""
+    loaded = tiny_model()
+    progress = Progress("r", step, step, [(run.lineage, step)], "org/model")
+    state = state_of(loaded, Optimizers(loaded.model, config.optimizer), progress=progress)
+    return Coordinator(config, max_steps, ALONE, run, Volume(data), state, stop)
+
+
+async def test_the_first_version_of_a_successor_leaves_files_that_open_evaluations_need(
+    place: Place, store: Store
+) -> None:
+    config, record = await submitted(place, store, 9, every=2, at_start=False)
     settings = Settings.model_validate({"redis_url": place.redis_url, "data": place.data})
     folder = place.data / "runs/r/weights"
     folder.mkdir(parents=True)
@@ -303,11 +322,7 @@ async def test_the_first_version_of_a_successor_leaves_files_that_open_evaluatio
 
         run = RunStore(thread, record)
         await asyncio.to_thread(run.acquire)
-        loaded = tiny_model()
-        progress = Progress("r", 4, 4, [(run.lineage, 4)], "org/model")
-        state = state_of(loaded, Optimizers(loaded.model, config.optimizer), progress=progress)
-        stop = threading.Event()
-        coordinator = Coordinator(config, 9, ALONE, run, Volume(place.data), state, stop)
+        coordinator = coordinator_of(config, 9, 4, run, place.data, threading.Event())
         await asyncio.to_thread(coordinator.begin)
         await asyncio.to_thread(coordinator.close)
 
@@ -318,26 +333,13 @@ async def test_the_first_version_of_a_successor_leaves_files_that_open_evaluatio
 async def test_a_run_of_zero_steps_samples_no_task_and_ends_with_its_evaluation_alone(
     place: Place, store: Store
 ) -> None:
-    await add_sums(store, place.data)
-    raw = rl(
-        model={"path": "org/model"},
-        training={"max_steps": 0},
-        evaluation={"dataset": "sums", "name": "test", "rows": 2},
-    )
-    await submit(store, "r", raw)
-    config = parse_config(raw)
-    assert isinstance(config, RLConfig)
-    record = await store.runs.get("r")
-    assert record is not None
+    config, record = await submitted(place, store, 0)
     settings = Settings.model_validate({"redis_url": place.redis_url, "data": place.data})
     stop = threading.Event()
     with StoreThread(settings, stop) as thread:
         run = RunStore(thread, record)
         await asyncio.to_thread(run.acquire)
-        loaded = tiny_model()
-        progress = Progress("r", 0, 0, [(run.lineage, 0)], "org/model")
-        state = state_of(loaded, Optimizers(loaded.model, config.optimizer), progress=progress)
-        coordinator = Coordinator(config, 0, ALONE, run, Volume(place.data), state, stop)
+        coordinator = coordinator_of(config, 0, 0, run, place.data, stop)
         await asyncio.to_thread(coordinator.begin)
         command = await asyncio.to_thread(coordinator.next_command)
         assert command.kind == "finish"

@@ -11,9 +11,9 @@ import pytest
 from learner.model.loading.scratch import make_model
 from services.launch import Stack, UpOptions
 from services.runtime.api_key import REWARD_KEY, kept_key
-from tests.integration.reward.upstream import Answer, Upstream
 from tests.integration.rollout.test_worker import told
 from tests.integration.rollout.working import MODEL, working_with
+from tests.upstream import Answer, Upstream
 
 TAUGHT: dict[str, Any] = {"advantage": {"type": "reverse_kl"}, "teacher": {"endpoint": "big"}}
 TOKENIZER = make_model(MODEL, 0).tokenizer

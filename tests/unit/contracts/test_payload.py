@@ -21,7 +21,7 @@ OWNER = Owner("1a2b3c4d", 7, "0123456789abcdef")
 
 
 def test_a_reference_names_a_file_and_a_payload_is_no_reference():
-    file = PayloadFile(payload_name(OWNER, "0" * 16), 206_000_000, "0" * 16)
+    file = PayloadFile(payload_name(OWNER, "0" * 16), 206_000_000)
     assert parse_reference(reference(file)) == file
     assert len(reference(file)) < 150 < REFERENCE
     assert bytes_outside(reference(file)) == 206_000_000
@@ -49,7 +49,7 @@ def test_a_reference_names_a_file_and_a_payload_is_no_reference():
 def test_a_name_that_no_payload_has_is_refused(name: str):
     assert owner_of(name) is None
     with pytest.raises(Damaged, match="a name that no payload has"):
-        parse_reference(reference(PayloadFile(name, 1, "")))
+        parse_reference(reference(PayloadFile(name, 1)))
 
 
 @pytest.mark.parametrize("rest", [b"", b"\xc1", b"\x80", b"\x93\x01\x02\x03"])

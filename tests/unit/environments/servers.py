@@ -1,43 +1,22 @@
 """A small HTTP server, and a session of the OpenAI API that it may be."""
 
-import json
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing, contextmanager
 from typing import Any
 
-Answer = tuple[int, Any]
+from tests.upstream import Answer, Upstream
 
 
 @contextmanager
 def serving(answer: Callable[[str, Any], Answer]) -> Iterator[str]:
     """The address of a server that answers `answer(path, body)`: a status, and JSON or text."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            length = int(self.headers["Content-Length"])
-            status, said = answer(self.path, json.loads(self.rfile.read(length)))
-            content = (said if isinstance(said, str) else json.dumps(said)).encode()
-            self.send_response(status)
-            if status == 307:
-                self.send_header("Location", "http://127.0.0.1:1/step")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def content(path: str, body: Any) -> Answer:
+        status, said = answer(path, body)
+        return status, said.encode() if isinstance(said, str) else said
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with closing(Upstream(content)) as server:
+        yield server.url
 
 
 class Policy:

@@ -7,7 +7,8 @@ import pytest
 
 from services.environments.playing import EnvironmentFailed, NoEnvironment, Played
 from services.environments.stepped import SteppedEnvironment, answer_of, http_client
-from tests.unit.environments.servers import GROUP, Answer, Policy, serving, session
+from tests.unit.environments.servers import GROUP, Policy, serving, session
+from tests.upstream import Answer
 
 FULL = (400, {"error": {"code": "context_length_exceeded", "message": "there is no room"}})
 COUNTED: dict[str, Answer] = {

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.integration.reward.conftest import Service
-from tests.integration.reward.upstream import Answer, Upstream
+from tests.upstream import Answer, Upstream
 
 KEYS = {"strict": "secret-1", "haiku": "secret-2", "big": "secret-3"}
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tests.integration.reward.upstream import Answer
+from tests.upstream import Answer
 
 
 def haiku(number: int = 0, **params: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from reward.verifiers.base import Item
 from reward.verifiers.remote import HttpParams, HttpVerifier
 from tests.integration.reward.remote.own_verifier import PARTIAL, haiku
 from tests.integration.reward.test_pool import score
-from tests.integration.reward.upstream import Answer, Upstream
+from tests.upstream import Answer, Upstream
 
 
 async def test_items_that_wait_travel_in_one_request(

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.integration.reward.test_pool import score
-from tests.integration.reward.upstream import Answer, Upstream
+from tests.upstream import Answer, Upstream
 
 
 def modelled(completion: str, **params: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.reward.conftest import Service, until
 from tests.integration.reward.remote.own_verifier import PARTIAL, haiku, results
 from tests.integration.reward.test_pool import math, score
-from tests.integration.reward.upstream import Answer, Upstream
+from tests.upstream import Answer, Upstream
 
 
 async def test_an_own_verifier_by_url_is_asked_with_the_services_contract(

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.reward.upstream import Answer, Upstream
+from tests.upstream import Answer, Upstream
 
 ASKED = {"teacher": "big", "prompt": [7, 8], "completion": [1, 2]}
 

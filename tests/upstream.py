@@ -1,9 +1,11 @@
-"""A real HTTP server that answers as a test says: a judge, a reward model, an own verifier."""
+"""A real HTTP server that answers as a test says: a judge, a reward model, an own verifier, an
+environment."""
 
 import contextlib
 import json
 import threading
 from collections.abc import Callable
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -37,6 +39,8 @@ class Upstream:
                 with contextlib.suppress(ConnectionError):
                     self.send_response(status)
                     self.send_header("content-length", str(len(raw)))
+                    if status == HTTPStatus.TEMPORARY_REDIRECT:
+                        self.send_header("location", "http://127.0.0.1:1")
                     self.end_headers()
                     self.wfile.write(raw)
 
