@@ -46,8 +46,12 @@ check: lint ## lint and the unit tests: under two minutes
 	@$(BIN)/python -m pytest tests/unit -q -n 2
 
 .PHONY: test
-test: lint ## everything that must pass: lint, unit, integration, kills, end to end with a real vLLM
-	@$(BIN)/python -m pytest $(TIERS)
+test: setup ## everything that must pass: lint, unit, integration, kills, end to end with a real vLLM
+	@# Lint takes one core for half a minute, in which the first tests wait for processes to start.
+	@$(MAKE) --no-print-directory lint & \
+	$(BIN)/python -m pytest $(TIERS); tests=$$?; \
+	wait $$! || { echo "make lint failed: what it found is above the tests' output" >&2; exit 1; }; \
+	exit $$tests
 
 .PHONY: test-gpu
 test-gpu: setup ## the kernels of CUDA against float32, on a machine with an NVIDIA GPU: minutes
