@@ -52,6 +52,8 @@ class Planner:
         self._minibatches, self._seed = algorithm.minibatches, config.training.seed
         self._store, self._ancestry = store, ancestry
         self._cost, self._shared = cost, shared
+        # The session of a live run is gone: sampling it again is its users' business.
+        self._requeue_limit = 1 if config.data.live else REQUEUE_LIMIT
         self._waits_for_stragglers = rollout.stragglers == "wait"
         self._selection = BatchSelection(algorithm.prompts_per_step, rollout.max_staleness)
         self._recorded: dict[int, list[WaitingGroup]] = {}
@@ -109,7 +111,7 @@ class Planner:
             self._store.fenced(
                 self._store.trajectories.requeue,
                 [group.entry],
-                limit=REQUEUE_LIMIT,
+                limit=self._requeue_limit,
                 cause="unreadable",
                 detail=unreadable[group.position],
                 step=step,
@@ -155,7 +157,8 @@ class Planner:
         if stale := self._selection.stale(self._ancestry, progress.version):
             log.info("stale groups are requeued", groups=len(stale), step=progress.step + 1)
             entries = [group.entry for group in stale]
-            self._store.fenced(self._store.trajectories.requeue, entries, limit=REQUEUE_LIMIT)
+            limit = self._requeue_limit
+            self._store.fenced(self._store.trajectories.requeue, entries, limit=limit)
             self._store.sweep_payloads()
         return self._selection.take(self._ancestry, progress.version, progress.step + 1, in_flight)
 

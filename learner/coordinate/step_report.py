@@ -19,6 +19,7 @@ from learner.report.step_metrics import (
 from learner.state import Progress
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
+from services.contracts.config.objective.terms import ReverseKL
 
 
 class StepReport:
@@ -37,12 +38,19 @@ class StepReport:
         """Such groups of each dataset of a mixture."""
         self._skipped = 0
         """Tasks that the curriculum has skipped until the last step."""
+        self._discarded = 0
+        """Live sessions that were discarded until the last step."""
+        teaching = isinstance(config.algorithm.advantage, ReverseKL)
+        self._rewarded = bool(config.rewards) or not teaching
+        """Whether the run has rewards at all."""
 
     def begin(self) -> None:
         """Count from now on."""
         self._filtered = self._store.call(self._store.trajectories.filtered)
         self._filtered_of = self._filtered_by_dataset()
         self._skipped = self._store.call(self._store.trajectories.skipped)
+        if self._config.data.live:
+            self._discarded = self._store.call(self._store.live_sessions.counts).discarded
         _, self._waits = admission_wait({}, self._store.workers())
 
     def filtered(self) -> int:
@@ -70,12 +78,11 @@ class StepReport:
             "version": progress.version,
             "time": time.time(),
             **metrics,
-            **outcome_metrics(
-                sums, self._config.algorithm.samples_per_prompt, bool(self._config.rewards)
-            ),
+            **outcome_metrics(sums, self._config.algorithm.samples_per_prompt, self._rewarded),
             **self._selection(sums),
             **self._datasets(sums),
             **self._curriculum(sums),
+            **self._live(),
             **canary_metrics(workers),
             **staleness_metrics(staleness),
             **time_metrics(spent, samples, tokens, int(sums["prompt_tokens"])),
@@ -102,6 +109,18 @@ class StepReport:
         before, self._skipped = self._skipped, self._store.call(self._store.trajectories.skipped)
         skipped = self._skipped - before
         return {"curriculum/skipped": skipped / max(skipped + sums["groups"], 1.0)}
+
+    def _live(self) -> dict[str, float]:
+        if not self._config.data.live:
+            return {}
+        now = self._store.call(self._store.live_sessions.counts)
+        before, self._discarded = self._discarded, now.discarded
+        return {
+            "session/open": now.open,
+            "session/waiting": now.waiting,
+            "session/ready": now.ready,
+            "session/discarded": now.discarded - before,
+        }
 
     def _datasets(self, sums: dict[str, float]) -> dict[str, float]:
         names = self._dataset_names

@@ -42,6 +42,7 @@ class RunStore:
         self.lineage = record.lineage
         self.runs, self.trajectories = thread.store.runs, thread.store.trajectories
         self.evaluations, self.ledger = thread.store.evaluations, thread.store.ledger
+        self.live_sessions = thread.store.live_sessions
         self._payloads = thread.payloads
         self._thread, self._pool = thread, record.pool
         self.fencing_token = 0

@@ -21,6 +21,7 @@ from rollout.sessions.groups import (
     shared_prompt,
     unplayed,
 )
+from rollout.sessions.live import LiveSessions
 from rollout.sessions.turns import Refused, TurnPlayer
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.resume import mixed
@@ -66,12 +67,23 @@ class SessionWorker(RunWorker):
         self._player = TurnPlayer(self._context)
         self._hand_in = HandIn(self._leases, self._run_events)
         self._calls: dict[str, _Held] = {}
+        self._live: LiveSessions | None = None
+        if self._context.config.data.live:
+            self._live = LiveSessions(
+                self._context,
+                self._store,
+                self._leases,
+                self._tasks,
+                self._rows,
+                self._run_events,
+                self._reserve,
+            )
 
     def describe(self, record: WorkerRecord) -> None:
         """As RunWorker; its groups in flight are the calls that it works on."""
         super().describe(record)
-        record.groups_in_flight = len(self._calls)
-        record.scoring = len(self._calls) - self._generating
+        record.groups_in_flight = len(self._calls) + len(self._leases)
+        record.scoring = record.groups_in_flight - self._generating
 
     async def release_groups(self) -> None:
         """Give up all turns in work: their tokens may be of other weights than they say."""
@@ -80,6 +92,7 @@ class SessionWorker(RunWorker):
     # --- calls --------------------------------------------------------------------------------
 
     async def _take(self) -> str:
+        """As RunWorker: takes calls, and leases sessions of applications that are ready."""
         if self.follower.live is None or not self.follower.healthy:
             return "weights"
         if self._tasks.paused:
@@ -98,6 +111,8 @@ class SessionWorker(RunWorker):
             generating = one.call.kind != "finish"
             work = asyncio.create_task(self._work_on(one), name=f"call {one.id}")
             self._calls[one.id] = _Held(work, generating)
+        if self._live is not None:
+            return await self._live.take(self.follower.live)
         if not room:
             return "full"
         # Nobody else says that the run has ended: this worker leases nothing.
@@ -234,13 +249,14 @@ class SessionWorker(RunWorker):
 
     @property
     def _busy(self) -> bool:
-        return bool(self._calls)
+        return bool(self._calls) or len(self._leases) > 0
 
     @property
     def _generating(self) -> int:
         return sum(held.generating for held in self._calls.values())
 
     async def _renew_held(self, moving: bool) -> None:
+        await self._leases.renew(moving)
         keep = [id for id, held in self._calls.items() if moving or not held.generating]
         if not keep:
             return

@@ -7,6 +7,7 @@ Pure.
 
 import hashlib
 import json
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -85,6 +86,21 @@ class Reward(msgspec.Struct, kw_only=True):
     components: dict[str, float] = {}
     error: str = ""
     """Why there is no reward."""
+
+
+LIVE = "l"
+"""Begins the names of sessions that applications open; those of attempts are hexadecimal."""
+
+
+def is_live(attempt: str) -> bool:
+    """Whether this is a session that an application has opened: it is leased, under this name, once
+    it has ended and has a reward."""
+    return attempt.startswith(LIVE)
+
+
+def live_id(name: str) -> str:
+    """The name of a live session that its application calls `name`; without one a new name."""
+    return LIVE + (digest_of(name)[:16] if name else secrets.token_hex(8))
 
 
 def session_id(run: str, attempt: str, index: int) -> str:

@@ -73,6 +73,16 @@ class Flow(BaseModel):
     )
 
 
+class LiveTraffic(BaseModel):
+    """The sessions of a run with `data.source: sessions`."""
+
+    open: int = Field(description="Open now.")
+    waiting: int = Field(description="Ended, and without a reward.")
+    ready: int = Field(description="With a reward, and not handed in.")
+    opened: int = Field(description="Opened so far.")
+    discarded: int = Field(description="Of these, those that are not trained: without a reward.")
+
+
 class LearnerHold(BaseModel):
     """Who is the pool's learner."""
 
@@ -125,6 +135,9 @@ class Why(BaseModel):
     flow: Flow = Field(description="How many tasks are where.")
     oldest: OldestTask | None = Field(description="The task that has been in flight longest.")
     evaluation: OpenEvaluation | None = Field(description="The open evaluation, if there is one.")
+    traffic: LiveTraffic | None = Field(
+        description="Sessions of applications; null: the run has a dataset."
+    )
     learner: LearnerHold | None = Field(description="The pool's learner; null: none is alive.")
     computation: dict[str, str] = Field(
         description="How the learner computes, and why, by part: `attention`, "
@@ -177,6 +190,7 @@ class Situation:
     """The first step that has a plan and is not trained."""
     oldest: OldestTask | None = None
     evaluation: OpenEvaluation | None = None
+    traffic: LiveTraffic | None = None
     jumps: tuple[ClockJump, ...] = ()
     """Jumps of Redis' clock, oldest first."""
 

@@ -7,9 +7,10 @@ while steps go on and a worker can sample; else the states of workers and tasks 
 
 from collections.abc import Iterator
 
+from services.contracts.config.data import DAY
 from services.contracts.events import Event
-from services.contracts.records import Queue, RunState, RunSummary, WorkerRecord
-from services.contracts.why import ALL_ZERO, Cause, Remark, Situation, Why
+from services.contracts.records import Queue, RunRecord, RunState, RunSummary, WorkerRecord
+from services.contracts.why import ALL_ZERO, Cause, LiveTraffic, Remark, Situation, Why
 
 STILL_SECONDS = 15.0
 STILL_STEPS = 3.0
@@ -40,6 +41,7 @@ def diagnose(now: Situation) -> Why:
         flow=now.flow,
         oldest=now.oldest,
         evaluation=now.evaluation,
+        traffic=now.traffic,
         learner=now.learner,
         computation=run.computation,
         workers=now.workers,
@@ -126,7 +128,7 @@ def _running(now: Situation) -> Verdict:
     this_start = step and (state is None or now.events.index(step) > now.events.index(state))
     if step is not None and this_start and age < max(STILL_SECONDS, STILL_STEPS * usual):
         if unable is None:
-            return _measured(step, now.alive)
+            return _measured(step, now)
         what = "the learner waits for groups" if starved else "nothing is sampled"
         return unable[0], f"{what}: {unable[1]}"
     if now.evaluation is not None and (all_done or _only_evaluation(now)):
@@ -151,17 +153,22 @@ def _running(now: Situation) -> Verdict:
     return cause, f"{waits}{_for(age)}: {words}"
 
 
-def _measured(step: Event, alive: list[WorkerRecord]) -> Verdict:
+def _measured(step: Event, now: Situation) -> Verdict:
     """What the last step's figures say of both sides."""
     row = step.data
     took = f"step {row.get('step', '?')} took {float(row.get('time/step', 0.0)):.1f} s"
     if row.get("bottleneck") == "rollout":
         waited = float(row.get("time/waiting_for_groups", 0.0))
+        if now.traffic is not None:
+            return "rollout", (
+                f"the learner waits for sessions with a reward: {took}, {waited:.1f} s of it "
+                f"without enough of them. {_traffic(now.traffic, now.run)}"
+            )
         share = float(row.get("reward/groups_filtered", 0.0))
         filtered = f", {share:.0%} of all groups were filtered" if share else ""
         return "rollout", (
             f"the learner waits for groups: {took}, {waited:.1f} s of it without enough of them"
-            f"{filtered}. {_more_workers(alive)}"
+            f"{filtered}. {_more_workers(now.alive)}"
         )
     if row.get("bottleneck") == "learner":
         waited = float(row.get("time/workers_waiting_for_admission", 0.0))
@@ -238,7 +245,10 @@ def _missing_groups(now: Situation) -> Verdict:
             f"{max(0.0, oldest.lease_seconds_left):.0f} s"
         )
     if flow.held == 0:
-        return _nothing_sampled(here, run.version)
+        lagging = _lagging(here, run.version)
+        if lagging is None and now.traffic is not None:
+            return "rollout", _traffic(now.traffic, run)
+        return lagging or _nothing_sampled(here)
     scoring = sum(worker.scoring for worker in here)
     if 2 * scoring > flow.held:
         return "reward", (
@@ -249,12 +259,32 @@ def _missing_groups(now: Situation) -> Verdict:
     return "rollout", f"{flow.held} groups are being sampled, at {rate:,.0f} tokens/s in all"
 
 
-def _nothing_sampled(workers: list[WorkerRecord], version: int) -> Verdict:
+def _lagging(workers: list[WorkerRecord], version: int) -> Verdict | None:
+    """Which worker has not the newest weights."""
     for one in workers:
         if one.version is None or one.version < version:
             has = "no version" if one.version is None else f"version {one.version}"
             why = f": {one.error}" if one.error else ""
             return "weights", f"{one.id} has {has} and needs {version}{why}"
+    return None
+
+
+def _traffic(traffic: LiveTraffic, run: RunRecord) -> str:
+    """What applications have brought, and what becomes of it."""
+    if not traffic.opened:
+        return "no application has opened a session: POST /v1/runs/RUN/sessions (docs/agents.md)"
+    eta, data = run.config["rollout"]["max_staleness"], run.config["data"]
+    seconds = data.get("reward_deadline") or DAY
+    return (
+        f"{traffic.open} sessions are open, {traffic.waiting} have ended and wait for a reward, "
+        f"{traffic.ready} are ready; {traffic.discarded} of {traffic.opened} were discarded. A "
+        f"reward may come {seconds:.0f} s after a session's end (data.reward_deadline), and is of "
+        f"use while no more than {eta} steps are trained after the session's first answer "
+        "(rollout.max_staleness)"
+    )
+
+
+def _nothing_sampled(workers: list[WorkerRecord]) -> Verdict:
     states = [f"{one.id} is {one.state}{f' ({one.error})' if one.error else ''}" for one in workers]
     return "rollout", f"nothing is being sampled: {', '.join(states)}"
 

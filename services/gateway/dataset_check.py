@@ -39,7 +39,8 @@ async def check_datasets(
         part = raw.get(section)
         if not isinstance(part, dict):
             continue
-        if isinstance(name := part.get("dataset"), str):
+        # A run on live sessions has none.
+        if isinstance(name := part.get("dataset"), str) and name:
             record = await _dataset(deps, raw, f"{section}.dataset", name, problems)
             if record is not None:
                 part = {**part, "dataset": record.id}

@@ -158,7 +158,10 @@ def _data(facts: Facts) -> Iterator[Part]:
     model, data = config.get("model", {}), config.get("data", {})
     rows = [["kind of run", facts.record["kind"]]]
     rows += [["model", str(model.get("path") or model.get("source"))]]
-    rows += [["dataset", _about(facts.dataset) if facts.dataset else str(data.get("dataset"))]]
+    if data.get("source") == "sessions":
+        rows += [["data", "live traffic: sessions that applications open"]]
+    else:
+        rows += [["dataset", _about(facts.dataset) if facts.dataset else str(data["dataset"])]]
     used = facts.record.get("dataset_rows") or ()
     for one, count in zip([data, *(data.get("mix") or ())], used, strict=False):
         rows.append([f"of the mixture, {one.get('name')}", f"{count:,} rows{_amount(one)}"])

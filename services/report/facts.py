@@ -16,7 +16,7 @@ def datasets_in(config: Any) -> set[str]:
     if not isinstance(config, dict):
         return set()
     own = [config.get("dataset"), *_listed(config.get("datasets"))]
-    found = {one for one in own if isinstance(one, str)}
+    found = {one for one in own if isinstance(one, str) and one}
     return found.union(*(datasets_in(one) for one in config.values()))
 
 

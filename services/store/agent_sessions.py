@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from services.contracts.rows.dataset import Row
-from services.contracts.sessions import FINISH, Call, Reward, Turn, call_id, digest_of
+from services.contracts.sessions import FINISH, Call, Reward, Turn, call_id, digest_of, is_live
 from services.store.errors import Unreadable
 from services.store.keys import named_key, run_key, sessions_key
 from services.store.scripts import Noun
@@ -27,6 +27,12 @@ KEPT_SECONDS = 3600.0
 
 _turn = msgspec.msgpack.Decoder(Turn)
 _call = msgspec.msgpack.Decoder(Call)
+
+
+def _held_in(attempt: str) -> str:
+    """The part of a run that says until when sessions are held: those of a leased attempt, or a
+    live one."""
+    return "sessions_open" if is_live(attempt) else "attempts"
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ class AgentSessions(Noun):
     async def call(self, run: str, attempt: str, index: int, digest: str, call: Call) -> str:
         """Ask for a turn: `waiting`, `answered`, or why not (see session_call.lua)."""
         arguments = [attempt, index, digest, AT_ONCE, msgspec.msgpack.encode(call)]
-        parts = ("attempts", "calls", "calls_due", "calls_log", "run", "calls_load")
+        parts = (_held_in(attempt), "calls", "calls_due", "calls_log", "run", "calls_load")
         return str((await self._run("call", run, attempt, parts, arguments)).decode())
 
     async def answer_of(
@@ -178,7 +184,8 @@ class AgentSessions(Noun):
     ) -> Turn | dict[str, Any] | str | None:
         """The turn that a request was answered with, or its error (an object), or why it gets none
         (a text); None: not yet."""
-        reply = await self._run("look", run, attempt, ("attempts",), [attempt, index, digest])
+        arguments = [attempt, index, digest]
+        reply = await self._run("look", run, attempt, (_held_in(attempt),), arguments)
         turn, failure, refusal = reply
         with reading(f"session {index} of attempt {attempt}"):
             if turn:
@@ -208,7 +215,7 @@ class AgentSessions(Noun):
     ) -> list[Claimed]:
         """Up to `count` calls to work on. `held`: those that the worker works on already, of
         `at_once` that it can."""
-        parts = ("attempts", "calls", "calls_due", "calls_log", "calls_load")
+        parts = ("attempts", "calls", "calls_due", "calls_log", "calls_load", "sessions_open")
         times = [int(CLAIM_SECONDS * 1000), int(HEAD_START_SECONDS * 1000)]
         arguments = [worker, count, *times, held, at_once]
         keys = [run_key(run, part) for part in parts]
@@ -227,7 +234,9 @@ class AgentSessions(Noun):
     async def renew(self, run: str, worker: str, idle: float, calls: list[str]) -> list[str]:
         """Prolong calls, and the leases of their attempts by `idle` seconds. Returns those that
         this worker has lost."""
-        keys = [run_key(run, part) for part in ("attempts", "calls", "calls_due")]
+        # All sessions of a run are live, or none.
+        held_in = _held_in(calls[0])
+        keys = [run_key(run, part) for part in (held_in, "calls", "calls_due")]
         times = [int(CLAIM_SECONDS * 1000), int(idle * 1000)]
         lost = await self._scripts.run("session_renew", keys, [worker, *times, *calls])
         return [id.decode() for id in lost]
@@ -275,7 +284,7 @@ class AgentSessions(Noun):
         self, run: str, worker: str, claimed: Claimed, recorded: list[Any], failure: bytes
     ) -> bool:
         of = [claimed.attempt, claimed.index, claimed.digest, worker]
-        parts = ("attempts", "calls", "calls_due", "calls_log")
+        parts = (_held_in(claimed.attempt), "calls", "calls_due", "calls_log")
         arguments = [*of, *recorded, claimed.id, failure]
         return bool(await self._run("answer", run, claimed.attempt, parts, arguments))
 

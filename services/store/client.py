@@ -19,6 +19,7 @@ from services.store.events import Events
 from services.store.insight import Insight
 from services.store.keys import SCHEMA
 from services.store.ledger import Ledger
+from services.store.live_sessions import LiveSessions
 from services.store.policy_calls import PolicyCalls
 from services.store.pools import Pools
 from services.store.prompts import Prompts
@@ -50,6 +51,7 @@ class Store:
         self.datasets = Datasets(redis, scripts)
         self.events = Events(redis, scripts)
         self.evaluations = Evaluations(redis, scripts)
+        self.live_sessions = LiveSessions(redis, scripts)
         self.ledger = Ledger(redis, scripts)
         self.runs = Runs(redis, scripts, self.datasets)
         self.recovery = Recovery(redis, scripts)
@@ -62,7 +64,7 @@ class Store:
         self.dumps = Dumps(redis, scripts, self.runs)
         self.weights = Weights(redis, scripts)
         self.workers = Workers(redis, scripts)
-        self.insight = Insight(redis, self.runs, self.workers)
+        self.insight = Insight(redis, self.runs, self.workers, self.live_sessions)
 
     @classmethod
     def from_url(cls, url: str) -> "Store":

@@ -7,6 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from services.contracts.evaluation import EvaluationRequest
@@ -15,6 +16,7 @@ from services.contracts.why import (
     ClockJump,
     Flow,
     LearnerHold,
+    LiveTraffic,
     OldestTask,
     OpenEvaluation,
     Place,
@@ -25,6 +27,7 @@ from services.store.audit import position
 from services.store.errors import Unreadable
 from services.store.events import parsed_event
 from services.store.keys import pool_key, run_key
+from services.store.live_sessions import LiveSessions
 from services.store.pools import LOCK_SECONDS
 from services.store.runs import Runs
 from services.store.unreadable import as_text, reading, report
@@ -75,10 +78,11 @@ class ClockJumps:
 class Insight:
     """One look at a run and its pool."""
 
-    def __init__(self, redis: Any, runs: Runs, workers: Workers) -> None:
+    def __init__(self, redis: Any, runs: Runs, workers: Workers, live: LiveSessions) -> None:
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._runs = runs
         self._workers = workers
+        self._live = live
         self._clock = ClockJumps()
 
     async def situation(self, run: RunRecord) -> Situation:
@@ -108,6 +112,7 @@ class Insight:
             workers=workers,
             events=[parsed_event(entry, fields) for entry, fields in reversed(events)],
             evaluation=await self._evaluation(run.id),
+            traffic=await self._traffic(run),
             jumps=jumps,
             **tasks,
         )
@@ -148,6 +153,11 @@ class Insight:
         load.groups_in_flight = held
         load.groups_wanted = max(wanted, int(evaluation))
         return load
+
+    async def _traffic(self, run: RunRecord) -> LiveTraffic | None:
+        if run.config.get("data", {}).get("source") != "sessions":
+            return None
+        return LiveTraffic(**asdict(await self._live.counts(run.id)))
 
     async def _evaluation(self, run: str) -> OpenEvaluation | None:
         async with self._redis.pipeline(transaction=True) as pipe:

@@ -18,6 +18,7 @@ RUN_PARTS = (
     *("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_parts"),
     *("evaluation_answers", "evaluation_seats"),
     *("calls", "calls_due", "calls_log", "calls_load"),
+    *("sessions_open", "sessions_waiting", "sessions_ready"),
 )
 """All keys that a run may have: a backup takes these."""
 POOL_PARTS = ("queue", "active", "learner", "workers", "heartbeats", "nodes", "ranks", "devices")

@@ -51,7 +51,7 @@ class Passed(NamedTuple):
 @dataclass(frozen=True)
 class Granted:
     """Leases, or why there are none: `state`, `lineage`, `admission`, `bytes`, `exhausted`,
-    `filtered_group`."""
+    `filtered_group`; of live sessions `unready`."""
 
     refusal: str
     leases: list[Lease]
@@ -83,7 +83,10 @@ class Prompts(Noun):
         usable rows fails the run, and so does a batch for which too many groups were filtered."""
         if count <= 0:
             return Granted("", [])
-        parts = ("run", "order", "returned", "attempts", "held", "groups", "bytes", "plans")
+        parts = (
+            *("run", "order", "returned", "attempts", "held", "groups", "bytes", "plans"),
+            "sessions_ready",
+        )
         attempts = [secrets.token_hex(8) for _ in range(count)]
         reply = await self._scripts.run(
             "lease",
@@ -153,6 +156,7 @@ class Prompts(Noun):
             "order",
             "run",
             "plans",
+            "sessions_ready",
         )
         keys = [run_key(run, part) for part in parts]
         arguments = [attempt, min_version, lineage, blob, str(lengths), *(passed or ())]
@@ -171,7 +175,8 @@ class Prompts(Noun):
 
     async def drop(self, run: str, attempt: str, reason: str, detail: str) -> bool:
         """End the held task without training it. False: it was no longer held."""
-        keys = [run_key(run, part) for part in ("attempts", "held", "ledger", "tries")]
+        parts = ("attempts", "held", "ledger", "tries", "sessions_ready")
+        keys = [run_key(run, part) for part in parts]
         return bool(await self._scripts.run("drop", keys, [attempt, reason, detail]))
 
     async def filter_group(

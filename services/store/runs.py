@@ -17,6 +17,7 @@ from services.store.submission import (
     ORDER,
     EndedRun,
     RowNotes,
+    is_live_run,
     order_of,
     same_mixture,
     submission,
@@ -31,6 +32,7 @@ CLOSED_PARTS = (
     *("run", "order", "returned", "attempts", "held", "groups", "blobs", "bytes", "plans"),
     *("tries", "lineages", *EVALUATION_PARTS),
     *("calls", "calls_due", "calls_log", "calls_load"),
+    *("sessions_open", "sessions_waiting", "sessions_ready"),
 )
 
 
@@ -62,7 +64,7 @@ class Runs(RunRecords):
                     "version": ended.step,
                 }
             )
-        dataset = await self._datasets.find(record.config["data"]["dataset"])
+        dataset = await self._datasets.find(record.config["data"].get("dataset", ""))
         noted = None
         if ended is not None and await self._same_rows(ended.run, record, dataset):
             noted = RowNotes(
@@ -73,7 +75,8 @@ class Runs(RunRecords):
             )
         parts = ("run", "order", "returned", "ledger", "lineages", "prompt_filter", "pass_rates")
         keys = [run_key(record.id, part) for part in parts]
-        rows = dataset.rows if dataset else 0
+        # Of live sessions each is an epoch of one row.
+        rows = dataset.rows if dataset else int(is_live_run(record))
         if record.dataset_rows:
             rows, dataset = order_of(record).epoch_rows, None
         written = await self._scripts.run("submit", keys, submission(record, rows, ended, noted))
@@ -120,7 +123,10 @@ class Runs(RunRecords):
         return state is not None and deleting is None
 
     async def _same_rows(self, run: str, record: RunRecord, dataset: DatasetRecord | None) -> bool:
-        """Whether a task of `run` is the same prompt in the run that `record` describes."""
+        """Whether a task of `run` is the same prompt in the run that `record` describes. With live
+        sessions a task is whichever session comes."""
+        if is_live_run(record):
+            return True
         if record.dataset_rows:
             before = await self.get(run)
             return before is not None and not before.damage and same_mixture(before, record)

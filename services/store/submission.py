@@ -35,6 +35,11 @@ class EndedRun:
     """Tasks that have not ended."""
 
 
+def is_live_run(record: RunRecord) -> bool:
+    """Whether it trains on sessions that applications open, and has no dataset."""
+    return bool(record.config["data"].get("source") == "sessions")
+
+
 def submission(
     record: RunRecord, rows: int, ended: EndedRun | None, noted: RowNotes | None
 ) -> list[str]:
@@ -74,6 +79,8 @@ def submission(
             "last_finished": order["position"],
             "filtered_prompts": sum(note.endswith(":1") for note in notes.values()),
         }
+        if is_live_run(record):
+            order["live"] = 1
         if dynamic := config["algorithm"].get("dynamic_sampling"):
             order["filtered_limit"] = dynamic["max_filtered"] * batch
     written = {name: text_of(value) for name, value in fields.items() if value is not None}

@@ -6,7 +6,14 @@ import pytest
 
 from services.contracts.events import Event
 from services.contracts.records import HeldTask, HostLoad, RunRecord, RunState, WorkerRecord
-from services.contracts.why import Flow, LearnerHold, OldestTask, OpenEvaluation, Situation
+from services.contracts.why import (
+    Flow,
+    LearnerHold,
+    LiveTraffic,
+    OldestTask,
+    OpenEvaluation,
+    Situation,
+)
 from services.diagnosis.diagnose import GIB, diagnose
 from services.store.insight import lock_token, parse_hold
 
@@ -405,3 +412,28 @@ def test_a_lock_names_its_holder_and_since_when() -> None:
     )
     foreign = parse_hold("elsewhere", 10.0, NOW)
     assert (foreign.host, foreign.pid, foreign.held_seconds) == ("elsewhere", None, None)
+
+
+def test_a_run_on_live_sessions_waits_for_its_users() -> None:
+    config = {
+        "algorithm": {"prompts_per_step": 4},
+        "rollout": {"stragglers": "wait", "max_staleness": 8},
+        "data": {"source": "sessions", "reward_deadline": 60.0},
+    }
+    live = run(config=config)
+    nobody = LiveTraffic(open=0, waiting=0, ready=0, opened=0, discarded=0)
+    some = LiveTraffic(open=3, waiting=12, ready=1, opened=40, discarded=5)
+    cause, words = said(run=live, traffic=nobody)
+    assert (cause, "no application has opened a session" in words) == ("rollout", True)
+    expected = (
+        "3 sessions are open, 12 have ended and wait for a reward, 1 are ready; 5 of 40 were "
+        "discarded. A reward may come 60 s after a session's end (data.reward_deadline), and is of "
+        "use while no more than 8 steps are trained"
+    )
+    assert expected in said(run=live, traffic=some)[1]
+    # Another worker would not help.
+    slow = step(1.0, **{"bottleneck": "rollout", "time/waiting_for_groups": 3.0})
+    cause, words = said(run=live, traffic=some, events=[slow])
+    assert (cause, expected in words, "orker" in words) == ("rollout", True, False)
+    stale = worker(version=6)
+    assert said(run=live, traffic=some, workers=[stale])[0] == "weights"

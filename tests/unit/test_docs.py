@@ -73,7 +73,7 @@ def test_every_metric_of_the_learner_is_documented_and_no_other_is() -> None:
         f"evaluation/{key}" for file, function in EVALUATED for key in returned_keys(file, function)
     }
     emitted |= {
-        key for key in returned_keys("learner/coordinate/coordinator.py", "_row") if "/" not in key
+        key for key in returned_keys("learner/coordinate/step_report.py", "row") if "/" not in key
     } - {"message"}
 
     listed = {name for name in documented() if not name.startswith("headrace_")}

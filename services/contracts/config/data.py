@@ -9,6 +9,12 @@ from services.contracts.config.base import Section
 from services.contracts.config.episodes import Episode
 from services.contracts.config.rewards import Reward
 
+DAY = 86_400.0
+NO_DATASET = (
+    *("dataset", "mix", "filter", "curriculum", "name", "repeats", "weight", "template", "system"),
+)
+"""Keys of `data` that mean nothing where there is no dataset."""
+
 
 class PromptOptions(Section):
     """How a row's prompt becomes the policy's input (`services.contracts.rows.rendering`)."""
@@ -120,6 +126,14 @@ class MixedPrompts(PromptDataset):
 class Data(PromptOptions, PromptDataset):
     """The prompts."""
 
+    dataset: str = ""
+    """Name or id of an uploaded dataset. Required, unless `source` is `sessions`."""
+    source: Literal["dataset", "sessions"] = "dataset"
+    """`sessions`: there is no dataset, and applications open sessions as they have conversations
+    (docs/agents.md, live traffic). Needs `rollout.episode: sessions`."""
+    reward_deadline: float | None = Field(None, ge=1, le=30 * 86_400)
+    """With `source: sessions`: seconds after a session's end by which its reward has to come. One
+    without a reward by then is discarded. Default: a day."""
     mix: list[MixedPrompts] = []
     """More datasets, mixed in. A mixture has the rows that its datasets have at submission."""
     filter: DatasetFilter | None = None
@@ -130,6 +144,16 @@ class Data(PromptOptions, PromptDataset):
     next prompts take their place. `{}` is enough."""
 
     @property
+    def live(self) -> bool:
+        """Whether applications open the sessions."""
+        return self.source == "sessions"
+
+    @property
+    def reward_seconds(self) -> float:
+        """`reward_deadline`, or its default."""
+        return self.reward_deadline or DAY
+
+    @property
     def components(self) -> list[PromptDataset]:
         """All datasets, in the order of the config."""
         return [self, *self.mix]
@@ -138,6 +162,25 @@ class Data(PromptOptions, PromptDataset):
     def names(self) -> list[str]:
         """What metrics call them, in the same order."""
         return numbered([one.name or one.dataset for one in self.components])
+
+    @model_validator(mode="after")
+    def _source(self) -> Self:
+        if not self.live:
+            if not self.dataset:
+                raise ValueError("dataset is required: the name of an uploaded dataset")
+            if self.reward_deadline is not None:
+                raise ValueError(
+                    "reward_deadline is for sessions that applications open: set source to "
+                    "sessions, or leave it out"
+                )
+            return self
+        for key in NO_DATASET:
+            if getattr(self, key) != Data.model_fields[key].get_default(call_default_factory=True):
+                raise ValueError(
+                    f"{key} is for the rows of a dataset, and with source sessions applications "
+                    "bring the prompts: leave it out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _amounts(self) -> Self:

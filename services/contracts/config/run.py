@@ -117,12 +117,23 @@ class RLConfig(Section):
         found = {
             "algorithm": [*self.algorithm.warnings(), *self._uncorrected()],
             "sampling": self.sampling.warnings(),
+            "rollout": self._short_lived(),
         }
         return [
             f"{section}.{key}: {sentence}"
             for section, pairs in found.items()
             for key, sentence in pairs
         ]
+
+    def _short_lived(self) -> Iterator[tuple[str, str]]:
+        eta = self.rollout.max_staleness
+        if self.data.live and eta < 2:
+            yield (
+                "max_staleness",
+                f"a session is dropped where more than {eta} steps were trained between its first "
+                "answer and its own step, so rewards that come late are of no use: set it to the "
+                "steps that the run makes in that time",
+            )
 
     def _uncorrected(self) -> Iterator[tuple[str, str]]:
         algorithm, quantization = self.algorithm, self.rollout.vllm.quantization
@@ -138,6 +149,36 @@ class RLConfig(Section):
                 f"rollout.vllm.quantization {quantization} samples from another policy than the "
                 "one that is trained, and nothing corrects for it: set it to truncate",
             )
+
+    @model_validator(mode="after")
+    def _live(self) -> "RLConfig":
+        if not self.data.live:
+            return self
+        refuse_if(
+            not isinstance(self.rollout.episode, Sessions),
+            "data.source sessions needs rollout.episode: sessions: set it",
+        )
+        refuse_if(
+            self.evaluation is not None,
+            "evaluation: with data.source sessions nobody answers held-out rows: leave it out; "
+            "`headrace eval` evaluates checkpoints",
+        )
+        refuse_if(
+            bool(self.rewards),
+            "rewards: with data.source sessions applications say all rewards: set rewards to []",
+        )
+        refuse_if(
+            self.algorithm.samples_generated != 1,
+            f"algorithm.samples_per_prompt {self.algorithm.samples_generated}: with data.source "
+            "sessions each session is a group of its own: set it to 1, leave best_of out, and set "
+            "advantage.type to running_mean",
+        )
+        refuse_if(
+            self.training.epochs is not None or self.training.max_steps is None,
+            "training.epochs counts passes over a dataset, and with data.source sessions there is "
+            "none: set training.max_steps instead",
+        )
+        return self
 
     @model_validator(mode="after")
     def _adapters(self) -> "RLConfig":

@@ -11,14 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import Sessions
-from services.contracts.records import RunRecord, RunState, WorkerRecord
+from services.contracts.records import RunRecord
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose
 from services.contracts.rows.task import TaskPosition
-from services.contracts.sessions import parse_session_id, session_id
+from services.contracts.sessions import is_live, parse_session_id, session_id
 from services.datasets.columns import DatasetError, check_prompt
 from services.datasets.stored_rows import DatasetReader
 from services.gateway.dependencies import Deps, RunDep
+from services.gateway.session_admission import later, most_bytes, serving_versions
 from services.gateway.sessions.bodies import ChatRequest, CompletionsRequest, RewardRequest
 from services.gateway.sessions.errors import OpenAIErrorDocument, SessionProblem, over
 from services.gateway.sessions.requests import reward_of
@@ -29,15 +30,6 @@ from services.store.agent_sessions import Opened
 
 router = APIRouter(tags=["sessions"])
 
-RETRY_SECONDS = 1
-WAITS = {
-    "admission": "as many groups are in flight as the next batches can train "
-    "(rollout.max_staleness)",
-    "bytes": "finished groups fill rollout.stream_bytes",
-    "lineage": "no worker serves the learner's weights yet",
-    "state": "the run is not running yet",
-    "name": "another request with this name is being answered",
-}
 LOST = ("lapsed", "stale", "failed", "gone")
 """A group that has come to this end is not trained: its client may send its prompt again."""
 OVER = (
@@ -189,6 +181,12 @@ async def _leased(
             HTTPStatus.CONFLICT,
             f"run {run.id} takes no sessions of agents: submit one with rollout.episode: sessions",
         )
+    if config.data.live:
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"run {run.id} has no dataset, and no groups to lease: applications open its sessions "
+            "with POST /v1/runs/RUN/sessions",
+        )
     if own is not None and (config.data.filter or config.data.curriculum):
         raise Problem(
             HTTPStatus.CONFLICT,
@@ -203,9 +201,7 @@ async def _leased(
         if isinstance(again, LeasedGroup):
             return again
         lost = again
-    serving = _serving(await deps.store.workers.list(run.pool), run.id, run.lineage)
-    if run.state is not RunState.RUNNING or not serving:
-        raise _later("lineage" if run.state is RunState.RUNNING else "state")
+    serving = await serving_versions(deps, run)
     while True:
         granted = await deps.store.prompts.lease(
             run.id,
@@ -214,12 +210,12 @@ async def _leased(
             version=min(serving),
             count=1,
             ttl=episode.idle_seconds,
-            reserve_bytes=_most_bytes(config),
+            reserve_bytes=most_bytes(config),
         )
         if granted.refusal in ("exhausted", "filtered_group"):
             raise Problem(HTTPStatus.CONFLICT, OVER)
         if not granted.leases:
-            raise _later(granted.refusal)
+            raise later(granted.refusal)
         (leased,) = granted.leases
         row = leased.position.row(config.training.seed)
         if config.data.filter is None or not await deps.store.prompts.prompt_filtered(
@@ -245,7 +241,7 @@ async def _leased(
         digests = [digest(key) for key in keys]
         sessions = deps.store.agent_sessions
         if not await sessions.open(run.id, leased.attempt, opened, digests, lost):
-            raise _later("name")
+            raise later("name")
     except BaseException:
         await deps.store.prompts.release(run.id, [leased.attempt])
         raise
@@ -312,29 +308,6 @@ async def _row(deps: Deps, dataset: str, row: int) -> Row:
     reader = DatasetReader(deps.volume, record)
     await reader.fetch()
     return reader.row(row)
-
-
-def _serving(workers: list[WorkerRecord], run: str, lineage: str) -> list[int]:
-    """Versions that workers serve, of the learner's lineage."""
-    return [
-        worker.version
-        for worker in workers
-        if worker.serves(run) and worker.lineage == lineage and worker.version is not None
-    ]
-
-
-def _most_bytes(config: RLConfig) -> int:
-    """About the most that one finished group weighs, until there are some (lease.lua)."""
-    per_token = 9 + 4 * config.sampling.top_k
-    return 4096 + config.algorithm.samples_per_prompt * config.sampling.max_tokens * per_token
-
-
-def _later(reason: str) -> Problem:
-    return Problem(
-        HTTPStatus.TOO_MANY_REQUESTS,
-        f"no group can be leased now: {WAITS.get(reason, reason)}. Try again in a moment",
-        headers={"Retry-After": str(RETRY_SECONDS)},
-    )
 
 
 # --- one session --------------------------------------------------------------------------------
@@ -416,9 +389,13 @@ async def completions(
 async def reward(deps: Deps, session: Session, request: RewardRequest) -> RewardAnswer:
     """`{"reward": 0.5}`, or `{"components": {"format": 0.2, "right": 1}}`, whose sum is the reward,
     or `{"reward": null, "error": "the tool broke"}`: the session is then not trained. The first one
-    counts. A session without any is scored by the run's verifiers, by its last answer."""
+    counts. A session without any is scored by the run's verifiers, by its last answer; one that an
+    application has opened waits for it until `data.reward_deadline`."""
     given = reward_of(request.given())
-    counts = await deps.store.agent_sessions.reward(*session.parts, given)
+    if is_live(session.attempt):
+        counts = await deps.store.live_sessions.reward(session.run, session.attempt, given)
+    else:
+        counts = await deps.store.agent_sessions.reward(*session.parts, given)
     if isinstance(counts, str):
         raise over(counts)
     return RewardAnswer(**msgspec.structs.asdict(counts))
@@ -428,6 +405,10 @@ async def reward(deps: Deps, session: Session, request: RewardRequest) -> Reward
 async def end(deps: Deps, session: Session) -> EndAnswer:
     """The session takes no calls any more. With the last one of its group, the group is scored and
     completed. Ending it again changes nothing."""
-    if refusal := await deps.store.agent_sessions.end(*session.parts):
+    if is_live(session.attempt):
+        refusal = await deps.store.live_sessions.end(session.run, session.attempt)
+    else:
+        refusal = await deps.store.agent_sessions.end(*session.parts)
+    if refusal:
         raise over(refusal)
     return EndAnswer(ended=True)

@@ -28,9 +28,14 @@ ENDED = {
     "ended": "this session has ended",
     "completed": "this session has ended, and its group is completed",
     "filtered": "this session has ended, and its group is filtered (algorithm.dynamic_sampling)",
+    "unrewarded": "this session has ended and is not trained: its reward did not come within "
+    "data.reward_deadline, or it was given none",
     "failed": "this session has ended, and its group could not be completed",
 }
-WAY_OUT = "; lease another group with POST /v1/runs/RUN/groups:lease"
+WAY_OUT = (
+    "; lease another group with POST /v1/runs/RUN/groups:lease, or open another session with POST "
+    "/v1/runs/RUN/sessions"
+)
 
 
 class OpenAIError(BaseModel):

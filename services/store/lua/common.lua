@@ -104,14 +104,14 @@ end
 -- Whether the sessions of an attempt may go on; if so, its lease is renewed. Reply '', or why not: 'gone'
 -- (nothing is known of them any more), 'lapsed', or what ended the group (its field `state`).
 local function sessions_go_on(sessions, attempts, attempt)
-  local s = redis.call('HMGET', sessions, 'idle', 'state')
+  local s = redis.call('HMGET', sessions, 'idle', 'state', 'kept')
   if not s[1] then return 'gone' end
   if s[2] then return s[2] end
   local deadline, now = redis.call('ZSCORE', attempts, attempt), now_ms()
   if not deadline or tonumber(deadline) <= now then return 'lapsed' end
   redis.call('ZADD', attempts, 'XX', now + tonumber(s[1]), attempt)
   -- Kept for an hour longer, so that late calls learn what became of it.
-  redis.call('PEXPIRE', sessions, tonumber(s[1]) + 3600000)
+  redis.call('PEXPIRE', sessions, tonumber(s[1]) + tonumber(s[3] or 3600000))
   return ''
 end
 
@@ -142,6 +142,38 @@ local function end_call(calls, due, log, id)
   redis.call('HDEL', calls, id, id .. ':worker')
   redis.call('ZREM', due, id)
   redis.call('XADD', log, 'MAXLEN', '~', 1000, '*', 'ended', id)
+end
+
+-- A live session has ended: its turns in work are not recorded.
+local function end_live_calls(session, calls, due, log, id)
+  for digest in pairs(words(redis.call('HGET', session, 'busy:0'))) do
+    end_call(calls, due, log, id .. '/0/' .. digest)
+  end
+  redis.call('HDEL', session, 'busy:0')
+end
+
+-- Put a live session that has ended, at `ended`, where it belongs: with a usable reward and a turn to those that
+-- can be leased; without a reward to those that wait for one. Of any other one only its end is kept for an hour,
+-- and it counts as discarded.
+-- Invariant: a live session is in exactly one of: open, waiting, ready; or it is over.
+local function settle_session(session, open, waiting, ready, order, id, ended)
+  local s = redis.call('HMGET', session, 'usable', 'turns:0', 'reward_ms', 'idle', 'key:0', 'reward:0')
+  redis.call('ZREM', open, id)
+  redis.call('ZREM', waiting, id)
+  local deadline = ended + tonumber(s[3] or '0')
+  if s[2] and (s[1] == '1' or not s[1] and deadline > now_ms()) then
+    redis.call('HSET', session, 'state', 'ended', 'ended', ended)
+    redis.call('ZADD', s[1] and ready or waiting, s[1] and now_ms() or deadline, id)
+    -- A week: its run may be paused.
+    if s[1] then redis.call('EXPIRE', session, 604800) end
+    return
+  end
+  redis.call('HINCRBY', order, 'sessions_discarded', 1)
+  redis.call('DEL', session)
+  if not s[4] then return end
+  redis.call('HSET', session, 'state', 'unrewarded', 'idle', s[4], 'key:0', s[5])
+  if s[6] then redis.call('HSET', session, 'reward:0', s[6]) end
+  redis.call('EXPIRE', session, 3600)
 end
 
 -- Open the evaluation that has waited longest, unless one is open.

@@ -11,11 +11,14 @@
 -- `exhausted`: no task is open, and since a group was last finished every row was leased twice and
 -- dropped. `filtered_group`: more groups than the run allows were filtered while one batch was
 -- finished.
--- O(tasks leased + attempts lapsed since the last call), not O(in flight).
--- KEYS run order returned attempts held groups bytes plans
+-- A live run (`live` of its order) leases to each of its sessions that are ready, under the session's name, the next
+-- task: a session that has been handed in is not among them (see complete), so it is trained once.
+-- `unready`: no session is.
+-- O(tasks leased + attempts lapsed since the last call), not O(in flight); of a live run O(in flight).
+-- KEYS run order returned attempts held groups bytes plans sessions_ready
 -- ARGV worker lineage version count ttl_ms reserve_bytes attempt...
 -- Reply {refusal or '', attempt, task, attempt, task, ...}
-local run, order, returned, attempts, held, groups, bytes, plans = unpack(KEYS)
+local run, order, returned, attempts, held, groups, bytes, plans, ready = unpack(KEYS)
 local worker, lineage, version = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local count, ttl, reserve = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local now = now_ms()
@@ -56,11 +59,19 @@ if unplanned(groups, plans, batch) >= batch then count = math.min(count, room + 
 if count <= 0 then return {'bytes'} end
 
 local o = redis.call('HMGET', order, 'position', 'epoch', 'rows', 'index', 'dataset_rows', 'last_finished',
-  'filtered', 'filtered_limit')
+  'filtered', 'filtered_limit', 'live')
 local position, epoch, rows, index = tonumber(o[1]), tonumber(o[2]), tonumber(o[3]), tonumber(o[4])
 local dataset_rows, last_finished = tonumber(o[5]), tonumber(o[6] or '0')
 if o[8] and tonumber(o[7] or '0') > tonumber(o[8]) then return {'filtered_group'} end
-if in_flight == 0 and redis.call('ZCARD', returned) == 0
+local names = {unpack(ARGV, 7)}
+if o[9] then
+  names = {}
+  for _, session in ipairs(redis.call('ZRANGE', ready, 0, in_flight + count - 1)) do
+    if not redis.call('ZSCORE', attempts, session) then names[#names + 1] = session end
+  end
+  count = math.min(count, #names)
+  if count == 0 then return {'unready'} end
+elseif in_flight == 0 and redis.call('ZCARD', returned) == 0
   and position - last_finished >= 2 * math.max(rows, dataset_rows) then
   return {'exhausted'}
 end
@@ -77,7 +88,7 @@ for i = 1, count do
     task = position .. ':' .. epoch .. ':' .. rows .. ':' .. index
     position, index = position + 1, index + 1
   end
-  local attempt = ARGV[6 + i]
+  local attempt = names[i]
   redis.call('ZADD', attempts, now + ttl, attempt)
   local granted = lineage .. ':' .. ARGV[3]
   redis.call('HSET', held, attempt, task .. ' ' .. worker .. ' ' .. now .. ' ' .. granted)

@@ -2,7 +2,7 @@
 -- Invariants: the same request (by its digest) is one call, however often it comes, and gets the answer that
 -- is recorded; `busy` has the digests of a session's calls without one. A call renews the lease of its
 -- attempt. A group whose oldest token no batch may train any more is told so, and its `state` is stale from
--- then on. The worker that played the session's last turn, which has its tokens cached, may take the call
+-- then on; a live session is answered all the same, for its user's sake. The worker that played the session's last turn, which has its tokens cached, may take the call
 -- first. If there is none, or it asks for no calls, that is the one with the fewest calls for its size; the
 -- call counts there from now on.
 -- O(calls of the session at once); of a session without such a worker also O(workers of the run).
@@ -17,9 +17,9 @@ if redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest) == 1 then
 local refusal = sessions_go_on(sessions, attempts, attempt)
 if refusal ~= '' then return refusal end
 local s = redis.call('HMGET', sessions, 'ended:' .. index, 'busy:' .. index, 'turns:' .. index, 'oldest',
-  'lineage', 'worker:' .. index, 'max_turns', 'failures:' .. index)
+  'lineage', 'worker:' .. index, 'max_turns', 'failures:' .. index, 'reward_ms')
 local r = redis.call('HMGET', run, 'version', 'lineage', 'max_staleness')
-if s[4] and s[5] == r[2] and tonumber(r[1] or '0') - tonumber(s[4]) > tonumber(r[3]) then
+if s[4] and not s[9] and s[5] == r[2] and tonumber(r[1] or '0') - tonumber(s[4]) > tonumber(r[3]) then
   redis.call('HSET', sessions, 'state', 'stale')
   return 'stale'
 end

@@ -1,6 +1,8 @@
 """Groups of prompts that a client brings: sampled, scored by its own reference, trained once."""
 
 import asyncio
+import os
+import signal
 from typing import Any
 
 import httpx
@@ -75,3 +77,80 @@ def test_prompts_of_a_client_are_trained_in_place_of_tasks(installation: Install
     audit = installation.api.get(f"/v1/runs/{run}/audit")
     assert (audit["trained"], audit["lost"], audit["duplicated"]) == (2, 0, 0)
     assert (audit["problems"], audit["dropped"]) == ([], {})
+
+
+LIVE: dict[str, Any] = {
+    "algorithm": {"prompts_per_step": 2},
+    "training": {"max_steps": 2, "checkpoint_every": 1},
+    "sampling": {"max_tokens": 40},
+    "rollout": {
+        "episode": {"idle_seconds": 120},
+        "vllm": {"max_model_len": 64},
+    },
+}
+
+
+def opened(http: httpx.Client, run: str, **body: Any) -> dict[str, Any]:
+    """A session, once there is a worker."""
+    found: dict[str, Any] = {}
+
+    def there() -> bool:
+        response = http.post(f"/v1/runs/{run}/sessions", json=body)
+        assert response.status_code in (201, 429), response.text
+        found.update(response.json())
+        return response.status_code == 201
+
+    eventually(there)
+    return found
+
+
+def talk(session: dict[str, Any], text: str) -> None:
+    with client_of(session) as client:
+        messages: Any = [{"role": "user", "content": text}]
+        client.chat.completions.create(model="m", messages=messages, max_tokens=4)
+
+
+def test_a_run_without_a_dataset_learns_from_sessions_of_applications(
+    installation: Installation,
+) -> None:
+    run = installation.submit("live", model={"path": installation.model}, **LIVE)
+    url, key = installation.stack.gateway_url, installation.stack.api_key
+    headers = {"Authorization": f"Bearer {key}"}
+    with httpx.Client(base_url=url, headers=headers, timeout=60) as http:
+        first = opened(http, run, prompt_key="sums", name="first")
+        for wrong in ({"name": "x" * 201}, {"prompt": "1"}, {"prompt_key": 3}):
+            assert http.post(f"/v1/runs/{run}/sessions", json=wrong).status_code == 422
+        refused = http.post(f"/v1/runs/{run}/groups:lease")
+        assert (refused.status_code, "POST /v1/runs/RUN/sessions" in refused.text) == (409, True)
+        # The answer to the first request was lost: the same session, with a new key.
+        again = opened(http, run, prompt_key="sums", name="first")
+        assert again["id"] == first["id"]
+        sessions = [again, *(opened(http, run, prompt_key="sums") for _ in range(5))]
+        for number, session in enumerate(sessions):
+            talk(session, f"{number}+1=")
+            base = f"/v1/sessions/{session['id']}"
+            assert http.post(f"{base}/end").json() == {"ended": True}
+        why = installation.api.get(f"/v1/runs/{run}/why")
+        assert why["traffic"] == {
+            "open": 0, "waiting": 6, "ready": 0, "opened": 6, "discarded": 0,
+        }  # fmt: skip
+        assert "6 have ended and wait for a reward" in why["words"]
+        # A worker that dies holds nothing of them; rewards come late, and more than once.
+        os.kill(installation.stack.processes["rollout-0"], signal.SIGKILL)
+        broke = {"reward": None, "error": "nobody looked"}
+        for number, session in enumerate(sessions):
+            for reward in ({"reward": number % 2} if number else broke, {"reward": 7}):
+                given = http.post(f"/v1/sessions/{session['id']}/reward", json=reward)
+                assert given.json()["reward"] == (number % 2 if number else None)
+    record, _ = installation.ended(run)
+    assert record["state"] == "succeeded", record["reason"]
+    audit = installation.api.get(f"/v1/runs/{run}/audit")
+    assert (audit["trained"], audit["lost"], audit["duplicated"]) == (4, 0, 0)
+    assert audit["problems"] == []
+    first_row, second_row = installation.api.get(f"/v1/runs/{run}/metrics")["metrics"]
+    assert (first_row["baseline/known_keys"], second_row["baseline/known_keys"]) == (0.0, 1.0)
+    # Which four of the five came first is the worker's business. The mean of two rewards and of
+    # their own mean is that mean.
+    mean = pytest.approx(first_row["reward/mean"])
+    assert (first_row["baseline/mean"], second_row["baseline/mean"]) == (mean, mean)
+    assert (first_row["session/discarded"], second_row["session/discarded"]) == (1, 0)

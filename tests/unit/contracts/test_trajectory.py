@@ -43,14 +43,15 @@ GROUP = TrajectoryGroup(
     spans=np.array([[0, 0, 1, 0], [1, 0, 1, 0]]),
 )
 
-# msgpack: de0011 a map of 17, a. a text, 9. a list, 8. a map, cb a float64, c0 nothing.
+# msgpack: de0013 a map of 19, a. a text, 9. a list, 8. a map, cb a float64, c0 nothing.
 ONE, TWO, THREE = (bytes.fromhex(f"cb {double}") for double in (
     "3ff0000000000000", "4000000000000000", "4008000000000000"
 ))  # fmt: skip
 HEADER = b"".join(
     [
-        b"\xde\x00\x11",
+        b"\xde\x00\x13",
         b"\xa3run\xa1r\xa4task\x05\xa7attempt\xa1x\xa6worker\xa1w\xa3row\x03\xa7dataset\xa0",
+        b"\xaaprompt_key\xa0\xa3own\xc0",
         b"\xa7lineage\xa1a\xa4tags\x91\xa3a:1",
         b"\xaefinish_reasons\x92\xa4stop\xa6length",
         b"\xa8statuses\x92\xa7correct\xa5wrong",
@@ -80,12 +81,12 @@ ARRAYS = bytes.fromhex(
     "c0"  # 110, and five bits of nothing
 )
 GOLDEN = (
-    bytes.fromhex("fb000000") + HEADER + bytes.fromhex("7801000000000000") + INDEX + ARRAYS
-)  # 0xfb = 251 bytes of header, 0x178 = 376 of index
+    bytes.fromhex("0c010000") + HEADER + bytes.fromhex("7801000000000000") + INDEX + ARRAYS
+)  # 0x10c = 268 bytes of header, 0x178 = 376 of index
 
 
 def test_a_group_is_encoded_as_fixed_bytes() -> None:
-    assert (len(HEADER), len(INDEX), len(ARRAYS)) == (251, 376, 63)
+    assert (len(HEADER), len(INDEX), len(ARRAYS)) == (268, 376, 63)
     assert encode(GROUP) == GOLDEN
 
 

@@ -234,8 +234,20 @@ CRITICS: dict[str, Callable[[list[Answer], torch.Tensor], torch.Tensor]] = {
     "areal_ppo_code": areal_critic,
     "minimind_ppo": minimind_critic,
 }
+
+
+def live(answers: list[Answer]) -> torch.Tensor:
+    # Against a running mean of 0.
+    parts = [
+        ((x.prox - x.mu).exp().clamp(max=2) * ppo((x.p - x.prox).exp(), x.score, 0.2, 0.2)).sum()
+        for x in answers
+    ]
+    return torch.stack(parts).sum() / tokens(answers)
+
+
 FORMULAS: dict[str, Callable[[list[Answer]], torch.Tensor]] = {
     "grpo": grpo,
+    "live": live,
     "dr_grpo": dr_grpo,
     "dapo": dapo,
     "gspo": gspo,
@@ -269,7 +281,7 @@ def test_every_recipe_of_reinforcement_learning_has_its_formula_here() -> None:
 
 
 def recipe(name: str) -> Objective:
-    given = {"model": {"path": "org/model"}, "data": {"dataset": "d"}}
+    given = {"model": {"path": "org/model"}, "data": {} if name == "live" else {"dataset": "d"}}
     config = parse_config(merged(find_recipe(name).config, given))
     assert isinstance(config, RLConfig)
     return Objective(config.algorithm, config.sampling.temperature, MAX_TOKENS)

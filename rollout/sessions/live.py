@@ -1,0 +1,119 @@
+"""Sessions that applications have opened, in a worker: those that are ready are leased and handed
+in, each as a group of one; those whose time has come are ended or discarded.
+
+A session is leased under its own name, so one that a worker has handed in before it died is not
+handed in again, and one that it has not is leased again.
+"""
+
+import asyncio
+import time
+
+from redis.exceptions import RedisError
+from structlog.contextvars import bind_contextvars
+
+from rollout.aio import retry
+from rollout.rewards.combine import given
+from rollout.run_events import RunEvents
+from rollout.sessions.groups import completion, shared_prompt, unplayed
+from rollout.vllm.connection import VLLMUnavailable
+from rollout.work.failure_limit import RunCannotWork
+from rollout.work.group import RunContext, Sampled
+from rollout.work.group_tasks import GroupTasks
+from rollout.work.hand_in import HandIn
+from rollout.work.leases import Leases
+from rollout.work.task_rows import TaskRows
+from services.contracts.weights import WeightManifest
+from services.runtime.logs import get_logger
+from services.runtime.panics import panics_as
+from services.store import Store
+from services.store.live_sessions import LiveSession
+from services.store.prompts import Lease
+from services.volume import GatewayAway
+
+log = get_logger(__name__)
+
+AT_ONCE = 32
+"""Sessions that are handed in at once."""
+SWEEP_SECONDS = 1.0
+
+
+class LiveSessions:
+    """The sessions of one run with `data.source: sessions`."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        store: Store,
+        leases: Leases,
+        tasks: GroupTasks,
+        rows: TaskRows,
+        run_events: RunEvents,
+        reserve: int,
+    ) -> None:
+        """`reserve`: the most bytes that one may weigh."""
+        self._context, self._store, self._leases = context, store, leases
+        self._tasks, self._rows, self._reserve = tasks, rows, reserve
+        self._run_events = run_events
+        self._hand_in = HandIn(leases, run_events)
+        self._swept = 0.0
+
+    async def take(self, live: WeightManifest) -> str:
+        """Lease sessions that are ready. Returns the store's refusal; `full`: enough are in work.
+        Raises RedisError."""
+        run, now = self._context.run, time.monotonic()
+        if now - self._swept >= SWEEP_SECONDS:
+            await self._store.live_sessions.sweep(run)
+            self._swept = now
+        count = AT_ONCE - len(self._leases)
+        if count <= 0:
+            return "full"
+        granted = await self._store.prompts.lease(
+            run,
+            worker=self._context.worker,
+            lineage=live.lineage,
+            version=live.version,
+            count=count,
+            ttl=self._context.config.rollout.lease_seconds,
+            reserve_bytes=self._reserve,
+        )
+        for lease in granted.leases:
+            work = asyncio.create_task(self._train(lease, live), name=f"session {lease.attempt}")
+            self._leases.hold(lease, work)
+            # Nothing of it is in vLLM.
+            self._leases.generated(lease.attempt)
+        return granted.refusal
+
+    async def _train(self, lease: Lease, live: WeightManifest) -> None:
+        bind_contextvars(task=lease.task, attempt=lease.attempt)
+        sessions, run = self._store.agent_sessions, self._context.run
+        row = self._rows.of(lease.position)
+        try:
+            with panics_as(RuntimeError):
+                session, sampled = await self._sampled(lease.attempt)
+                await self._hand_in(lease, live, session.opened_at, row, sampled)
+            await retry("a session", lambda: sessions.close(run, lease.attempt, "completed"))
+        except (VLLMUnavailable, RedisError, GatewayAway):
+            self._tasks.pause()
+            await self._leases.release([lease.attempt])
+        except RunCannotWork as error:
+            await self._tasks.failed(lease.attempt, row, error)
+        except Exception as error:
+            # It would fail again, and no other session is the worse for it.
+            log.warning("a session cannot be trained", error=str(error))
+            await self._leases.drop(lease.attempt, "refused", f"a session: {error}"[:500])
+            await retry("a session", lambda: sessions.close(run, lease.attempt, "failed"))
+            await self._run_events.once("session", f"a session is not trained: {error}")
+        finally:
+            self._leases.ended(lease.attempt)
+
+    async def _sampled(self, id: str) -> tuple[LiveSession, Sampled]:
+        """A session as a group of one. Raises ValueError if it cannot be trained."""
+        session = await self._store.live_sessions.find(self._context.run, id)
+        if session is None:
+            raise ValueError("its turns are gone: it had waited for a week")
+        played = await self._store.agent_sessions.played(self._context.run, id, 1)
+        prompt, now = shared_prompt(played), time.time()
+        made = [completion(played[0].turns, prompt, self._context.config.sampling.cuts)]
+        scores = [given(one.reward) if one.reward else unplayed() for one in played]
+        key, name = session.prompt_key, session.name
+        return session, Sampled(prompt, made, scores, now, now, key, name)

@@ -1,0 +1,46 @@
+"""Whether sessions can be opened now: those of a leased group, or one of an application."""
+
+from http import HTTPStatus
+
+from services.contracts.config import RLConfig
+from services.contracts.records import RunRecord, RunState
+from services.gateway.dependencies import Dependencies
+from services.http import Problem
+
+RETRY_SECONDS = 1
+WAITS = {
+    "admission": "as many groups are in flight as the next batches can train "
+    "(rollout.max_staleness)",
+    "bytes": "finished groups fill rollout.stream_bytes",
+    "lineage": "no worker serves the learner's weights yet",
+    "state": "the run is not running yet",
+    "name": "another request with this name is being answered",
+}
+
+
+async def serving_versions(deps: Dependencies, run: RunRecord) -> list[int]:
+    """Versions that workers serve of a run, of its learner's lineage. Raises Problem 429 without
+    any."""
+    found = [
+        worker.version
+        for worker in await deps.store.workers.list(run.pool)
+        if worker.serves(run.id) and worker.lineage == run.lineage and worker.version is not None
+    ]
+    if run.state is not RunState.RUNNING or not found:
+        raise later("lineage" if run.state is RunState.RUNNING else "state")
+    return found
+
+
+def most_bytes(config: RLConfig) -> int:
+    """About the most that one finished group weighs, until there are some (lease.lua)."""
+    per_token = 9 + 4 * config.sampling.top_k
+    return 4096 + config.algorithm.samples_per_prompt * config.sampling.max_tokens * per_token
+
+
+def later(reason: str) -> Problem:
+    """429, with the reason, and when to try again."""
+    return Problem(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        f"no session can be opened now: {WAITS.get(reason, reason)}. Try again in a moment",
+        headers={"Retry-After": str(RETRY_SECONDS)},
+    )

@@ -1,0 +1,222 @@
+"""Sessions that applications open, in the store: rewarded late, leased under their own names, and
+handed in once."""
+
+import time
+
+from services.contracts.sessions import Call, Reward
+from services.store.agent_sessions import Claimed
+from services.store.audit import audit
+from services.store.keys import run_key, sessions_key
+from services.store.live_sessions import LiveCounts, LiveSession
+from tests.integration.store.scene import RUN, Scene, record
+from tests.integration.store.test_agent_sessions import turn
+
+GOOD = Reward(reward=1.0)
+LIVE = {"data": {"source": "sessions", "dataset": ""}}
+
+
+async def start(scene: Scene, batch: int = 2, eta: int = 1) -> None:
+    """A run without a dataset, and its learner."""
+    given = record(RUN, batch=batch, eta=eta)
+    await scene.store.runs.submit(given.model_copy(update={"config": given.config | LIVE}))
+    await scene.take_over("aaa")
+
+
+async def open_one(
+    scene: Scene, id: str, idle: float = 60, reward: float = 60, most: int = 9
+) -> str:
+    session = LiveSession(time.time(), idle, reward, 9, "refunds", id)
+    return await scene.store.live_sessions.open(RUN, id, session, f"key of {id}", most)
+
+
+async def play(scene: Scene, id: str) -> None:
+    """One turn."""
+    call = Call(kind="chat")
+    assert await scene.store.agent_sessions.call(RUN, id, 0, "one", call) == "waiting"
+    (claimed,) = await scene.store.agent_sessions.claim(RUN, "w", 10)
+    assert await scene.store.agent_sessions.renew(RUN, "w", 60, [claimed.id]) == []
+    assert await record_turn(scene, claimed)
+
+
+async def record_turn(scene: Scene, claimed: Claimed) -> bool:
+    sessions = scene.store.agent_sessions
+    return await sessions.answer(RUN, "w", claimed, turn("hi"), "after", None, ("aaa", 0))
+
+
+async def played(scene: Scene, *ids: str, reward: Reward | None = None) -> None:
+    """Sessions of one turn that have ended."""
+    for id in ids:
+        assert await open_one(scene, id) == ""
+        await play(scene, id)
+        assert await scene.store.live_sessions.end(RUN, id) == ""
+        if reward is not None:
+            assert await scene.store.live_sessions.reward(RUN, id, reward) == reward
+
+
+async def now(scene: Scene) -> tuple[int, int, int, int]:
+    """How many are open, wait, are ready, were discarded."""
+    counts: LiveCounts = await scene.store.live_sessions.counts(RUN)
+    return counts.open, counts.waiting, counts.ready, counts.discarded
+
+
+async def pass_deadline(scene: Scene, part: str, id: str, seconds: float) -> None:
+    """As if so much time had passed for a session that is open or waits."""
+    key = run_key(RUN, part)
+    score = await scene.raw.zscore(key, id)
+    await scene.raw.zadd(key, {id: score - 1000 * seconds})
+    if ended := await scene.raw.hget(sessions_key(RUN, id), "ended"):
+        await scene.raw.hset(sessions_key(RUN, id), "ended", int(ended) - int(1000 * seconds))
+
+
+async def test_a_session_holds_no_task_until_its_reward_has_come(scene: Scene) -> None:
+    await start(scene)
+    await played(scene, "la")
+    assert await now(scene) == (0, 1, 0, 0)
+    assert (await scene.lease(9)).refusal == "unready"
+    live = scene.store.live_sessions
+    assert await live.reward(RUN, "la", GOOD) == GOOD
+    # The first one counts, also once it is handed in.
+    assert await live.reward(RUN, "la", Reward(reward=0.0)) == GOOD
+    assert await now(scene) == (0, 0, 1, 0)
+    (lease,) = (await scene.lease(9)).leases
+    assert (lease.attempt, lease.position.row(seed=3)) == ("la", 0)
+    assert (await scene.lease(9)).refusal == "unready"
+    assert await scene.complete(lease)
+    await scene.store.agent_sessions.close(RUN, "la", "completed")
+    assert await live.reward(RUN, "la", Reward(reward=0.0)) == GOOD
+    assert await live.end(RUN, "la") == ""
+    assert await now(scene) == (0, 0, 0, 0)
+
+
+async def test_a_session_is_handed_in_once_whatever_workers_die(scene: Scene) -> None:
+    await start(scene)
+    await played(scene, "la", reward=GOOD)
+    first = await scene.leased(1)
+    await scene.lapse(*first)
+    # Another worker gets it, with the same task.
+    second = await scene.leased(1)
+    assert second == first
+    assert await scene.complete(second[0])
+    # Whoever has it still hands it in in vain, and nobody gets it again.
+    assert not await scene.complete(first[0])
+    assert (await scene.lease(9)).refusal == "unready"
+    await played(scene, "lb", reward=GOOD)
+    (third,) = await scene.leased(1)
+    assert third.task == first[0].task + 1
+    assert await scene.store.prompts.drop(RUN, "lb", "refused", "")
+    assert (await scene.lease(9)).refusal == "unready"
+    # Two tasks were dropped or lapsed in a row, and the run goes on all the same.
+    run = await scene.store.runs.get(RUN)
+    assert run is not None
+    assert not run.state.final
+
+
+async def test_admission_counts_ready_sessions_as_any_groups(scene: Scene) -> None:
+    await start(scene, batch=1, eta=0)
+    await played(scene, "la", "lb", reward=GOOD)
+    (lease,) = (await scene.lease(9)).leases
+    assert (await scene.lease(9)).refusal == "admission"
+    assert await scene.complete(lease)
+    (group,) = await scene.store.trajectories.read(RUN, wait=1)
+    # What waited too long for its reward: dropped at once, and counted.
+    dropped = await scene.store.trajectories.requeue(
+        RUN, scene.fencing_token, [group.entry], limit=1
+    )
+    assert dropped == 1
+    (other,) = (await scene.lease(9)).leases
+    assert (other.attempt, other.task) == ("lb", lease.task + 1)
+    found = audit([await scene.store.ledger.generation(RUN)])
+    assert (found.dropped, found.lost, found.duplicated) == ({"too_slow": 1}, 0, 0)
+
+
+async def test_a_session_without_a_reward_is_discarded_at_its_deadline(scene: Scene) -> None:
+    await start(scene)
+    await played(scene, "la", "lb")
+    live = scene.store.live_sessions
+    await pass_deadline(scene, "sessions_waiting", "la", 59)
+    assert await live.sweep(RUN) == 0
+    await pass_deadline(scene, "sessions_waiting", "la", 1)
+    # Also before anyone has looked.
+    assert await live.reward(RUN, "la", GOOD) == "unrewarded"
+    assert await now(scene) == (0, 1, 0, 1)
+    await pass_deadline(scene, "sessions_waiting", "lb", 60)
+    assert await live.sweep(RUN) == 1
+    assert await live.sweep(RUN) == 0
+    assert await live.reward(RUN, "lb", GOOD) == "unrewarded"
+    assert await scene.store.agent_sessions.call(RUN, "lb", 0, "x", Call(kind="chat")) == (
+        "unrewarded"
+    )
+    assert await now(scene) == (0, 0, 0, 2)
+    # Nothing of their turns is left.
+    assert await scene.raw.hlen(sessions_key(RUN, "lb")) == 3
+
+
+async def test_an_idle_session_ends_by_itself_and_waits_for_its_reward(scene: Scene) -> None:
+    await start(scene)
+    live = scene.store.live_sessions
+    for id in ("la", "lb", "lc", "ld"):
+        assert await open_one(scene, id) == ""
+        await play(scene, id)
+    assert await live.reward(RUN, "ld", GOOD) == GOOD
+    for id in ("la", "lb", "ld"):
+        await pass_deadline(scene, "sessions_open", id, 60)
+    # Before anyone has looked, too.
+    assert await live.reward(RUN, "la", GOOD) == GOOD
+    assert await scene.store.agent_sessions.call(RUN, "lb", 0, "x", Call(kind="chat")) == "lapsed"
+    assert await live.sweep(RUN) == 2
+    assert await now(scene) == (1, 1, 2, 0)
+    assert await scene.store.agent_sessions.call(RUN, "lb", 0, "x", Call(kind="chat")) == "ended"
+    assert await live.reward(RUN, "lb", GOOD) == GOOD
+    # The one that was rewarded before it ends goes on until then.
+    assert await live.reward(RUN, "lc", GOOD) == GOOD
+    assert await scene.store.agent_sessions.call(RUN, "lc", 0, "x", Call(kind="chat")) == "waiting"
+    assert await live.end(RUN, "lc") == ""
+    assert await scene.store.agent_sessions.claim(RUN, "w", 10) == []
+    assert await now(scene) == (0, 0, 4, 0)
+
+
+async def test_a_session_that_earned_nothing_or_was_not_played_is_discarded(scene: Scene) -> None:
+    await start(scene)
+    live = scene.store.live_sessions
+    broke = Reward(error="the tool broke")
+    await played(scene, "la", reward=broke)
+    assert await open_one(scene, "lb") == ""
+    assert await live.end(RUN, "lb") == ""
+    assert await now(scene) == (0, 0, 0, 2)
+    assert await live.reward(RUN, "la", GOOD) == broke
+    assert await live.reward(RUN, "lb", GOOD) == "unrewarded"
+    assert await live.reward(RUN, "lx", GOOD) == "gone"
+    assert await live.end(RUN, "lx") == "gone"
+
+
+async def test_a_run_has_as_many_sessions_as_it_may(scene: Scene) -> None:
+    await start(scene)
+    live = scene.store.live_sessions
+    await played(scene, "la", reward=GOOD)
+    await played(scene, "lb")
+    assert await open_one(scene, "lc", most=3) == ""
+    assert await open_one(scene, "ld", most=3) == "full"
+    # The same request again is no further one, and gets a new key.
+    session = LiveSession(time.time(), 60, 60, 9, "", "c")
+    assert await live.open(RUN, "lc", session, "other", 3) == "again"
+    assert await live.open(RUN, "lb", session, "other", 3) == "again"
+    assert await scene.store.agent_sessions.key_of(RUN, "lc", 0) == "other"
+    assert await live.open(RUN, "la", session, "other", 3) == "ended"
+    found = await live.find(RUN, "lc")
+    assert found is not None
+    assert (found.prompt_key, found.reward, found.name) == ("refunds", 60, "lc")
+    assert (await live.counts(RUN)).opened == 3
+
+
+async def test_sessions_of_a_run_that_is_over_are_lost(scene: Scene) -> None:
+    await start(scene)
+    live = scene.store.live_sessions
+    await played(scene, "la")
+    assert await open_one(scene, "lb") == ""
+    await scene.store.runs.finish(RUN, "default", "cancelled", "")
+    assert await live.reward(RUN, "la", GOOD) == "lapsed"
+    assert await live.end(RUN, "lb") == "lapsed"
+    assert await scene.store.agent_sessions.call(RUN, "lb", 0, "x", Call(kind="chat")) == "lapsed"
+    # How many there were stays known.
+    counts = await live.counts(RUN)
+    assert (counts.open, counts.waiting, counts.ready, counts.opened) == (0, 0, 0, 2)
