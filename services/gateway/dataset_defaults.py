@@ -9,11 +9,20 @@ from services.gateway.dataset_check import Datasets
 OWN = ("template", "rewards")
 
 
-def with_defaults(raw: dict[str, Any], datasets: Datasets) -> dict[str, Any]:
-    """`raw` with the template and the rewards of its datasets, where a run of RL names none."""
+def with_defaults(
+    raw: dict[str, Any], datasets: Datasets, previous: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """`raw` with the template and the rewards of its datasets, where a run of RL names none.
+    `previous`: the config that a resumed run goes on with. Its datasets are asked and scored as
+    they were, also if that run is older than what they bring."""
     data = raw.get("data")
     if raw.get("type", "rl") != "rl" or not isinstance(data, dict):
         return raw
+    trained = [one.defaults for key, one in datasets.items() if key.startswith("data.")]
+    if previous is not None:
+        datasets = {
+            key: record for key, record in datasets.items() if _at(previous, key) != _at(raw, key)
+        }
     if isinstance(mix := data.get("mix"), list):
         own = [_own(datasets, f"data.mix.{i}") for i in range(len(mix))]
         data = {**data, "mix": [_filled(one, own[i]) for i, one in enumerate(mix)]}
@@ -23,16 +32,17 @@ def with_defaults(raw: dict[str, Any], datasets: Datasets) -> dict[str, Any]:
         raw = {**raw, "data": {**data, "template": defaults["template"]}}
     if defaults and raw.get("rewards") is None:
         raw = {**raw, "rewards": defaults["rewards"]}
-    return _with_held_out(raw, datasets)
+    return _with_held_out(raw, datasets, trained)
 
 
-def _with_held_out(raw: dict[str, Any], datasets: Datasets) -> dict[str, Any]:
+def _with_held_out(
+    raw: dict[str, Any], datasets: Datasets, trained: list[DatasetDefaults | None]
+) -> dict[str, Any]:
     """`raw` with those of its held-out datasets. Where the run trains on rows with the same ones,
     it has chosen for itself how they are asked, and evaluates them so."""
     evaluation = raw.get("evaluation")
     if not isinstance(evaluation, dict):
         return raw
-    trained = [one.defaults for key, one in datasets.items() if key.startswith("data.")]
 
     def own(key: str) -> dict[str, Any]:
         record = datasets.get(f"{key}.dataset")
@@ -77,3 +87,13 @@ def _filled(section: Any, own: dict[str, Any], names: list[str] | None = None) -
         and name in (OWN if names is None else names)
     }
     return {**section, **missing}
+
+
+def _at(config: Any, key: str) -> Any:
+    """What a config has at `data.mix.0.dataset`; None if it has no such place."""
+    for part in key.split("."):
+        if isinstance(config, list) and part.isdecimal() and int(part) < len(config):
+            config = config[int(part)]
+        else:
+            config = config.get(part) if isinstance(config, dict) else None
+    return config

@@ -119,7 +119,8 @@ async def accept(
     raw, name = merged_config(submission, previous)
     problems: Problems = []
     raw, datasets = await check_datasets(deps, raw, problems)
-    raw = with_defaults(raw, datasets)
+    goes_on_with = previous.config if previous and submission.recipe is None else None
+    raw = with_defaults(raw, datasets, goes_on_with)
     raw, models = await check_models(deps, raw, problems, steps)
     model = models.policy
     warnings = await check_verifiers(deps, raw, datasets, problems)

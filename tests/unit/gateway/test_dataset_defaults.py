@@ -85,3 +85,27 @@ def test_what_one_held_out_dataset_brings_is_not_taken_for_another_one() -> None
         assert "template" not in one
     raw["evaluation"] |= {"rewards": [{"verifier": "exact"}]}
     assert with_defaults(raw, datasets)["evaluation"]["more"] == more
+
+
+def test_a_resumed_run_asks_and_scores_its_datasets_as_before() -> None:
+    """It may be older than what they bring now."""
+    datasets = {"data.dataset": brings(""), "evaluation.dataset": brings("gsm8k")}
+    datasets |= {f"evaluation.more.{i}.dataset": brings("countdown") for i in range(2)}
+    previous: dict[str, Any] = {
+        "data": {"dataset": "d", "template": "{prompt}!"},
+        "rewards": [{"verifier": "code"}],
+        "evaluation": {
+            "dataset": "e",
+            "template": None,
+            "rewards": None,
+            "more": [{"dataset": "f", "template": None, "rewards": None}],
+        },
+    }
+    assert with_defaults(previous, datasets, previous) == previous
+    # Another dataset has its own way.
+    more = [*previous["evaluation"]["more"], {"dataset": "g"}]
+    changed = previous | {"evaluation": previous["evaluation"] | {"more": more}}
+    kept, new = with_defaults(changed, datasets, previous)["evaluation"]["more"]
+    assert kept == more[0]
+    assert new["template"] == template("countdown")
+    assert verifiers(new) == ["countdown"]
