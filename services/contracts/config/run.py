@@ -330,8 +330,9 @@ class RLConfig(Section):
         )
         refuse_if(
             self.evaluation is not None,
-            "evaluation: agents answer the prompts of rollout.episode sessions, and there is no "
-            "agent for an evaluation: leave it out",
+            "evaluation: agents outside answer the prompts of rollout.episode sessions, and workers "
+            "cannot evaluate them: leave it out, and let your agent answer a test set through "
+            "/v1/chat/completions with model RUN@latest (docs/agents.md)",
         )
         refuse_if(
             any(reward.dense for reward in self.rewards),

@@ -55,6 +55,32 @@ def test_an_episode_that_cannot_work_is_refused(value: Any, said: str) -> None:
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"evaluation": {"dataset": "test"}}, "evaluation: agents outside answer"),
+        ({"data": {"dataset": "a", "curriculum": {}}}, "data.curriculum: agents"),
+        ({"data": {"dataset": "a", "mix": [{"dataset": "b"}]}}, "data.mix: agents"),
+        ({"sampling": {"ignore_eos": True}}, "sampling.ignore_eos: an answer"),
+        (
+            {
+                "rewards": [{"verifier": "exact", "dense": "values"}],
+                "algorithm": {"advantage": {"type": "global_whiten"}},
+            },
+            "rewards: dense rewards",
+        ),
+        ({"algorithm": {"router": {"replay": True}}}, "algorithm.router.replay: expert routing"),
+        ({"rollout": {"straggler_deadline": 60}}, "rollout.straggler_deadline: workers"),
+    ],
+    ids=["evaluation", "curriculum", "mixture", "ignore_eos", "dense", "replay", "stragglers"],
+)
+def test_what_agents_cannot_have_is_refused_by_name(more: dict[str, Any], said: str) -> None:
+    rollout = {"episode": "sessions", **more.get("rollout", {})}
+    with pytest.raises(ConfigError) as refused:
+        parse_config(RL | more | {"rollout": rollout})
+    assert said in str(refused.value)
+
+
 @pytest.mark.parametrize("value", ["sessions", "mine"])
 def test_where_an_episode_says_the_rewards_no_verifier_is_needed(value: str) -> None:
     config = parse_config(RL | {"rewards": [], "rollout": {"episode": value}})
