@@ -330,8 +330,8 @@ class RLConfig(Section):
         )
         refuse_if(
             self.evaluation is not None,
-            "evaluation: agents outside answer the prompts of rollout.episode sessions, and workers "
-            "cannot evaluate them: leave it out, and let your agent answer a test set through "
+            "evaluation: agents outside answer the prompts of rollout.episode sessions, so workers "
+            "have nothing to evaluate: leave it out, and let your agent answer a test set through "
             "/v1/chat/completions with model RUN@latest (docs/agents.md)",
         )
         refuse_if(

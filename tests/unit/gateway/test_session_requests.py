@@ -1,6 +1,7 @@
 """Requests of the OpenAI API: what is taken, what is refused by name, what continues a session."""
 
 import json
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -97,6 +98,39 @@ def test_what_training_cannot_account_for_is_refused_by_name(name: str, value: A
 def test_a_malformed_message_is_refused_with_its_place(message: Any) -> None:
     with pytest.raises(SessionProblem, match=r"messages\[1\]"):
         chat(messages=[*ASKED, message])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"type": "nosuch"}, "$.type: 'nosuch' is not valid"),
+        ({"properties": {"a": {"required": "a"}}}, "$.properties.a.required: 'a' is not"),
+        ({"$schema": [], "type": 5}, "this is no JSON schema"),
+        ({"description": "x" * 70_000}, "at most 65,536 characters"),
+    ],
+    ids=["type", "nested", "draft", "long"],
+)
+def test_a_tool_schema_that_is_none_is_refused_with_its_place(
+    parameters: dict[str, Any], said: str
+) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    with pytest.raises(SessionProblem, match=re.escape(said)) as refused:
+        chat(tools=[TOOL, tool])
+    assert (refused.value.status, refused.value.param) == (400, "tools[1].function.parameters")
+
+
+def test_all_tools_together_have_a_limit() -> None:
+    function = {"name": "f", "parameters": {"description": "x" * 50_000}}
+    tools = [{"type": "function", "function": function}] * 6
+    with pytest.raises(SessionProblem, match="at most 262,144 characters"):
+        chat(tools=tools)
+
+
+def test_schemas_of_older_drafts_are_taken() -> None:
+    pair = {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}
+    defined = {"$defs": {"pair": pair}, "properties": {"x": {"$ref": "#/$defs/pair"}}}
+    function = {"name": "f", "parameters": defined}
+    assert chat(tools=[{"type": "function", "function": function}]).tools[0]["function"] == function
 
 
 SCHEMA = {"type": "object", "properties": {"sum": {"type": "integer"}}}
