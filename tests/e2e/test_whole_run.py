@@ -1,13 +1,35 @@
 """Every process for real: a small model is made, then trained with GRPO, over REST; with a tool at
-hand, and tokens chosen from the likeliest alone."""
+hand, and tokens chosen from the likeliest alone. An agent plays a session of it.
 
+One vLLM serves all runs: they have the same options and the same model files.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx
+import openai
 import pytest
 
 from services.cli.client import Gateway
+from services.cli.host.demo import upload_sums
+from services.launch import Stack, UpOptions
+from tests.e2e import recorded_vllm
+from tests.integration.installation.test_agents import client_of, lease, payload
 
 GROUPS, STEPS = 8, 4
+SAMPLING = {"top_k": 12, "top_p": 0.95}
+VLLM = {
+    "max_model_len": 256,
+    "max_num_seqs": 64,
+    "dtype": "float32",
+    # It reads a bare JSON list.
+    "extra": {"enable-auto-tool-choice": True, "tool-call-parser": "xlam"},
+}
 
 # What every step tells, whatever the objective; pass@k for groups of 4.
 ALWAYS = {
@@ -36,9 +58,38 @@ def finished(api: Gateway, recipe: str, config: dict[str, Any]) -> dict[str, Any
 
 
 @pytest.fixture(scope="module")
+def requests(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What vLLM was asked, and what it answered (`recorded_vllm`)."""
+    return tmp_path_factory.mktemp("vllm") / "requests"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, requests: Path) -> Iterator[Stack]:
+    data: Path = tmp_path_factory.mktemp("installation")
+    recording = {
+        "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m tests.e2e.recorded_vllm",
+        recorded_vllm.FILE: str(requests),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    with Stack(UpOptions(data=data, port=0, reward_port=0, environment=recording)) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def api(stack: Stack) -> Gateway:
+    gateway = Gateway(stack.gateway_url, key=stack.api_key)
+    upload_sums(gateway)
+    return gateway
+
+
+@pytest.fixture(scope="module")
 def model(api: Gateway) -> str:
-    training = {"training": {"max_steps": 20, "rows_per_step": 32}}
-    return f"run:{finished(api, 'demo_sft', training)['id']}"
+    config = {
+        # With a chat template.
+        "model": {"max_length": 256, "tokenizer": {"type": "bpe", "vocabulary": 512}},
+        "training": {"max_steps": 20, "rows_per_step": 32},
+    }
+    return f"run:{finished(api, 'demo_sft', config)['id']}"
 
 
 @pytest.mark.timeout(400)
@@ -52,8 +103,8 @@ def test_groups_are_trained_within_the_staleness_bound(
         {
             "model": {"path": model},
             "algorithm": {"prompts_per_step": GROUPS, "samples_per_prompt": 4},
-            "rollout": {"max_staleness": staleness, "episode": TOOL},
-            "sampling": {"top_k": 12, "top_p": 0.95},
+            "rollout": {"max_staleness": staleness, "episode": TOOL, "vllm": VLLM},
+            "sampling": SAMPLING,
             "training": {"max_steps": STEPS, "checkpoint_every": 2},
             "evaluation": {"dataset": "demo-test", "rows": 16},
         },
@@ -74,3 +125,82 @@ def test_groups_are_trained_within_the_staleness_bound(
     assert len(gaps) == STEPS or staleness > 0
     # Not bounded by being synchronous, where it need not be.
     assert any(step["staleness/max"] > 0 for step in trained) == (staleness > 0)
+
+
+def play(session: dict[str, Any], question: str, calls: bool) -> None:
+    """A turn; with `calls`, one that calls a tool, and another with the tool's result."""
+    called = [{"name": "add", "arguments": {"a": 2}}]
+    function: Any = {"name": "add", "parameters": {"type": "object"}}
+    with client_of(session) as client:
+        chat: list[Any] = [{"role": "user", "content": question}]
+        if calls:
+            # So small a model would not call it by itself.
+            schema: Any = {"type": "json_schema", "json_schema": {"schema": {"const": called}}}
+            tools: Any = [{"type": "function", "function": function}]
+            first = client.chat.completions.create(
+                model="policy", messages=chat, tools=tools, response_format=schema
+            )
+            assert first.choices[0].finish_reason == "tool_calls"
+            (call,) = first.choices[0].message.tool_calls or []
+            assert call.type == "function"
+            assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 2})
+            chat += [first.choices[0].message]
+            chat += [{"role": "tool", "tool_call_id": call.id, "content": "4"}]
+        more: Any = {"tools": tools} if calls else {}
+        answered = client.chat.completions.create(
+            model="policy", messages=chat, max_tokens=8, **more
+        )
+        assert answered.choices[0].message.role == "assistant"
+        deep: Any = {"id": "c", "type": "function"}
+        deep["function"] = {"name": "add", "arguments": "[" * 100_000}
+        chat = [{"role": "assistant", "content": "", "tool_calls": [deep]}]
+        with pytest.raises(openai.BadRequestError, match="nested too deeply"):
+            client.chat.completions.create(model="policy", messages=chat)
+
+
+@pytest.mark.timeout(400)
+def test_what_is_trained_of_a_session_is_what_vllm_was_asked_and_sampled(
+    api: Gateway, model: str, stack: Stack, requests: Path
+) -> None:
+    config = {
+        "model": {"path": model},
+        "data": {"chat_template": "auto"},
+        # One more than are played: the learner leaves the group where it is.
+        "algorithm": {"prompts_per_step": 2, "samples_per_prompt": 2},
+        "rollout": {"episode": {"type": "sessions", "idle_seconds": 120}, "vllm": VLLM},
+        "sampling": {**SAMPLING, "max_tokens": 160},
+        "training": {"max_steps": 1},
+        "evaluation": None,
+    }
+    run = api.post("/v1/runs", json={"recipe": "demo_grpo", "config": config})["id"]
+    authorization = {"Authorization": f"Bearer {stack.api_key}"}
+    with httpx.Client(base_url=stack.gateway_url, headers=authorization, timeout=120) as http:
+        group = lease(http, run)
+        before = len(requests.read_text().splitlines()) if requests.exists() else 0
+        for session, calls in zip(group["sessions"], (True, False), strict=True):
+            play(session, group["prompt"], calls)
+            ended = f"/v1/sessions/{session['id']}"
+            assert http.post(f"{ended}/reward", json={"reward": float(calls)}).status_code == 200
+            assert http.post(f"{ended}/end").status_code == 200
+    trained = asyncio.run(payload(stack.redis_url, run, group["task"]))
+    api.post(f"/v1/runs/{run}/cancel")
+
+    turns = [json.loads(line) for line in requests.read_text().splitlines()[before:]]
+    seen = [(turn["prompt"], turn["sampled"]) for turn in turns]
+    assert len(seen) == 3
+    # The second turn's prompt begins with what the first was asked and has answered.
+    (asked, called), (later, _), _ = seen
+    assert later[: len(asked) + len(called)] == asked + called
+
+    found, start = [], 0
+    for sample, length in enumerate(map(int, trained.lengths)):
+        (whole,) = trained.conversations_of(sample)
+        tokens = trained.tokens[start : start + length][whole.places].tolist()
+        mask = trained.loss_mask[start : start + length][whole.places].tolist()
+        prompt = trained.prompt_tokens[: whole.prompt].tolist()
+        start += length
+        begins = [at for at in range(length) if mask[at] and not (at and mask[at - 1])]
+        for at in begins:
+            end = next((n for n in range(at, length) if not mask[n]), length)
+            found.append((prompt + tokens[:at], tokens[at:end]))
+    assert found == seen

@@ -2,9 +2,9 @@
 -- Invariants: the same request (by its digest) is one call, however often it comes, and gets the answer that
 -- is recorded; `busy` has the digests of a session's calls without one. A call renews the lease of its
 -- attempt. A group whose oldest token no batch may train any more is told so, and its `state` is stale from
--- then on; a live session is answered all the same, for its user's sake. The worker that played the session's last turn, which has its tokens cached, may take the call
--- first. If there is none, or it asks for no calls, that is the one with the fewest calls for its size; the
--- call counts there from now on.
+-- then on; a live session is answered all the same, for its user's sake. The worker that played the session's
+-- last turn, which has its tokens cached, may take the call first. If there is none, or it asks for no calls,
+-- that is the one with the fewest calls for its size; the call counts there from now on.
 -- O(calls of the session at once); of a session without such a worker also O(workers of the run).
 -- KEYS sessions attempts calls calls_due calls_log run calls_load
 -- ARGV attempt index digest at_once call

@@ -1,0 +1,72 @@
+"""A worker's calls of agents: each is worked on once at a time, and none is forgotten."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from rollout.sessions.worker import AT_ONCE, SessionWorker
+from services.contracts.sessions import Call, call_id
+from services.store.agent_sessions import Claimed
+
+CALL = Claimed(call_id("attempt", 0, "digest"), Call(kind="chat"))
+SEQUENCES = 2
+
+
+class Worker(SessionWorker):
+    """As much of it as takes calls; a turn lasts until `done`."""
+
+    def __init__(self) -> None:
+        self.done = asyncio.Event()
+        self.begun = 0
+        self.claims: list[tuple[int, int]] = []
+        """Of each claim: how many calls, and how many it held."""
+        self.released: list[str] = []
+        self._calls, self._wake, self._live = {}, asyncio.Event(), None
+        self._tasks: Any = SimpleNamespace(paused=False)
+        self._store: Any = SimpleNamespace(agent_sessions=self)
+        follower = SimpleNamespace(live="one", healthy=True)
+        sequences = SimpleNamespace(at_once=SEQUENCES)
+        self._context: Any = SimpleNamespace(
+            run="run", worker="w", follower=follower, sequences=sequences
+        )
+
+    async def _turn(self, claimed: Claimed) -> None:
+        self.begun += 1
+        await self.done.wait()
+
+    async def claim(
+        self, run: str, worker: str, count: int, held: int, at_once: int
+    ) -> list[Claimed]:
+        self.claims.append((count, held))
+        assert at_once == SEQUENCES
+        return [CALL] if count else []
+
+    async def release(self, run: str, worker: str, calls: list[str]) -> None:
+        self.released += calls
+
+
+async def test_a_call_that_is_claimed_again_while_it_is_worked_on_is_taken_again() -> None:
+    worker = Worker()
+    assert await worker._take() == ""
+    # Its client has been refused, and repeats it before the worker knows that it was heard.
+    assert await worker._take() == ""
+    (held,) = worker._calls.values()
+    await asyncio.sleep(0)
+    assert worker.begun == 1
+    worker.done.set()
+    await held.work
+    assert worker.released == [CALL.id]
+
+    assert await worker._take() == ""
+    (held,) = worker._calls.values()
+    await held.work
+    assert worker.begun == 2
+    assert worker.released == [CALL.id]
+
+
+async def test_a_worker_without_room_says_what_it_holds_all_the_same() -> None:
+    worker = Worker()
+    most = AT_ONCE * SEQUENCES
+    worker._calls = {str(number): SimpleNamespace() for number in range(most)}  # type: ignore[misc]
+    assert await worker._take() == "full"
+    assert worker.claims == [(0, most)]
