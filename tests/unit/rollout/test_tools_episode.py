@@ -17,7 +17,7 @@ from rollout.vllm.response import Sample, Span
 from services.contracts.config.episodes import Tools
 from services.contracts.rows.dataset import Row
 from services.runtime.tool_servers import ToolServer
-from tests.scripted_vllm import message_of
+from tests.scripted_vllm.sampling import message_of
 from tests.unit.rollout.chat_templates import CHATML, UNENDED, ends_of, tokenizer_of, tokens
 
 END = "<|im_end|>"
