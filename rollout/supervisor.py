@@ -199,10 +199,13 @@ class Supervisor:
         """The pool's active run, if it samples and has published weights."""
         run = await self._store.runs.active(self._settings.pool)
         # The learner fails one with a damaged record.
-        if run is None or run.damage or run.kind != "rl" or run.state.ending:
+        if run is None or run.damage or run.state.ending:
             return None
-        manifest = await self._store.weights.newest(run.id)
-        return None if manifest is None else (run, manifest)
+        manifest = await self._store.weights.newest(run.id) if run.kind == "rl" else None
+        if manifest is None:
+            await self._serving.make_room(run)
+            return None
+        return run, manifest
 
     async def _work(
         self, run: RunRecord, manifest: WeightManifest, run_events: RunEvents, stop: asyncio.Event

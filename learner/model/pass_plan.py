@@ -4,6 +4,7 @@ All ranks must do the same, since passes of a sharded model are passes of all of
 with least memory decides.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,9 +21,17 @@ from services.estimate.given import Model, Worker, gigabytes, of_half
 from services.estimate.learner import learner_budget, pass_of, rank_memory
 from services.estimate.shape import ModelShape, shape_of
 from services.estimate.training import parallel_on
+from services.runtime.logs import get_logger
 
 Config = RLConfig | SFTConfig
 CHECKPOINTING = "training.activation_checkpointing"
+FREE = 0.85
+"""Of what a rank may take, before it loads a run: CUDA's own part is taken already."""
+ROOM_SECONDS = 30.0
+"""vLLM gets 10 to end by itself (`rollout.vllm.server`)."""
+ROOM_POLL_SECONDS = 0.2
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,30 @@ def agreed_plan(
     described, sampling = ranks.together(lambda: (model(), workers()))
     mine = learner_budget(config, devices, sampling) or gpu.memory
     budget = -int(ranks.max([float(-mine)])[0])
+    if any(gpu.uuid == one.uuid for worker in sampling for one in worker.gpus):
+        await_memory(ranks.device, mine)
     return plan_for(config, described, devices, budget)
+
+
+def await_memory(device: torch.device, wanted: int) -> None:
+    """Return when a GPU has about as much memory as a run counts on: a worker there may have to end
+    the vLLM of another run first. After ROOM_SECONDS in any case."""
+    limit = time.monotonic() + ROOM_SECONDS
+    while (found := available(device)) < FREE * wanted:
+        if time.monotonic() > limit:
+            log.warning(
+                "others have memory of this GPU that the run counts on",
+                available=gigabytes(found),
+                wanted=gigabytes(wanted),
+            )
+            return
+        time.sleep(ROOM_POLL_SECONDS)
+
+
+def available(device: torch.device) -> int:
+    """Bytes of a GPU that this process has or may get now."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device))
 
 
 def plan_for(config: Config, model: Model | None, devices: LearnerDevices, budget: int) -> PassPlan:

@@ -16,9 +16,12 @@ from rollout.vllm.options import fingerprint, with_memory
 from rollout.vllm.sampling_mask import server_flags
 from rollout.vllm.server import VLLMServer
 from services.contracts.config import RLConfig
-from services.contracts.records import WorkerRecord
+from services.contracts.records import RunRecord, WorkerRecord
 from services.runtime.gpus import installed_device
+from services.runtime.logs import get_logger
 from services.store import Store
+
+log = get_logger(__name__)
 
 
 def require_gpus(tensor_parallel_size: int, gpus: int | None) -> None:
@@ -32,6 +35,15 @@ def require_gpus(tensor_parallel_size: int, gpus: int | None) -> None:
         )
 
 
+def leaves_room(run: RunRecord, share: float | None) -> bool:
+    """Whether a vLLM with this share of a GPU, as its run's config says, leaves a learner on the
+    same GPU the memory that it counts on in `run`."""
+    if run.kind != "rl":
+        return False
+    options = run.config.get("rollout", {}).get("vllm", {})
+    return bool(options.get("gpu_memory_utilization") == share)
+
+
 class Serving:
     """At most one server at a time, with its client."""
 
@@ -41,6 +53,19 @@ class Serving:
         self._store = store
         self._running: tuple[PolicyClient, VLLMServer] | None = None
         self._fingerprint = ""
+        self._share: float | None = None
+        """Of its GPU, as the config of the server's run says."""
+
+    async def make_room(self, run: RunRecord) -> None:
+        """End the server if the learner, which has its GPU, too, is about to load a run that leaves
+        vLLM another share of it, or none. The learner waits for the memory. Raises RedisError."""
+        if self._running is None or leaves_room(run, self._share):
+            return
+        learner = await self._store.pools.devices(self._settings.pool)
+        trains = {gpu.uuid for gpu in learner.gpus} if learner else set()
+        if any(gpu.uuid in trains for gpu in self._record.devices):
+            log.info("vLLM ends: the learner needs its memory", run=run.id)
+            await self.stop()
 
     async def serve(
         self, config: RLConfig, model: Path, run_events: RunEvents
@@ -84,6 +109,7 @@ class Serving:
             began = time.monotonic()
             policy = await server.start()
         self._running, self._fingerprint = (policy, server), needed
+        self._share = config.rollout.vllm.gpu_memory_utilization
         await run_events.state("ready", f"vLLM serves after {time.monotonic() - began:.0f} s")
         return self._running
 

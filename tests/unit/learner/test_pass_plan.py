@@ -75,6 +75,9 @@ def test_beside_vllm_a_rank_has_less_memory(monkeypatch: pytest.MonkeyPatch) -> 
     """A device that is a GPU by its name alone."""
     gpu = GPU.model_copy(update={"memory": 200 * GB})
     monkeypatch.setattr(pass_plan, "gpu_of", lambda device: gpu)
+    # Of the 120 GB, another run's vLLM has some for a while.
+    found = iter((90 * GB, 119 * GB))
+    monkeypatch.setattr(pass_plan, "available", lambda device: next(found))
     ranks = Ranks(0, 1, torch.device("cuda", 0))
     thin = config().model_copy(
         update={"model": PretrainedModel.model_validate({"path": "org/m", "lora": {}})}
@@ -82,6 +85,11 @@ def test_beside_vllm_a_rank_has_less_memory(monkeypatch: pytest.MonkeyPatch) -> 
     alone = agreed_plan(thin, ranks, qwen, list)
     beside = agreed_plan(thin, ranks, qwen, lambda: [Worker((gpu,))])
     assert (alone.checkpointing, beside.checkpointing) == (False, True)
+    assert list(found) == []
+    # If that does not end, training tries all the same.
+    monkeypatch.setattr(pass_plan, "available", lambda device: 90 * GB)
+    monkeypatch.setattr(pass_plan, "ROOM_SECONDS", 0.0)
+    assert agreed_plan(thin, ranks, qwen, lambda: [Worker((gpu,))]) == beside
 
 
 def test_widths_are_read_from_a_folder_under_the_names_of_its_architecture(tmp_path: Path) -> None:

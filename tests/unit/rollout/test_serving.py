@@ -1,0 +1,60 @@
+"""When a worker ends its vLLM to make room for the learner on the same GPU."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollout.vllm.serving import Serving
+from services.contracts.devices import GPUDevice, LearnerDevices
+from services.contracts.records import RunState
+
+GPU, OTHER = (GPUDevice(uuid=f"GPU-{name}", name="A40", memory=1) for name in "ab")
+
+
+class Server:
+    """One that runs until it is ended."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    async def close(self) -> None:
+        """The client's."""
+
+    async def stop(self) -> None:
+        self.ended += 1
+
+
+def run(share: float | None = None, kind: str = "rl") -> Any:
+    config = {"rollout": {"vllm": {"gpu_memory_utilization": share}}} if kind == "rl" else {}
+    return SimpleNamespace(id="r", kind=kind, config=config, state=RunState.STARTING)
+
+
+@pytest.mark.parametrize(
+    ("next_run", "trains", "ends"),
+    [
+        (run(0.3), GPU, False),
+        (run(None), GPU, True),
+        (run(0.5), GPU, True),
+        (run(kind="sft"), GPU, True),
+        (run(0.5), OTHER, False),
+        (run(0.5), None, False),
+    ],
+)
+async def test_vllm_ends_before_the_learner_loads_a_run_that_counts_on_its_memory(
+    next_run: Any, trains: GPUDevice | None, ends: bool
+) -> None:
+    async def devices(pool: str) -> LearnerDevices | None:
+        return LearnerDevices(ranks=1, gpus=[trains]) if trains else None
+
+    store: Any = SimpleNamespace(pools=SimpleNamespace(devices=devices))
+    settings: Any = SimpleNamespace(pool="p")
+    record: Any = SimpleNamespace(devices=[GPU])
+    serving, server = Serving(settings, record, store), Server()
+    await serving.make_room(next_run)
+    assert server.ended == 0
+    # Of a run that gave vLLM 0.3.
+    serving._running, serving._share = (server, server), 0.3  # type: ignore[assignment]
+    await serving.make_room(next_run)
+    await serving.make_room(next_run)
+    assert server.ended == int(ends)
