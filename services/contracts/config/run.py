@@ -10,24 +10,27 @@ from services.contracts.config.data import Data, MixedPrompts, PromptDataset
 from services.contracts.config.dataset_checks import check_lengths, check_rewards
 from services.contracts.config.episodes import OwnEpisode, Sessions, Tools
 from services.contracts.config.evaluation import Evaluation
-from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.objective.algorithm import Algorithm
-from services.contracts.config.objective.copies import FrozenReference, LaggedProximal
 from services.contracts.config.objective.terms import (
     LoglinearProximal,
     MaskCorrection,
     NoCorrection,
-    NoKL,
     RecomputeProximal,
     ReinforceLoss,
     ReverseKL,
     TruncateCorrection,
 )
-from services.contracts.config.optimizer import AdamW, MuonAdamW, Optimizer
+from services.contracts.config.optimizer import AdamW, Optimizer
 from services.contracts.config.placement import Placement
 from services.contracts.config.rewards import Reward, named
 from services.contracts.config.rollout import Rollout, Sampling
+from services.contracts.config.section_checks import (
+    check_adapters,
+    check_evaluation,
+    check_in_backward,
+    check_placement,
+)
 from services.contracts.config.sft import SFTConfig
 from services.contracts.config.training import Schedule, Training
 from services.contracts.config.vllm import RECORD_ROUTING, TOOL_PARSER_OPTIONS, VLLM
@@ -181,36 +184,12 @@ class RLConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _adapters(self) -> "RLConfig":
-        if self.model.lora is None:
-            return self
-        refuse_if(
-            isinstance(self.optimizer, MuonAdamW),
-            MUON_BESIDE_ADAPTERS,
-        )
-        refuse_if(
-            isinstance(self.algorithm.proximal, LaggedProximal),
-            "algorithm.proximal.type lagged needs a second copy of the whole model, and model.lora "
-            "has one: use sampler or recompute, or leave model.lora out",
-        )
-        kl = self.algorithm.kl
-        reference = FrozenReference() if isinstance(kl, NoKL) else kl.reference
-        refuse_if(
-            not isinstance(reference, FrozenReference),
-            f"algorithm.kl.reference.type {reference.type} needs a second copy of the whole model; "
-            "with model.lora the reference is the model without its adapters: leave it at frozen, "
-            "or leave model.lora out",
-        )
-        refuse_if(
-            self.placement.reference != "same",
-            f"placement.reference {self.placement.reference}: with model.lora the reference is the "
-            "policy without its adapters, on the policy's device: leave it out",
-        )
-        refuse_if(
-            "reference" in self.training.offload,
-            "training.offload reference: with model.lora the reference is the policy without its "
-            "adapters, and takes no memory: leave it out",
-        )
+    def _sections(self) -> "RLConfig":
+        algorithm, training = self.algorithm, self.training
+        check_adapters(self.model, self.optimizer, algorithm, self.placement, training)
+        check_evaluation(self.evaluation, self.rollout)
+        check_placement(self.placement, algorithm, training)
+        check_in_backward(self.optimizer, algorithm, training, self.rollout)
         return self
 
     @model_validator(mode="after")
@@ -264,31 +243,6 @@ class RLConfig(Section):
                 needs,
                 f"{key} needs rewards, and there are none: name a verifier, or leave {key} out",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _evaluated(self) -> "RLConfig":
-        longest, most = self.rollout.vllm.max_model_len, self.rollout.vllm.max_num_seqs
-        for i, one in enumerate(self.evaluation.sets if self.evaluation else []):
-            key = f"evaluation.more.{i - 1}" if i else "evaluation"
-            refuse_if(
-                longest is not None and (one.max_tokens or 0) >= longest,
-                f"{key}.max_tokens {one.max_tokens} leaves no room for a prompt in "
-                f"rollout.vllm.max_model_len {longest}",
-            )
-            refuse_if(
-                most is not None and (one.samples or 1) > most,
-                f"{key}.samples {one.samples} exceeds rollout.vllm.max_num_seqs {most}",
-            )
-            earlier: list[str] = []
-            for name, reward in named(one.rewards or []).items():
-                gate = reward.only_if.component if reward.only_if else None
-                refuse_if(
-                    gate is not None and gate not in earlier,
-                    f"{key}.rewards: {name!r} has only_if.component {gate!r}, which is no earlier "
-                    "one of these rewards",
-                )
-                earlier.append(name)
         return self
 
     @model_validator(mode="after")
@@ -396,72 +350,6 @@ class RLConfig(Section):
             f"algorithm.correction.type {algorithm.correction.type} does nothing with proximal "
             "loglinear and rollout.max_staleness 0: no token is a version old, so its weight is "
             "always 1: set algorithm.proximal.type to recompute, or correction.type to none",
-        )
-        return self
-
-    @model_validator(mode="after")
-    def _placed(self) -> "RLConfig":
-        algorithm = self.algorithm
-        lagged = isinstance(algorithm.proximal, LaggedProximal)
-        for name, loaded, key in (
-            ("reference", not isinstance(algorithm.kl, NoKL), "algorithm.kl"),
-            ("lagged", lagged, "algorithm.proximal lagged"),
-            ("critic", algorithm.critic is not None, "algorithm.critic"),
-            ("teacher", algorithm.loads_teacher, "algorithm.teacher.path"),
-        ):
-            device = getattr(self.placement, name)
-            refuse_if(
-                device != "same" and not loaded,
-                f"placement.{name} {device} places a model that this run does not load: leave it "
-                f"out, or set {key}",
-            )
-            offloaded = name in self.training.offload
-            refuse_if(
-                offloaded and not loaded,
-                f"training.offload {name} is a model that this run does not load: leave it out, or "
-                f"set {key}",
-            )
-            refuse_if(
-                offloaded and device != "same",
-                f"training.offload {name} makes room on the policy's device, and placement.{name} "
-                f"is {device}: leave one out",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _in_backward(self) -> "RLConfig":
-        algorithm = self.algorithm
-        optimizers: dict[str, Optimizer] = {"optimizer": self.optimizer}
-        if algorithm.critic is not None:
-            optimizers["algorithm.critic.optimizer"] = algorithm.critic.optimizer
-        key = next((key for key, one in optimizers.items() if one.in_backward), None)
-        if key is None:
-            return self
-        refuse_if(
-            "optimizer" in self.training.offload,
-            f"{key}.in_backward updates in the backward pass, for which the optimizer's state has "
-            "to be on the device: leave it out, or optimizer out of training.offload",
-        )
-        longest, room = self.rollout.vllm.max_model_len, self.training.tokens_per_microbatch
-        refuse_if(
-            longest is None,
-            f"{key}.in_backward needs minibatches that fit one micro-batch, and the length of a "
-            "sequence has no limit: set rollout.vllm.max_model_len",
-        )
-        prompts = -(-algorithm.prompts_per_step // algorithm.minibatches)
-        samples = prompts * algorithm.samples_per_prompt
-        refuse_if(
-            samples * (longest or 0) > room,
-            f"{key}.in_backward cannot add up the gradients of several micro-batches, and a "
-            f"minibatch of {samples} sequences of up to {longest} tokens does not fit "
-            f"training.tokens_per_microbatch {room}: raise that or algorithm.minibatches, or leave "
-            "in_backward out",
-        )
-        stops = algorithm.early_stop_ratio is not None or algorithm.early_stop_kl is not None
-        refuse_if(
-            self.optimizer.in_backward and stops,
-            "optimizer.in_backward updates before algorithm.early_stop_ratio or early_stop_kl can "
-            "skip the update: set one or the other",
         )
         return self
 
