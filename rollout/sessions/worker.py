@@ -6,6 +6,7 @@ answered, so a worker that dies loses only turns that nobody has read: another o
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,7 +29,7 @@ from rollout.vllm.resume import mixed
 from rollout.work.failure_limit import RunCannotWork
 from rollout.work.group import Sampled, scores_of, task_seed
 from rollout.work.hand_in import HandIn
-from rollout.work.task_rows import TaskRow
+from rollout.work.task_rows import MissingDataset, TaskRow
 from rollout.worker import RunWorker
 from services.contracts.config.episodes import Sessions
 from services.contracts.records import WorkerRecord
@@ -203,12 +204,19 @@ class SessionWorker(RunWorker):
         except (VLLMUnavailable, RedisError, GatewayAway):
             raise
         except Exception as error:
-            if opened.own is None or isinstance(error, RunCannotWork):
-                await self._tasks.failed(claimed.attempt, row, error)
-            else:
+            if opened.own is not None and not isinstance(error, RunCannotWork):
                 await self._own_failed(claimed.attempt, error)
+            else:
+                await self._count_rows(row)
+                await self._tasks.failed(claimed.attempt, row, error)
             state = "failed"
         await retry("a group", lambda: sessions.close(run, claimed.attempt, state))
+
+    async def _count_rows(self, row: TaskRow) -> None:
+        """Make known how many rows the dataset has: a run fails when all of them, or many, have
+        failed, and agents that give rewards themselves have not had it read here."""
+        with suppress(MissingDataset, IndexError):
+            await row.dataset.rows.row(row.index)
 
     async def _own_failed(self, attempt: str, error: Exception) -> None:
         """A client's own prompt failed. It counts against no row of the dataset: the task in whose
