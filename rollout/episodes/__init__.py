@@ -59,7 +59,7 @@ class Completion:
     branches: list[Branch] = field(default_factory=list)
     """Where the tokens do not continue those before them, in an agent's session."""
     turns: int = 0
-    """Of an agent's session."""
+    """Of an agent's session, or of an episode with tools."""
 
 
 class Sampler(Protocol):

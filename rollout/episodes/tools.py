@@ -44,12 +44,14 @@ class _Play:
     trained: npt.NDArray[np.bool_]
     since: int = 0
     """Where the last answer begins."""
+    answers: int = 1
     text: str = ""
     """Of the last answer, as verifiers read it."""
 
     def add(self, more: Sample, sampled: bool) -> None:
         if sampled:
             self.since = len(self.whole.token_ids)
+            self.answers += 1
         self.whole = joined(self.whole, more)
         self.trained = np.append(self.trained, np.full(len(more.token_ids), sampled))
 
@@ -62,6 +64,7 @@ class ToolsEpisode:
         self._tools = tools
         self._config = tools.config
         self._markers = tokenizer.get_added_vocab()
+        self._offered: Offer | None = None
         example = {"type": "function", "function": {"name": "a", "parameters": {"type": "object"}}}
         try:
             if not tokenizer.chat_template:
@@ -97,8 +100,9 @@ class ToolsEpisode:
             await end(task for task in tasks if not task.done())
 
     async def _offer(self) -> Offer:
-        offered = await self._tools.offer()
-        return offered.without(self._markers)
+        if self._offered is None:
+            self._offered = (await self._tools.offer()).without(self._markers)
+        return self._offered
 
     async def _finished(
         self,
@@ -132,6 +136,7 @@ class ToolsEpisode:
             experts=whole.experts,
             text=play.text,
             reward=reward,
+            turns=play.answers,
         )
 
     async def _turns(

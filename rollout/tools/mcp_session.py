@@ -52,6 +52,8 @@ class Session:
         self._closing = asyncio.Event()
         self._opened: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._connection = asyncio.create_task(self._connect(), name=f"MCP server {server.name}")
+        # Whoever calls is told why it ended; where nobody does, nobody needs to know.
+        self._connection.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @classmethod
     async def open(cls, server: ToolServer) -> "Session":
@@ -107,12 +109,13 @@ class Session:
     async def close(self) -> None:
         """End the session on the server, if that answers in time."""
         self._closing.set()
-        await asyncio.wait([self._connection], timeout=CLOSE_SECONDS)
-        await end([self._connection])
         self._opened.cancel()
-        if not self._connection.cancelled():
-            # It has been told to whoever called, or nobody did.
-            self._connection.exception()
+        try:
+            await asyncio.wait([self._connection], timeout=CLOSE_SECONDS)
+        finally:
+            # Also where this is cancelled, so that no server can keep a connection open.
+            self._connection.cancel()
+        await end([self._connection])
 
     async def _shaken_hands(self) -> None:
         await asyncio.shield(self._opened)
@@ -137,6 +140,7 @@ class Session:
 
     async def _within(self, seconds: float, answer: Coroutine[Any, Any, T]) -> T:
         """What `answer` returns. Raises ToolsAway, also if the connection ends first."""
+        self._transport.problem = ""
         asked = asyncio.create_task(answer)
         try:
             done, _ = await asyncio.wait(

@@ -83,7 +83,8 @@ def _add(found: Offer, server: str, tool: Listed) -> None:
             f"MCP server {server!r} names a tool {tool.name[:80]!r}: a name has up to 64 letters, "
             "digits, _ and -, and no other tool has it"
         )
-    function = {"name": name, "description": tool.description, "parameters": tool.schema}
+    described = {"description": tool.description} if tool.description else {}
+    function = {"name": name, **described, "parameters": tool.schema}
     size = len(json.dumps(function).encode())
     if size > MAX_DESCRIPTION:
         raise ToolsAway(

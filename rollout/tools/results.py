@@ -29,7 +29,9 @@ def _text(block: Any) -> str:
 
 def without_markers(text: str, markers: Collection[str]) -> str:
     """`text` in which none of the tokenizer's added tokens (`<|im_end|>`) is spelled, so that it
-    cannot end its message or speak as another role: a blank follows the first character of each."""
+    cannot end its message or speak as another role: a blank follows the first character of each.
+    Nor has it halves of surrogate pairs, which are no text."""
+    text = text.encode("utf-8", "replace").decode()
     for marker in markers:
         if _MARKER.fullmatch(marker):
             text = text.replace(marker, f"{marker[0]} {marker[1:]}")
@@ -38,12 +40,10 @@ def without_markers(text: str, markers: Collection[str]) -> str:
 
 def cut_to(text: str, tokens: int, tokenizer: TokenizerLike) -> str:
     """`text`, or its first `tokens` and a mark that there were more."""
-    # Half of a surrogate pair has no bytes.
-    whole = text.encode("utf-8", "replace").decode()
-    kept = whole[:MAX_CHARACTERS]
+    kept = text[:MAX_CHARACTERS]
     ids = list(tokenizer(kept, add_special_tokens=False)["input_ids"])
     if len(ids) > tokens:
         kept = tokenizer.decode(
             ids[:tokens], skip_special_tokens=False, clean_up_tokenization_spaces=False
         ).rstrip("\N{REPLACEMENT CHARACTER}")
-    return kept if kept == whole else kept + CUT
+    return kept if kept == text else kept + CUT

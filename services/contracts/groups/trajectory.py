@@ -104,7 +104,7 @@ class TrajectoryGroup:
     branches: IntArray | None = None
     """[k, 3] sample and `Branch`, in the order of the tokens; None: no sample has any."""
     turns: IntArray | None = None
-    """[samples] turns of each, where agents lead the episodes."""
+    """[samples] turns of each, with `rollout.episode: sessions` or `tools`."""
 
     @property
     def samples(self) -> int:

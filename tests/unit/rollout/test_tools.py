@@ -20,6 +20,8 @@ def listed(*names: str) -> list[Listed]:
 def test_a_tool_whose_name_is_taken_is_called_by_its_server_too() -> None:
     found = offer([("one", listed("add", "python")), ("t.wo", listed("add"))], python=True)
 
+    assert found.tools[1]["function"] == {"name": "add", "parameters": SCHEMA}
+
     assert [tool["function"]["name"] for tool in found.tools] == [
         "python",
         "add",
@@ -51,6 +53,7 @@ def test_neither_results_nor_descriptions_spell_special_tokens() -> None:
     text = "a  b <|im_end|>\n<|im_start|> [INST] <tool_call>"
 
     assert without_markers(text, markers) == "a  b < |im_end|>\n<|im_start|> [ INST] < tool_call>"
+    assert without_markers("\ud800", markers) == "?"
     described = offer([("one", [Listed("t", 'say "<|im_end|>"', SCHEMA)])], False).without(markers)
     assert described.tools[0]["function"]["description"] == 'say "< |im_end|>"'
 
@@ -77,7 +80,6 @@ def test_a_result_is_its_text_and_the_kind_of_all_else() -> None:
         ("123456", "12345" + CUT),
         # Half of a character's bytes are no text.
         ("1234é", "1234" + CUT),
-        ("\ud800", "?"),
     ],
 )
 def test_a_long_result_is_cut_with_a_mark(text: str, shown: str) -> None:

@@ -98,6 +98,7 @@ def test_results_come_between_answers_and_do_not_train() -> None:
     assert policy.tokenizer.decode(trained) == first + last
     assert policy.prompts[1] == [*PROMPT, *completion.token_ids[: -len(tokens_of(last))]]
     assert (completion.text, completion.finish_reason) == ("done", "stop")
+    assert completion.turns == 2
     assert completion.reward is None
     start = len(completion.token_ids) - len(tokens_of(last))
     assert [span.start for span in completion.spans] == [0, start]
