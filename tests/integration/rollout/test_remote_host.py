@@ -18,7 +18,7 @@ from services.launch import Stack, UpOptions
 from services.runtime.api_key import authorization
 from services.store.keys import API_KEYS, SCHEMA
 from services.volume import DamagedFile, GatewayAway, KeyRefused, Volume
-from tests.integration.rollout.test_weight_follower import following
+from tests.integration.rollout.following import following
 
 NAME = "runs/r/model"
 
