@@ -1,6 +1,7 @@
 """Environments with reset and step over HTTP: their loop, their rewards, what they may not do."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -115,6 +116,24 @@ async def test_a_session_that_is_over_gives_no_reward() -> None:
 
 async def test_a_call_is_repeated_while_the_gateway_is_away() -> None:
     assert (await play(Counter(), Policy((503, "starting"), "3"))).reward == {"reward": 0.5}
+
+
+async def test_an_environment_that_does_not_answer_close_keeps_no_player(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.environments.stepped.CLOSE_SECONDS", 0.05)
+    counter, over = Counter(), threading.Event()
+
+    def environment(path: str, body: Any) -> Answer:
+        if path == "/close":
+            over.wait(100)
+        return counter(path, body)
+
+    try:
+        async with asyncio.timeout(60):
+            assert (await play(environment, Policy("3"))).reward == {"reward": 0.5}
+    finally:
+        over.set()
 
 
 async def test_as_many_environments_as_there_are_play_at_once() -> None:
