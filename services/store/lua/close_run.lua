@@ -19,7 +19,14 @@ for _, entry in ipairs(redis.call('XRANGE', groups, '-', '+')) do
   remove_group(groups, blobs, bytes, entry[1], task)
 end
 redis.call('DEL', attempts, held, blobs, bytes, plans, tries)
-for i = 12, #KEYS do redis.call('DEL', KEYS[i]) end
+-- What became of live sessions is known for an hour; their turns go then.
+local prefix = string.gsub(run, 'run$', 'sessions:')
+for i = 12, #KEYS do
+  if string.find(KEYS[i], ':sessions_%a+$') then
+    for _, id in ipairs(redis.call('ZRANGE', KEYS[i], 0, -1)) do redis.call('EXPIRE', prefix .. id, 3600) end
+  end
+  redis.call('DEL', KEYS[i])
+end
 return {
   redis.call('HMGET', run, 'committed_step', 'checkpoint'),
   redis.call('HMGET', order, 'position', 'epoch', 'rows', 'index'),

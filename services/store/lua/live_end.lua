@@ -5,8 +5,8 @@ local session, open, waiting, ready, order, calls, due, log = unpack(KEYS)
 local s = redis.call('HMGET', session, 'idle', 'state')
 if not s[1] then return 'gone' end
 if s[2] then return '' end
-local until_ = redis.call('ZSCORE', open, ARGV[1])
-if not until_ then return 'lapsed' end
+local idle_at = redis.call('ZSCORE', open, ARGV[1])
+if not idle_at then return 'lapsed' end
 end_live_calls(session, calls, due, log, ARGV[1])
-settle_session(session, open, waiting, ready, order, ARGV[1], math.min(now_ms(), tonumber(until_)))
+settle_session(session, open, waiting, ready, order, ARGV[1], math.min(now_ms(), tonumber(idle_at)))
 return ''

@@ -6,12 +6,12 @@ local session, open, waiting, ready, order = unpack(KEYS)
 local s = redis.call('HMGET', session, 'idle', 'state', 'reward:0', 'reward_ms', 'ended')
 if s[3] then return {'', s[3]} end
 if not s[1] then return {'gone'} end
-local until_, now = redis.call('ZSCORE', open, ARGV[1]), now_ms()
-if not until_ and not redis.call('ZSCORE', waiting, ARGV[1]) then
+local idle_at, now = redis.call('ZSCORE', open, ARGV[1]), now_ms()
+if not idle_at and not redis.call('ZSCORE', waiting, ARGV[1]) then
   return {s[2] and s[2] ~= 'ended' and s[2] or 'lapsed'}
 end
 -- One without a call for so long has ended by itself (see live_sweep).
-local ended = tonumber(s[5] or until_)
+local ended = tonumber(s[5] or idle_at)
 if ended + tonumber(s[4]) > now then
   redis.call('HSET', session, 'reward:0', ARGV[2], 'usable', ARGV[3])
   if ended <= now then settle_session(session, open, waiting, ready, order, ARGV[1], ended) end

@@ -211,9 +211,13 @@ async def test_a_run_has_as_many_sessions_as_it_may(scene: Scene) -> None:
 async def test_sessions_of_a_run_that_is_over_are_lost(scene: Scene) -> None:
     await start(scene)
     live = scene.store.live_sessions
-    await played(scene, "la")
-    assert await open_one(scene, "lb") == ""
+    assert await open_one(scene, "la", reward=9999) == ""
+    await play(scene, "la")
+    assert await live.end(RUN, "la") == ""
+    assert await open_one(scene, "lb", reward=9999) == ""
     await scene.store.runs.finish(RUN, "default", "cancelled", "")
+    for id in ("la", "lb"):
+        assert 0 < await scene.raw.ttl(sessions_key(RUN, id)) <= 3600
     assert await live.reward(RUN, "la", GOOD) == "lapsed"
     assert await live.end(RUN, "lb") == "lapsed"
     assert await scene.store.agent_sessions.call(RUN, "lb", 0, "x", Call(kind="chat")) == "lapsed"
