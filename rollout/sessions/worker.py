@@ -68,6 +68,8 @@ class SessionWorker(RunWorker):
         self._player = TurnPlayer(self._context)
         self._hand_in = HandIn(self._leases, self._run_events)
         self._calls: dict[str, _Held] = {}
+        self._full = False
+        """Whether it got all calls that it had room for, so that more may wait."""
         self._live: LiveSessions | None = None
         if self._context.config.data.live:
             self._live = LiveSessions(
@@ -105,6 +107,7 @@ class SessionWorker(RunWorker):
         claimed = await self._store.agent_sessions.claim(
             run, worker, room, len(self._calls), at_once
         )
+        self._full = len(claimed) == room
         for one in claimed:
             if held := self._calls.get(one.id):
                 held.again = True
@@ -141,7 +144,8 @@ class SessionWorker(RunWorker):
             self._status.error = str(error)
         finally:
             held = self._calls.pop(claimed.id, None)
-            self._wake.set()
+            if self._full:
+                self._wake.set()
         if held and held.again:
             # Unless it is answered now, it is taken again.
             await retry("a call", lambda: sessions.release(run, self._context.worker, [claimed.id]))

@@ -1,7 +1,7 @@
 """Requests that wait for their turn to be recorded: one reader for each run that has any.
 
 The log of calls only wakes them. Each looks for its answer in the session itself, at every wake and
-once a second, so that an entry that nobody read delays an answer and loses none.
+every few seconds, so that an entry that nobody read delays an answer and loses none.
 """
 
 import asyncio

@@ -4,6 +4,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from rollout.sessions.worker import AT_ONCE, SessionWorker
 from services.contracts.sessions import Call, call_id
 from services.store.agent_sessions import Claimed
@@ -22,6 +24,7 @@ class Worker(SessionWorker):
         """Of each claim: how many calls, and how many it held."""
         self.released: list[str] = []
         self._calls, self._wake, self._live = {}, asyncio.Event(), None
+        self._full = False
         self._tasks: Any = SimpleNamespace(paused=False)
         self._store: Any = SimpleNamespace(agent_sessions=self)
         follower = SimpleNamespace(live="one", healthy=True)
@@ -62,6 +65,17 @@ async def test_a_call_that_is_claimed_again_while_it_is_worked_on_is_taken_again
     await held.work
     assert worker.begun == 2
     assert worker.released == [CALL.id]
+
+
+@pytest.mark.parametrize("others", [0, AT_ONCE * SEQUENCES - 1], ids=["with room", "without"])
+async def test_a_worker_that_was_full_looks_for_more_calls_when_one_ends(others: int) -> None:
+    worker = Worker()
+    worker._calls = {str(number): SimpleNamespace() for number in range(others)}  # type: ignore[misc]
+    assert await worker._take() == ""
+    worker.done.set()
+    await worker._calls[CALL.id].work
+    # With room it is told when a call comes.
+    assert worker._wake.is_set() == bool(others)
 
 
 async def test_a_worker_without_room_says_what_it_holds_all_the_same() -> None:
