@@ -98,7 +98,8 @@ class GatewayProcess:
             stderr=subprocess.STDOUT,
         )
         # Connection attempts are repeated with growing pauses, about a minute in all.
-        with httpx.Client(transport=httpx.HTTPTransport(verify=False, retries=8)) as client:
+        waiting = httpx.HTTPTransport(verify=False, retries=8)
+        with httpx.Client(transport=waiting, timeout=60) as client:
             client.get(f"{self.url}/healthz").raise_for_status()
 
     @property
