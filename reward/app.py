@@ -17,7 +17,6 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, Field
 
 from reward.programs import work_of
-from reward.remote_pool import RETRY_AFTER
 from reward.scoring import Service, scored, taught, teacher_problem, verdicts_of
 from reward.validation import checked_uses
 from reward.verifiers.registry import Registry
@@ -226,7 +225,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         if found is None:
             return Response(status_code=CLIENT_GONE)
         if found[0].status is ScoreStatus.ERROR:
-            raise Problem(503, found[0].detail, headers={"Retry-After": str(RETRY_AFTER)})
+            # It may be the program's doing: whoever asks again and again would never end.
+            raise Problem(422, found[0].detail)
         return PythonOutput(output=found[0].detail)
 
     @app.get("/healthz", summary="Alive", response_model_exclude_defaults=True)
@@ -297,7 +297,12 @@ _TEACHERS: dict[int | str, str] = _UNFIT | {
     503: "The teacher is away or overloaded, or the service is draining",
 }
 _PROGRAMS: dict[int | str, str] = (
-    _UNFIT | _BUSY | {503: "No program can run here now, or the service is draining"}
+    _UNFIT
+    | _BUSY
+    | {
+        422: "The body does not fit the schema, or the program could not be run to its end",
+        503: "No program can run here, or the service is draining",
+    }
 )
 _PROBLEMS: dict[int | str, str] = (
     _UNFIT

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from rollout.aio import end
 from rollout.episodes import Completion, Reward, Sampler, UnusableEpisode
-from rollout.tools.errors import ToolsAway
+from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import Offer
 from rollout.tools.results import cut_to, without_markers
 from rollout.tools.toolbox import RunTools, Toolbox
@@ -85,6 +85,7 @@ class ToolsEpisode:
     async def run(
         self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
     ) -> list[Completion]:
+        """As `Episode.run`. Raises NoSession if no completion could reach its tools."""
         until = asyncio.get_running_loop().time() + self._config.episode_seconds
         offered = await self._offer()
         begun = await sampler.sample(prompt_tokens, n)
@@ -95,9 +96,14 @@ class ToolsEpisode:
             for index, sample in enumerate(begun)
         ]
         try:
-            return list(await asyncio.gather(*tasks))
+            played = await asyncio.gather(*tasks)
         finally:
             await end(task for task in tasks if not task.done())
+        away = [error for _, error in played if isinstance(error, NoSession)]
+        if len(away) == n:
+            # No fault of the prompt, which would be dropped the third time: the group waits.
+            raise away[0]
+        return [completion for completion, _ in played]
 
     async def _offer(self) -> Offer:
         if self._offered is None:
@@ -112,21 +118,22 @@ class ToolsEpisode:
         sampler: Sampler,
         offered: Offer,
         until: float,
-    ) -> Completion:
+    ) -> tuple[Completion, ToolsAway | None]:
+        """The completion, and why a tool has masked it."""
         play = _Play(index, first, np.ones(len(first.token_ids), dtype=np.bool_))
-        reward = None
+        reward = away = None
         try:
             async with asyncio.timeout_at(until) as limit, Toolbox(self._tools, offered) as toolbox:
                 await self._turns(prompt, play, sampler, offered, toolbox)
         except ToolsAway as error:
-            reward = Reward(error=str(error))
+            away, reward = error, Reward(error=str(error))
         except TimeoutError:
             if not limit.expired():
                 raise
             took = f"the episode took longer than {self._config.episode_seconds:g} s"
             reward = Reward(error=f"{took} (rollout.episode.episode_seconds)")
         whole = play.whole
-        return Completion(
+        completion = Completion(
             token_ids=whole.token_ids,
             loss_mask=play.trained,
             logprobs=whole.logprobs,
@@ -138,6 +145,7 @@ class ToolsEpisode:
             reward=reward,
             turns=play.answers,
         )
+        return completion, away
 
     async def _turns(
         self, prompt: list[int], play: _Play, sampler: Sampler, offered: Offer, toolbox: Toolbox

@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from pydantic import TypeAdapter, ValidationError
 
 from rollout.aio import end
-from rollout.tools.errors import ToolsAway
+from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import MAX_TOOLS, Listed
 from rollout.tools.results import text_of_result
 from services.runtime.tool_servers import ToolServer
@@ -57,16 +57,16 @@ class Session:
 
     @classmethod
     async def open(cls, server: ToolServer) -> "Session":
-        """A session that has shaken hands. Raises ToolsAway after OPEN_TRIES."""
+        """A session that has shaken hands. Raises NoSession after OPEN_TRIES."""
         for tried in range(1, OPEN_TRIES + 1):
             session = cls(server)
             try:
                 await session._within(OPEN_SECONDS, session._shaken_hands())
                 return session
-            except ToolsAway:
+            except ToolsAway as error:
                 await session.close()
                 if tried == OPEN_TRIES:
-                    raise
+                    raise NoSession(str(error)) from None
                 await asyncio.sleep(tried * TRY_AGAIN_SECONDS)
             except BaseException:
                 await session.close()

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from rollout.rewards.client import RewardClient, RewardUnavailable, ScoringRefused
-from rollout.tools.errors import ToolsAway
+from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import Listed, Offer, Place, offer
 from services.contracts.config.episodes import Tools
 from services.contracts.programs import MAX_PROGRAM
@@ -42,11 +42,11 @@ class RunTools:
         return await asyncio.shield(listing)
 
     def server(self, name: str) -> ToolServer:
-        """Raises ToolsAway for one that cannot be used here."""
+        """Raises NoSession for one that cannot be used here."""
         found = self._servers.get(name)
         if found is None or found.problem:
             problem = found.problem if found else ""
-            raise ToolsAway(unknown_server(name, self._servers, problem))
+            raise NoSession(unknown_server(name, self._servers, problem))
         return found
 
     async def _list(self) -> Offer:
@@ -107,7 +107,9 @@ class Toolbox:
             return f"error: a program may have {MAX_PROGRAM:,} characters"
         try:
             return await self._run.rewards.python(code, min(seconds, PYTHON_SECONDS))
-        except (RewardUnavailable, ScoringRefused) as error:
+        except RewardUnavailable as error:
+            raise NoSession(f"python: {error}") from error
+        except ScoringRefused as error:
             raise ToolsAway(f"python: {error}") from error
 
     async def _session(self, server: str) -> Any:

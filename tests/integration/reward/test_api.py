@@ -67,7 +67,8 @@ async def test_a_program_of_the_policy_is_run_in_the_sandbox(client: httpx.Async
     failed = await said("print('half')\n1 / 0")
     assert failed.startswith("half\nTraceback")
     assert failed.endswith("ZeroDivisionError: division by zero\n[exit code 1]")
-    assert await said("while True: pass", seconds=0.3) == "[time_limit]"
+    # It needs no CPU, for which it might wait too long on a busy machine.
+    assert await said("import time\ntime.sleep(100)", seconds=4) == "[time_limit]"
     long = await said("print('x' * 100_000)")
     assert len(long) == 1 << 16
     problem(await client.post("/v1/python", json={"code": "x" * 70_000}), 422)

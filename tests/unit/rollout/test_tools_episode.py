@@ -10,8 +10,8 @@ import pytest
 
 from rollout.episodes import Completion, UnusableEpisode
 from rollout.episodes.tools import ToolsEpisode
-from rollout.rewards.client import RewardClient, RewardUnavailable
-from rollout.tools.errors import ToolsAway
+from rollout.rewards.client import RewardClient, RewardUnavailable, ScoringRefused
+from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.toolbox import RunTools
 from rollout.vllm.response import Sample, Span
 from services.contracts.config.episodes import Tools
@@ -31,6 +31,8 @@ class Sandbox:
     async def python(self, code: str, seconds: float) -> str:
         if code == "away":
             raise RewardUnavailable("the reward service is away")
+        if code == "broken":
+            raise ScoringRefused("the reward service refuses")
         if code == "hang":
             await asyncio.Event().wait()
         return f"ran {code}"
@@ -162,7 +164,7 @@ def test_an_episode_without_an_end_is_truncated(
 @pytest.mark.parametrize(
     ("code", "seconds", "said"),
     [
-        ("away", 900, "python: the reward service is away"),
+        ("broken", 900, "python: the reward service refuses"),
         ("hang", 0.01, "the episode took longer than 0.01 s"),
     ],
 )
@@ -175,6 +177,23 @@ def test_a_tool_that_is_away_or_too_slow_masks_the_sample(
     assert completion.reward.reward is None
     assert completion.reward.error.startswith(said)
     assert text(completion) == f"{call(code)}{END}"
+
+
+def test_a_group_that_reaches_no_tool_waits_instead_of_costing_its_prompt() -> None:
+    away = f"{call('away')}{END}"
+
+    async def group(*answers: str) -> list[Completion]:
+        class Several(Policy):
+            async def sample(self, token_ids: Sequence[int], n: int, *more: Any, **of: Any) -> Any:
+                return [(await Policy.sample(self, token_ids, 1))[0] for _ in range(n)]
+
+        return await made().run(Row(prompt="", answer=""), PROMPT, 2, Several(*answers))
+
+    with pytest.raises(ToolsAway, match="the reward service is away"):
+        asyncio.run(group(away, away))
+    masked, scored = asyncio.run(group(away, f"ok{END}"))
+    assert masked.reward is not None
+    assert scored.reward is None
 
 
 def test_an_answer_makes_a_limited_number_of_calls() -> None:
@@ -207,7 +226,7 @@ def test_tools_that_could_not_be_listed_are_asked_for_again() -> None:
     async def offered() -> None:
         for _ in range(2):
             both = await asyncio.gather(tools.offer(), tools.offer(), return_exceptions=True)
-            assert [type(one) for one in both] == [ToolsAway, ToolsAway]
+            assert [type(one) for one in both] == [NoSession, NoSession]
 
     asyncio.run(offered())
     assert asked == ["sums", "sums"]
