@@ -68,6 +68,7 @@ async def whole_session(scene: Scene, lease: Lease) -> None:
     about = Opened(str(lease.position), 0, 1, time.time(), 60.0, 9)
     await sessions.open(RUN, attempt, about, ["key"])
     assert await sessions.key_of(RUN, attempt, 0) == "key"
+    assert await sessions.reopen(RUN, attempt, "mine", ["other"]) == ""
     assert await ask(scene, lease, "one") == "waiting"
     assert await sessions.answer_of(RUN, attempt, 0, "one") is None
     (claimed,) = await claim(scene)

@@ -32,6 +32,7 @@ from tests.integration.store.servers import (
     tls_in_front_of,
 )
 from tests.integration.store.test_agent_sessions import whole_session
+from tests.integration.store.test_live_sessions import whole_live_session
 
 
 @asynccontextmanager
@@ -251,6 +252,7 @@ async def whole_life(scene: Scene) -> None:
     assert await store.trajectories.needed(RUN, asked) == [True, False]
     assert not await store.prompts.skip(RUN, "gone", "")
     await whole_session(scene, leases[5])
+    await whole_live_session(scene)
     chain = ChainRecord(id="chain-00000001", name="c", pool="default", created=1.0, steps=[])
     await store.chains.add(chain)
     assert await store.chains.open() == [chain.id]

@@ -53,6 +53,17 @@ async def played(scene: Scene, *ids: str, reward: Reward | None = None) -> None:
             assert await scene.store.live_sessions.reward(RUN, id, reward) == reward
 
 
+async def whole_live_session(scene: Scene) -> None:
+    """All that is done with a live session, once; one stays open."""
+    await played(scene, "la", reward=GOOD)
+    assert await open_one(scene, "lb") == ""
+    await pass_deadline(scene, "sessions_open", "lb", 60)
+    assert await scene.store.live_sessions.sweep(RUN) == 1
+    assert await open_one(scene, "lc") == ""
+    assert await now(scene) == (1, 0, 1, 1)
+    assert await scene.store.live_sessions.find(RUN, "lc") is not None
+
+
 async def now(scene: Scene) -> tuple[int, int, int, int]:
     """How many are open, wait, are ready, were discarded."""
     counts: LiveCounts = await scene.store.live_sessions.counts(RUN)
