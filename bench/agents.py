@@ -23,8 +23,13 @@ from typing import Any
 import httpx
 
 from bench.agent_players import AT_ONCE, GROUP, MEDIAN, Agents, Direct, Played, play
-from bench.generation import departures, from_worker, rate
-from bench.installation import LOGS, BenchFailed, Installation
+from bench.installation import (
+    LOGS,
+    POLL_SECONDS,
+    STANDSTILL_SECONDS,
+    BenchFailed,
+    Installation,
+)
 from bench.results import begun, keep, table
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.model_files import eos_token_ids, load_tokenizer
@@ -41,8 +46,6 @@ QUICK = 0.4
 TOKEN_SECONDS = 0.1
 """Of the vLLM that sleeps: each token stands for three, at 30 tokens/s."""
 ENDLESS = 100_000
-WAVES = 3
-"""Of groups that fill vLLM, after one to warm up."""
 FILLING = 40
 """Sums in a prompt without a session."""
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -102,6 +105,8 @@ class Counted:
     queried: float
     """Tokens of prompts that vLLM looked for in its prefix cache, and of these found."""
     hit: float
+    sampled: float
+    """Tokens."""
 
 
 async def measure_sides(
@@ -136,25 +141,25 @@ async def _side(
     played: Played,
 ) -> dict[str, Any]:
     """The figures of one side, of the turns that end between warm-up and end."""
-    counted: list[Counted] = []
-
-    async def count() -> None:
-        for seconds in (WARMUP, SECONDS - WARMUP):
-            await asyncio.sleep(seconds * load.part)
-            counted.append(await _counted(installation, socket))
-
     playing = asyncio.create_task(play(conversation, load.at_once, STAGGER * load.part))
     try:
-        counting = asyncio.create_task(count())
+        counting = asyncio.create_task(_counts(installation, socket, load))
         await asyncio.wait({playing, counting}, return_when=asyncio.FIRST_COMPLETED)
         if playing.done():
             playing.result()
-        await counting
+        first, last = await counting
     finally:
         playing.cancel()
         await asyncio.gather(playing, return_exceptions=True)
-    first, last = counted
     return figures(played, first, last)
+
+
+async def _counts(installation: Installation, socket: Path, load: Load) -> tuple[Counted, Counted]:
+    """What is counted after the warm-up, and at the end."""
+    await asyncio.sleep(WARMUP * load.part)
+    first = await _counted(installation, socket)
+    await asyncio.sleep((SECONDS - WARMUP) * load.part)
+    return first, await _counted(installation, socket)
 
 
 def figures(played: Played, first: Counted, last: Counted) -> dict[str, Any]:
@@ -167,7 +172,7 @@ def figures(played: Played, first: Counted, last: Counted) -> dict[str, Any]:
     return {
         "turns": len(turns),
         "turns_per_second": len(turns) / seconds,
-        "tokens_per_second": sum(turn.tokens for turn in turns) / seconds,
+        "tokens_per_second": (last.sampled - first.sampled) / seconds,
         "beyond_sampling": {f"p{at}": beyond[at - 1] for at in (50, 90, 99)},
         "hit_rate": (last.hit - first.hit) / queried if queried else 0.0,
         "cpu_per_turn": {
@@ -189,6 +194,7 @@ async def _counted(installation: Installation, socket: Path) -> Counted:
         {name: _cpu_seconds(pid) for name, pid in pids.items()},
         _counter(text, "vllm:prefix_cache_queries_total"),
         _counter(text, "vllm:prefix_cache_hits_total"),
+        _counter(text, "vllm:generation_tokens_total"),
     )
 
 
@@ -214,12 +220,24 @@ def measure(name: str, load: Load, say: Callable[[str], None]) -> dict[str, Any]
             with installation.running("demo_grpo", "agents", run_config(model, True)) as run:
                 found = asyncio.run(measure_sides(installation, Path(folder), run, weights, load))
             say(f"{name} vLLM: groups without sessions")
-            waves = WAVES if load.part == 1 else 1
-            groups = from_worker(installation, run_config(model, False), waves)
-            per_wave = AT_ONCE // GROUP
-            done = [(int(group.lengths.sum()), group.header.generated_at) for group in groups]
-            plain = rate([departures(done, per_wave, per_wave * waves)])
+            with installation.running("demo_grpo", "plain", run_config(model, False)):
+                plain = _plain(installation, Path(folder), load)
     return compared(found, plain)
+
+
+def _plain(installation: Installation, folder: Path, load: Load) -> float:
+    """Tokens/s of the run that goes on, by vLLM's own counter. Raises BenchFailed."""
+    deadline = time.monotonic() + STANDSTILL_SECONDS
+    while not any(
+        one["groups_in_flight"] for one in installation.api.get("/v1/workers")["workers"]
+    ):
+        installation.check()
+        if time.monotonic() > deadline:
+            raise BenchFailed(f"no group is sampled; logs: {installation.data / 'logs'}")
+        time.sleep(POLL_SECONDS)
+    (socket,) = folder.glob(f"{FOLDER_PREFIX}*/socket")
+    first, last = asyncio.run(_counts(installation, socket, load))
+    return (last.sampled - first.sampled) / (last.at - first.at)
 
 
 def compared(sides: dict[str, Any], plain: float) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def measure(
         offline: Offline | None = None
         for number in range(1, rounds + 1):
             say(f"generation, round {number} of {rounds}")
-            groups = from_worker(installation, generation_config(model), waves)
+            groups = from_worker(installation, model, waves)
             finished = [(int(g.lengths.sum()), g.header.generated_at) for g in groups]
             sides["worker"].append(departures(finished, PROMPTS, PROMPTS * waves))
             prompts = [g.prompt_tokens.tolist() for g in groups[: PROMPTS * waves]]
@@ -86,13 +86,11 @@ def rate(stretches: Sequence[Stretch]) -> float:
     return sum(tokens for tokens, _ in stretches) / sum(seconds for _, seconds in stretches)
 
 
-def from_worker(
-    installation: Installation, config: dict[str, Any], waves: int
-) -> list[TrajectoryGroup]:
+def from_worker(installation: Installation, model: str, waves: int) -> list[TrajectoryGroup]:
     """The first tasks' groups: 32 to warm up, `waves` · 32, and 32 more, since a group that
     overtakes others is at most as many tasks ahead as there are in flight."""
     positions = list(range(PROMPTS * (waves + 2)))
-    with installation.running("demo_grpo", "generation", config) as run:
+    with installation.running("demo_grpo", "generation", generation_config(model)) as run:
         return [decode(blob) for blob in asyncio.run(_arrived(installation, run, positions))]
 
 

@@ -39,7 +39,9 @@ class Engine:
         self._free = asyncio.Semaphore(sequences)
         self.versions = [(0.0, "default")]
         """(when it became live, tag), oldest first; the last samples the next token."""
-        self.running = self.waiting = self.tokens = 0
+        self.running = self.waiting = self._done = 0
+        self._begun: set[tuple[float, object]] = set()
+        """When each sequence that runs was begun."""
         self.scores: dict[tuple[int, ...], Floats] = {}
         """The canary of the loaded version: what the learner expects of each sequence."""
 
@@ -50,9 +52,12 @@ class Engine:
             self.waiting -= 1
             self.running += 1
             began = time.monotonic()
+            begun = began, object()
+            self._begun.add(begun)
             await asyncio.sleep(length * self._token_seconds)
+            self._begun.remove(begun)
             self.running -= 1
-        self.tokens += length
+        self._done += length
         return Choice(
             index=index,
             finish_reason="length" if length == longest else "stop",
@@ -60,6 +65,13 @@ class Engine:
             logprobs=logprobs([-1.0] * length),
             versions=spans(self.versions, began, length, self._token_seconds),
         )
+
+    @property
+    def tokens(self) -> int:
+        """Sampled so far, those of sequences that run included."""
+        now = time.monotonic()
+        seconds = sum(now - began for began, _ in self._begun)
+        return self._done + round(seconds / self._token_seconds)
 
     def metrics(self) -> str:
         """vLLM's metrics. A server that sleeps makes progress as long as it answers."""

@@ -10,8 +10,8 @@ def test_only_turns_that_end_between_two_counts_are_counted() -> None:
     tokens, beyond = 10, 0.25
     seconds = tokens * TOKEN_SECONDS + beyond
     played = Played([Taken(ended, seconds, tokens) for ended in range(100)])
-    first = Counted(9.5, {"gateway": 1.0, "rollout-0": 2.0}, 1000.0, 100.0)
-    last = Counted(59.5, {"gateway": 2.0}, 3000.0, 1600.0)
+    first = Counted(9.5, {"gateway": 1.0, "rollout-0": 2.0}, 1000.0, 100.0, 40.0)
+    last = Counted(59.5, {"gateway": 2.0}, 3000.0, 1600.0, 540.0)
 
     found = figures(played, first, last)
 
