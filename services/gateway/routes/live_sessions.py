@@ -10,7 +10,7 @@ from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import Sessions
 from services.contracts.sessions import live_id, session_id
 from services.gateway.dependencies import Deps, RunDep
-from services.gateway.routes.sessions import LeasedSession
+from services.gateway.routes.session_groups import LeasedSession
 from services.gateway.session_admission import most_bytes, serving_versions
 from services.http import Problem, responses
 from services.runtime.api_key import digest, new_key

@@ -1,0 +1,272 @@
+"""Groups of sessions that agents lease: of a dataset's row, or of a prompt of their own."""
+
+import time
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from services.contracts.config import RLConfig, parse_config
+from services.contracts.config.episodes import Sessions
+from services.contracts.records import RunRecord
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.rendering import compose
+from services.contracts.rows.task import TaskPosition
+from services.contracts.sessions import session_id
+from services.datasets.columns import DatasetError, check_prompt
+from services.datasets.stored_rows import DatasetReader
+from services.gateway.dependencies import Deps, RunDep
+from services.gateway.session_admission import later, most_bytes, serving_versions
+from services.http import Problem, responses
+from services.runtime.api_key import digest, new_key
+from services.store.agent_sessions import Opened
+
+router = APIRouter(tags=["sessions"])
+
+LOST = ("lapsed", "stale", "failed", "gone")
+"""A group that has come to this end is not trained: its client may send its prompt again."""
+OVER = (
+    "no group can be leased: the run has ended, or its rows have nothing more to give; its record "
+    "says why"
+)
+
+
+class LeasedSession(BaseModel):
+    """One session, for one episode of an agent."""
+
+    id: str = Field(description="Its name.")
+    base_url: str = Field(description="What an OpenAI client takes as its base URL.")
+    key: str = Field(
+        description="What it takes as its key. It permits this session's calls, and ends with it."
+    )
+
+
+class LeasedGroup(BaseModel):
+    """A dataset row, and a session for each of the group's completions."""
+
+    attempt: str = Field(description="The lease.")
+    task: int = Field(description="The task's position in the run's order.")
+    row: int = Field(
+        description="Index of the dataset row; with a prompt of the client's own, of the row whose "
+        "place it takes."
+    )
+    prompt: str | list[dict[str, Any]] = Field(
+        description="Its prompt, with the run's `data.template` and `data.system`."
+    )
+    answer: Any = Field(description="Its reference answer.")
+    columns: dict[str, Any] = Field(description="Its other columns by name.")
+    idle_seconds: float = Field(
+        description="The sessions are lost when no call of any of them comes for so long."
+    )
+    sessions: list[LeasedSession] = Field(description="To be played in any order, or at once.")
+
+
+class OwnPrompt(BaseModel):
+    """A prompt that is in no dataset."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"prompt": "2+2", "answer": "4"}}
+    )
+
+    prompt: str | list[dict[str, Any]] = Field(
+        min_length=1, description="A text, or messages. A text goes into the run's `data.template`."
+    )
+    answer: Any = Field(
+        None, description="The reference, for the run's verifiers, if the client gives no reward."
+    )
+    columns: dict[str, Any] = Field(
+        default_factory=dict, description="What verifiers read besides, by name."
+    )
+    name: str = Field(
+        "",
+        max_length=100,
+        description="With it the request may be sent again: it returns the same group, with new "
+        "keys, and 410 once that has ended. Known for an hour; `headrace samples` shows it.",
+    )
+
+
+@router.post(
+    "/v1/runs/{run}/groups:lease",
+    status_code=HTTPStatus.CREATED,
+    summary="Lease a group of sessions for an agent",
+    responses=responses(
+        {
+            404: "There is no such run",
+            409: "The run takes no sessions, or has ended",
+            429: "Admission is closed: try again after `Retry-After` seconds",
+        }
+    ),
+)
+async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
+    """Lease the next row of a run with `rollout.episode: sessions`, with a session for each
+    completion of its group. The group is completed when its last session ends. It keeps its lease
+    while calls come, and is leased again when none does for `idle_seconds`."""
+    return await _leased(deps, run, request, None, "")
+
+
+@router.post(
+    "/v1/runs/{run}/groups",
+    status_code=HTTPStatus.CREATED,
+    summary="Lease a group of sessions for a prompt of the client's own",
+    responses=responses(
+        {
+            404: "There is no such run",
+            409: "The run takes no sessions or no such prompts, or has ended, or the name is of a "
+            "group with another prompt",
+            410: "The group of this name has ended",
+            422: "The prompt cannot be used",
+            429: "Admission is closed: try again after `Retry-After` seconds",
+        }
+    ),
+)
+async def bring(deps: Deps, run: RunDep, request: Request, brought: OwnPrompt) -> LeasedGroup:
+    """As `groups:lease`, with the client's prompt in place of the dataset's. It takes the place of
+    the next task in the run's order, so that admission, staleness and the audit count it as any
+    other, once. If its sessions are lost, the task is leased again with the dataset's own row.
+    A request with a `name` may be sent again."""
+    try:
+        check_prompt("the request", brought.prompt)
+    except DatasetError as error:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
+    own = Row(prompt=brought.prompt, answer=brought.answer, columns=brought.columns)
+    return await _leased(deps, run, request, own, brought.name)
+
+
+async def _leased(
+    deps: Deps, run: RunRecord, request: Request, own: Row | None, name: str
+) -> LeasedGroup:
+    config = parse_config(run.config)
+    episode = config.rollout.episode if isinstance(config, RLConfig) else None
+    if not isinstance(config, RLConfig) or not isinstance(episode, Sessions):
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"run {run.id} takes no sessions of agents: submit one with rollout.episode: sessions",
+        )
+    if config.data.live:
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"run {run.id} has no dataset, and no groups to lease: applications open its sessions "
+            "with POST /v1/runs/RUN/sessions",
+        )
+    if own is not None and (config.data.filter or config.data.curriculum):
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"run {run.id} takes no prompts of clients: its data.filter or data.curriculum keeps "
+            "account of the dataset's rows; submit one without them",
+        )
+    if run.state.ending:
+        raise Problem(HTTPStatus.CONFLICT, f"run {run.id} is {run.state}: {run.reason or OVER}")
+    lost = ""
+    if own is not None and name:
+        again = await _again(deps, run, config, request, own, name)
+        if isinstance(again, LeasedGroup):
+            return again
+        lost = again
+    serving = await serving_versions(deps, run)
+    while True:
+        granted = await deps.store.prompts.lease(
+            run.id,
+            worker="agents",
+            lineage=run.lineage,
+            version=min(serving),
+            count=1,
+            ttl=episode.idle_seconds,
+            reserve_bytes=most_bytes(config),
+        )
+        if granted.refusal in ("exhausted", "filtered_group"):
+            raise Problem(HTTPStatus.CONFLICT, OVER)
+        if not granted.leases:
+            raise later(granted.refusal)
+        (leased,) = granted.leases
+        row = leased.position.row(config.training.seed)
+        if config.data.filter is None or not await deps.store.prompts.prompt_filtered(
+            run.id, str(row)
+        ):
+            break
+        detail = f"dataset row {row} (data.filter)"
+        await deps.store.prompts.drop(run.id, leased.attempt, "filtered_prompt", detail)
+    samples = config.algorithm.samples_generated
+    try:
+        found = own or await _row(deps, config.data.dataset, row)
+        keys = [new_key() for _ in range(samples)]
+        opened = Opened(
+            str(leased.position),
+            row,
+            samples,
+            time.time(),
+            episode.idle_seconds,
+            episode.max_turns,
+            own,
+            name,
+        )
+        digests = [digest(key) for key in keys]
+        sessions = deps.store.agent_sessions
+        if not await sessions.open(run.id, leased.attempt, opened, digests, lost):
+            raise later("name")
+    except BaseException:
+        await deps.store.prompts.release(run.id, [leased.attempt])
+        raise
+    return _group(run, config, request, leased.attempt, opened, found, keys)
+
+
+async def _again(
+    deps: Deps, run: RunRecord, config: RLConfig, request: Request, own: Row, name: str
+) -> LeasedGroup | str:
+    """The group of this name, with new keys. Without one the attempt of a group of this name that
+    is lost, or ''. Raises Problem 410 if it has ended, 409 if it is of another prompt."""
+    sessions = deps.store.agent_sessions
+    known = await sessions.named(run.id, name)
+    if known is None:
+        return ""
+    attempt, state = known
+    opened = None if state else await sessions.opened(run.id, attempt)
+    if opened is not None:
+        if opened.own != own:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"name: the group {name!r} of this run has another prompt: choose another name",
+            )
+        keys = [new_key() for _ in range(opened.samples)]
+        digests = [digest(key) for key in keys]
+        state = await sessions.reopen(run.id, attempt, name, digests)
+        if not state:
+            return _group(run, config, request, attempt, opened, own, keys)
+    if state and state not in LOST:
+        raise Problem(HTTPStatus.GONE, f"the group {name!r} has ended ({state})")
+    return attempt
+
+
+def _group(
+    run: RunRecord,
+    config: RLConfig,
+    request: Request,
+    attempt: str,
+    opened: Opened,
+    found: Row,
+    keys: list[str],
+) -> LeasedGroup:
+    names = [session_id(run.id, attempt, index) for index in range(opened.samples)]
+    return LeasedGroup(
+        attempt=attempt,
+        task=TaskPosition.parse(opened.task).position,
+        row=opened.row,
+        prompt=compose(found, config.data),
+        answer=found.answer,
+        columns=found.columns,
+        idle_seconds=opened.idle,
+        sessions=[
+            LeasedSession(id=name, base_url=f"{request.base_url}v1/sessions/{name}/v1", key=key)
+            for name, key in zip(names, keys, strict=True)
+        ],
+    )
+
+
+async def _row(deps: Deps, dataset: str, row: int) -> Row:
+    """A row of a run's dataset. Raises Problem 409 if it was deleted."""
+    record = await deps.store.datasets.find(dataset)
+    if record is None:
+        raise Problem(HTTPStatus.CONFLICT, f"there is no dataset {dataset!r}")
+    reader = DatasetReader(deps.volume, record)
+    await reader.fetch()
+    return reader.row(row)
