@@ -13,7 +13,7 @@ from learner.distributed import Ranks
 from learner.model.canary import CanaryPass
 from learner.model.loading.lora import base_on_host
 from learner.model.placement.parallel import is_sharded
-from learner.persist.checkpoint import capture, part_of
+from learner.persist.checkpoint_parts import capture, part_of
 from learner.persist.checkpoint_writer import PartWriter, Unheard
 from learner.persist.disk_retry import CannotWrite, Disk
 from learner.persist.versions import Versions

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from learner.errors import RunCannotGoOn
 from learner.objective.baselines import Baselines, Mean
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint import COPY, MANIFEST, OPTIMIZER, RANDOM, STATE
+from learner.persist.checkpoint_parts import COPY, MANIFEST, OPTIMIZER, RANDOM, STATE
 from learner.slices import WHOLE, Part, as_slice, row_range, rows_of
 from learner.state import SCHEMA, Progress, Supervised
 from services.contracts.schema import require_schema

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from learner.batch.staleness import Ancestry
-from learner.persist.checkpoint import NAME, UNFINISHED
+from learner.persist.checkpoint_parts import NAME, UNFINISHED
 from learner.state import Progress
 
 

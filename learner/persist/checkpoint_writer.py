@@ -20,7 +20,7 @@ import msgspec
 
 from learner.distributed import Ranks
 from learner.persist.background import Background
-from learner.persist.checkpoint import (
+from learner.persist.checkpoint_parts import (
     Captured,
     Written,
     complete,

@@ -24,7 +24,7 @@ from learner.model.references import load_copies, load_reference
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer
-from learner.persist.checkpoint import CRITIC, CRITIC_OPTIMIZER
+from learner.persist.checkpoint_parts import CRITIC, CRITIC_OPTIMIZER
 from learner.persist.checkpoint_reader import (
     load_copy,
     load_optimizer,

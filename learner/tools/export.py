@@ -15,7 +15,7 @@ from learner.errors import UnusableModel
 from learner.model.loading.folders import find_source
 from learner.model.loading.models import DTYPES, load_model
 from learner.model.loading.saving import save_description, weight_tensors
-from learner.persist.checkpoint import WEIGHTS
+from learner.persist.checkpoint_parts import WEIGHTS
 from services.contracts.config.model import PretrainedModel
 from services.volume import opened_by_umask
 

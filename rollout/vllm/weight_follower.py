@@ -27,7 +27,7 @@ from rollout.vllm.client import PolicyClient
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.staging import Staging
-from rollout.vllm.weight_files import WeightFiles
+from rollout.vllm.weight_cache import WeightFiles
 from rollout.vllm.weight_load import (
     LoadRefused,
     UpdateMode,

@@ -20,7 +20,7 @@ from learner.model.references import Copies, Following, PolicyCopy
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint import (
+from learner.persist.checkpoint_parts import (
     CRITIC,
     CRITIC_OPTIMIZER,
     Written,

@@ -40,7 +40,7 @@ from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Config, Optimizers
-from learner.persist.checkpoint import capture
+from learner.persist.checkpoint_parts import capture
 from learner.persist.mirror import Mirror, by_folder_names
 from learner.persist.versions import ChangedWeights, HostWeights, Versions, host_weights
 from learner.slices import WHOLE, local, rows_of, whole

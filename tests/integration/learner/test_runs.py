@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from learner.persist.checkpoint import CRITIC
+from learner.persist.checkpoint_parts import CRITIC
 from learner.persist.checkpoint_reader import verify
 from services.contracts.config import parse_config
 from services.contracts.records import DatasetRecord, RunRecord, RunState

@@ -16,7 +16,7 @@ from learner.model.value_model import Critic, TokenValues, train_critic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint import (
+from learner.persist.checkpoint_parts import (
     CRITIC,
     CRITIC_OPTIMIZER,
     capture,

@@ -10,7 +10,7 @@ import pytest
 
 from learner.optim.optimizers import Optimizers
 from learner.persist import jsonl as metrics_file
-from learner.persist.checkpoint import capture
+from learner.persist.checkpoint_parts import capture
 from learner.persist.checkpoint_writer import CheckpointWriter
 from learner.persist.disk_retry import Disk
 from learner.persist.jsonl import MetricsFile, SamplesFile

@@ -23,7 +23,7 @@ from learner.model.loading.models import LoadedModel, load_critic, load_model
 from learner.model.loading.saving import save_description
 from learner.model.passes.logprobs import PackedRow, TokenLogprobs, packed_row
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint import capture, write_checkpoint
+from learner.persist.checkpoint_parts import capture, write_checkpoint
 from learner.persist.checkpoint_reader import load_optimizer, verify
 from learner.persist.export_model import export_description
 from learner.persist.versions import host_weights

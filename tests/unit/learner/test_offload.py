@@ -13,7 +13,7 @@ from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint import capture
+from learner.persist.checkpoint_parts import capture
 from learner.state import Progress, TrainingState
 from learner.step import train_batch
 from services.contracts.config import ConfigError, parse_config

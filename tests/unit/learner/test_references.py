@@ -12,7 +12,7 @@ from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.references import Copies, Following, PolicyCopy, following, load_copies
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint import capture, write_checkpoint
+from learner.persist.checkpoint_parts import capture, write_checkpoint
 from learner.persist.checkpoint_reader import (
     UnusableCheckpoint,
     load_copy,

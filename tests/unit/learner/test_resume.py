@@ -12,7 +12,7 @@ from torch import nn
 
 from learner.distributed import Ranks
 from learner.model.loading.saving import save_description, weight_tensors
-from learner.persist.checkpoint import capture, write_checkpoint
+from learner.persist.checkpoint_parts import capture, write_checkpoint
 from learner.persist.restore import prepare
 from learner.rl import fetch, train
 from learner.state import TrainingState

@@ -1,33 +1,26 @@
 """From raw values to a run config, with errors that say which key, why, and the way out."""
 
 import reprlib
-from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from services.contracts.config.parsing.other_names import OTHER_NAMES
 from services.contracts.config.parsing.tags import (
     Models,
     fields_of,
-    key_paths,
     models_of,
     tag_name,
     tags_of,
     with_default_tags,
 )
+from services.contracts.config.parsing.unknown_keys import Problem, unknown_key
 from services.contracts.config.run import RLConfig, RunConfig
 from services.contracts.config.sft import SFTConfig
-from services.contracts.nearest import did_you_mean, nearest
+from services.contracts.nearest import did_you_mean
 
-Problem = tuple[str, str]
-"""A key path and what is wrong with its value."""
 MOST = 50
 """Problems that are explained: each takes half a millisecond, and a body has room for millions."""
-LOOKED_AT = 500
-"""Keys of a section of another system."""
 QUOTED = 200
 """Characters of a value that a sentence quotes."""
 _REPR = reprlib.Repr()
@@ -74,47 +67,8 @@ def _problems(detail: ErrorDetails) -> list[Problem]:
             key = f"{'.'.join(path[:-1])}.{tag_name(others[0])}"
             message = f"is a key of {', '.join(owners)}, and {key} is {location[-2]}: set that, too"
             return [(".".join(path), f"{message}, or leave this out")]
-        return _unknown(root, path, models, detail["input"])
+        return unknown_key(root, path, models, detail["input"])
     return [_problem(detail, ".".join(path), models)]
-
-
-def _unknown(root: type[BaseModel], path: list[str], models: Models, value: Any) -> list[Problem]:
-    """A problem for the unknown key `path`, or, for a section of another system, for each key in
-    it that has a name here."""
-    here = ".".join(path)
-    if len(path) == 1 and isinstance(value, dict):
-        leaves = islice(_leaves(value, here), LOOKED_AT)
-        inner = ((key, _elsewhere(root, key.rpartition(".")[2])) for key in leaves)
-        if found := [(key, f"unknown key; {_meant(known)}") for key, known in inner if known]:
-            return found
-    section = here.removesuffix(path[-1])
-    names = sorted({name for model in models for name in fields_of(model)})
-    # A name that is much like one here is a typing error, whatever else it means elsewhere.
-    typed, near = (nearest(path[-1], names, cutoff) for cutoff in (80, 60))
-    keys = [section + typed] if typed else _elsewhere(root, path[-1])
-    keys = keys or ([section + near] if near else [])
-    hint = _meant(keys) if keys else f"known here: {', '.join(names)}"
-    return [(here, f"unknown key; {hint}")]
-
-
-def _leaves(value: dict[str, Any], path: str) -> Iterator[str]:
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            yield from _leaves(inner, f"{path}.{key}")
-        else:
-            yield f"{path}.{key}"
-
-
-def _elsewhere(root: type[BaseModel], name: str) -> list[str]:
-    """The keys that other systems call `name`, or that are called so in another section."""
-    keys = dict.fromkeys(key_paths(root))
-    if (key := OTHER_NAMES.get(name.lower())) in keys:
-        return [key]
-    return [key for key in keys if key.rpartition(".")[2] == name][:3]
-
-
-def _meant(keys: list[str]) -> str:
-    return f"did you mean {' or '.join(map(repr, keys))}?"
 
 
 def _problem(detail: ErrorDetails, shown: str, models: Models) -> Problem:
