@@ -268,7 +268,8 @@ class Coordinator(FirstRank):
             # Nothing is wrong: vLLM takes minutes to start, and its worker says when it gives up.
             log.info("waiting for workers to start", what=what, seconds=round(seconds))
             return
-        if workers and not troubled and self._config.data.live:
+        served = any(worker.serves(self._store.run) for worker in workers)
+        if served and not troubled and self._config.data.live:
             # Nothing is wrong either: users bring sessions when they come.
             return
         if not workers:

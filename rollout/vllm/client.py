@@ -40,6 +40,8 @@ from rollout.vllm_plugin.wire import (
 from services.contracts.canary import Floats
 
 ABORT_AGAIN_SECONDS = 1.0
+MOST_BEGUN = 8
+"""Times that an answer with a constraint is sampled from its beginning."""
 
 
 class RequestRefused(ValueError):
@@ -113,9 +115,17 @@ class PolicyClient:
         sampling: dict[str, Any],
         expired: asyncio.Event | None,
     ) -> Sample:
+        # A constraint on the whole answer begins with its first token, so the answer begins anew.
+        anew, begun = "structured_outputs" in sampling, 1
         while sample.finish_reason == ABORTED:
-            # A constraint on the whole answer begins with its first token, so this one begins anew.
-            done = [] if "structured_outputs" in sampling else sample.token_ids.tolist()
+            done = [] if anew else sample.token_ids.tolist()
+            if anew and begun == MOST_BEGUN:
+                raise RequestRefused(
+                    f"weights were updated {MOST_BEGUN} times before an answer with "
+                    "response_format was whole, and with rollout.update_mode abort it begins anew "
+                    "each time: let the run use keep, or ask for fewer tokens"
+                )
+            begun += 1
             if expired is not None and expired.is_set():
                 if not done:
                     raise PastDeadline("nothing was sampled before the deadline")

@@ -18,6 +18,8 @@ KEPT_BY_RESUME = (
     ("algorithm", "critic", "path"),
     ("algorithm", "critic", "optimizer", "type"),
 )
+SOURCE = ("data", "source")
+"""Runs of before have no such key, and had datasets."""
 KEPT_BY_SUPERVISED = (
     ("data",),
     ("objective", "type"),
@@ -34,8 +36,10 @@ def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Probl
     """Keys of a whole config that differ from the resumed run's and must not."""
     problems: Problems = []
     supervised = KEPT_BY_SUPERVISED if config.get("type") == "sft" else ()
-    for path in (*KEPT_BY_RESUME, *supervised):
+    for path in (*KEPT_BY_RESUME, SOURCE, *supervised):
         new, old = _at(config, path), _at(previous, path)
+        if path == SOURCE:
+            new, old = new or "dataset", old or "dataset"
         if new != old:
             problems.append(
                 (

@@ -133,9 +133,9 @@ class RLConfig(Section):
         if self.data.live and eta < 2:
             yield (
                 "max_staleness",
-                f"a session is dropped where more than {eta} steps were trained between its first "
-                "answer and its own step, so rewards that come late are of no use: set it to the "
-                "steps that the run makes in that time",
+                f"{eta}: a session is dropped if more steps were trained between its first answer "
+                "and its own step, so rewards that come late are of no use: set it to the steps "
+                "that the run makes in that time (the recipe live has 8)",
             )
 
     def _uncorrected(self) -> Iterator[tuple[str, str]]:
@@ -180,6 +180,10 @@ class RLConfig(Section):
             self.training.epochs is not None or self.training.max_steps is None,
             "training.epochs counts passes over a dataset, and with data.source sessions there is "
             "none: set training.max_steps instead",
+        )
+        refuse_if(
+            self.training.max_steps == 0,
+            "training.max_steps 0 trains nothing: set it to 1 or more",
         )
         return self
 

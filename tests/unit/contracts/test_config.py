@@ -465,6 +465,7 @@ def live(**changes: Any) -> dict[str, Any]:
         ({"algorithm": {"samples_per_prompt": 1}}, "or advantage.type to running_mean"),
         ({"training": {}}, "set training.max_steps instead"),
         ({"training": {"epochs": 1}}, "set training.max_steps instead"),
+        ({"training": {"max_steps": 0}}, "max_steps 0 trains nothing: set it to 1 or more"),
         ({"evaluation": {"dataset": "d"}}, "nobody answers held-out rows"),
     ],
 )
@@ -483,4 +484,4 @@ def test_a_run_on_live_sessions_is_read_back_as_it_was_written() -> None:
     assert (config.data.reward_seconds, config.warnings()) == (86_400, [])
     hasty = parse_config(live(rollout={"episode": "sessions"}))
     assert isinstance(hasty, RLConfig)
-    assert hasty.warnings()[0].startswith("rollout.max_staleness: a session is dropped where")
+    assert hasty.warnings()[0].startswith("rollout.max_staleness: 1: a session is dropped if")

@@ -1,9 +1,13 @@
 """A completion that was interrupted and continued is one completion, and nothing of it is lost."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
+from rollout.vllm.client import MOST_BEGUN, PolicyClient, RequestRefused
 from rollout.vllm.response import Sample, Span, check_spans
 from rollout.vllm.resume import begun_by, joined, not_sampled, rest_of
 from services.contracts.groups.sampling_mask import SamplingMask
@@ -95,3 +99,22 @@ def test_a_resumed_request_has_another_seed() -> None:
     assert rest_of(sampling, 1, 5) == rest_of(sampling, 1, 5)
     # Sample i has seed + i.
     assert rest_of(sampling, 1, 5) == rest_of(sampling | {"seed": 8}, 0, 5)
+
+
+async def test_an_answer_with_a_constraint_begins_anew_a_few_times_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def interrupted(self: PolicyClient, token_ids: list[int], *_: Any) -> list[Sample]:
+        asked.append(token_ids)
+        return [sample([4, 5], "abort", (0, 2, "a:1"))]
+
+    monkeypatch.setattr(PolicyClient, "_request", interrupted)
+    client = PolicyClient(tmp_path / "socket")
+    sampling = {"max_tokens": 9, "structured_outputs": {"json_object": True}}
+    with pytest.raises(RequestRefused, match="let the run use keep"):
+        await client.generate([1, 2], 1, sampling)
+    await client.close()
+
+    assert asked == [[1, 2]] * MOST_BEGUN
