@@ -5,16 +5,16 @@ of a worker describe the same ones. An episode opens a session with a server at 
 """
 
 import asyncio
-import json
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from rollout.rewards.client import RewardClient, RewardUnavailable, ScoringRefused
+from rollout.rewards.client import RewardClient, RewardUnavailable
 from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import Listed, Offer, Place, offer
 from services.contracts.config.episodes import Tools
 from services.contracts.programs import MAX_PROGRAM
+from services.contracts.strict_json import decode
 from services.runtime.tool_servers import ToolServer, unknown_server
 
 PYTHON_SECONDS = 600.0
@@ -87,9 +87,11 @@ class Toolbox:
             there = ", ".join(self._offered.places)
             return f"error: there is no tool {name[:80]!r}; there is {there}"
         try:
-            given = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            return "error: the arguments are not JSON"
+            # Strictly: Python's own parser takes NaN and half a surrogate pair as well, which
+            # neither the sandbox nor a server can read.
+            given = decode((arguments or "{}").encode())
+        except (ValueError, RecursionError) as error:
+            return f"error: the arguments are not JSON: {str(error)[:200]}"
         if not isinstance(given, dict):
             return "error: the arguments are not a JSON object"
         return await self._called(place, given)
@@ -109,7 +111,7 @@ class Toolbox:
             return await self._run.rewards.python(code, min(seconds, PYTHON_SECONDS))
         except RewardUnavailable as error:
             raise NoSession(f"python: {error}") from error
-        except ScoringRefused as error:
+        except ValueError as error:
             raise ToolsAway(f"python: {error}") from error
 
     async def _session(self, server: str) -> Any:

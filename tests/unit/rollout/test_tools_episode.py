@@ -12,9 +12,11 @@ from rollout.episodes import Completion, UnusableEpisode
 from rollout.episodes.tools import ToolsEpisode
 from rollout.rewards.client import RewardClient, RewardUnavailable, ScoringRefused
 from rollout.tools.errors import NoSession, ToolsAway
-from rollout.tools.toolbox import RunTools
+from rollout.tools.offer import Offer, Place
+from rollout.tools.toolbox import RunTools, Toolbox
 from rollout.vllm.response import Sample, Span
 from services.contracts.config.episodes import Tools
+from services.contracts.programs import PythonOutput, PythonRequest
 from services.contracts.rows.dataset import Row
 from services.runtime.tool_servers import ToolServer
 from tests.scripted_vllm.sampling import message_of
@@ -29,10 +31,13 @@ class Sandbox:
     """In place of the reward service: says what it was given, fails, or never answers."""
 
     async def python(self, code: str, seconds: float) -> str:
+        PythonRequest(code=code, seconds=seconds)
         if code == "away":
             raise RewardUnavailable("the reward service is away")
         if code == "broken":
             raise ScoringRefused("the reward service refuses")
+        if code == "odd":
+            PythonOutput.model_validate_json("{}")
         if code == "hang":
             await asyncio.Event().wait()
         return f"ran {code}"
@@ -117,6 +122,10 @@ def tokens_of(said: str) -> list[int]:
         ('{"name": "python", "arguments": [1]}', "error: the arguments are not a JSON object"),
         ('{"name": "python", "arguments": {}}', "error: python needs its program as text"),
         (
+            r'{"name": "python", "arguments": {"code": "\ud83d"}}',
+            "error: the arguments are not JSON: code holds half of a surrogate pair",
+        ),
+        (
             json.dumps({"name": "python", "arguments": {"code": "x" * 70_000}}),
             "error: a program may have 65,536 characters",
         ),
@@ -129,6 +138,30 @@ def test_what_the_policy_does_wrong_it_reads(asked: str, said: str) -> None:
 
     assert f"\n<|im_start|>tool\n{said}" in text(completion)
     assert (completion.text, completion.reward) == ("well", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("\ud83d", "surrogates not allowed"),
+        (r'{"\ud83d": 1}', "half of a surrogate pair"),
+        ('{"a": NaN}', "a is NaN"),
+        ('{"a": 1e400}', "a is NaN, Infinity, or beyond a 64-bit float"),
+        (f'{{"a": {"9" * 5000}}}', "more than 4,300 digits"),
+        (f'{{"a": {"[" * 300}{"]" * 300}}}', "nested more than 200 levels"),
+        ("{", "are not JSON"),
+    ],
+    ids=["raw half", "half in key", "nan", "beyond a float", "digits", "depth", "cut"],
+)
+async def test_arguments_that_no_tool_could_read_reach_none(arguments: str, said: str) -> None:
+    offered = Offer(places={"python": Place("", "python"), "far": Place("sums", "far")})
+    tools = RunTools(Tools(type="tools", python=True), {}, cast(RewardClient, Sandbox()))
+
+    async with Toolbox(tools, offered) as toolbox:
+        for tool in offered.places:
+            read = await toolbox.call(tool, arguments)
+            assert read.startswith("error: the arguments are not JSON")
+            assert said in read
 
 
 def test_results_are_cut_and_cannot_speak_as_another_role() -> None:
@@ -165,6 +198,7 @@ def test_an_episode_without_an_end_is_truncated(
     ("code", "seconds", "said"),
     [
         ("broken", 900, "python: the reward service refuses"),
+        ("odd", 900, "python: 1 validation error for PythonOutput"),
         ("hang", 0.01, "the episode took longer than 0.01 s"),
     ],
 )
