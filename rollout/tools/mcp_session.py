@@ -21,7 +21,7 @@ from rollout.aio import end
 from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import MAX_TOOLS, Listed
 from rollout.tools.results import text_of_result
-from services.runtime.tool_servers import ToolServer
+from services.runtime.tool_servers import VARIABLE, ToolServer
 
 T = TypeVar("T")
 
@@ -34,6 +34,12 @@ CLOSE_SECONDS = 5.0
 OPEN_TRIES = 3
 """Nothing has happened on the server before a session is open, so that this may be repeated."""
 TRY_AGAIN_SECONDS = 1.0
+MAX_PROBLEM = 300
+"""Characters."""
+REDIRECTS = (
+    "it redirects to another address, which is not followed: name that in "
+    f"{VARIABLE}, with its scheme and its last slash"
+)
 PAGES = 8
 """Of a list of tools."""
 # The SDK logs each message that it cannot read, with a traceback: a server could fill the disk.
@@ -136,7 +142,7 @@ class Session:
             # Of several tasks of the SDK the first one that failed.
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
-            raise ToolsAway(self._said(_brief(error))) from None
+            raise ToolsAway(self._said(_line(error))) from None
 
     async def _within(self, seconds: float, answer: Coroutine[Any, Any, T]) -> T:
         """What `answer` returns. Raises ToolsAway, also if the connection ends first."""
@@ -153,21 +159,22 @@ class Session:
                 raise ToolsAway(self._said("the connection ended"))
             return asked.result()
         except MCPError as error:
-            raise ToolsAway(self._said(_brief(error))) from None
+            raise ToolsAway(self._said(_line(error))) from None
         except (ValidationError, RuntimeError) as error:
-            raise ToolsAway(self._said(f"it does not answer as MCP: {_brief(error)}")) from None
+            raise ToolsAway(self._said(f"it does not answer as MCP: {_line(error)}")) from None
         finally:
             await end([asked])
 
     def _said(self, problem: str) -> str:
-        # The SDK does not always pass on why an answer ended. The URL may hold a key.
-        problem = (self._transport.problem or problem).replace(self._server.url, "its URL")
-        return f"MCP server {self._server.name!r}: {problem}"
+        # The SDK does not always pass on why an answer ended. The URL may hold a key, and where a
+        # server redirects to as well.
+        problem = self._transport.problem or problem
+        problem = REDIRECTS if problem.startswith("Redirect to ") else problem
+        return f"MCP server {self._server.name!r}: {self._server.hidden_in(problem)[:MAX_PROBLEM]}"
 
 
-def _brief(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text[:300]
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 @functools.cache

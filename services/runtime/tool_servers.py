@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import SecretStr
 
@@ -18,6 +18,8 @@ from services.runtime.logs import get_logger
 log = get_logger(__name__)
 
 VARIABLE = "HEADRACE_MCP_SERVERS"
+SHORTEST_KEY = 6
+"""Characters. A shorter piece of a path or a query also stands in other words."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,12 @@ class ToolServer:
     """May hold a key: never shown."""
     problem: str = ""
     """Why it cannot be used."""
+
+    def hidden_in(self, text: str) -> str:
+        """`text`, which neither spells the URL nor a part of it that may be a key. Only of a
+        server that can be used."""
+        spelled = sorted(_spellings(self.url), key=len, reverse=True)
+        return re.sub("|".join(map(re.escape, spelled)), "***", text)
 
 
 def tool_servers(setting: SecretStr | None) -> dict[str, ToolServer]:
@@ -62,6 +70,17 @@ def unknown_server(name: str, known: Collection[str], problem: str = "") -> str:
         f"there is no MCP server {name!r}; {there}. The operator names them in {VARIABLE} "
         "(NAME=URL) for the gateway and the rollout workers"
     )
+
+
+def _spellings(url: str) -> set[str]:
+    """Of a URL and its parts: as they are, decoded, and encoded."""
+    parts = urlsplit(url)
+    userinfo = parts.netloc.rpartition("@")[0]
+    whole = [url, parts.path if parts.path != "/" else "", f"{userinfo}@", f"?{parts.query}"]
+    pieces = re.split("[/:&=;]", f"{userinfo}/{parts.path}/{parts.query}/{parts.fragment}")
+    found = [part for part in whole if len(part) > 1]
+    found += [piece for piece in pieces if len(piece) >= SHORTEST_KEY]
+    return {form for part in found for form in (part, unquote(part), quote(unquote(part)))}
 
 
 def _entries(text: str) -> list[str]:

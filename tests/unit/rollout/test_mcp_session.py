@@ -14,6 +14,9 @@ from services.runtime.tool_servers import ToolServer
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+ECHO = b'{"jsonrpc": "2.0", "id": 1, "error": {"code": -32000, "message": "%ss3cret"}}' % (
+    b"x" * 296
+)
 GZIP = gzip.compress(b"0" * (4 << 20))
 
 
@@ -59,13 +62,14 @@ async def answering(head: bytes, endless: bytes = b"") -> AsyncIterator[ToolServ
             "it compresses an answer",
         ),
         (
-            b"HTTP/1.1 307 Go\r\nLocation: http://127.0.0.2:1/\r\nContent-Length: 0\r\n\r\n",
+            b"HTTP/1.1 307 Go\r\nLocation: http://127.0.0.2:1/s3cret/\r\nContent-Length: 0\r\n\r\n",
             b"",
-            "not followed",
+            "it redirects to another address, which is not followed: name that in HEADRACE_MCP",
         ),
+        (JSON + b"Content-Length: %d\r\n\r\n" % len(ECHO) + ECHO, b"", "xxx"),
         (b"", b"", "disconnected"),
     ],
-    ids=["500", "garbage", "endless", "events", "gzip", "redirect", "closed"],
+    ids=["500", "garbage", "endless", "events", "gzip", "redirect", "echo", "closed"],
 )
 async def test_an_answer_that_is_none_is_a_server_that_is_away(
     monkeypatch: pytest.MonkeyPatch, head: bytes, endless: bytes, said: str
@@ -77,7 +81,7 @@ async def test_an_answer_that_is_none_is_a_server_that_is_away(
 
     assert str(error.value).startswith("MCP server 'odd': ")
     assert said in str(error.value)
-    assert "s3cret" not in str(error.value)
+    assert "s3cr" not in str(error.value)
     assert not [one for one in asyncio.all_tasks() if "MCP" in one.get_name()]
 
 

@@ -34,6 +34,34 @@ def test_an_entry_that_is_wrong_disables_its_server_alone(
     assert "s3cret" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no https://us3r:s3cr%2Ft@host/p4thkey/mcp?token=qu3rykey there",
+        "Redirect to http://host/p4thkey/mcp/",
+        "no key qu3rykey",
+        "GET /p4thkey/x",
+        "wrong password s3cr/t, also s3cr%2Ft",
+        "https://us3r:s3cr%2Ft@other/",
+    ],
+)
+def test_no_part_of_a_url_that_may_be_a_key_is_spelled(text: str) -> None:
+    (server,) = tool_servers(
+        SecretStr("web=https://us3r:s3cr%2Ft@host/p4thkey/mcp?token=qu3rykey")
+    ).values()
+
+    hidden = server.hidden_in(text)
+    assert "***" in hidden
+    assert not [key for key in ("s3cr", "p4thkey", "qu3rykey") if key in hidden]
+
+
+def test_a_url_without_keys_hides_little() -> None:
+    (server,) = tool_servers(SecretStr("web=http://me@box:9/?a=b")).values()
+
+    text = "me: no answer of http://box:9/ in 3 s, a=b"
+    assert server.hidden_in(text) == text
+
+
 def test_none_is_none() -> None:
     assert tool_servers(None) == tool_servers(SecretStr(" ")) == {}
 
