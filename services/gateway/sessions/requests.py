@@ -7,7 +7,6 @@ says: training would compute other probabilities than sampling did. Raises Sessi
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -21,6 +20,7 @@ from services.contracts.sessions import (
     text_of,
 )
 from services.gateway.sessions.errors import SessionProblem
+from services.gateway.sessions.json_schemas import schema_problem
 
 UNUSED = frozenset(
     {
@@ -249,30 +249,17 @@ def _structured(format: Any, sampling: Mapping[str, Any]) -> dict[str, Any] | No
 
 
 def _check_schema(param: str, schema: dict[str, Any]) -> None:
-    text = json.dumps(schema)
-    if len(text) > MAX_SCHEMA:
+    if _characters(param, schema) > MAX_SCHEMA:
         raise refused(param, f"a schema has at most {MAX_SCHEMA:,} characters")
-    if problem := _schema_problem(text):
+    if problem := schema_problem(schema):
         raise refused(param, f"this is no JSON schema: {problem}")
 
 
-@lru_cache(256)
-def _schema_problem(text: str) -> str:
-    """What keeps `text` from being a JSON schema: templates and vLLM's parsers read them as such.
-    An agent sends the same tools with each call, and a check takes a millisecond."""
-    # 60 ms that a gateway without such calls saves.
-    from jsonschema import Draft7Validator, SchemaError  # type: ignore[import-untyped]
-    from jsonschema.validators import validator_for  # type: ignore[import-untyped]
-
-    schema = json.loads(text)
+def _characters(param: str, value: Any) -> int:
     try:
-        # Of the drafts the one that takes most of what others have.
-        validator_for(schema, default=Draft7Validator).check_schema(schema)
-    except SchemaError as error:
-        return f"{error.json_path}: {error.message}"[:500]
-    except Exception as error:
-        return f"it cannot be read ({type(error).__name__})"
-    return ""
+        return len(json.dumps(value))
+    except RecursionError:
+        raise refused(param, "it is nested too deeply") from None
 
 
 def _message(message: Any, at: int) -> dict[str, Any]:
@@ -311,7 +298,7 @@ def _is_tool_call(call: Any) -> bool:
 def _tools(tools: Any) -> list[dict[str, Any]]:
     if not isinstance(tools, list):
         raise refused("tools", "a list of functions is wanted")
-    if len(json.dumps(tools)) > MAX_TOOLS:
+    if _characters("tools", tools) > MAX_TOOLS:
         raise refused("tools", f"all of them together have at most {MAX_TOOLS:,} characters")
     for at, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None

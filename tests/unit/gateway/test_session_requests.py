@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -31,6 +32,7 @@ from services.gateway.sessions.requests import (
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
 ASKED = [{"role": "user", "content": "2+2"}]
+LATEST_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
 
@@ -103,8 +105,8 @@ def test_a_malformed_message_is_refused_with_its_place(message: Any) -> None:
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"type": "nosuch"}, "$.type: 'nosuch' is not valid"),
-        ({"properties": {"a": {"required": "a"}}}, "$.properties.a.required: 'a' is not"),
+        ({"type": "nosuch"}, "Invalid enum value 'nosuch' - at `$.type`"),
+        ({"properties": {"a": {"required": "a"}}}, "got `str` - at `$.properties[...].required`"),
         ({"$schema": [], "type": 5}, "this is no JSON schema"),
         ({"description": "x" * 70_000}, "at most 65,536 characters"),
     ],
@@ -126,9 +128,44 @@ def test_all_tools_together_have_a_limit() -> None:
         chat(tools=tools)
 
 
-def test_schemas_of_older_drafts_are_taken() -> None:
+def test_a_long_schema_is_checked_without_python_code_for_each_part() -> None:
+    parts = [{"not": {"pattern": "a"}} for _ in range(2000)]
+    schema = {"$schema": LATEST_DRAFT, "anyOf": parts}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    calls: list[str] = []
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(count)
+    try:
+        taken = chat(tools=[tool])
+    finally:
+        sys.setprofile(None)
+    assert taken.tools == [tool]
+    assert len(calls) < 200
+
+
+def test_tools_and_formats_that_are_nested_too_deeply_are_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(5000):
+        schema = {"not": schema}
+    format = {"type": "json_schema", "json_schema": {"schema": schema}}
+    bodies: dict[str, Any] = {
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
+        "response_format": format,
+    }
+    for name, value in bodies.items():
+        with pytest.raises(SessionProblem) as refused:
+            chat_call({"messages": ASKED, name: value}, SAMPLING | {"top_k": 20})
+        assert refused.value.detail == f"{name}: it is nested too deeply"
+
+
+def test_schemas_of_older_drafts_are_taken_whichever_they_name() -> None:
     pair = {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}
-    defined = {"$defs": {"pair": pair}, "properties": {"x": {"$ref": "#/$defs/pair"}}}
+    defined = {"properties": {"x": {"$ref": "#/$defs/pair"}}, **pair}
+    defined |= {"$schema": LATEST_DRAFT, "$defs": {"pair": pair}}
     function = {"name": "f", "parameters": defined}
     assert chat(tools=[{"type": "function", "function": function}]).tools[0]["function"] == function
 
