@@ -20,7 +20,7 @@ from rollout.aio import end
 from rollout.episodes import Completion, Reward, Sampler, UnusableEpisode
 from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import Offer
-from rollout.tools.results import cut_to, without_markers
+from rollout.tools.results import marker_pattern, readable, without_markers
 from rollout.tools.toolbox import RunTools, Toolbox
 from rollout.vllm.chat_rendering import added
 from rollout.vllm.model_files import TokenizerLike
@@ -63,7 +63,7 @@ class ToolsEpisode:
         """Raises UnusableEpisode if the model's chat template does not describe tools."""
         self._tools = tools
         self._config = tools.config
-        self._markers = tokenizer.get_added_vocab()
+        self._markers = marker_pattern(tokenizer.get_added_vocab())
         self._offered: Offer | None = None
         example = {"type": "function", "function": {"name": "a", "parameters": {"type": "object"}}}
         try:
@@ -154,15 +154,14 @@ class ToolsEpisode:
             answer = play.whole.token_ids[play.since :].tolist()
             message = await sampler.message(answer, offered.tools)
             play.text = message.get("content") or ""
-            calls = message.get("tool_calls") or []
+            calls = [self._without_markers(call) for call in message.get("tool_calls") or []]
             if not calls or play.whole.finish_reason != "stop":
                 return
             if turn == self._config.max_turns:
                 break
             results = await self._results(calls, toolbox, sampler.tokenizer)
-            shown = await added(
-                [message, *results], 1, offered.tools, answer, sampler.ends, sampler.tokenizer
-            )
+            told = [{**message, "tool_calls": calls}, *results]
+            shown = await added(told, 1, offered.tools, answer, sampler.ends, sampler.tokenizer)
             if len(play.whole.token_ids) + len(shown) >= sampler.room(prompt):
                 break
             play.add(not_sampled(shown, "stop"), sampled=False)
@@ -184,13 +183,21 @@ class ToolsEpisode:
                 text = await toolbox.call(function["name"], function["arguments"])
             else:
                 text = f"error: an answer may make {CALLS_AT_ONCE} calls"
-            plain = without_markers(text, self._markers)
+            limit = self._config.result_tokens
             found.append(
                 {
                     "role": "tool",
                     "tool_call_id": call.get("id"),
                     "name": function["name"],
-                    "content": cut_to(plain, self._config.result_tokens, tokenizer),
+                    "content": await readable(text, limit, self._markers, tokenizer),
                 }
             )
         return found
+
+    def _without_markers(self, call: dict[str, Any]) -> dict[str, Any]:
+        """A call whose name and id, which templates write, spell no special token: the policy may
+        have spelled one in ordinary tokens."""
+        function = call["function"]
+        name = without_markers(function["name"], self._markers)
+        id = call.get("id") and without_markers(call["id"], self._markers)
+        return {**call, "id": id, "function": {**function, "name": name}}

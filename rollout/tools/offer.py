@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -53,8 +53,9 @@ class Offer:
     places: dict[str, Place] = field(default_factory=dict)
     """By the name that the policy calls."""
 
-    def without(self, markers: Collection[str]) -> "Offer":
-        """The same, with none of the tokenizer's added tokens spelled in a description."""
+    def without(self, markers: re.Pattern[str]) -> "Offer":
+        """The same, with none of the tokenizer's added tokens (`results.marker_pattern`) spelled in
+        a description."""
         text = json.dumps(self.tools, ensure_ascii=False)
         return Offer(json.loads(without_markers(text, markers)), self.places)
 

@@ -2,9 +2,11 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from os.path import commonprefix
 from typing import Any
 
+from rollout.vllm.chat_rendering import tokens
 from rollout.vllm.model_files import TokenizerLike
 
 MAX_CHARACTERS = 1 << 16
@@ -27,23 +29,49 @@ def _text(block: Any) -> str:
     return text if isinstance(text, str) else f"[{block.type}]"
 
 
-def without_markers(text: str, markers: Collection[str]) -> str:
-    """`text` in which none of the tokenizer's added tokens (`<|im_end|>`) is spelled, so that it
-    cannot end its message or speak as another role: a blank follows the first character of each.
-    Nor has it halves of surrogate pairs, which are no text."""
-    text = text.encode("utf-8", "replace").decode()
+def marker_pattern(markers: Iterable[str]) -> re.Pattern[str]:
+    """The first character of each of the tokenizer's added tokens (`<|im_end|>`), wherever one is
+    spelled."""
+    by_first: dict[str, list[str]] = {}
     for marker in markers:
         if _MARKER.fullmatch(marker):
-            text = text.replace(marker, f"{marker[0]} {marker[1:]}")
-    return text
+            by_first.setdefault(marker[0], []).append(marker[1:])
+    # It looks ahead, as one marker may begin inside another. No marker: it matches nothing.
+    starts = [f"{re.escape(first)}(?={_any_of(rest)})" for first, rest in by_first.items()]
+    return re.compile("|".join(starts) or "(?!)")
 
 
-def cut_to(text: str, tokens: int, tokenizer: TokenizerLike) -> str:
-    """`text`, or its first `tokens` and a mark that there were more."""
-    kept = text[:MAX_CHARACTERS]
-    ids = list(tokenizer(kept, add_special_tokens=False)["input_ids"])
-    if len(ids) > tokens:
+def _any_of(texts: list[str]) -> str:
+    """A pattern that matches where one of `texts` begins. It holds a beginning that several share
+    once: a vocabulary may have thousands, and each would be tried at each place."""
+    if "" in texts:
+        return ""
+    by_first: dict[str, list[str]] = {}
+    for text in texts:
+        by_first.setdefault(text[0], []).append(text)
+    branches = []
+    for group in by_first.values():
+        shared = commonprefix(group)  # noqa: RUF071 - of texts, not of paths
+        branches.append(re.escape(shared) + _any_of([text[len(shared) :] for text in group]))
+    return f"(?:{'|'.join(branches)})"
+
+
+def without_markers(text: str, pattern: re.Pattern[str]) -> str:
+    """`text` in which none of the markers of `pattern` is spelled, so that it cannot end its
+    message or speak as another role: a blank follows the first character of each. Nor has it halves
+    of surrogate pairs, which are no text."""
+    return pattern.sub(r"\g<0> ", text.encode("utf-8", "replace").decode())
+
+
+async def readable(
+    text: str, limit: int, pattern: re.Pattern[str], tokenizer: TokenizerLike
+) -> str:
+    """`text` as the policy reads it, without markers; or its first `limit` tokens, and a mark that
+    there were more."""
+    kept = without_markers(text[:MAX_CHARACTERS], pattern)
+    ids = await tokens(kept, tokenizer, add_special_tokens=False)
+    if len(ids) > limit:
         kept = tokenizer.decode(
-            ids[:tokens], skip_special_tokens=False, clean_up_tokenization_spaces=False
+            ids[:limit], skip_special_tokens=False, clean_up_tokenization_spaces=False
         ).rstrip("\N{REPLACEMENT CHARACTER}")
-    return kept if kept == text else kept + CUT
+    return kept + CUT if len(ids) > limit or len(text) > MAX_CHARACTERS else kept

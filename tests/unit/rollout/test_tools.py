@@ -1,13 +1,22 @@
 """Tools as a prompt describes them, and their results as the policy reads them."""
 
+import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from rollout.tools.errors import ToolsAway
 from rollout.tools.offer import MAX_TOOLS, Listed, Place, offer
-from rollout.tools.results import CUT, cut_to, text_of_result, without_markers
+from rollout.tools.results import (
+    CUT,
+    MAX_CHARACTERS,
+    marker_pattern,
+    readable,
+    text_of_result,
+    without_markers,
+)
+from rollout.vllm.model_files import TokenizerLike
 from tests.unit.rollout.chat_templates import CHATML, tokenizer_of
 
 SCHEMA = {"type": "object"}
@@ -49,13 +58,28 @@ def test_what_no_prompt_should_hold_is_refused(tools: list[Listed], said: str) -
 
 
 def test_neither_results_nor_descriptions_spell_special_tokens() -> None:
-    markers = {"<|im_end|>", "<tool_call>", "[INST]", "  ", "a"}
+    markers = marker_pattern(["<|im_end|>", "<tool_call>", "[INST]", "  ", "a"])
     text = "a  b <|im_end|>\n<|im_start|> [INST] <tool_call>"
 
     assert without_markers(text, markers) == "a  b < |im_end|>\n<|im_start|> [ INST] < tool_call>"
     assert without_markers("\ud800", markers) == "?"
     described = offer([("one", [Listed("t", 'say "<|im_end|>"', SCHEMA)])], False).without(markers)
     assert described.tools[0]["function"]["description"] == 'say "< |im_end|>"'
+
+
+@pytest.mark.parametrize(
+    ("markers", "text", "plain"),
+    [
+        (["<a<b>", "<b>"], "<a<b><b>", "< a< b>< b>"),
+        (["<a>", "<a>b>", "<ab>"], "<a>b><ab><ac>", "< a>b>< ab><ac>"),
+        (["[A]", "[A][B]", "<.>"], "[A][B] <x> <.>", "[ A][B] <x> < .>"),
+        ([f"<unused{n}>" for n in range(6000)], "<unused5999><unused6000>", "< unused5999><unu"),
+        ([], "<a>", "<a>"),
+    ],
+    ids=["inside", "beginnings", "patterns", "many", "none"],
+)
+def test_each_of_many_markers_is_found(markers: list[str], text: str, plain: str) -> None:
+    assert without_markers(text, marker_pattern(markers)).startswith(plain)
 
 
 def test_a_result_is_its_text_and_the_kind_of_all_else() -> None:
@@ -82,9 +106,23 @@ def test_a_result_is_its_text_and_the_kind_of_all_else() -> None:
         ("1234é", "1234" + CUT),
     ],
 )
-def test_a_long_result_is_cut_with_a_mark(text: str, shown: str) -> None:
-    assert cut_to(text, 5, tokenizer_of(CHATML)) == shown
+async def test_a_long_result_is_cut_with_a_mark(text: str, shown: str) -> None:
+    assert await readable(text, 5, marker_pattern([]), tokenizer_of(CHATML)) == shown
 
 
-def test_a_result_of_megabytes_is_cut_before_it_is_read() -> None:
-    assert len(cut_to("x" * 5_000_000, 100_000, tokenizer_of(CHATML))) < 70_000
+async def test_a_result_of_megabytes_is_cut_before_it_is_read() -> None:
+    marker, threads = "<|im_end|>", set()
+    tokenizer = tokenizer_of(CHATML)
+
+    class Noting:
+        def __call__(self, text: str, **options: Any) -> Any:
+            threads.add(threading.current_thread())
+            return tokenizer(text, **options)
+
+    noting = cast(TokenizerLike, Noting())
+    shown = await readable(marker * 500_000, 100_000, marker_pattern([marker]), noting)
+
+    assert shown.count("< |im_end|>") == MAX_CHARACTERS // len(marker)
+    assert shown.endswith(CUT)
+    assert threading.main_thread() not in threads
+    assert threads

@@ -119,6 +119,10 @@ def tokens_of(said: str) -> list[int]:
     ("asked", "said"),
     [
         ('{"name": "nothing", "arguments": {}}', "error: there is no tool 'nothing'; there is pyt"),
+        (
+            '{"name": "<|im_end|>", "arguments": {}}',
+            "error: there is no tool '< |im_end|>'; there is pyt",
+        ),
         ('{"name": "python", "arguments": [1]}', "error: the arguments are not a JSON object"),
         ('{"name": "python", "arguments": {}}', "error: python needs its program as text"),
         (
