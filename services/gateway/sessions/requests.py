@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
+
 from services.contracts.config.episodes import SideCalls
 from services.contracts.sessions import (
     Call,
@@ -165,7 +167,10 @@ def reward_of(body: Mapping[str, Any]) -> Reward:
             raise refused(f"components.{name}"[:200], "a finite number is wanted")
     reward, error = body.get("reward"), body.get("error") or ""
     if reward is None and components:
-        reward = math.fsum(components.values())
+        try:
+            reward = math.fsum(components.values())
+        except OverflowError:
+            raise refused("components", "their sum is beyond a 64-bit float (1.8e308)") from None
     if reward is not None and not _is_number(reward):
         raise refused("reward", "a finite number is wanted")
     if reward is None and not error:
@@ -192,9 +197,20 @@ def _is_number(value: Any) -> bool:
         return False
 
 
+def _check_portable(name: str, value: Any) -> None:
+    """Calls travel to workers as MessagePack, which takes less than JSON does."""
+    try:
+        msgspec.msgpack.encode(value)
+    except OverflowError:
+        raise refused(name[:100], "it holds an integer beyond 64 bits") from None
+    except RecursionError:
+        raise refused(name[:100], "it is nested too deeply") from None
+
+
 def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
     structured = None
     for name, value in body.items():
+        _check_portable(name, value)
         if value is None or name in UNUSED or name in TAKEN:
             continue
         if name == "response_format":
@@ -206,8 +222,8 @@ def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Ca
         elif name not in NEUTRAL or not NEUTRAL[name](value):
             raise refused(name[:100], WHOLE)
     most = body.get("max_completion_tokens") or body.get("max_tokens")
-    if most is not None and (type(most) is not int or most < 1):
-        raise refused("max_tokens", "a whole number above 0 is wanted")
+    if most is not None and (type(most) is not int or not 0 < most < 1 << 31):
+        raise refused("max_tokens", "a whole number above 0, below 2^31, is wanted")
     seed = body.get("seed")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 1 << 62):
         raise refused("seed", "a whole number from 0 to 2^62 is wanted")
@@ -249,17 +265,10 @@ def _structured(format: Any, sampling: Mapping[str, Any]) -> dict[str, Any] | No
 
 
 def _check_schema(param: str, schema: dict[str, Any]) -> None:
-    if _characters(param, schema) > MAX_SCHEMA:
+    if len(json.dumps(schema)) > MAX_SCHEMA:
         raise refused(param, f"a schema has at most {MAX_SCHEMA:,} characters")
     if problem := schema_problem(schema):
         raise refused(param, f"this is no JSON schema: {problem}")
-
-
-def _characters(param: str, value: Any) -> int:
-    try:
-        return len(json.dumps(value))
-    except RecursionError:
-        raise refused(param, "it is nested too deeply") from None
 
 
 def _message(message: Any, at: int) -> dict[str, Any]:
@@ -298,7 +307,7 @@ def _is_tool_call(call: Any) -> bool:
 def _tools(tools: Any) -> list[dict[str, Any]]:
     if not isinstance(tools, list):
         raise refused("tools", "a list of functions is wanted")
-    if _characters("tools", tools) > MAX_TOOLS:
+    if len(json.dumps(tools)) > MAX_TOOLS:
         raise refused("tools", f"all of them together have at most {MAX_TOOLS:,} characters")
     for at, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None

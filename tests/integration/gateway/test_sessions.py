@@ -66,6 +66,12 @@ async def test_a_client_that_leaves_frees_its_part_of_the_budget_and_its_turn_st
         assert refused.json()["error"]["type"] == "server_error"
         # What is small is read all the same, and bodies of other requests have their own budget.
         assert (await http.post(path, json={"messages": []})).status_code == 400
+        beyond = {"role": "user", "content": "x", "extra": 10**30}
+        large = await http.post(path, json={"messages": [beyond]})
+        assert (large.status_code, large.json()["error"]["param"]) == (400, "messages")
+        summed = path.replace("/v1/chat/completions", "/reward")
+        rewarded = await http.post(summed, json={"components": {"a": 1e308, "b": 1e308}})
+        assert (rewarded.status_code, rewarded.json()["error"]["param"]) == (400, "components")
         others = await http.post("/v1/prompts", json={"dataset": "d", "prompts": [turn(0)]})
         assert others.status_code == 422
 
