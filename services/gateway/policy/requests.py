@@ -3,7 +3,6 @@
 Nothing is trained of them, so they may sample as they like, within what vLLM does by itself.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,11 +19,18 @@ from services.gateway.sessions.requests import (
 CONVERSATION = TAKEN | {"tool_choice"}
 """What `sessions.requests` checks."""
 
+NOT_DONE = "the policy's endpoint cannot do this: leave it out"
+NO_FORMAT = (
+    "the policy's endpoint takes none: a weight update may interrupt an answer, which then goes on "
+    "after its last token, and vLLM applies a format from an answer's first token alone; leave it "
+    "out, and ask for JSON in a message"
+)
+
 
 def _between(low: float, high: float) -> Callable[[Any], bool]:
     def fits(value: Any) -> bool:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(value) and low <= value <= high
+        return number and low <= value <= high
 
     return fits
 
@@ -55,7 +61,7 @@ def policy_call(
                 raise refused(name, f"{wanted} is wanted")
             sampling[name] = value
         elif name not in NEUTRAL or not NEUTRAL[name](value):
-            raise refused(name[:100], "the policy's endpoint cannot do this: leave it out")
+            raise refused(name[:100], NO_FORMAT if name == "response_format" else NOT_DONE)
     rest = {name: value for name, value in body.items() if name in CONVERSATION}
     if rest.get("tool_choice") not in (None, "auto", "none"):
         raise refused("tool_choice", "only auto and none can be done: leave it out")

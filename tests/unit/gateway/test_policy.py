@@ -102,6 +102,7 @@ def test_options_go_to_vllm_and_others_are_refused_by_name() -> None:
         ("temperature", "hot"),
         ("temperature", True),
         ("temperature", float("nan")),
+        ("temperature", 10**400),
         ("top_p", 0),
         ("top_k", 1.5),
         ("presence_penalty", 3),
@@ -124,6 +125,12 @@ def test_a_wrong_option_is_named(option: str, value: object) -> None:
         policy_call("chat", {"messages": ASKED, option: value}, None, 100)
     assert refused.value.status == 400
     assert option in str(refused.value.param)
+
+
+def test_a_format_is_refused_with_the_reason() -> None:
+    body = {"messages": ASKED, "response_format": {"type": "json_object"}}
+    with pytest.raises(SessionProblem, match="a weight update may interrupt an answer"):
+        policy_call("chat", body, None, 100)
 
 
 def test_a_key_that_calls_too_often_waits_and_others_do_not() -> None:
