@@ -91,6 +91,7 @@ class Supervisor:
             tool_servers=sorted(usable(self._tool_servers)),
             gpus=gpu_count(),
             devices=described_gpus(),
+            gpu_share=settings.vllm_gpu_memory_utilization,
             started=time.time(),
             peer_url=settings.peer_url,
             restarts=int(os.environ.get(RESTARTS, "0")),

@@ -222,6 +222,11 @@ class WorkerRecord(BaseModel):
     devices: list[GPUDevice] = Field(
         default_factory=list, description="These GPUs, where the driver describes them."
     )
+    gpu_share: float | None = Field(
+        None,
+        description="Share of each GPU's memory for its vLLM where a run's config names none "
+        "(`HEADRACE_VLLM_GPU_MEMORY_UTILIZATION`); null: it has none of its own.",
+    )
     run: str | None = Field(None, description="The run it works on.")
     version: int | None = Field(None, description="Policy version that is live in its vLLM.")
     lineage: str | None = Field(None, description="The lineage of that version.")

@@ -20,6 +20,8 @@ class Worker:
     """The GPUs of one rollout worker; none: it samples on CPUs."""
 
     gpus: tuple[GPUDevice, ...]
+    share: float | None = None
+    """Of each, for vLLM where the config names none; None: the usual one."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Model:
 
 def known_workers(records: Sequence[WorkerRecord]) -> list[Worker]:
     """Those that have said what they compute on."""
-    return [Worker(tuple(one.devices)) for one in records if one.devices or one.gpus == 0]
+    known = [one for one in records if one.devices or one.gpus == 0]
+    return [Worker(tuple(one.devices), one.gpu_share) for one in known]
 
 
 def of_half(config: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from services.contracts.config.objective.copies import FrozenReference, LaggedPr
 from services.contracts.config.objective.supervised import DPO
 from services.contracts.config.objective.terms import NoKL
 from services.contracts.config.training import Offloaded
-from services.contracts.devices import LearnerDevices
+from services.contracts.devices import GPUDevice, LearnerDevices
 from services.estimate import training
 from services.estimate.answer import GPUNeed
 from services.estimate.given import PROMPT, Config, Model, Worker, gigabytes, smallest
@@ -181,11 +181,13 @@ def learner_budget(
     """Bytes of a GPU that a rank may take; None where that is not known."""
     if learner is None or not learner.gpus:
         return None
-    sampled = {gpu.uuid for worker in workers for gpu in worker.gpus}
-    taken = vllm_share(config, True) if isinstance(config, RLConfig) else 0.0
-    return min(
-        int(gpu.memory * (1 - taken)) if gpu.uuid in sampled else gpu.memory for gpu in learner.gpus
-    )
+    return min(int(gpu.memory * (1 - _taken(config, gpu, workers))) for gpu in learner.gpus)
+
+
+def _taken(config: Config, gpu: GPUDevice, workers: Sequence[Worker]) -> float:
+    """The share of a learner's GPU that vLLM takes."""
+    here = [one for one in workers if gpu.uuid in {own.uuid for own in one.gpus}]
+    return vllm_share(config, here, True) if here and isinstance(config, RLConfig) else 0.0
 
 
 def learner_advice(

@@ -1,5 +1,5 @@
-"""How learner and vLLM divide a GPU that both have: with the usual share of vLLM, or with another
-one where that leaves one of them too little."""
+"""How learner and vLLM divide a GPU that both have: with the worker's own share for vLLM or the
+usual one, or with another where that leaves one of them too little."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from services.contracts.devices import LearnerDevices
 from services.estimate.answer import GPUNeed
 from services.estimate.given import Model, Worker, gigabytes
 from services.estimate.learner import TIGHT, learner_budget, learner_need
-from services.estimate.rollout import ALONE, SHARED, rollout_need
+from services.estimate.rollout import ALONE, SHARED, rollout_need, vllm_share
 
 SHARE = "rollout.vllm.gpu_memory_utilization"
 PERCENT = range(int(ALONE * 100), 0, -1)
@@ -38,11 +38,15 @@ def division(
     if len(workers) != 1 or len(learner.gpus) != 1 or used != {learner.gpus[0].uuid}:
         return None
     memory = learner.gpus[0].memory
-    trains, samples = _needs(config, model, learner, workers, SHARED)
+    before = vllm_share(config, workers, True)
+    trains, samples = _needs(config, model, learner, workers, before)
     if _enough(trains) and samples.fits:
         return None
     lacks = "the learner" if not _enough(trains) else "vLLM"
-    usual = f"with {SHARED:g}, as is usual where both share a GPU, {lacks} would have too little"
+    reason = "as is usual where both share a GPU"
+    if before != SHARED:
+        reason = "the worker's HEADRACE_VLLM_GPU_MEMORY_UTILIZATION"
+    usual = f"with {before:g}, {reason}, {lacks} would have too little"
     for percent in PERCENT:
         share = percent / 100
         trains, samples = _needs(config, model, learner, workers, share)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from services.contracts.config import RLConfig
-from services.contracts.devices import GPUDevice, LearnerDevices
+from services.contracts.devices import LearnerDevices
 from services.estimate import sampling
 from services.estimate.answer import GPUNeed
 from services.estimate.given import PROMPT, Model, Worker, smallest
@@ -14,20 +14,25 @@ LARGE, MANY, FEW = 70 << 30, 1024, 256
 """vLLM runs MANY sequences at once on GPUs of LARGE memory or more, FEW on others (0.32)."""
 
 
-def vllm_share(config: RLConfig, shared: bool) -> float:
-    """The share of a GPU that vLLM takes; `shared`: with the learner."""
-    return config.rollout.vllm.gpu_memory_utilization or (SHARED if shared else ALONE)
+def vllm_share(config: RLConfig, workers: Sequence[Worker], shared: bool) -> float:
+    """The share of a GPU that the vLLM of these `workers`, all on it, takes; `shared`: with the
+    learner."""
+    if config.rollout.vllm.gpu_memory_utilization is not None:
+        return config.rollout.vllm.gpu_memory_utilization
+    own = [worker.share for worker in workers if worker.share is not None]
+    usual = SHARED if shared else ALONE
+    return sum(own) if own and len(own) == len(workers) else usual
 
 
 def server_of(
-    config: RLConfig, model: Model, learner: LearnerDevices | None, gpus: Sequence[GPUDevice]
+    config: RLConfig, model: Model, learner: LearnerDevices | None, worker: Worker
 ) -> sampling.Server:
-    """One vLLM server on `gpus`; without any, of no budget."""
-    options = config.rollout.vllm
+    """The vLLM server of `worker`; without GPUs, of no budget."""
+    options, gpus = config.rollout.vllm, worker.gpus
     trains = {gpu.uuid for gpu in learner.gpus} if learner else set()
     shared = any(gpu.uuid in trains for gpu in gpus)
     memory = min((gpu.memory for gpu in gpus), default=0)
-    budget = int(memory * vllm_share(config, shared))
+    budget = int(memory * vllm_share(config, [worker], shared))
     longest = options.max_model_len or model.shape.positions
     dtype = config.model.dtype if options.computes_in == "auto" else options.computes_in
     half = dtype == "bfloat16" or (dtype == "auto" and model.half)
@@ -48,8 +53,9 @@ def rollout_need(
 ) -> GPUNeed:
     """Of each GPU of the worker with least memory: weights, and keys and values of one sequence of
     the longest length, without which vLLM does not start."""
-    gpus = weakest(workers)
-    server, shape = server_of(config, model, learner, gpus), model.shape
+    worker = weakest(workers)
+    gpus = worker.gpus
+    server, shape = server_of(config, model, learner, worker), model.shape
     least = sampling.token_bytes(shape, server) * server.longest
     parts = {
         "weights": sampling.weights(shape, server),
@@ -100,6 +106,6 @@ def rollout_advice(
     yield "take workers with larger GPUs, or a smaller model"
 
 
-def weakest(workers: Sequence[Worker]) -> tuple[GPUDevice, ...]:
-    """The GPUs of the worker that has least memory; () without workers."""
-    return min((w.gpus for w in workers), key=lambda gpus: smallest(gpus).memory, default=())
+def weakest(workers: Sequence[Worker]) -> Worker:
+    """The worker whose GPUs have least memory; without workers, one without GPUs."""
+    return min(workers, key=lambda worker: smallest(worker.gpus).memory, default=Worker(()))

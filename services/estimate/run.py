@@ -128,7 +128,7 @@ def step_time(
     rates = []
     for worker in workers:
         fast = bandwidth(smallest(worker.gpus).name)
-        server = server_of(config, model, learner, worker.gpus)
+        server = server_of(config, model, learner, worker)
         if fast and sampling.cache(model.shape, server) > 0:
             rates.append(sampling.tokens_a_second(model.shape, server, fast, length))
     sampled = groups * algorithm.samples_generated * config.max_tokens

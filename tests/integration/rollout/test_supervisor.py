@@ -34,8 +34,10 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 async def after_a_failure(scene: Scene, tmp_path: Path) -> tuple[str, str]:
     """The run's state, and the worker's."""
-    settings = RolloutSettings.model_validate({"worker": "broken", "data": tmp_path})
+    given = {"worker": "broken", "data": tmp_path, "vllm_gpu_memory_utilization": 0.3}
+    settings = RolloutSettings.model_validate(given)
     supervisor = Supervisor(settings, scene.store)
+    assert supervisor.record.gpu_share == 0.3
     run = await scene.store.runs.get(RUN)
     assert run is not None
     supervisor._limit.run_failed(WHY)

@@ -6,8 +6,9 @@ import pytest
 
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.devices import GPUDevice, LearnerDevices
+from services.contracts.records import WorkerRecord
 from services.estimate.answer import Estimate
-from services.estimate.given import Model, Worker
+from services.estimate.given import Model, Worker, known_workers
 from services.estimate.one_gpu import Division, division, with_share
 from services.estimate.rollout import SHARED
 from services.estimate.run import cannot_fit, estimate_run
@@ -252,6 +253,32 @@ def test_a_gpu_is_divided_as_usual_where_that_leaves_both_enough_or_the_run_says
     # Each has its own, or several workers share one.
     assert divided({}, 24 * GB, worker(24 * GB, first=1)) is None
     assert divided({}, 24 * GB, one, one) is None
+
+
+def test_the_share_that_a_worker_has_been_given_counts() -> None:
+    fields = {"pool": "default", "host": "h", "pid": 1, "state": "idle"}
+    record = WorkerRecord(id="w", **fields, devices=gpus(1, 80 * GB), gpu_share=0.6)
+    old = WorkerRecord(id="old", **fields, devices=gpus(1, 80 * GB))
+    one, usual = known_workers([record, old])
+    config = {"model": {"path": "org/m", "lora": {}}, **THRIFTY}
+    half = Worker(one.gpus, 0.2)
+    for workers, taken, sampled in (
+        ([one], 48 * GB, 48 * GB),
+        ([usual], 32 * GB, 32 * GB),
+        # Workers on one GPU have their shares of it at the same time.
+        ([half, half], 32 * GB, 16 * GB),
+        ([half, usual], 32 * GB, 16 * GB),
+    ):
+        found = estimate(config, learner(1, 80 * GB), *workers)
+        assert found.rollout is not None
+        assert (found.learner.memory, found.rollout.memory) == (80 * GB - taken, sampled)
+
+    words = "with 0.9, the worker's HEADRACE_VLLM_GPU_MEMORY_UTILIZATION, the learner would have"
+    # With the usual share both fit.
+    assert divided({}, 80 * GB, usual) is None
+    large = divided({}, 80 * GB, Worker(one.gpus, 0.9))
+    assert large is not None
+    assert words in large.words
 
 
 def test_what_is_not_known_is_said_and_refuses_nothing() -> None:
