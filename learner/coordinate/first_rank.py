@@ -66,8 +66,8 @@ class FirstRank(ABC):
         self._folder = volume.path(f"runs/{store.run}")
         self._disk = Disk(volume.root, store, stop)
         self._file = MetricsFile(volume.root, store.run, self._disk)
-        rows = [self._file, *self._more_rows(volume)]
-        self._writer = CheckpointWriter(volume.root, keep, self._disk, store, rows, ranks)
+        self._rows = [self._file, *self._more_rows(volume)]
+        self._writer = CheckpointWriter(volume.root, keep, self._disk, store, self._rows, ranks)
         self._schedule = schedule
         self._sharded = is_sharded(state.loaded.model)
         self._captured: Captured | None = None
@@ -119,6 +119,8 @@ class FirstRank(ABC):
         """End the thread. It finishes what it has begun, unless the disk takes nothing."""
         self._disk.abandon()
         self._writer.close()
+        for file in self._rows:
+            file.close()
 
     def _hand_over_captured(self) -> None:
         """Have the checkpoint written, if `checkpoint` has copied one."""

@@ -12,6 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -139,19 +140,21 @@ def disk_error(error: OSError | SafetensorError) -> int | None:
     return number if number in WAYS_OUT else None
 
 
-def append(path: Path, text: str) -> None:
-    """Add `text` to a file, all of it or nothing. Raises OSError."""
-    before = path.stat().st_size if path.exists() else 0
+def append(file: FileIO, text: str) -> None:
+    """Add `text` to a file that is open for that, all of it or nothing. Raises OSError."""
+    before = os.fstat(file.fileno()).st_size
+    left = memoryview(text.encode())
     try:
-        with path.open("a") as file:
-            file.write(text)
+        while left:
+            left = left[file.write(left) :]
     except OSError:
-        if path.exists():
-            os.truncate(path, before)
+        file.truncate(before)
         raise
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Make `text` the content of a file, all of it or nothing. Raises OSError."""
+def replaced(path: Path, text: str) -> FileIO:
+    """Put a new file with `text` in place of `path`, all of it or nothing; it is open for more.
+    Raises OSError."""
     with written_beside(path) as beside:
         beside.write_text(text)
+        return FileIO(beside, "a")

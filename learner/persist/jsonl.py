@@ -8,10 +8,11 @@ leaves no committed step without its row; rows of steps that are trained again a
 import json
 import os
 import time
+from io import FileIO
 from pathlib import Path
 from typing import Any, ClassVar
 
-from learner.persist.disk_retry import Disk, append, write_whole
+from learner.persist.disk_retry import Disk, append, replaced
 from learner.report.step_metrics import finite
 from learner.store.run_store import RunStore
 from services.recovery.copies import LEDGER, commits
@@ -31,6 +32,9 @@ class RowsFile:
         """`root`: the data volume."""
         self._name = f"runs/{run}/{self.name}"
         self._file, self._disk = root / self._name, disk
+        self._opened: FileIO | None = None
+        """The file since `begin`. A learner that was replaced while it slept has a file that its
+        successor has replaced: a row that it adds when it wakes is nowhere."""
 
     def begin(self, step: int) -> set[str]:
         """Go back to `step`: delete rows of later steps, and a torn line. Rows of evaluations stay:
@@ -47,13 +51,28 @@ class RowsFile:
                             evaluated.add(row["evaluation/id"])
                 except json.JSONDecodeError:
                     log.warning("a torn line is dropped", file=self._name)
-        self._disk.retry(self._name, lambda: write_whole(self._file, "".join(kept)))
+        self.close()
+        self._opened = self._disk.retry(self._name, lambda: replaced(self._file, "".join(kept)))
         return evaluated
 
     def add(self, *rows: dict[str, Any]) -> None:
         """Add rows, all of them or nothing."""
-        lines = "".join(json.dumps(finite(row)) + "\n" for row in rows)
-        self._disk.retry(self._name, lambda: append(self._file, lines))
+        self._add("".join(json.dumps(finite(row)) + "\n" for row in rows))
+
+    def _add(self, text: str) -> None:
+        def add() -> None:
+            if self._opened is not None:
+                append(self._opened, text)
+                return
+            with FileIO(self._file, "a") as file:
+                append(file, text)
+
+        self._disk.retry(self._name, add)
+
+    def close(self) -> None:
+        """Add no more rows."""
+        if self._opened is not None:
+            self._opened.close()
 
     def sync(self) -> None:
         """Make the rows so far durable."""
@@ -80,7 +99,7 @@ class LedgerFile(RowsFile):
         """Add a commit that Redis has acknowledged, durably."""
         rows = store.call(store.ledger.rows_after, self._last)
         if self._is_torn():
-            self._disk.retry(self._name, lambda: append(self._file, "\n"))
+            self._add("\n")
         self.add({"time": time.time(), "step": step, "checkpoint": checkpoint, "rows": rows})
         self.sync()
         self._last = rows[-1][0] if rows else self._last

@@ -3,12 +3,14 @@
 The imports take five seconds of a core, and the tests of this folder start about sixty processes.
 """
 
+import faulthandler
 import multiprocessing
 import os
 import runpy
 import secrets
 import signal
 import sys
+import time
 from pathlib import Path
 
 from learner.settings import RENDEZVOUS
@@ -40,14 +42,22 @@ class Learner:
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
+        self._log = log
 
     def poll(self) -> int | None:
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
-        assert self._process.exitcode is not None, f"has not ended within {timeout} s"
+        assert self._process.exitcode is not None, f"not over after {timeout} s: {self._stacks()}"
         return self._process.exitcode
+
+    def _stacks(self) -> str:
+        """The state of the process, and where its threads are, after the end of its log."""
+        state = Path(f"/proc/{self.pid}/status").read_text().partition("Tgid")[0]
+        self.send_signal(signal.SIGUSR1)
+        time.sleep(1)
+        return f"{state}\n{self._log.read_text()[-8000:]}"
 
     async def stopped(self) -> bool:
         """Whether SIGSTOP has stopped it: the state in proc(5)."""
@@ -86,5 +96,6 @@ def _run(command: tuple[str, ...], environment: dict[str, str], log: Path) -> No
     pool_lock.LOCK_SECONDS = LOCK_SECONDS  # type: ignore[attr-defined]
     with log.open("a") as file:
         os.dup2(file.fileno(), 2)
+    faulthandler.register(signal.SIGUSR1)
     module, *sys.argv[1:] = command
     runpy.run_module(module, run_name="__main__", alter_sys=True)

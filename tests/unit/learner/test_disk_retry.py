@@ -5,6 +5,7 @@ import resource
 import shutil
 import threading
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -115,17 +116,18 @@ def test_safetensors_names_the_error_in_its_text_only() -> None:
 
 
 def test_a_line_that_cannot_be_appended_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    append(file, "1\n")
-    append(file, "2\n")
-    assert file.read_text() == "1\n2\n"
+    path = tmp_path / "metrics.jsonl"
+    with FileIO(path, "a") as file:
+        append(file, "1\n")
+        append(file, "2\n")
+        assert path.read_text() == "1\n2\n"
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (6, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            append(file, "3333\n")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6, hard))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                append(file, "3333\n")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    assert file.read_text() == "1\n2\n"
+    assert path.read_text() == "1\n2\n"

@@ -49,6 +49,19 @@ def test_a_run_that_goes_back_forgets_the_rows_of_later_steps_and_a_torn_one(
     ]
 
 
+def test_a_learner_that_wakes_after_its_successor_began_adds_no_row(tmp_path: Path) -> None:
+    sleeper, successor = (MetricsFile(tmp_path, "r", disk(tmp_path)) for _ in range(2))
+    sleeper.begin(0)
+    sleeper.add({"step": 1})
+    successor.begin(0)
+    successor.add({"step": 1, "train/loss": 2.0})
+
+    sleeper.add({"step": 2})
+
+    file = tmp_path / "runs/r/metrics.jsonl"
+    assert file.read_text() == '{"step": 1, "train/loss": 2.0}\n'
+
+
 class Recorder:
     """What the store is told of a checkpoint, as it is told."""
 
