@@ -16,7 +16,7 @@ from rollout.rewards.combine import given
 from rollout.run_events import RunEvents
 from rollout.sessions.groups import completion, shared_prompt, unplayed
 from rollout.vllm.connection import VLLMUnavailable
-from rollout.work.failure_limit import RunCannotWork
+from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext, Sampled
 from rollout.work.group_tasks import GroupTasks
 from rollout.work.hand_in import HandIn
@@ -48,12 +48,13 @@ class LiveSessions:
         tasks: GroupTasks,
         rows: TaskRows,
         run_events: RunEvents,
+        limit: FailureLimit,
         reserve: int,
     ) -> None:
         """`reserve`: the most bytes that one may weigh."""
         self._context, self._store, self._leases = context, store, leases
         self._tasks, self._rows, self._reserve = tasks, rows, reserve
-        self._run_events = run_events
+        self._run_events, self._limit = run_events, limit
         self._hand_in = HandIn(leases, run_events)
         self._swept = 0.0
 
@@ -91,6 +92,7 @@ class LiveSessions:
             with panics_as(RuntimeError):
                 session, sampled = await self._sampled(lease.attempt)
                 await self._hand_in(lease, live, session.opened_at, row, sampled)
+            self._limit.group_finished()
             await retry("a session", lambda: sessions.close(run, lease.attempt, "completed"))
         except (VLLMUnavailable, RedisError, GatewayAway):
             self._tasks.pause()

@@ -79,6 +79,7 @@ class SessionWorker(RunWorker):
                 self._tasks,
                 self._rows,
                 self._run_events,
+                self._limit,
                 self._reserve,
             )
 

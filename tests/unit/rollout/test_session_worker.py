@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from rollout.sessions.live import LiveSessions
 from rollout.sessions.worker import AT_ONCE, SessionWorker
+from rollout.work.failure_limit import FailureLimit
+from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Call, call_id
 from services.store.agent_sessions import Claimed
+from services.store.prompts import Lease
 
 CALL = Claimed(call_id("attempt", 0, "digest"), Call(kind="chat"))
 SEQUENCES = 2
@@ -84,3 +88,32 @@ async def test_a_worker_without_room_says_what_it_holds_all_the_same() -> None:
     worker._calls = {str(number): SimpleNamespace() for number in range(most)}  # type: ignore[misc]
     assert await worker._take() == "full"
     assert worker.claims == [(0, most)]
+
+
+class Live(LiveSessions):
+    """As much of it as hands one session in."""
+
+    def __init__(self, limit: FailureLimit) -> None:
+        async def close(*of: str) -> None: ...
+
+        nothing: Any = SimpleNamespace(of=lambda position: None, ended=lambda attempt: None)
+        context: Any = SimpleNamespace(run="run")
+        store: Any = SimpleNamespace(agent_sessions=SimpleNamespace(close=close))
+        super().__init__(context, store, nothing, nothing, nothing, nothing, limit, 0)
+        self._hand_in: Any = self._handed_in
+
+    async def _handed_in(self, *of: object) -> bool:
+        return True
+
+    async def _sampled(self, id: str) -> Any:
+        return SimpleNamespace(opened_at=0.0), None
+
+
+async def test_a_live_session_that_is_handed_in_starts_the_count_of_vllm_crashes_again() -> None:
+    limit = FailureLimit(start_tries=2)
+    live: Any = None
+    for _ in range(3):
+        limit.vllm_failed("it crashed")
+        assert limit.reason is None
+        await Live(limit)._train(Lease("la", TaskPosition(0, 0, 1, 0)), live)
+    assert limit.worked
