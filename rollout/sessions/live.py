@@ -112,7 +112,7 @@ class LiveSessions:
         """A session as a group of one. Raises ValueError if it cannot be trained."""
         session = await self._store.live_sessions.find(self._context.run, id)
         if session is None:
-            raise ValueError("its turns are gone: it had waited for a week")
+            raise ValueError("Redis no longer has its turns: it keeps them for a week")
         played = await self._store.agent_sessions.played(self._context.run, id, 1)
         prompt, now = shared_prompt(played), time.time()
         made = [completion(played[0].turns, prompt, self._context.config.sampling.cuts)]

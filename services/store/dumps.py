@@ -15,6 +15,7 @@ from services.store.keys import (
     CHAINS,
     DATASET_NAMES,
     DATASETS,
+    LIVE_PARTS,
     OPEN_CHAINS,
     POOL_PARTS_KEPT,
     POOLS,
@@ -77,7 +78,7 @@ class Dumps(Noun):
             yield await self._dump("pool", name, keys)
         for id, created in listed:
             name = as_text(id)
-            keys = [run_key(name, part) for part in RUN_PARTS]
+            keys = [run_key(name, part) for part in RUN_PARTS if part not in LIVE_PARTS]
             yield await self._dump("run", name, keys, float(created))
         for key in SHARED:
             yield await self._dump("shared", key, [key])

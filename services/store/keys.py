@@ -11,6 +11,8 @@ OPEN_CHAINS = "headrace:{chains}:open"
 
 RESTORING = "headrace:restoring"
 
+LIVE_PARTS = ("sessions_open", "sessions_waiting", "sessions_ready")
+"""What a backup leaves out: the sessions that these name expire, and no backup takes them."""
 RUN_PARTS = (
     *("run", "order", "returned", "attempts", "held", "tries", "groups", "blobs", "bytes", "plans"),
     *("lineages", "ledger", "weights", "events", "prompt_filter", "pass_rates"),
@@ -18,9 +20,9 @@ RUN_PARTS = (
     *("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_parts"),
     *("evaluation_answers", "evaluation_seats"),
     *("calls", "calls_due", "calls_log", "calls_load"),
-    *("sessions_open", "sessions_waiting", "sessions_ready"),
+    *LIVE_PARTS,
 )
-"""All keys that a run may have: a backup takes these."""
+"""All keys that a run may have."""
 POOL_PARTS = ("queue", "active", "learner", "workers", "heartbeats", "nodes", "ranks", "devices")
 POOL_PARTS_KEPT = ("queue", "active")
 """What of a pool outlives its processes."""

@@ -77,7 +77,8 @@ class LiveSessions(Noun):
             "name": session.name,
         }
         flat = [part for pair in fields.items() for part in pair]
-        return str((await self._live("open", run, id, OF_RUN, [id, most, key, *flat])).decode())
+        parts, arguments = (*OF_RUN, "run"), [id, most, key, *flat]
+        return str((await self._live("open", run, id, parts, arguments)).decode())
 
     async def reward(self, run: str, id: str, reward: Reward) -> Reward | str:
         """Note a session's reward. Returns the one that counts, or why there is none."""

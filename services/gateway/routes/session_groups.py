@@ -82,7 +82,8 @@ class OwnPrompt(BaseModel):
         "",
         max_length=100,
         description="With it the request may be sent again: it returns the same group, with new "
-        "keys, and 410 once that has ended. Known for an hour; `headrace samples` shows it.",
+        "keys, and 410 once that has ended. Known for an hour after it was "
+        "last asked for; `headrace samples` shows it.",
     )
 
 

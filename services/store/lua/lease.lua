@@ -7,7 +7,8 @@
 -- the newest groups (`group_bytes`), and before there are any with `reserve_bytes`; those do not count that
 -- the learner trains while they are sampled (`group_steps` batches). Whatever their sizes turn out to be,
 -- `complete` keeps what Redis holds within the budget.
--- A call repeated because its reply was lost gets the same answer again.
+-- A call repeated because its reply was lost gets the same answer again; of a live run it gets
+-- other sessions, and those of the lost reply are leased again once they lapse.
 -- `exhausted`: no task is open, and since a group was last finished every row was leased twice and
 -- dropped. `filtered_group`: more groups than the run allows were filtered while one batch was
 -- finished.

@@ -1,9 +1,9 @@
 -- Open a session for an application.
 -- Invariants: a session is opened once; the same request again gives it another key, as long as it is open or
 -- waits for its reward. At most `most` sessions are open, wait, or are ready.
--- KEYS session open waiting ready order   ARGV id most key field value...
--- Reply '' for a new one, 'again', 'full', or the state of one that has come to its end
-local session, open, waiting, ready, order = unpack(KEYS)
+-- KEYS session open waiting ready order run   ARGV id most key field value...
+-- Reply '' for a new one, 'again', 'full', 'lapsed' (the run is over, see close_run), or the state of one that has come to its end
+local session, open, waiting, ready, order, run = unpack(KEYS)
 local known = redis.call('HMGET', session, 'idle', 'state')
 if known[1] then
   local here = redis.call('ZSCORE', open, ARGV[1]) or redis.call('ZSCORE', waiting, ARGV[1])
@@ -11,6 +11,8 @@ if known[1] then
   redis.call('HSET', session, 'key:0', ARGV[3])
   return 'again'
 end
+local state = redis.call('HGET', run, 'state')
+if not state or final(state) then return 'lapsed' end
 if redis.call('ZCARD', open) + redis.call('ZCARD', waiting) + redis.call('ZCARD', ready) >= tonumber(ARGV[2]) then
   return 'full'
 end

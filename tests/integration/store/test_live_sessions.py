@@ -232,6 +232,18 @@ async def test_sessions_of_a_run_that_is_over_are_lost(scene: Scene) -> None:
     assert await live.reward(RUN, "la", GOOD) == "lapsed"
     assert await live.end(RUN, "lb") == "lapsed"
     assert await scene.store.agent_sessions.call(RUN, "lb", 0, "x", Call(kind="chat")) == "lapsed"
+    # The gateway looked before the run ended.
+    assert await open_one(scene, "lc") == "lapsed"
+    assert await now(scene) == (0, 0, 0, 0)
     # How many there were stays known.
     counts = await live.counts(RUN)
     assert (counts.open, counts.waiting, counts.ready, counts.opened) == (0, 0, 0, 2)
+
+
+async def test_a_backup_names_no_session_whose_turns_it_does_not_have(scene: Scene) -> None:
+    await start(scene)
+    await played(scene, "la", reward=GOOD)
+    await played(scene, "lb")
+    assert await open_one(scene, "lc") == ""
+    (run,) = [part async for part in scene.store.dumps.read() if part.name == RUN]
+    assert not [key for key in (*run.dumps, *run.hashes) if ":sessions" in key]
