@@ -1,8 +1,9 @@
 """Sessions that applications have opened, in a worker: those that are ready are leased and handed
 in, each as a group of one; those whose time has come are ended or discarded.
 
-A session is leased under its own name, so one that a worker has handed in before it died is not
-handed in again, and one that it has not is leased again.
+A session is ready until the script that takes its group closes it. So one that a worker has handed
+in before it died is not handed in again, and one that it has not is leased again, as another
+attempt.
 """
 
 import asyncio
@@ -11,7 +12,6 @@ import time
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
-from rollout.aio import retry
 from rollout.rewards.combine import given
 from rollout.run_events import RunEvents
 from rollout.sessions.groups import completion, shared_prompt, unplayed
@@ -22,6 +22,7 @@ from rollout.work.group_tasks import GroupTasks
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
 from rollout.work.task_rows import TaskRows
+from services.contracts.sessions import session_of
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
@@ -86,14 +87,17 @@ class LiveSessions:
 
     async def _train(self, lease: Lease, live: WeightManifest) -> None:
         bind_contextvars(task=lease.task, attempt=lease.attempt)
-        sessions, run = self._store.agent_sessions, self._context.run
         row = self._rows.of(lease.position)
         try:
             with panics_as(RuntimeError):
-                session, sampled = await self._sampled(lease.attempt)
+                found = await self._sampled(session_of(lease.attempt))
+                if found is None:
+                    log.info("another worker has handed the session in")
+                    await self._leases.release([lease.attempt])
+                    return
+                session, sampled = found
                 await self._hand_in(lease, live, session.opened_at, row, sampled)
             self._limit.group_finished()
-            await retry("a session", lambda: sessions.close(run, lease.attempt, "completed"))
         except (VLLMUnavailable, RedisError, GatewayAway):
             self._tasks.pause()
             await self._leases.release([lease.attempt])
@@ -103,17 +107,19 @@ class LiveSessions:
             # It would fail again, and no other session is the worse for it.
             log.warning("a session cannot be trained", error=str(error))
             await self._leases.drop(lease.attempt, "refused", f"a session: {error}"[:500])
-            await retry("a session", lambda: sessions.close(run, lease.attempt, "failed"))
             await self._run_events.once("session", f"a session is not trained: {error}")
         finally:
             self._leases.ended(lease.attempt)
 
-    async def _sampled(self, id: str) -> tuple[LiveSession, Sampled]:
-        """A session as a group of one. Raises ValueError if it cannot be trained."""
+    async def _sampled(self, id: str) -> tuple[LiveSession, Sampled] | None:
+        """A session as a group of one; None if it is closed. Raises ValueError if it cannot be
+        trained."""
         session = await self._store.live_sessions.find(self._context.run, id)
         if session is None:
             raise ValueError("Redis no longer has its turns: it keeps them for a week")
         played = await self._store.agent_sessions.played(self._context.run, id, 1)
+        if played is None:
+            return None
         prompt, now = shared_prompt(played), time.time()
         made = [completion(played[0].turns, prompt, self._context.config.sampling.cuts)]
         scores = [given(one.reward) if one.reward else unplayed() for one in played]

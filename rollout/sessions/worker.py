@@ -203,9 +203,11 @@ class SessionWorker(RunWorker):
         row = self._rows.of(lease.position)
         try:
             sampled = await self._sampled(claimed, opened, row)
-            completed = await self._hand_in(lease, live, opened.leased_at, row, sampled)
-            state = "completed" if completed else "filtered"
-            self._limit.group_finished()
+            # The store closes them with their task. Those that it has not closed were lost before.
+            state = "lapsed"
+            if sampled is not None:
+                await self._hand_in(lease, live, opened.leased_at, row, sampled)
+                self._limit.group_finished()
         except (VLLMUnavailable, RedisError, GatewayAway):
             raise
         except Exception as error:
@@ -232,11 +234,14 @@ class SessionWorker(RunWorker):
             "own prompt", f"the group of a client's own prompt is not trained: {error}"
         )
 
-    async def _sampled(self, claimed: Claimed, opened: Opened, of: TaskRow) -> Sampled:
-        """The group's completions, with the rewards that clients gave or verifiers give."""
+    async def _sampled(self, claimed: Claimed, opened: Opened, of: TaskRow) -> Sampled | None:
+        """The group's completions, with the rewards that clients gave or verifiers give; None if
+        its sessions are closed."""
         context, config = self._context, self._context.config
         sessions = self._store.agent_sessions
         played = await sessions.played(context.run, claimed.attempt, opened.samples)
+        if played is None:
+            return None
         prompt = shared_prompt(played)
         made = [completion(one.turns, prompt, config.sampling.cuts) for one in played]
         last = [last_turn(one.turns) for one in played]

@@ -36,8 +36,9 @@ class HandIn:
     async def __call__(
         self, lease: Lease, live: WeightManifest, leased_at: float, row: TaskRow, sampled: Sampled
     ) -> bool:
-        """Hand in the group of `lease`, of this row. False: it is filtered. Raises VerifierBroke if
-        no completion has a reward, and as `to_group` and `Teacher.logprobs`."""
+        """Hand in the group of `lease`, of this row; or end its task, if the group is filtered.
+        False: the lease was lost, and nothing has changed. Raises VerifierBroke if no completion
+        has a reward, and as `to_group` and `Teacher.logprobs`."""
         context = row.dataset.context
         algorithm, filter = context.config.algorithm, context.config.data.filter
         passed = None
@@ -52,10 +53,9 @@ class HandIn:
         if algorithm.dynamic_sampling is not None:
             reason = filter_reason(algorithm.dynamic_sampling, trained.rewards, sampled.rewards)
             if reason:
-                await self._leases.filter_group(
+                return await self._leases.filter_group(
                     lease.attempt, f"{row}: {reason}", reward, row.dataset.name, passed
                 )
-                return False
         group, oldest = to_group(
             context,
             trained,
@@ -91,7 +91,7 @@ class HandIn:
         if not taken:
             with contextlib.suppress(RedisError, OSError):
                 await context.payloads.discard(kept)
-        return True
+        return taken
 
     async def _kept(self, payloads: Payloads, owner: Owner, payload: memoryview) -> bytes:
         """What Redis keeps of a finished group: all of it, or where it lies. Waits while that place

@@ -156,10 +156,10 @@ class Leases:
         reward: float,
         dataset: str = "",
         passed: Passed | None = None,
-    ) -> None:
+    ) -> bool:
         """End the task because its group is filtered; `dataset`: of a mixture; `passed`: with a
-        curriculum."""
-        await self._end(
+        curriculum. False: it was no longer held."""
+        return await self._end(
             [attempt],
             lambda: self._prompts.filter_group(self._run, attempt, detail, reward, dataset, passed),
         )

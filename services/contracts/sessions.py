@@ -93,9 +93,15 @@ LIVE = "l"
 
 
 def is_live(attempt: str) -> bool:
-    """Whether this is a session that an application has opened: it is leased, under this name, once
-    it has ended and has a reward."""
+    """Whether this is a session that an application has opened: it is leased once it has ended and
+    has a reward."""
     return attempt.startswith(LIVE)
+
+
+def session_of(attempt: str) -> str:
+    """The name of the sessions that an attempt hands in. A live one is leased as `SESSION.TOKEN`:
+    each of its leases has a name of its own. Any other attempt has its sessions' name."""
+    return attempt.partition(".")[0]
 
 
 def live_id(name: str) -> str:

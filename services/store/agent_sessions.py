@@ -300,9 +300,12 @@ class AgentSessions(Noun):
             own = msgspec.json.decode(brought, type=Row) if brought else None
             return Opened(task, *about, own, as_text(name or b""))
 
-    async def played(self, run: str, attempt: str, samples: int) -> list[Played]:
-        """All sessions of a group, with their turns and rewards."""
+    async def played(self, run: str, attempt: str, samples: int) -> list[Played] | None:
+        """All sessions of a group, with their turns and rewards; None if another worker was faster,
+        and they are closed."""
         found = await self._redis.hgetall(sessions_key(run, attempt))
+        if found.get(b"state", b"ended") != b"ended":
+            return None
         sessions = []
         with reading(f"the sessions of attempt {attempt}"):
             for index in range(samples):
@@ -314,11 +317,9 @@ class AgentSessions(Noun):
         return sessions
 
     async def close(self, run: str, attempt: str, state: str) -> None:
-        """Forget the turns of a group whose attempt has ended, and remember why."""
-        key = sessions_key(run, attempt)
-        of_turns = (b"turn:", b"history:", b"parents:", b"lengths:", b"failed:", b"worker:", b"own")
-        names = [name for name in await self._redis.hkeys(key) if name.startswith(of_turns)]
-        arguments = [call_id(attempt, 0, FINISH), state, *names]
+        """A group has been worked on. Unless its attempt ended its task, which closes them with it:
+        forget its sessions' turns, and remember why."""
+        arguments = [call_id(attempt, 0, FINISH), state]
         await self._run("close", run, attempt, ("calls", "calls_due", "calls_log"), arguments)
 
     # --- who waits ----------------------------------------------------------------------------

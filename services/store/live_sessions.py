@@ -2,8 +2,8 @@
 ended and has its reward.
 
 A session is open until it is ended, or had no call for its idle time; then it waits for a reward,
-until its deadline; with a reward it is ready, and is leased under its own name. In between it holds
-no task, so that nobody waits for it. Turns and calls are those of any session (`agent_sessions`).
+until its deadline; with a reward it is ready to be leased. In between it holds no task, so that
+nobody waits for it. Turns and calls are those of any session (`agent_sessions`).
 
 Every call may be made twice: the client repeats one whose reply was lost.
 """
@@ -56,7 +56,7 @@ class LiveCounts:
 
 
 class LiveSessions(Noun):
-    """`id` names a session as an attempt is named."""
+    """`id` names a session; its attempts are called `ID.TOKEN`."""
 
     async def open(self, run: str, id: str, session: LiveSession, key: str, most: int) -> str:
         """Open a session with this digest of its key: ''. `again`: it was opened before, and has

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.rows.task import TaskPosition
+from services.contracts.sessions import session_of
 from services.store.errors import NoRoom
-from services.store.keys import run_key
+from services.store.keys import run_key, sessions_key
 from services.store.scripts import Noun, Scripts
 
 EXHAUSTED = (
@@ -158,7 +159,7 @@ class Prompts(Noun):
             "plans",
             "sessions_ready",
         )
-        keys = [run_key(run, part) for part in parts]
+        keys = [*(run_key(run, part) for part in parts), _sessions(run, attempt)]
         arguments = [attempt, min_version, lineage, blob, str(lengths), *(passed or ())]
         reply = await self._scripts.run("complete", keys, arguments)
         if reply == 2:
@@ -176,7 +177,7 @@ class Prompts(Noun):
     async def drop(self, run: str, attempt: str, reason: str, detail: str) -> bool:
         """End the held task without training it. False: it was no longer held."""
         parts = ("attempts", "held", "ledger", "tries", "sessions_ready")
-        keys = [run_key(run, part) for part in parts]
+        keys = [*(run_key(run, part) for part in parts), _sessions(run, attempt)]
         return bool(await self._scripts.run("drop", keys, [attempt, reason, detail]))
 
     async def filter_group(
@@ -191,8 +192,8 @@ class Prompts(Noun):
         """End the held task because its group is filtered; `reward`: the mean of what was
         sampled; `dataset`: of a mixture; `passed`: with a curriculum. False: it was no longer
         held."""
-        parts = ("attempts", "held", "ledger", "tries", "order", "pass_rates")
-        keys = [run_key(run, part) for part in parts]
+        parts = ("attempts", "held", "ledger", "tries", "order", "pass_rates", "sessions_ready")
+        keys = [*(run_key(run, part) for part in parts), _sessions(run, attempt)]
         return bool(
             await self._scripts.run(
                 "filter_group", keys, [attempt, detail, reward, dataset, *(passed or ("", 0))]
@@ -234,3 +235,8 @@ class Prompts(Noun):
         parts = ("attempts", "held", "returned", "tries", "ledger")
         keys = [run_key(run, part) for part in parts]
         return int(await self._scripts.run("release", keys, [cause, detail, limit, *attempts]))
+
+
+def _sessions(run: str, attempt: str) -> str:
+    """The key of the sessions that an attempt hands in, if it has any."""
+    return sessions_key(run, session_of(attempt))

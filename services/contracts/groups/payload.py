@@ -14,7 +14,9 @@ MARK = bytes(4)
 REFERENCE = 256
 """Bytes that no reference exceeds."""
 _NAME = re.compile(
-    r"runs/([A-Za-z0-9][\w-]*)/payloads/(\d{1,15})-([0-9a-f]{16})-([0-9a-f]{16})\.group", re.ASCII
+    r"runs/([A-Za-z0-9][\w-]*)/payloads/(\d{1,15})"
+    r"-((?:l[0-9a-f]{16}\.)?[0-9a-f]{16})-([0-9a-f]{16})\.group",
+    re.ASCII,
 )
 
 

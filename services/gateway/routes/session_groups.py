@@ -221,7 +221,8 @@ async def _again(
     if known is None:
         return ""
     attempt, state = known
-    opened = None if state else await sessions.opened(run.id, attempt)
+    # One that has ended is lost as well if nobody hands it in in time.
+    opened = await sessions.opened(run.id, attempt) if state in ("", "ended") else None
     if opened is not None:
         if opened.own != own:
             raise Problem(

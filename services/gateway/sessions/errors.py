@@ -21,8 +21,8 @@ ENDED = {
     "full": "this session has all of its rollout.episode.max_turns turns, or four times as many of "
     "its calls were refused",
     "gone": "this session does not exist, or ended more than an hour ago",
-    "lapsed": "this session's lease has lapsed: no call came for rollout.episode.idle_seconds, or "
-    "its run has ended",
+    "lapsed": "this session's lease has lapsed: no call came for rollout.episode.idle_seconds, its "
+    "group was not handed in for as long, or its run has ended",
     "stale": "this session is stale: the policy has moved on by more than rollout.max_staleness "
     "versions since its group's oldest token",
     "ended": "this session has ended",

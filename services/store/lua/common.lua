@@ -106,9 +106,11 @@ end
 local function sessions_go_on(sessions, attempts, attempt)
   local s = redis.call('HMGET', sessions, 'idle', 'state', 'kept')
   if not s[1] then return 'gone' end
-  if s[2] then return s[2] end
+  -- A group that has ended may lapse until it is handed in; a live session that has ended is not held.
+  if s[2] and (s[2] ~= 'ended' or s[3]) then return s[2] end
   local deadline, now = redis.call('ZSCORE', attempts, attempt), now_ms()
   if not deadline or tonumber(deadline) <= now then return 'lapsed' end
+  if s[2] then return s[2] end
   redis.call('ZADD', attempts, 'XX', now + tonumber(s[1]), attempt)
   -- Kept for an hour longer, so that late calls learn what became of it.
   redis.call('PEXPIRE', sessions, tonumber(s[1]) + tonumber(s[3] or 3600000))
@@ -150,6 +152,34 @@ local function end_live_calls(session, calls, due, log, id)
     end_call(calls, due, log, id .. '/0/' .. digest)
   end
   redis.call('HDEL', session, 'busy:0')
+end
+
+-- The name of the sessions that an attempt hands in. A live session is leased as `SESSION.TOKEN`: no two of its
+-- leases have one name, so whoever held an earlier one cannot touch a later one. Any other attempt has sessions
+-- of its own name, or none.
+local function session_of(attempt)
+  return string.match(attempt, '^[^.]*')
+end
+
+local TURNS = {turn = true, history = true, parents = true, lengths = true, failed = true, worker = true}
+
+-- Forget the turns of sessions whose attempt has ended, and remember why for an hour. Invariant: they come to one
+-- end, the first: whoever is late changes nothing. O(turns).
+local function close_sessions(sessions, state)
+  local s = redis.call('HMGET', sessions, 'idle', 'state', 'reward_ms')
+  if not s[1] or s[2] and s[2] ~= 'ended' then return end
+  redis.call('HSET', sessions, 'state', state)
+  for _, name in ipairs(redis.call('HKEYS', sessions)) do
+    if name == 'own' or TURNS[string.match(name, '^(%a+):')] then redis.call('HDEL', sessions, name) end
+  end
+  -- A live one is kept for a week until then.
+  if s[3] then redis.call('EXPIRE', sessions, 3600) end
+end
+
+-- The task of an attempt has ended, and so have its sessions, if it has any; a live one is ready no more.
+local function end_sessions(ready, sessions, attempt, state)
+  redis.call('ZREM', ready, session_of(attempt))
+  close_sessions(sessions, state)
 end
 
 -- Put a live session that has ended, at `ended`, where it belongs: with a usable reward and a turn to those that

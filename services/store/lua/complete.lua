@@ -7,11 +7,11 @@
 -- `last_finished` is the cursor at the newest completion: no task leased since has been of use yet
 -- (see lease). `finished` counts the groups of a batch, `filtered` those without a signal meanwhile
 -- (see filter_group).
--- A live session that is handed in is ready no more.
--- KEYS attempts held groups blobs bytes returned order run plans sessions_ready
+-- Its sessions end here, at the moment at which their group is accepted, and at no other one.
+-- KEYS attempts held groups blobs bytes returned order run plans sessions_ready sessions
 -- ARGV attempt min_version lineage blob lengths [row passed]: with a curriculum, for the commit
 -- Reply 1 accepted, 0 discarded, 2 no room yet
-local attempts, held, groups, blobs, bytes, returned, order, run, plans, ready = unpack(KEYS)
+local attempts, held, groups, blobs, bytes, returned, order, run, plans, ready, sessions = unpack(KEYS)
 local deadline = redis.call('ZSCORE', attempts, ARGV[1])
 if not deadline then return 0 end
 if tonumber(deadline) <= now_ms() then
@@ -27,7 +27,7 @@ if not has_room(run, groups, bytes, plans, #ARGV[4], tonumber(ARGV[2]), ARGV[3])
 end
 local lineage, version, waits = string.match(redis.call('HGET', held, ARGV[1]) or '', '(%S+):(%d+)( ?%a*)$')
 local task = end_attempt(attempts, held, ARGV[1])
-redis.call('ZREM', ready, ARGV[1])
+end_sessions(ready, sessions, ARGV[1], 'completed')
 redis.call('HSET', blobs, position_of(task), ARGV[4])
 redis.call('INCRBY', bytes, #ARGV[4])
 redis.call('XADD', groups, '*', 'task', task, 'min_version', ARGV[2], 'lineage', ARGV[3], 'bytes', #ARGV[4],

@@ -67,8 +67,11 @@ if o[8] and tonumber(o[7] or '0') > tonumber(o[8]) then return {'filtered_group'
 local names = {unpack(ARGV, 7)}
 if o[9] then
   names = {}
+  local leased = {}
+  for _, attempt in ipairs(redis.call('ZRANGE', attempts, 0, -1)) do leased[session_of(attempt)] = true end
   for _, session in ipairs(redis.call('ZRANGE', ready, 0, in_flight + count - 1)) do
-    if not redis.call('ZSCORE', attempts, session) then names[#names + 1] = session end
+    local token = ARGV[7 + #names]
+    if token and not leased[session] then names[#names + 1] = session .. '.' .. token end
   end
   count = math.min(count, #names)
   if count == 0 then return {'unready'} end

@@ -1,9 +1,10 @@
-"""Sessions that applications open, in the store: rewarded late, leased under their own names, and
-handed in once."""
+"""Sessions that applications open, in the store: rewarded late, and handed in once, whoever sleeps
+through a lease."""
 
 import time
 
-from services.contracts.sessions import Call, Reward
+from services.contracts.groups.payload import Owner, owner_of, payload_name
+from services.contracts.sessions import Call, Reward, live_id, session_of
 from services.store.agent_sessions import Claimed
 from services.store.audit import audit
 from services.store.keys import run_key, sessions_key
@@ -90,10 +91,9 @@ async def test_a_session_holds_no_task_until_its_reward_has_come(scene: Scene) -
     assert await live.reward(RUN, "la", Reward(reward=0.0)) == GOOD
     assert await now(scene) == (0, 0, 1, 0)
     (lease,) = (await scene.lease(9)).leases
-    assert (lease.attempt, lease.position.row(seed=3)) == ("la", 0)
+    assert (session_of(lease.attempt), lease.position.row(seed=3)) == ("la", 0)
     assert (await scene.lease(9)).refusal == "unready"
     assert await scene.complete(lease)
-    await scene.store.agent_sessions.close(RUN, "la", "completed")
     assert await live.reward(RUN, "la", Reward(reward=0.0)) == GOOD
     assert await live.end(RUN, "la") == ""
     assert await now(scene) == (0, 0, 0, 0)
@@ -106,15 +106,28 @@ async def test_a_session_is_handed_in_once_whatever_workers_die(scene: Scene) ->
     await scene.lapse(*first)
     # Another worker gets it, with the same task.
     second = await scene.leased(1)
-    assert second == first
-    assert await scene.complete(second[0])
-    # Whoever has it still hands it in in vain, and nobody gets it again.
+    assert second[0].position == first[0].position
+    # The first one wakes. Whatever it does is of no account.
+    assert await scene.store.prompts.renew(RUN, [first[0].attempt], 60) == [first[0].attempt]
     assert not await scene.complete(first[0])
+    assert not await scene.store.prompts.drop(RUN, first[0].attempt, "refused", "")
+    assert not await scene.store.prompts.filter_group(RUN, first[0].attempt, "", 1.0)
+    assert await scene.store.prompts.release(RUN, [first[0].attempt]) == 0
+    assert (await scene.lease(9)).refusal == "unready"
+    # Its turns are there until another one has handed them in; then they are gone at once.
+    assert len((await scene.store.agent_sessions.played(RUN, "la", 1) or [])[0].turns) == 1
+    assert await scene.complete(second[0])
+    assert not await scene.complete(first[0])
+    assert await scene.store.agent_sessions.played(RUN, "la", 1) is None
+    assert await scene.raw.hget(sessions_key(RUN, "la"), "state") == b"completed"
+    assert not await scene.raw.hexists(sessions_key(RUN, "la"), "turn:0:0")
+    assert 0 < await scene.raw.ttl(sessions_key(RUN, "la")) <= 3600
     assert (await scene.lease(9)).refusal == "unready"
     await played(scene, "lb", reward=GOOD)
     (third,) = await scene.leased(1)
     assert third.task == first[0].task + 1
-    assert await scene.store.prompts.drop(RUN, "lb", "refused", "")
+    assert await scene.store.prompts.drop(RUN, third.attempt, "refused", "")
+    assert await scene.raw.hget(sessions_key(RUN, "lb"), "state") == b"failed"
     assert (await scene.lease(9)).refusal == "unready"
     # Two tasks were dropped or lapsed in a row, and the run goes on all the same.
     run = await scene.store.runs.get(RUN)
@@ -135,7 +148,7 @@ async def test_admission_counts_ready_sessions_as_any_groups(scene: Scene) -> No
     )
     assert dropped == 1
     (other,) = (await scene.lease(9)).leases
-    assert (other.attempt, other.task) == ("lb", lease.task + 1)
+    assert (session_of(other.attempt), other.task) == ("lb", lease.task + 1)
     found = audit([await scene.store.ledger.generation(RUN)])
     assert (found.dropped, found.lost, found.duplicated) == ({"too_slow": 1}, 0, 0)
 
@@ -247,3 +260,11 @@ async def test_a_backup_names_no_session_whose_turns_it_does_not_have(scene: Sce
     assert await open_one(scene, "lc") == ""
     (run,) = [part async for part in scene.store.dumps.read() if part.name == RUN]
     assert not [key for key in (*run.dumps, *run.hashes) if ":sessions" in key]
+
+
+async def test_the_payload_of_a_session_has_a_name_that_is_read_back(scene: Scene) -> None:
+    await start(scene)
+    await played(scene, live_id(""), reward=GOOD)
+    (lease,) = await scene.leased(1)
+    owner = Owner(RUN, lease.task, lease.attempt)
+    assert owner_of(payload_name(owner, "0" * 16)) == owner

@@ -90,16 +90,42 @@ async def test_a_worker_without_room_says_what_it_holds_all_the_same() -> None:
     assert worker.claims == [(0, most)]
 
 
+class Finishing(Worker):
+    """As much of it as hands a group in, for which it is too late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed: list[str] = []
+        self._rows: Any = SimpleNamespace(of=lambda position: None)
+        self._limit = FailureLimit()
+        self._hand_in: Any = self._handed_in
+
+    async def opened(self, run: str, attempt: str) -> Any:
+        return SimpleNamespace(task="0:0:1:0", leased_at=0.0)
+
+    async def _sampled(self, *of: object) -> Any:
+        return object()
+
+    async def _handed_in(self, *of: object) -> bool:
+        return False
+
+    async def close(self, run: str, attempt: str, state: str) -> None:
+        self.closed.append(state)
+
+
+async def test_a_group_that_is_handed_in_too_late_is_not_said_to_be_completed() -> None:
+    worker = Finishing()
+    await worker._finish(Claimed(call_id("attempt", 0, "finish"), Call(kind="finish")))
+    assert worker.closed == ["lapsed"]
+
+
 class Live(LiveSessions):
     """As much of it as hands one session in."""
 
     def __init__(self, limit: FailureLimit) -> None:
-        async def close(*of: str) -> None: ...
-
         nothing: Any = SimpleNamespace(of=lambda position: None, ended=lambda attempt: None)
         context: Any = SimpleNamespace(run="run")
-        store: Any = SimpleNamespace(agent_sessions=SimpleNamespace(close=close))
-        super().__init__(context, store, nothing, nothing, nothing, nothing, limit, 0)
+        super().__init__(context, nothing, nothing, nothing, nothing, nothing, limit, 0)
         self._hand_in: Any = self._handed_in
 
     async def _handed_in(self, *of: object) -> bool:
