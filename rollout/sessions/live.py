@@ -4,6 +4,10 @@ in, each as a group of one; those whose time has come are ended or discarded.
 A session is ready until the script that takes its group closes it. So one that a worker has handed
 in before it died is not handed in again, and one that it has not is leased again, as another
 attempt.
+
+A session that cannot be read back is dropped. One that is refused on its way, by a teacher for
+example, is handed in again after all others. It is dropped once it was refused TRIES times and
+another one was taken: until then the fault may be the run's, and sessions cannot be played again.
 """
 
 import asyncio
@@ -12,15 +16,16 @@ import time
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
+from rollout.aio import retry
 from rollout.rewards.combine import given
 from rollout.run_events import RunEvents
 from rollout.sessions.groups import completion, shared_prompt, unplayed
 from rollout.vllm.connection import VLLMUnavailable
-from rollout.work.failure_limit import FailureLimit, RunCannotWork
+from rollout.work.failure_limit import MAX_ROWS, FailureLimit, RunCannotWork
 from rollout.work.group import RunContext, Sampled
 from rollout.work.group_tasks import GroupTasks
 from rollout.work.hand_in import HandIn
-from rollout.work.leases import Leases
+from rollout.work.leases import TRIES, Leases
 from rollout.work.task_rows import TaskRows
 from services.contracts.sessions import session_of
 from services.contracts.weights import WeightManifest
@@ -36,6 +41,12 @@ log = get_logger(__name__)
 AT_ONCE = 32
 """Sessions that are handed in at once."""
 SWEEP_SECONDS = 1.0
+PAUSE_SECONDS = 1.0
+"""After a session was refused, no others are leased for so long."""
+
+
+class _Untrainable(ValueError):
+    """What Redis has of a session makes no group, now or later."""
 
 
 class LiveSessions:
@@ -57,7 +68,7 @@ class LiveSessions:
         self._tasks, self._rows, self._reserve = tasks, rows, reserve
         self._run_events, self._limit = run_events, limit
         self._hand_in = HandIn(leases, run_events)
-        self._swept = 0.0
+        self._swept = self._pause_until = 0.0
 
     async def take(self, live: WeightManifest) -> str:
         """Lease sessions that are ready. Returns the store's refusal; `full`: enough are in work.
@@ -66,6 +77,8 @@ class LiveSessions:
         if now - self._swept >= SWEEP_SECONDS:
             await self._store.live_sessions.sweep(run)
             self._swept = now
+        if now < self._pause_until:
+            return "unready"
         count = AT_ONCE - len(self._leases)
         if count <= 0:
             return "full"
@@ -103,25 +116,46 @@ class LiveSessions:
             await self._leases.release([lease.attempt])
         except RunCannotWork as error:
             await self._tasks.failed(lease.attempt, row, error)
+        except _Untrainable as error:
+            await self._drop(lease.attempt, error)
         except Exception as error:
-            # It would fail again, and no other session is the worse for it.
-            log.warning("a session cannot be trained", error=str(error))
-            await self._leases.drop(lease.attempt, "refused", f"a session: {error}"[:500])
-            await self._run_events.once("session", f"a session is not trained: {error}")
+            await self._refused(lease.attempt, error)
         finally:
             self._leases.ended(lease.attempt)
 
+    async def _refused(self, attempt: str, error: Exception) -> None:
+        """Hand the session in again later, if it is worth it."""
+        run, id = self._context.run, session_of(attempt)
+        tries = await retry("a session", lambda: self._store.live_sessions.refused(run, id))
+        if tries >= TRIES and self._limit.worked:
+            await self._drop(attempt, error)
+            return
+        self._pause_until = time.monotonic() + PAUSE_SECONDS
+        await self._leases.release([attempt])
+        log.warning("a session is refused, and handed in again later", error=str(error))
+        self._limit.row_failed(id, MAX_ROWS, f"no session can be handed in, e.g. {error}")
+        await self._run_events.once("session waits", f"a session waits to be handed in: {error}")
+
+    async def _drop(self, attempt: str, error: Exception) -> None:
+        log.warning("a session cannot be trained", error=str(error))
+        await self._leases.drop(attempt, "refused", f"a session: {error}"[:500])
+        await self._run_events.once("session", f"a session is not trained: {error}")
+
     async def _sampled(self, id: str) -> tuple[LiveSession, Sampled] | None:
-        """A session as a group of one; None if it is closed. Raises ValueError if it cannot be
-        trained."""
+        """A session as a group of one; None if it is closed. Raises _Untrainable."""
         session = await self._store.live_sessions.find(self._context.run, id)
         if session is None:
-            raise ValueError("Redis no longer has its turns: it keeps them for a week")
-        played = await self._store.agent_sessions.played(self._context.run, id, 1)
-        if played is None:
-            return None
-        prompt, now = shared_prompt(played), time.time()
-        made = [completion(played[0].turns, prompt, self._context.config.sampling.cuts)]
+            raise _Untrainable("Redis no longer has its turns: it keeps them for a week")
+        try:
+            played = await self._store.agent_sessions.played(self._context.run, id, 1)
+            if played is None:
+                return None
+            prompt, now = shared_prompt(played), time.time()
+            made = [completion(played[0].turns, prompt, self._context.config.sampling.cuts)]
+        except (RedisError, OSError):
+            raise
+        except Exception as error:
+            raise _Untrainable(str(error)) from error
         scores = [given(one.reward) if one.reward else unplayed() for one in played]
         key, name = session.prompt_key, session.name
         return session, Sampled(prompt, made, scores, now, now, key, name)

@@ -90,6 +90,11 @@ class LiveSessions(Noun):
         """End a session: '', or why it could not."""
         return str((await self._live("end", run, id, (*OF_RUN, *CALLS), [id])).decode())
 
+    async def refused(self, run: str, id: str) -> int:
+        """A ready session could not be handed in: it is leased after all others that are ready.
+        Returns how often that was so."""
+        return int(await self._live("refused", run, id, ("sessions_ready",), [id]))
+
     async def sweep(self, run: str) -> int:
         """End sessions that are idle, and discard those whose deadline has passed. Returns how
         many."""

@@ -61,6 +61,7 @@ async def whole_live_session(scene: Scene) -> None:
     await pass_deadline(scene, "sessions_open", "lb", 60)
     assert await scene.store.live_sessions.sweep(RUN) == 1
     assert await open_one(scene, "lc") == ""
+    assert await scene.store.live_sessions.refused(RUN, "lb") >= 0
     assert await now(scene) == (1, 0, 1, 1)
     assert await scene.store.live_sessions.find(RUN, "lc") is not None
 
@@ -260,6 +261,20 @@ async def test_a_backup_names_no_session_whose_turns_it_does_not_have(scene: Sce
     assert await open_one(scene, "lc") == ""
     (run,) = [part async for part in scene.store.dumps.read() if part.name == RUN]
     assert not [key for key in (*run.dumps, *run.hashes) if ":sessions" in key]
+
+
+async def test_a_refused_session_is_leased_after_the_others(scene: Scene) -> None:
+    await start(scene)
+    await played(scene, "la", "lb", reward=GOOD)
+    live = scene.store.live_sessions
+    (first,) = await scene.leased(1)
+    assert session_of(first.attempt) == "la"
+    assert [await live.refused(RUN, "la") for _ in range(2)] == [1, 2]
+    await scene.store.prompts.release(RUN, [first.attempt])
+    assert [session_of(one.attempt) for one in await scene.leased(2)] == ["lb", "la"]
+    # One that is over comes not back.
+    assert await live.refused(RUN, "lx") == 0
+    assert await now(scene) == (0, 0, 2, 0)
 
 
 async def test_the_payload_of_a_session_has_a_name_that_is_read_back(scene: Scene) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from rollout.rewards.client import ScoringRefused
 from rollout.sessions.live import LiveSessions
 from rollout.sessions.worker import AT_ONCE, SessionWorker
-from rollout.work.failure_limit import FailureLimit
+from rollout.work.failure_limit import MAX_ROWS, FailureLimit
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Call, call_id
 from services.store.agent_sessions import Claimed
@@ -120,26 +121,77 @@ async def test_a_group_that_is_handed_in_too_late_is_not_said_to_be_completed() 
 
 
 class Live(LiveSessions):
-    """As much of it as hands one session in."""
+    """As much of it as hands sessions in; all but those called `bad…` are taken."""
 
     def __init__(self, limit: FailureLimit) -> None:
-        nothing: Any = SimpleNamespace(of=lambda position: None, ended=lambda attempt: None)
+        self.told: list[str] = []
+        self.ended: list[tuple[str, str]] = []
+        self.tries: dict[str, int] = {}
+        nothing: Any = SimpleNamespace(of=lambda position: None)
+        leases: Any = SimpleNamespace(
+            ended=lambda attempt: None, drop=self._dropped, release=self._released
+        )
+        events: Any = SimpleNamespace(once=self._once)
+        store: Any = SimpleNamespace(live_sessions=self)
         context: Any = SimpleNamespace(run="run")
-        super().__init__(context, nothing, nothing, nothing, nothing, nothing, limit, 0)
+        super().__init__(context, store, leases, nothing, nothing, events, limit, 0)
         self._hand_in: Any = self._handed_in
 
-    async def _handed_in(self, *of: object) -> bool:
+    async def hand_in(self, id: str) -> None:
+        live: Any = None
+        await self._train(Lease(f"{id}.token", TaskPosition(0, 0, 1, 0)), live)
+
+    async def refused(self, run: str, id: str) -> int:
+        self.tries[id] = self.tries.get(id, 0) + 1
+        return self.tries[id]
+
+    async def _handed_in(self, lease: Lease, *of: object) -> bool:
+        if lease.attempt.startswith("bad"):
+            raise ScoringRefused("422 endpoint 'big' answers 404: no model 'bigger'")
         return True
 
     async def _sampled(self, id: str) -> Any:
         return SimpleNamespace(opened_at=0.0), None
 
+    async def _dropped(self, attempt: str, reason: str, detail: str) -> None:
+        self.ended.append((attempt, detail))
+
+    async def _released(self, attempts: list[str]) -> None:
+        self.ended += [(attempt, "released") for attempt in attempts]
+
+    async def _once(self, kind: str, message: str) -> None:
+        self.told.append(message)
+
 
 async def test_a_live_session_that_is_handed_in_starts_the_count_of_vllm_crashes_again() -> None:
     limit = FailureLimit(start_tries=2)
-    live: Any = None
     for _ in range(3):
         limit.vllm_failed("it crashed")
         assert limit.reason is None
-        await Live(limit)._train(Lease("la", TaskPosition(0, 0, 1, 0)), live)
+        await Live(limit).hand_in("la")
     assert limit.worked
+
+
+async def test_a_session_that_its_teacher_refuses_is_dropped_only_if_others_are_taken() -> None:
+    live = Live(FailureLimit())
+    for _ in range(9):
+        await live.hand_in("bad")
+    assert {how for _, how in live.ended} == {"released"}
+    assert "waits to be handed in: 422 endpoint 'big' answers 404" in live.told[0]
+    await live.hand_in("other")
+    await live.hand_in("bad")
+    assert live.ended[-1][0] == "bad.token"
+    assert "endpoint 'big' answers 404" in live.ended[-1][1]
+    # Another one has its tries all the same.
+    await live.hand_in("bad2")
+    assert live.ended[-1] == ("bad2.token", "released")
+
+
+async def test_a_run_whose_sessions_are_all_refused_fails_with_the_reason() -> None:
+    limit = FailureLimit()
+    live = Live(limit)
+    for number in range(MAX_ROWS):
+        assert limit.reason is None
+        await live.hand_in(f"bad{number}")
+    assert limit.reason is not None
+    assert "endpoint 'big' answers 404" in limit.reason
