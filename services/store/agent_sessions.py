@@ -179,6 +179,12 @@ class AgentSessions(Noun):
         parts = (_held_in(attempt), "calls", "calls_due", "calls_log", "run", "calls_load")
         return str((await self._run("call", run, attempt, parts, arguments)).decode())
 
+    async def over(self, run: str, attempt: str, index: int) -> str:
+        """Why a session takes no calls any more; '' while it may."""
+        arguments = [attempt, index, ""]
+        *_, reason = await self._run("look", run, attempt, (_held_in(attempt),), arguments)
+        return str(reason.decode())
+
     async def answer_of(
         self, run: str, attempt: str, index: int, digest: str
     ) -> Turn | dict[str, Any] | str | None:

@@ -86,8 +86,10 @@ ANSWERED: dict[int | str, dict[str, Any]] = SESSION_ERRORS | {
     summary="The policy, as an OpenAI model",
     responses=SESSION_ERRORS,
 )
-async def models(session: Session) -> OpenAIModels:
+async def models(deps: Deps, session: Session) -> OpenAIModels:
     """One model: the run's policy, in its newest version."""
+    if reason := await deps.store.agent_sessions.over(*session.parts):
+        raise over(reason)
     about = {"id": session.run, "object": "model", "created": 0, "owned_by": "headrace"}
     return OpenAIModels(object="list", data=[about])
 

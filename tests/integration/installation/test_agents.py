@@ -134,6 +134,7 @@ def refusals(http: httpx.Client, session: dict[str, Any], other: dict[str, Any])
         with pytest.raises(openai.BadRequestError, match="no room for an answer") as full:
             client.chat.completions.create(model="m", messages=long)
         assert full.value.code == "context_length_exceeded"
+        assert [model.id for model in client.models.list()] == [session["id"].split("-")[0]]
     with (
         openai.OpenAI(base_url=other["base_url"], api_key=session["key"]) as stranger,
         pytest.raises(openai.AuthenticationError),
@@ -224,8 +225,11 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
         assert all(asked in prompts for asked in stretches[0] + stretches[1])
         assert [len(found) for found in stretches] == [2, 5]
         asked: list[Any] = [{"role": "user", "content": "1+1="}]
-        with client_of(sessions[0]) as client, pytest.raises(openai.ConflictError, match="ended"):
-            client.chat.completions.create(model="m", messages=asked)
+        with client_of(sessions[0]) as client:
+            with pytest.raises(openai.ConflictError, match="ended"):
+                client.chat.completions.create(model="m", messages=asked)
+            with pytest.raises(openai.ConflictError, match="ended, and its group is completed"):
+                client.models.list()
 
         group = lease(http, run)
         first, second = group["sessions"]

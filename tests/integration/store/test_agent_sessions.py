@@ -255,6 +255,7 @@ async def test_the_first_reward_counts_and_the_last_end_asks_for_the_group(scene
     assert await sessions.reward(RUN, lease.attempt, 0, Reward(reward=0.0)) == first
     assert await sessions.end(RUN, lease.attempt, 0) == ""
     assert await ask(scene, lease, "late") == "ended"
+    assert [await sessions.over(RUN, lease.attempt, index) for index in (0, 1)] == ["ended", ""]
     assert await claim(scene) == []
     for digest in ("one", "two"):
         await ask(scene, lease, digest, index=1)
