@@ -12,7 +12,7 @@ WAITS = {
     "admission": "as many groups are in flight as the next batches can train "
     "(rollout.max_staleness)",
     "bytes": "finished groups fill rollout.stream_bytes",
-    "lineage": "no worker serves the learner's weights yet",
+    "lineage": "no worker serves the learner's weights: `headrace why RUN` says what is missing",
     "state": "the run is not running yet",
     "name": "another request with this name is being answered",
 }
@@ -26,8 +26,10 @@ async def serving_versions(deps: Dependencies, run: RunRecord) -> list[int]:
         for worker in await deps.store.workers.list(run.pool)
         if worker.serves(run.id) and worker.lineage == run.lineage and worker.version is not None
     ]
-    if run.state is not RunState.RUNNING or not found:
-        raise later("lineage" if run.state is RunState.RUNNING else "state")
+    if run.state is not RunState.RUNNING:
+        raise later(f"the run is {run.state}" + (f" ({run.reason})" if run.reason else ""))
+    if not found:
+        raise later("lineage")
     return found
 
 

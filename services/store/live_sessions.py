@@ -60,7 +60,8 @@ class LiveSessions(Noun):
 
     async def open(self, run: str, id: str, session: LiveSession, key: str, most: int) -> str:
         """Open a session with this digest of its key: ''. `again`: it was opened before, and has
-        the new key. Else why not: `full` (the run has `most` sessions), or how it has ended."""
+        the new key. Else why not: `full` (the run has `most` sessions), `run` (it opens none any
+        more), or how the session has ended."""
         # It takes a task only when it is leased; this number is what its calls are seeded with.
         number = int(digest_of(id)[:7], 16)
         fields: dict[str, Any] = {

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import Sessions
+from services.contracts.records import RunRecord
 from services.contracts.sessions import live_id, session_id
 from services.gateway.dependencies import Deps, RunDep
 from services.gateway.routes.session_groups import LeasedSession
@@ -82,7 +83,7 @@ async def open_session(deps: Deps, run: RunDep, request: Request, new: NewSessio
     episode = config.rollout.episode
     assert isinstance(episode, Sessions)
     if run.state.ending:
-        raise Problem(HTTPStatus.CONFLICT, f"run {run.id} is {run.state}: {run.reason}")
+        raise _over(run)
     await serving_versions(deps, run)
     key, id = new_key(), live_id(new.name)
     reward, turns = config.data.reward_seconds, episode.max_turns
@@ -97,6 +98,9 @@ async def open_session(deps: Deps, run: RunDep, request: Request, new: NewSessio
             "session: /v1/chat/completions",
             headers={"Retry-After": str(FULL_SECONDS)},
         )
+    if outcome == "run":
+        # It has ended meanwhile.
+        raise _over(await deps.store.runs.get(run.id) or run)
     if outcome not in ("", "again"):
         raise Problem(HTTPStatus.GONE, f"the session {new.name!r} is over ({outcome})")
     name = session_id(run.id, id, 0)
@@ -106,4 +110,11 @@ async def open_session(deps: Deps, run: RunDep, request: Request, new: NewSessio
         key=key,
         idle_seconds=episode.idle_seconds,
         reward_deadline=reward,
+    )
+
+
+def _over(run: RunRecord) -> Problem:
+    return Problem(
+        HTTPStatus.CONFLICT,
+        f"run {run.id} is {run.state} and opens no sessions any more: {run.reason or 'it is done'}",
     )

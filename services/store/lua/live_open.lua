@@ -2,7 +2,8 @@
 -- Invariants: a session is opened once; the same request again gives it another key, as long as it is open or
 -- waits for its reward. At most `most` sessions are open, wait, or are ready.
 -- KEYS session open waiting ready order run   ARGV id most key field value...
--- Reply '' for a new one, 'again', 'full', 'lapsed' (the run is over, see close_run), or the state of one that has come to its end
+-- Reply '' for a new one, 'again', 'full', 'run' (which opens none: it is over, or will be), or how one that is known
+-- has come to its end; 'lapsed' with its run
 local session, open, waiting, ready, order, run = unpack(KEYS)
 local known = redis.call('HMGET', session, 'idle', 'state')
 if known[1] then
@@ -12,7 +13,7 @@ if known[1] then
   return 'again'
 end
 local state = redis.call('HGET', run, 'state')
-if not state or final(state) then return 'lapsed' end
+if not state or final(state) or state == 'cancelling' then return 'run' end
 if redis.call('ZCARD', open) + redis.call('ZCARD', waiting) + redis.call('ZCARD', ready) >= tonumber(ARGV[2]) then
   return 'full'
 end

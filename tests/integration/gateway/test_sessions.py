@@ -57,6 +57,8 @@ async def test_a_client_that_leaves_frees_its_part_of_the_budget_and_its_turn_st
         httpx.AsyncClient(base_url=gateway.url, headers=gateway.headers, timeout=120) as http,
         asyncio.timeout(100),
     ):
+        early = await http.post(f"/v1/runs/{run}/groups:lease")
+        assert (early.status_code, "the run is queued" in early.text) == (429, True)
         path = await opened(redis, redis_server.url, run)
         waiting = [asyncio.create_task(http.post(path, json=turn(number))) for number in range(8)]
         while await calls() < 8:  # noqa: ASYNC110

@@ -240,14 +240,16 @@ async def test_sessions_of_a_run_that_is_over_are_lost(scene: Scene) -> None:
     await play(scene, "la")
     assert await live.end(RUN, "la") == ""
     assert await open_one(scene, "lb", reward=9999) == ""
+    # The gateway looked before the run was cancelled, or had ended.
+    await scene.store.runs.set_state(RUN, "cancelling", "")
+    assert await open_one(scene, "lc") == "run"
     await scene.store.runs.finish(RUN, "default", "cancelled", "")
+    assert await open_one(scene, "lc") == "run"
     for id in ("la", "lb"):
         assert 0 < await scene.raw.ttl(sessions_key(RUN, id)) <= 3600
     assert await live.reward(RUN, "la", GOOD) == "lapsed"
     assert await live.end(RUN, "lb") == "lapsed"
     assert await scene.store.agent_sessions.call(RUN, "lb", 0, "x", Call(kind="chat")) == "lapsed"
-    # The gateway looked before the run ended.
-    assert await open_one(scene, "lc") == "lapsed"
     assert await now(scene) == (0, 0, 0, 0)
     # How many there were stays known.
     counts = await live.counts(RUN)
