@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.installation import BenchFailed, Installation
+from bench.installation import LOGS, BenchFailed, Installation
 from services.cli.output import CliError
 from services.launch import LaunchError
 
@@ -114,8 +114,11 @@ def main() -> int:
         try:
             folder = stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.data))
             parts = frozenset({"redis", "gateway", "reward", "learner"})
-            one = stack.enter_context(Installation(Path(folder), parts=parts))
-            measure(one, int(arguments.gigabytes * 1e9))
+            size = int(arguments.gigabytes * 1e9)
+            # The file's last row, and what a multipart body adds.
+            environment = LOGS | {"HEADRACE_UPLOAD_LIMIT": str(size + (1 << 20))}
+            installation = Installation(Path(folder), parts=parts, environment=environment)
+            measure(stack.enter_context(installation), size)
         except (BenchFailed, LaunchError, CliError) as error:
             sys.stderr.write(f"error: {error}\n")
             return 1
