@@ -11,6 +11,7 @@ texts become tokens in another thread: 100,000 tokens take a tokenizer tenths of
 
 import asyncio
 import json
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ QUESTION, ANSWER = "a", "b"
 LONG_TEXT = 1 << 14
 """Characters. Shorter ones take less time than a change of threads is worth."""
 Tools = list[dict[str, Any]]
+_UNUSUAL = re.compile(r"[^\w.:-]")
+"""In the name or the id of a call. Each special token has such a character."""
 
 
 async def tokens(text: str, tokenizer: TokenizerLike, **options: Any) -> list[int]:
@@ -62,18 +65,26 @@ async def added(
     answer: dict[str, Any] = {"role": "assistant", "content": ANSWER}
     if calls := messages[new - 1].get("tool_calls"):
         # Templates look up whose result a tool's message is; the arguments play no part.
-        answer["tool_calls"] = [
-            {**call, "function": {**call["function"], "arguments": "{}"}} for call in calls
-        ]
+        answer["tool_calls"] = [_stand_in(call) for call in calls]
     asked = _ends_in(await _rendered([question], tools, tokenizer, False), ends)
-    told = _ends_in(await _rendered([question, answer], tools, tokenizer, False), ends)
+    said = await _rendered([question, answer], tools, tokenizer, False)
+    told = _ends_in(said, ends)
     if len(told) != len(asked) + 1:
         raise ValueError(
             "the chat template does not end an answer with one end-of-sequence token, so that no "
             "second turn can follow what was sampled"
         )
-    whole = await _rendered([question, answer, *messages[new:]], tools, tokenizer, True)
-    end = _ends_in(whole, ends)[len(asked)]
+    follows = [message | _plain_id(message, "tool_call_id") for message in messages[new:]]
+    whole = await _rendered([question, answer, *follows], tools, tokenizer, True)
+    found = _ends_in(whole, ends)
+    end = found[len(asked)] if len(found) > len(asked) else 0
+    before = (tokenizer.decode([whole[end - 1]]), tokenizer.decode([said[told[-1] - 1]]))
+    # Some templates write tools before the newest message, and with them what they spell.
+    if not end or (tools and before[0].strip() != before[1].strip()):
+        raise ValueError(
+            "the chat template does not write the last answer where it does so without the new "
+            "messages: is an end-of-sequence token spelled in the description of a tool?"
+        )
     # An answer that was truncated, or stopped at a text, lacks its end.
     ended = len(last) > 0 and int(last[-1]) in ends
     return whole[end + 1 :] if ended else whole[end:]
@@ -86,6 +97,18 @@ async def _rendered(
     text = chat_text(chat, tokenizer, tools or None, follows)
     # The template has written the special tokens.
     return await tokens(text, tokenizer, add_special_tokens=False)
+
+
+def _stand_in(call: dict[str, Any]) -> dict[str, Any]:
+    """A call whose name and id spell no special token: the policy may have spelled one in ordinary
+    tokens."""
+    function = {**call["function"], "arguments": "{}"}
+    function["name"] = _UNUSUAL.sub("_", function["name"])
+    return {**call, "function": function} | _plain_id(call, "id")
+
+
+def _plain_id(of: dict[str, Any], name: str) -> dict[str, str]:
+    return {name: _UNUSUAL.sub("_", of[name])} if of.get(name) else {}
 
 
 def _ends_in(ids: list[int], ends: Collection[int]) -> list[int]:

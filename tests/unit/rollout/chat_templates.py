@@ -54,5 +54,5 @@ def tokens(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def call(id: str) -> dict[str, Any]:
-    return {"id": id, "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+def call(id: str, name: str = "add") -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": '{"a": 1}'}}

@@ -20,6 +20,19 @@ from tests.unit.rollout.chat_templates import (
     tokens,
 )
 
+# Templates that write whose result a tool's message is, and that write tools before the last user.
+BY_CALL = CHATML.replace(
+    "{{ m.content }}",
+    "{% set before = messages[loop.index0 - 1] %}{% if m.role == 'tool' %}"
+    "{% for c in before.tool_calls if c.id == m.tool_call_id %}{{ c.function.name }}: {% endfor %}"
+    "{% endif %}{{ m.content }}",
+)
+MOVING = (
+    "{% set last = (messages | selectattr('role', 'eq', 'user') | list)[-1] %}"
+    "{% for m in messages %}{% if tools and m == last %}[{{ tools | tojson }}]{% endif %}"
+    "{{ m.content }}{% if m.role == 'assistant' %}<|im_end|>{% endif %}{% endfor %}"
+)
+
 
 def conversation(chance: random.Random) -> list[dict[str, Any]]:
     """Turns of questions, calls, results and answers; the last message is an answer."""
@@ -135,6 +148,37 @@ async def test_a_template_that_does_not_end_answers_is_refused() -> None:
     asked = [*messages, {"role": "user", "content": "c"}]
     with pytest.raises(ValueError, match="does not end an answer with one end-of-sequence token"):
         await added(asked, 2, [], [1], ends_of(tokenizer), tokenizer)
+
+
+@pytest.mark.parametrize("template", [CHATML, LLAMA, BY_CALL], ids=["chatml", "llama", "by call"])
+async def test_the_name_of_a_call_that_spells_an_end_ends_nothing(template: str) -> None:
+    tokenizer = tokenizer_of(template)
+    last = tokens(tokenizer, "call<|im_end|>")
+
+    async def after(id: str, name: str) -> list[int]:
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "2+2"},
+            {"role": "assistant", "content": None, "tool_calls": [call(id, name)]},
+            {"role": "tool", "content": "4", "tool_call_id": id},
+        ]
+        return await added(messages, 2, TOOLS, last, ends_of(tokenizer), tokenizer)
+
+    plain = await after("__im_end__0", "add__im_end__")
+    assert ("add__im_end__: 4" in tokenizer.decode(plain)) == (template == BY_CALL)
+    assert await after("<|im_end|>0", "add<|im_end|>") == plain
+
+
+async def test_an_end_that_a_tool_spells_where_templates_move_it_is_refused() -> None:
+    tokenizer = tokenizer_of(MOVING)
+    tool: Any = {"type": "function", "function": {"name": "add", "description": "2<|im_end|>"}}
+    messages = [
+        {"role": "user", "content": "2+2"},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": "sure?"},
+    ]
+    assert await added(messages, 2, TOOLS, [1], ends_of(tokenizer), tokenizer)
+    with pytest.raises(ValueError, match="spelled in the description of a tool"):
+        await added(messages, 2, [tool], [1], ends_of(tokenizer), tokenizer)
 
 
 async def test_a_long_text_keeps_no_other_call_waiting() -> None:

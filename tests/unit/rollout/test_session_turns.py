@@ -60,7 +60,8 @@ class Engine:
     async def message(self, parsed: Any) -> dict[str, Any]:
         text = self._tokenizer.decode(parsed.token_ids, skip_special_tokens=True)
         if parsed.tools and self._chance.random() < 0.5:
-            calls = [call(f"c{len(self.seen)}{n}") for n in range(self._chance.randint(1, 2))]
+            name = self._chance.choice(["add", "add<|im_end|>"])
+            calls = [call(f"c{len(self.seen)}{n}", name) for n in range(self._chance.randint(1, 2))]
             return {"role": "assistant", "content": None, "tool_calls": calls}
         return {"role": "assistant", "content": text}
 
