@@ -1,17 +1,27 @@
 """Combinations of a run's sections that cannot work, refused with the way out."""
 
 from services.contracts.config.base import refuse_if
+from services.contracts.config.data import Data
+from services.contracts.config.episodes import Episode, OwnEpisode, Sessions, Tools
 from services.contracts.config.evaluation import Evaluation
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.copies import FrozenReference, LaggedProximal
-from services.contracts.config.objective.terms import NoKL
+from services.contracts.config.objective.terms import (
+    LoglinearProximal,
+    MaskCorrection,
+    NoKL,
+    ReinforceLoss,
+    ReverseKL,
+    TruncateCorrection,
+)
 from services.contracts.config.optimizer import MuonAdamW, Optimizer
 from services.contracts.config.placement import Placement
-from services.contracts.config.rewards import named
-from services.contracts.config.rollout import Rollout
+from services.contracts.config.rewards import Reward, named
+from services.contracts.config.rollout import Rollout, Sampling
 from services.contracts.config.training import Training
+from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 
 
 def check_adapters(
@@ -50,6 +60,194 @@ def check_adapters(
         "reference" in training.offload,
         "training.offload reference: with model.lora the reference is the policy without its "
         "adapters, and takes no memory: leave it out",
+    )
+
+
+def check_live(
+    rollout: Rollout,
+    algorithm: Algorithm,
+    training: Training,
+    rewards: list[Reward],
+    evaluation: Evaluation | None,
+) -> None:
+    """What `data.source: sessions` needs: applications open the sessions, and say all rewards."""
+    refuse_if(
+        not isinstance(rollout.episode, Sessions),
+        "data.source sessions needs rollout.episode: sessions: set it",
+    )
+    refuse_if(
+        evaluation is not None,
+        "evaluation: with data.source sessions nobody answers held-out rows: leave it out; "
+        "`headrace eval` evaluates checkpoints",
+    )
+    refuse_if(
+        bool(rewards),
+        "rewards: with data.source sessions applications say all rewards: set rewards to []",
+    )
+    refuse_if(
+        algorithm.samples_generated != 1,
+        f"algorithm.samples_per_prompt {algorithm.samples_generated}: with data.source "
+        "sessions each session is a group of its own: set it to 1, leave best_of out, and set "
+        "advantage.type to running_mean",
+    )
+    refuse_if(
+        training.epochs is not None or training.max_steps is None,
+        "training.epochs counts passes over a dataset, and with data.source sessions there is "
+        "none: set training.max_steps instead",
+    )
+    refuse_if(
+        training.max_steps == 0,
+        "training.max_steps 0 trains nothing: set it to 1 or more",
+    )
+
+
+def check_sessions(
+    data: Data,
+    sampling: Sampling,
+    rollout: Rollout,
+    algorithm: Algorithm,
+    rewards: list[Reward],
+    evaluation: Evaluation | None,
+) -> None:
+    """What agents outside leave no room for (`rollout.episode: sessions`)."""
+    episodes = [rollout.episode, *(one.episode for one in data.mix)]
+    refuse_if(
+        bool(data.mix) and any(isinstance(one, Sessions) for one in episodes),
+        "data.mix: agents of rollout.episode sessions take the prompts of one dataset: leave "
+        "mix out, or choose another episode for all datasets",
+    )
+    if not isinstance(rollout.episode, Sessions):
+        return
+    refuse_if(
+        data.curriculum is not None,
+        "data.curriculum: agents of rollout.episode sessions take prompts in their order: "
+        "leave it out",
+    )
+    refuse_if(
+        evaluation is not None,
+        "evaluation: agents outside answer the prompts of rollout.episode sessions, so workers "
+        "have nothing to evaluate: leave it out, and let your agent answer a test set through "
+        "/v1/chat/completions with model RUN@latest (docs/agents.md)",
+    )
+    refuse_if(
+        any(reward.dense for reward in rewards),
+        "rewards: dense rewards belong to parts of one answer, and with rollout.episode "
+        "sessions verifiers read the last answer of several: leave dense out",
+    )
+    refuse_if(
+        algorithm.router.replay,
+        "algorithm.router.replay: expert routing is not recorded in sessions: set it to false",
+    )
+    refuse_if(
+        sampling.ignore_eos,
+        "sampling.ignore_eos: an answer in a session ends at its end of sequence: leave it out",
+    )
+    refuse_if(
+        rollout.straggler_deadline is not None,
+        "rollout.straggler_deadline: workers do not hold the groups of rollout.episode "
+        "sessions: leave it out; rollout.episode.idle_seconds ends idle sessions",
+    )
+
+
+def check_tools(data: Data, sampling: Sampling, rollout: Rollout) -> None:
+    """What `rollout.episode: tools` needs, of one dataset."""
+    if not isinstance(rollout.episode, Tools):
+        return
+    refuse_if(
+        not rollout.vllm.parses_tools,
+        "rollout.episode tools: this run has no parser for the model's tool calls: set "
+        f"{TOOL_PARSER_OPTIONS}",
+    )
+    refuse_if(
+        data.chat_template == "none",
+        "data.chat_template none: with rollout.episode tools the chat template describes "
+        "the tools: leave it at auto",
+    )
+    refuse_if(
+        sampling.ignore_eos,
+        "sampling.ignore_eos: an answer of rollout.episode tools ends at its end of "
+        "sequence: leave it out",
+    )
+
+
+def check_teacher(algorithm: Algorithm, sampling: Sampling) -> None:
+    """How a dataset is sampled where a server scores: at temperature 1, from all tokens."""
+    if algorithm.teacher is None or algorithm.teacher.endpoint is None:
+        return
+    refuse_if(
+        sampling.temperature != 1,
+        f"sampling.temperature {sampling.temperature:g}: algorithm.teacher.endpoint "
+        "scores at temperature 1: set it to 1, or name algorithm.teacher.path",
+    )
+    refuse_if(
+        sampling.cuts,
+        "sampling.top_k: algorithm.teacher.endpoint scores over the whole vocabulary: "
+        "leave top_k and top_p out, or name algorithm.teacher.path",
+    )
+
+
+def check_unrewarded(
+    data: Data, algorithm: Algorithm, evaluation: Evaluation | None, episodes: list[Episode]
+) -> None:
+    """Nothing else needs rewards of a run that has none."""
+    given = all(isinstance(one, Sessions | OwnEpisode) for one in episodes)
+    refuse_if(
+        not (given or isinstance(algorithm.advantage, ReverseKL)),
+        f"rewards is empty, and advantage {algorithm.advantage.type} learns from them: "
+        "name a verifier, or an episode that gives rewards itself",
+    )
+    evaluated = evaluation.sets if evaluation else []
+    for key, needs in (
+        ("evaluation", any(not one.rewards for one in evaluated)),
+        ("data.filter", data.filter is not None),
+    ):
+        refuse_if(
+            needs,
+            f"{key} needs rewards, and there are none: name a verifier, or leave {key} out",
+        )
+
+
+def check_limits(algorithm: Algorithm, rollout: Rollout, training: Training) -> None:
+    """A group fits vLLM, and the critic's warm-up the run."""
+    samples, most = algorithm.samples_generated, rollout.vllm.max_num_seqs
+    key = "best_of.generation_size" if algorithm.best_of else "samples_per_prompt"
+    refuse_if(
+        most is not None and samples > most,
+        f"algorithm.{key} {samples} exceeds rollout.vllm.max_num_seqs {most}",
+    )
+    refuse_if(
+        rollout.vllm.ngram_tokens > 0 and algorithm.router.replay,
+        "rollout.vllm.ngram_tokens: expert routing is recorded of sampled tokens, not of "
+        "guesses; set it to 0, or algorithm.router.replay to false",
+    )
+    critic, steps = algorithm.critic, training.max_steps
+    warmup = critic.warmup_steps if critic else 0
+    refuse_if(
+        bool(steps) and warmup >= (steps or 0),
+        f"algorithm.critic.warmup_steps {warmup} leaves the policy none of training.max_steps "
+        f"{steps}: lower it",
+    )
+
+
+def check_steps(training: Training, evaluation: Evaluation | None) -> None:
+    """The run does something."""
+    refuse_if(
+        training.max_steps == 0 and evaluation is None,
+        "training.max_steps 0 trains nothing, and there is no evaluation: name its dataset "
+        "(evaluation.dataset), or set max_steps to 1 or more",
+    )
+
+
+def check_correction(algorithm: Algorithm, rollout: Rollout) -> None:
+    """The correction of stale samples can do something."""
+    refuse_if(
+        isinstance(algorithm.proximal, LoglinearProximal)
+        and isinstance(algorithm.correction, TruncateCorrection | MaskCorrection)
+        and not isinstance(algorithm.loss, ReinforceLoss)
+        and rollout.max_staleness == 0,
+        f"algorithm.correction.type {algorithm.correction.type} does nothing with proximal "
+        "loglinear and rollout.max_staleness 0: no token is a version old, so its weight is "
+        "always 1: set algorithm.proximal.type to recompute, or correction.type to none",
     )
 
 
