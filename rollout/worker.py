@@ -26,8 +26,9 @@ from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.progress import Progress
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.weight_follower import Follower
-from rollout.work.capacity import reserve_bytes, rows_beside, slots, to_lease, widened
+from rollout.work.capacity import reserve_bytes, slots, to_lease, widened
 from rollout.work.evaluation import Evaluator
+from rollout.work.evaluation_share import evaluation_rows, training_groups
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
 from rollout.work.group_tasks import GroupTasks, Status
@@ -322,22 +323,25 @@ class RunWorker:
         )
 
     def _evaluation_room(self, samples: int) -> int:
-        """Rows of so many samples to have in vLLM: evaluation's share, or what training leaves."""
         config = self._context.config
-        most = self._slots() * config.algorithm.samples_generated
         used = self._leases.generating * config.algorithm.samples_generated
-        share = config.evaluation.share if config.evaluation else 1.0
-        return rows_beside(most, used, share, samples)
+        return evaluation_rows(self._completions, used, self._evaluation_share, samples)
 
     def _training_limit(self) -> int:
-        """Groups to have in vLLM: what evaluation leaves, and its own share at least."""
-        config, used = self._context.config, self._evaluator.samples
+        samples, used = self._context.config.algorithm.samples_generated, self._evaluator.samples
         if not used:
             return self._group_limit
-        samples = config.algorithm.samples_generated
-        share = 1 - (config.evaluation.share if config.evaluation else 0.0)
-        beside = rows_beside(self._slots() * samples, used, share, samples)
-        return min(self._group_limit, beside)
+        left = training_groups(self._completions, used, self._evaluation_share, samples)
+        return min(self._group_limit, left)
+
+    @property
+    def _completions(self) -> int:
+        return self._slots() * self._context.config.algorithm.samples_generated
+
+    @property
+    def _evaluation_share(self) -> float | None:
+        evaluation = self._context.config.evaluation
+        return evaluation.share if evaluation else None
 
     async def _look_for_room(self) -> None:
         """Some samples of the groups in vLLM may have ended."""

@@ -6,10 +6,8 @@ through the entry-point group `headrace.episodes`. Imports `rollout.vllm` and `r
 `rollout.work`.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,12 +18,10 @@ from rollout.vllm.expert_routing import Experts
 from rollout.vllm.model_files import TokenizerLike
 from rollout.vllm.response import Sample, Span
 from services.contracts.config.episodes import (
-    GROUP,
     Calculator,
     OwnEpisode,
     SingleTurn,
     Tools,
-    unknown_episode,
 )
 from services.contracts.groups.branches import Branch
 from services.contracts.groups.sampling_mask import SamplingMask
@@ -116,43 +112,6 @@ class DescribesTools(Protocol):
         """The tools, in OpenAI's form."""
 
 
-def checked(completions: list[Completion], n: int) -> list[Completion]:
-    """The `completions` of an episode, which should be `n`. Raises ValueError for mistakes that
-    would be trained without anyone noticing."""
-    if len(completions) != n:
-        raise ValueError(f"the episode type returned {len(completions)} completions, not {n}")
-    for completion in completions:
-        sampled = np.zeros(len(completion.token_ids), dtype=np.bool_)
-        if not len(sampled) == len(completion.loss_mask) == len(completion.logprobs):
-            raise ValueError(
-                f"the episode type returned {len(sampled)} tokens, a loss_mask of "
-                f"{len(completion.loss_mask)} and {len(completion.logprobs)} logprobs"
-            )
-        for span in completion.spans:
-            sampled[span.start : span.end] = True
-        if bool((completion.loss_mask & ~sampled).any()):
-            raise ValueError(
-                "the episode type returned a loss_mask that is true on tokens outside all spans: "
-                "only tokens that the policy sampled can be trained"
-            )
-        if completion.reward is not None and not _is_reward(completion.reward):
-            raise ValueError(
-                f"the episode type returned the reward {completion.reward!r}: return "
-                "Reward(reward=NUMBER), with `components` by name if there are any, or "
-                "Reward(error=WHY) for a sample whose reward is not known"
-            )
-    return completions
-
-
-def _is_reward(given: object) -> bool:
-    if not isinstance(given, Reward):
-        return False
-    numbers: list[Any] = [*given.components.values()] + (
-        [] if given.reward is None else [given.reward]
-    )
-    return all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
-
-
 class UnusableEpisode(ValueError):
     """The episode type is not installed here, or does not work with the run's tokenizer."""
 
@@ -180,19 +139,6 @@ def load_episode(
 
             return tools.ToolsEpisode(RunTools(config, servers, rewards), tokenizer)
         case OwnEpisode():
-            return _own(config)
+            from rollout.episodes import own_episode
 
-
-def _own(config: OwnEpisode) -> Episode:
-    provided = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if config.name not in provided:
-        raise UnusableEpisode(f"rollout.episode {unknown_episode(config.name, provided)}")
-    try:
-        episode = provided[config.name].load()(**config.options)
-    except TypeError as error:
-        raise UnusableEpisode(f"rollout.episode.options: {error}") from error
-    if not isinstance(episode, Episode):
-        raise UnusableEpisode(
-            f"{provided[config.name].value} has no method `run`: not an episode type"
-        )
-    return episode
+            return own_episode.load(config)

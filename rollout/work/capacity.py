@@ -62,12 +62,6 @@ def widened(least: int, generating: int, unfinished: int, max_num_seqs: int, sam
     return max(least, min(generating + free, max_num_seqs))
 
 
-def rows_beside(most: int, used: int, share: float, samples: int) -> int:
-    """How many rows of so many samples one kind of work may have in vLLM, at least one: its `share`
-    of `most` completions, or more where the other kind has only `used` of them there."""
-    return max(1, math.floor(max(share * most, most - used) / samples))
-
-
 def to_lease(slots: int, generating: int, scoring: int) -> int:
     """How many more groups to lease now.
 

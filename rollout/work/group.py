@@ -13,7 +13,8 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from rollout.episodes import Completion, DescribesTools, Episode, checked
+from rollout.episodes import Completion, DescribesTools, Episode
+from rollout.episodes.own_episode import checked
 from rollout.rewards.client import RewardClient
 from rollout.rewards.combine import SampleScore, combine, due, given, score_items
 from rollout.vllm.chat_rendering import QUESTION

@@ -15,7 +15,7 @@ from services.cli.output import (
     print_json,
     state,
 )
-from services.cli.runs.submit import Set, overrides_from
+from services.cli.runs.overrides import Set, overrides_from
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway

@@ -6,7 +6,7 @@ import pytest
 
 from services.cli.models.chat import conversation, prompt_options, run_and_step, template_note
 from services.cli.output import CliError, duration, size
-from services.cli.runs.submit import overrides_from
+from services.cli.runs.overrides import overrides_from
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from rollout.episodes import Completion, Reward, UnusableEpisode, checked, load_episode
+from rollout.episodes import Completion, Reward, UnusableEpisode, load_episode
+from rollout.episodes.own_episode import checked
 from rollout.vllm.response import Span
 from rollout.work.group import RunContext, scores_of
 from services.contracts.config import parse_config
