@@ -42,6 +42,11 @@ MAX_BEGINNINGS = 4096
 """Answers of a request that are looked for in its session, the last ones: no session has more."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 WHOLE = "training accounts for whole samples of the policy alone: leave it out"
+FORCED = (
+    "only auto and none can be trained. vLLM forces a call by a grammar, for most parsers a JSON "
+    "list, which is no call in the model's own format, and the policy would learn to write it. Ask "
+    "for a call in the prompt, or send a response_format"
+)
 
 Allowed = Callable[[Any], bool]
 NEUTRAL: dict[str, Allowed] = {
@@ -220,7 +225,7 @@ def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Ca
             if isinstance(value, bool) or value != run:
                 raise refused(name, f"the run samples with {run}: leave it out, or send {run}")
         elif name not in NEUTRAL or not NEUTRAL[name](value):
-            raise refused(name[:100], WHOLE)
+            raise refused(name[:100], FORCED if name == "tool_choice" else WHOLE)
     most = body.get("max_completion_tokens") or body.get("max_tokens")
     if most is not None and (type(most) is not int or not 0 < most < 1 << 31):
         raise refused("max_tokens", "a whole number above 0, below 2^31, is wanted")

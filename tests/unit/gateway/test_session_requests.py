@@ -212,6 +212,13 @@ def test_a_run_that_records_sampling_masks_takes_formats(format: Any, structured
     assert (request_digest(call) == request_digest(chat())) == (structured is None)
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_a_forced_call_is_refused_with_the_reason_whatever_the_run_records(choice: Any) -> None:
+    asked = {"messages": ASKED, "tools": [TOOL], "tool_choice": choice}
+    with pytest.raises(SessionProblem, match="no call in the model's own format"):
+        chat_call(asked, SAMPLING | {"top_k": 20})
+
+
 @pytest.mark.parametrize(
     ("format", "sampling", "said"),
     [
