@@ -14,18 +14,22 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from rollout.vllm.model_files import TokenizerLike
 from services.contracts.rows.rendering import NO_TEMPLATE, Chat, chat_text, plain_text
-from services.contracts.sessions import text_of
+from services.contracts.sessions import digest_of, text_of
 
 QUESTION, ANSWER = "a", "b"
 """Of the stand-in: texts without special tokens."""
 LONG_TEXT = 1 << 14
 """Characters. Shorter ones take less time than a change of threads is worth."""
+MOST_KNOWN = 256
+"""Stand-ins of one tokenizer whose ends are remembered: two for each set of tools."""
 Tools = list[dict[str, Any]]
 _UNUSUAL = re.compile(r"[^\w.:-]")
 """In the name or the id of a call. Each special token has such a character."""
+_known: WeakKeyDictionary[TokenizerLike, dict[str, tuple[int, int]]] = WeakKeyDictionary()
 
 
 async def tokens(text: str, tokenizer: TokenizerLike, **options: Any) -> list[int]:
@@ -66,10 +70,9 @@ async def added(
     if calls := messages[new - 1].get("tool_calls"):
         # Templates look up whose result a tool's message is; the arguments play no part.
         answer["tool_calls"] = [_stand_in(call) for call in calls]
-    asked = _ends_in(await _rendered([question], tools, tokenizer, False), ends)
-    said = await _rendered([question, answer], tools, tokenizer, False)
-    told = _ends_in(said, ends)
-    if len(told) != len(asked) + 1:
+    asked, _ = await _ends_of([question], tools, ends, tokenizer)
+    told, ending = await _ends_of([question, answer], tools, ends, tokenizer)
+    if told != asked + 1:
         raise ValueError(
             "the chat template does not end an answer with one end-of-sequence token, so that no "
             "second turn can follow what was sampled"
@@ -77,10 +80,9 @@ async def added(
     follows = [message | _plain_id(message, "tool_call_id") for message in messages[new:]]
     whole = await _rendered([question, answer, *follows], tools, tokenizer, True)
     found = _ends_in(whole, ends)
-    end = found[len(asked)] if len(found) > len(asked) else 0
-    before = (tokenizer.decode([whole[end - 1]]), tokenizer.decode([said[told[-1] - 1]]))
+    end = found[asked] if len(found) > asked else 0
     # Some templates write tools before the newest message, and with them what they spell.
-    if not end or (tools and before[0].strip() != before[1].strip()):
+    if not end or (tools and _shown(whole[end - 1], tokenizer) != _shown(ending, tokenizer)):
         raise ValueError(
             "the chat template does not write the last answer where it does so without the new "
             "messages: is an end-of-sequence token spelled in the description of a tool?"
@@ -88,6 +90,10 @@ async def added(
     # An answer that was truncated, or stopped at a text, lacks its end.
     ended = len(last) > 0 and int(last[-1]) in ends
     return whole[end + 1 :] if ended else whole[end:]
+
+
+def _shown(id: int, tokenizer: TokenizerLike) -> str:
+    return str(tokenizer.decode([id])).strip()
 
 
 async def _rendered(
@@ -109,6 +115,25 @@ def _stand_in(call: dict[str, Any]) -> dict[str, Any]:
 
 def _plain_id(of: dict[str, Any], name: str) -> dict[str, str]:
     return {name: _UNUSUAL.sub("_", of[name])} if of.get(name) else {}
+
+
+async def _ends_of(
+    stand_in: Chat, tools: Tools, ends: Collection[int], tokenizer: TokenizerLike
+) -> tuple[int, int]:
+    """How many end-of-sequence tokens a stand-in has, and the id before the last one. Those of a
+    stand-in without calls are the same for all turns, and remembered."""
+    known = _known.setdefault(tokenizer, {})
+    name = digest_of([stand_in, tools, sorted(ends)])
+    if name not in known:
+        ids = await _rendered(stand_in, tools, tokenizer, False)
+        places = _ends_in(ids, ends)
+        found = len(places), ids[places[-1] - 1] if places else -1
+        if any("tool_calls" in message for message in stand_in):
+            return found
+        while len(known) >= MOST_KNOWN:
+            known.pop(next(iter(known)))
+        known[name] = found
+    return known[name]
 
 
 def _ends_in(ids: list[int], ends: Collection[int]) -> list[int]:

@@ -9,6 +9,10 @@ import httpx
 import msgspec
 
 from rollout.http_transport import PerRequestTransport
+from rollout.vllm.socket_requests import SocketRequests
+
+REQUEST = httpx.Request("POST", "http://vllm")
+"""What an httpx.Response names when it is refused."""
 
 
 class VLLMUnavailable(ConnectionError):
@@ -19,6 +23,7 @@ class Connection:
     """One server, which listens on the Unix socket `socket`."""
 
     def __init__(self, socket: Path) -> None:
+        self._whole = SocketRequests(socket)
         # No limit on a generation: a server that hangs shows in its counters.
         self._http = httpx.AsyncClient(
             base_url="http://vllm",
@@ -28,15 +33,27 @@ class Connection:
 
     async def close(self) -> None:
         """Close it. Requests in flight fail."""
+        await self._whole.close()
         await self._http.aclose()
 
-    async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """The answer to a request, whatever its status. Raises VLLMUnavailable."""
+    async def send(
+        self,
+        method: str,
+        path: str,
+        content: bytes = b"",
+        json: Any = None,
+        timeout: float | None = None,
+    ) -> httpx.Response:
+        """The answer to a request, whatever its status, within `timeout` seconds. `json`: in place
+        of `content`. Raises VLLMUnavailable."""
+        body = content if json is None else msgspec.json.encode(json)
+        kind = "application/msgpack" if json is None else "application/json"
         try:
-            return await self._http.request(method, path, **options)
+            status, answer = await self._whole.send(method, path, body, kind, timeout)
         except httpx.TransportError as error:
             what = str(error) or type(error).__name__
             raise VLLMUnavailable(f"vLLM does not answer {path}: {what}") from error
+        return httpx.Response(status, content=answer, request=REQUEST)
 
     @asynccontextmanager
     async def stream(

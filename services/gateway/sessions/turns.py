@@ -1,7 +1,6 @@
 """A session's next turn: asked for, waited for, and answered in the format of OpenAI's API."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -34,10 +33,8 @@ from services.http import CLIENT_GONE
 from services.store import Store
 from services.store.agent_sessions import AT_ONCE
 
-GONE_SECONDS = 1.0
-"""Between two looks for a client that has left."""
 LOOK_SECONDS = 5.0
-"""Between two looks for an answer of which no news came. Turns take longer than a second."""
+"""Between two looks for a client that has left, and for an answer of which no news came."""
 MOST_RUNS = 256
 """Whose configs are remembered."""
 
@@ -132,17 +129,13 @@ class Turns:
         ) as news:
             if await self._ask(session, call, asked) == "answered":
                 news.set()
-            looked = time.monotonic()
             while True:
                 try:
-                    async with asyncio.timeout(GONE_SECONDS):
+                    async with asyncio.timeout(LOOK_SECONDS):
                         await news.wait()
                 except TimeoutError:
                     if await gone():
                         return None
-                    if time.monotonic() - looked < LOOK_SECONDS:
-                        continue
-                looked = time.monotonic()
                 news.clear()
                 answer = await sessions.answer_of(*session.parts, asked)
                 if isinstance(answer, Turn):

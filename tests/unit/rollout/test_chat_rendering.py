@@ -181,6 +181,42 @@ async def test_an_end_that_a_tool_spells_where_templates_move_it_is_refused() ->
         await added(messages, 2, [tool], [1], ends_of(tokenizer), tokenizer)
 
 
+async def test_a_stand_in_is_rendered_once_for_all_turns_with_the_same_tools() -> None:
+    tokenizer, rendered = tokenizer_of(CHATML), list[Any]()
+
+    class Counting:
+        """Remembers what was rendered."""
+
+        chat_template = tokenizer.chat_template
+        decode = tokenizer.decode
+
+        def __call__(self, text: str, **options: Any) -> Any:
+            return tokenizer(text, **options)
+
+        def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+            rendered.append(conversation)
+            return tokenizer.apply_chat_template(conversation, **options)
+
+    async def count(tools: list[dict[str, Any]], *calls: dict[str, Any]) -> int:
+        answer = {"role": "assistant", "content": "4", **({"tool_calls": calls} if calls else {})}
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "2+2"},
+            answer,
+            {"role": "user", "content": f"sure, {len(rendered)}?"},
+        ]
+        given = messages, 2, tools, [1], ends_of(tokenizer)
+        before = len(rendered)
+        found = await added(*given, counting)  # type: ignore[arg-type]
+        assert found == await added(*given, tokenizer)
+        return len(rendered) - before
+
+    counting = Counting()
+    assert [await count([]), await count([]), await count([])] == [3, 1, 1]
+    assert [await count(TOOLS), await count(TOOLS)] == [3, 1]
+    # Each call has another id.
+    assert [await count(TOOLS, call("c")), await count(TOOLS, call("c"))] == [2, 2]
+
+
 async def test_a_long_text_keeps_no_other_call_waiting() -> None:
     tokenizer, other = tokenizer_of(CHATML), threading.Event()
 
