@@ -198,7 +198,11 @@ def assemble(
         shard(policy, loaded.model, loaded.autocast, ranks)
     optimizers = Optimizers(loaded.model, config.optimizer)
     state = TrainingState(loaded, policy, optimizers, progress)
-    state.computation = {"activations": plan.activations, "compile": why}
+    state.computation = {
+        "device": device_in_words(ranks),
+        "activations": plan.activations,
+        "compile": why,
+    }
     if ranks.size > 1:
         state.computation["parallel"] = shared_in_words(plan, ranks)
     if isinstance(config, SFTConfig) and isinstance(config.objective, DPO):
@@ -216,6 +220,13 @@ def assemble(
     if offloads("optimizer", config.training, ranks):
         state.offloads = (Offload(lambda: optimizers.state().values()),)
     return state
+
+
+def device_in_words(ranks: Ranks) -> str:
+    """What the ranks compute on and by, for the run's report: `2 × NVIDIA H100, PyTorch 2.9.0`."""
+    on_gpu = ranks.device.type == "cuda"
+    kind = torch.cuda.get_device_name(ranks.device) if on_gpu else "rank on a CPU"
+    return f"{ranks.size} × {kind}, PyTorch {torch.__version__}"
 
 
 def load_trained(start: Start, ranks: Ranks, sharded: bool) -> LoadedModel:

@@ -89,7 +89,7 @@ class RunRecord(RunSummary):
     )
     computation: dict[str, str] = Field(
         default_factory=dict,
-        description="How its learner computes, and why, by part: `attention`, "
+        description="How its learner computes, and why, by part: `device`, `attention`, "
         "`shared_prompts`, `activations`, `compile`, `parallel`.",
     )
 

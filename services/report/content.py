@@ -1,6 +1,7 @@
 """What a report says: facts in, sections out."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,10 @@ PLOTS = (
      ("train/kl", "mismatch/sampler_kl"), ()),
     ("staleness", "Staleness", "versions", ("staleness/mean", "staleness/max"), ()),
     ("loss", "Loss", "loss", ("train/loss", "validation/loss"), ()),
+    ("dataset-loss", "Loss by dataset", "loss", (), ("train/loss/", "validation/loss/")),
+    ("preferences", "Chosen answers preferred", "share",
+     ("train/accuracy", "validation/accuracy"), ()),
+    ("teacher", "KL to the teacher", "nats per token", ("train/teacher_kl",), ()),
     ("bits-per-byte", "Bits per byte", "bits", ("validation/bits_per_byte",), ()),
     ("gradient", "Norm of the gradient", "norm", ("train/grad_norm",), ()),
     ("throughput", "Throughput", "tokens per second", ("throughput/tokens_per_second",), ()),
@@ -163,19 +168,21 @@ def _data(facts: Facts) -> Iterator[Part]:
     else:
         rows += [["dataset", _about(facts.dataset) if facts.dataset else str(data["dataset"])]]
     used = facts.record.get("dataset_rows") or ()
-    for one, count in zip([data, *(data.get("mix") or ())], used, strict=False):
-        rows.append([f"of the mixture, {one.get('name')}", f"{count:,} rows{_amount(one)}"])
+    for i, one in enumerate([data, *data["mix"]] if data.get("mix") else ()):
+        # How many rows a supervised run has of each, its learner alone knows.
+        taken = [f"{used[i]:,} rows"] if used else []
+        taken += [f"{key} {one[key]:g}" for key in ("repeats", "weight") if one.get(key)]
+        rows.append([f"of the mixture, {one.get('name') or one['dataset']}", ", ".join(taken)])
     rows += [["reward", _reward(reward)] for reward in config.get("rewards") or ()]
     for one in data.get("mix") or ():
         rows += [[f"reward of {one.get('name')}", _reward(r)] for r in one.get("rewards") or ()]
     if held_out := config.get("evaluation"):
         sets = [held_out, *(held_out.get("more") or ())]
         rows += [["held-out dataset", str(one.get("dataset"))] for one in sets]
+    if validation := config.get("validation"):
+        share = f"{validation['share']:.3g} of each dataset's rows"
+        rows += [["validated on", one] for one in validation["datasets"] or [share]]
     yield Table(["", ""], rows)
-
-
-def _amount(one: Row) -> str:
-    return "".join(f", {key} {one[key]:g}" for key in ("repeats", "weight") if one.get(key))
 
 
 def _reward(reward: Row) -> str:
@@ -289,6 +296,10 @@ def _machines(facts: Facts) -> Iterator[Part]:
         hours = facts.seconds / 3600 * sum(found.gpus.values())
         rows.append(["GPU-hours of the workers", f"{hours:.2f}"])
     how = facts.record.get("computation") or {}
+    found_gpus = re.match(r"(\d+) × (?!rank)", how.get("device", ""))
+    if found_gpus and facts.seconds:
+        hours = facts.seconds / 3600 * int(found_gpus[1])
+        rows.append(["GPU-hours of the learner", f"{hours:.2f}"])
     rows += [[f"learner: {part}", said] for part, said in how.items()]
     if peaks := facts.series("memory/peak_bytes")[1]:
         rows.append(["most memory of the learner's first rank", f"{max(peaks) / 2**30:.2f} GiB"])

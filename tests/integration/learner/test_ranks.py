@@ -111,6 +111,7 @@ async def test_a_run_whose_ranks_share_rows_trains_what_was_sampled(
     assert records[2].reason == (
         "training.context_parallel 3 does not divide the learner's 2 ranks: choose a divisor"
     )
+    assert records[1].computation["device"].startswith("2 × rank on a CPU, PyTorch ")
     assert records[1].computation["activations"].startswith("kept: the learner computes on a cpu")
     assert records[1].computation["compile"].startswith("off: on a CPU")
     assert records[1].computation["parallel"] == "ddp on 2 ranks, of which 2 share each micro-batch"

@@ -108,6 +108,24 @@ def test_a_report_has_results_curves_time_answers_and_how_to_repeat_it() -> None
     assert all(one.png.startswith(b"\x89PNG") for one in pictures)
 
 
+def test_a_supervised_run_says_what_it_learned_from_and_the_loss_of_each_dataset() -> None:
+    mix = [{"dataset": "words", "repeats": 2}]
+    raw = {"model": {"path": "small"}, "data": {"dataset": "sums", "mix": mix}}
+    whole = parse_config(raw | {"type": "sft"}).model_dump(mode="json")
+    row = {"train/loss": 1.5, "train/loss/sums": 1.0, "train/loss/words": 2.0}
+    device = {"device": "8 × NVIDIA H100, PyTorch 2.9.0"}
+    run = record(kind="sft", config=whole, computation=device)
+    found = sections(facts(record=run, metrics=[{"step": 1, **row}], recipe=None))
+    said = text_of(found)
+    assert "| of the mixture, words | repeats 2 |" in said
+    assert "| GPU-hours of the learner | 0.20 |" in said
+    assert "| learner: device | 8 × NVIDIA H100, PyTorch 2.9.0 |" in said
+    assert "| validated on | 0.02 of each dataset's rows |" in said
+    pictures = [part for section in found for part in section.parts if isinstance(part, Picture)]
+    assert [one.name for one in pictures] == ["loss", "dataset-loss"]
+    assert pictures[1].alt == "Loss by dataset: train/loss/sums, train/loss/words"
+
+
 def test_several_held_out_sets_are_told_apart() -> None:
     def evaluated(step: int, name: str, accuracy: float, **more: Any) -> dict[str, Any]:
         found = {
