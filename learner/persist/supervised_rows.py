@@ -19,6 +19,7 @@ from learner.slices import Part
 from learner.state import Supervised, TrainingState
 from learner.store.run_store import RunStore
 from services.contracts.config import SFTConfig
+from services.contracts.config.data import numbered
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.mixture import Mixture, sources
 from services.runtime.logs import get_logger
@@ -46,8 +47,8 @@ class SupervisedRows:
 
     @property
     def names(self) -> list[str]:
-        """What the datasets are called."""
-        return [dataset.name for dataset in self.datasets]
+        """What metrics call the datasets: one that is there twice has two names."""
+        return numbered([dataset.name for dataset in self.datasets])
 
     def examples(self, uses: list[Use]) -> list[Example]:
         """These rows, as far as they have something to learn; two answers behind each other."""
@@ -108,7 +109,8 @@ def open_rows(
 def _opened(
     config: SFTConfig, state: TrainingState, supervised: Supervised, datasets: list[DatasetTokens]
 ) -> SupervisedRows:
-    components = config.data.components
+    called = zip(config.data.components, datasets, strict=False)
+    components = [one.model_copy(update={"dataset": dataset.name}) for one, dataset in called]
     longest = longest_row(config, state.loaded.max_length)
     known = state.loaded.model.get_input_embeddings().num_embeddings
     lengths: list[Lengths] = []
@@ -149,6 +151,12 @@ def _opened(
             number, _spread(rows, config.validation.rows), lengths, config, longest
         )
     ]
+    if not validation and config.validation.patience is not None:
+        raise RunCannotGoOn(
+            f"validation.patience {config.validation.patience} counts validations, and there is no "
+            f"row to validate on (validation.share {share:g} of {sum(supervised.rows):,} rows): "
+            "raise validation.share, name validation.datasets, or leave patience out"
+        )
     return SupervisedRows(datasets, steps, total, validation, mixture.epoch_rows, longest)
 
 

@@ -87,7 +87,8 @@ def _instructions(item: Item) -> list[tuple[str, dict[str, Any]]]:
             f"the row has no list instruction_id_list, but {shown(names)}: upload the file with "
             "the mapping ifeval"
         )
-    if not isinstance(arguments, list) or len(arguments) != len(names):
+    own_objects = isinstance(arguments, list) and all(isinstance(a, dict | None) for a in arguments)
+    if not own_objects or len(arguments) != len(names):
         raise BadReferenceError(f"kwargs of the row is no list of {len(names)} objects")
     found = []
     for name, one in zip(names, arguments, strict=True):

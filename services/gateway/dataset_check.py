@@ -51,7 +51,7 @@ async def check_datasets(
                 key = f"{section}.{name}"
                 part = {**part, name: await _mixed(deps, raw, key, more, problems, found)}
         raw = {**raw, section: part}
-    raw = _named(raw, found)
+    raw = _named_held_out(_named(raw, found), found)
     validation = raw.get("validation")
     named = validation.get("datasets") if isinstance(validation, dict) else None
     if isinstance(validation, dict) and isinstance(named, list):
@@ -100,6 +100,22 @@ def _named(raw: dict[str, Any], found: Datasets) -> dict[str, Any]:
     )
     first, *others = [{**one, "name": name} for one, name in zip(ones, names, strict=True)]
     return {**raw, "data": {**first, "mix": others}}
+
+
+def _named_held_out(raw: dict[str, Any], found: Datasets) -> dict[str, Any]:
+    """`raw`, in which each of several held-out datasets has its name for metrics: two of one name
+    would be one evaluation."""
+    evaluation = raw.get("evaluation")
+    if not isinstance(evaluation, dict):
+        return raw
+    if not (isinstance(more := evaluation.get("more"), list) and more):
+        return raw
+    keys = ["evaluation.dataset", *(f"evaluation.more.{i}.dataset" for i in range(len(more)))]
+    ones = [
+        {**one, "name": one.get("name") or found[key].name} if key in found else one
+        for key, one in zip(keys, [evaluation, *more], strict=True)
+    ]
+    return {**raw, "evaluation": {**ones[0], "more": ones[1:]}}
 
 
 async def _dataset(

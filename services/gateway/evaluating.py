@@ -131,6 +131,15 @@ def evaluation_run(
         config = merged(raw, asked.config)
     except ConfigError as error:
         raise refusal(error.problems) from None
+    training = config.get("training")
+    trains = isinstance(training, dict) and training.get("max_steps") != 0
+    if trains or config.get("type") != "rl":
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "an evaluation trains nothing: leave type and training.max_steps out of config, or "
+            "submit a run (`headrace submit`)",
+            [("config", "is that of a run that trains")],
+        )
     if not config.get("rewards"):
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,

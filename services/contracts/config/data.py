@@ -227,21 +227,29 @@ class SFTData(PromptOptions, Component):
 
     @model_validator(mode="after")
     def _amounts(self) -> Self:
+        if self.weight and not self.mix:
+            raise ValueError(
+                "weight is a share among several datasets, and there is one: leave it out, or add "
+                "other datasets as mix"
+            )
         check_amounts(self.components)
         return self
 
 
 def check_amounts(components: Sequence[Component]) -> None:
-    """Raise ValueError where some datasets have a weight and others none, or repeats."""
-    weighted = [one.dataset for one in components if one.weight is not None]
-    repeated = [one.dataset for one in components if one.repeats is not None]
+    """Raise ValueError where some datasets have a weight and others none, or repeats. It names
+    them by their keys: the gateway has put ids in place of names."""
+    keys = ["data.dataset", *(f"data.mix.{i}" for i in range(len(components) - 1))]
+    named = list(zip(keys, components, strict=True))
+    weighted = [key for key, one in named if one.weight is not None]
+    repeated = [key for key, one in named if one.repeats is not None]
     if weighted and repeated:
         raise ValueError(
             f"{weighted[0]} has a weight and {repeated[0]} has repeats: use one of the two for "
             "all datasets"
         )
     if weighted and len(weighted) < len(components):
-        missing = next(one.dataset for one in components if one.weight is None)
+        missing = next(key for key in keys if key not in weighted)
         raise ValueError(
             f"{weighted[0]} has a weight and {missing} has none: give each dataset one"
         )

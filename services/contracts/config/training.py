@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from services.contracts.config.base import Section
+from services.contracts.config.base import Section, refuse_if
 
 Parallel = Literal["auto", "ddp", "fsdp"]
 Automatic = Literal["auto"] | bool
@@ -126,3 +126,12 @@ class Validation(Section):
     patience: int | None = Field(None, ge=1)
     """End the run after so many validations in a row without a new minimum of the loss; default:
     never."""
+
+    @model_validator(mode="after")
+    def _patience(self) -> "Validation":
+        refuse_if(
+            self.patience is not None and not (self.share or self.datasets),
+            f"patience {self.patience} counts validations, and with share 0 and no datasets there "
+            "are none: set one of the two, or leave patience out",
+        )
+        return self

@@ -123,6 +123,19 @@ def test_an_evaluation_like_another_has_its_options_and_its_own_model(
         ({"samples": 0}, 422, "samples"),
         ({"sample": 1}, 422, "sample"),
         ({"config": {"samplingg": {}}}, 422, "did you mean 'sampling'?"),
+        ({"config": {"training": {"max_steps": 5}}}, 422, "an evaluation trains nothing"),
+        ({"config": {"type": "sft"}}, 422, "an evaluation trains nothing"),
+        ({"config": {"training": 5}}, 422, "is a section, not 5"),
+        (
+            {"config": {"evaluation": {"name": "b", "more": [{"dataset": "sums", "name": "b"}]}}},
+            422,
+            "two held-out datasets are called 'b'",
+        ),
+        (
+            {"config": {"evaluation": {"more": [{"dataset": "sums"}]}}},
+            422,
+            "two held-out datasets are called 'sums'",
+        ),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_and_nothing_is_queued(

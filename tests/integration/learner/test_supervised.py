@@ -247,6 +247,10 @@ async def test_rows_that_do_not_fit_fail_the_run_and_the_next_trains_its_own_tok
         "b": (SFT | {"data": data | {"max_seq_len": 64}}, "64 is more than the 32 positions"),
         "c": (SFT | {"training": {}, "packing": {"tokens_per_step": 100}}, "set it to 96 or 128"),
         "d": (SFT | {"data": data | {"train_on": "last", "dataset": "no"}}, "no dataset 'no'"),
+        "e": (
+            SFT | {"validation": {"share": 0.001, "patience": 2}},
+            r"there is no row to validate on \(validation.share 0.001 of",
+        ),
     }
     for id, (raw, _) in wrong.items():
         await submit(store, id, raw)
@@ -257,9 +261,12 @@ async def test_rows_that_do_not_fit_fail_the_run_and_the_next_trains_its_own_tok
         assert re.search(message, record.reason), record.reason
     model = SFT["model"] | {"max_length": 64, "tokenizer": {"type": "bpe", "vocabulary": 512}}
     training = {"max_steps": 3, "rows_per_step": 8}
-    await submit(store, "bpe", SFT | {"model": model, "training": training})
+    data = SFT["data"] | {"mix": [{"dataset": "sums"}]}
+    await submit(store, "bpe", SFT | {"model": model, "training": training, "data": data})
     own = await ended(store, "bpe")
     assert own.state is RunState.SUCCEEDED, own.reason
+    # A dataset that is there twice has two names.
+    assert {"train/loss/sums", "train/loss/sums#2"} <= steps(place, "bpe")[-1].keys()
     tokenizer = AutoTokenizer.from_pretrained(place.data / str(own.checkpoint))
     assert tokenizer.decode(tokenizer("12+7=")["input_ids"]) == "<bos>12+7="
     learner.send_signal(signal.SIGTERM)

@@ -361,11 +361,19 @@ def test_adapters_are_trained_without_muon_in_a_supervised_run_too() -> None:
     [
         (
             {"data": {"dataset": "a", "weight": 1, "mix": [{"dataset": "b"}]}},
-            "a has a weight and b has none: give each dataset one",
+            r"data\.dataset has a weight and data\.mix\.0 has none: give each dataset one",
         ),
         (
             {"data": {"dataset": "a", "weight": 1, "mix": [{"dataset": "b", "repeats": 2}]}},
-            "a has a weight and b has repeats: use one of the two",
+            r"data\.dataset has a weight and data\.mix\.0 has repeats: use one of the two",
+        ),
+        (
+            {"data": {"dataset": "a", "weight": 1}},
+            "weight is a share among several datasets, and there is one",
+        ),
+        (
+            {"validation": {"share": 0, "patience": 3}},
+            "patience 3 counts validations, and with share 0 and no datasets there are none",
         ),
         (
             {"data": {"dataset": "a", "max_seq_len": 64}, "packing": {"tokens_per_step": 100}},

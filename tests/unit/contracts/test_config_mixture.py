@@ -53,7 +53,10 @@ def test_a_dataset_that_is_alone_has_no_name() -> None:
     ("data", "said"),
     [
         ({"weight": 2.0}, "the dataset is, and it is alone: leave it out, or add other"),
-        ({"weight": 2.0, "mix": [{"dataset": "b"}]}, "sums has a weight and b has none"),
+        (
+            {"weight": 2.0, "mix": [{"dataset": "b"}]},
+            "data.dataset has a weight and data.mix.0 has none",
+        ),
         ({"mix": [{"dataset": "b", "template": "Q"}]}, "lacks the placeholder {prompt}"),
         (
             {"mix": [{"dataset": "b", "rewards": [{"verifier": "v", "dense": "values"}]}]},

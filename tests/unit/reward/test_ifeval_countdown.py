@@ -134,6 +134,7 @@ def test_arguments_of_parquet_are_read_past_nulls_and_floats() -> None:
     [
         (None, "no list instruction_id_list"),
         ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": []}, "no list of 1 objects"),
+        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": ["{}"]}, "of 1 objects"),
         (row(("punctuation:no_commas", {})), "did you mean 'punctuation:no_comma'"),
         (row(("keywords:existence", {"keywords": "a"})), "needs keywords, of type list"),
     ],
