@@ -87,11 +87,11 @@ def _instructions(item: Item) -> list[tuple[str, dict[str, Any]]]:
             f"the row has no list instruction_id_list, but {shown(names)}: upload the file with "
             "the mapping ifeval"
         )
-    own_objects = isinstance(arguments, list) and all(isinstance(a, dict | None) for a in arguments)
-    if not own_objects or len(arguments) != len(names):
+    objects = arguments if isinstance(arguments, list) else []
+    if len(objects) != len(names) or not all(isinstance(one, dict | None) for one in objects):
         raise BadReferenceError(f"kwargs of the row is no list of {len(names)} objects")
     found = []
-    for name, one in zip(names, arguments, strict=True):
+    for name, one in zip(names, objects, strict=True):
         kind = INSTRUCTIONS.get(name) if isinstance(name, str) else None
         if kind is None:
             near = did_you_mean(str(name), INSTRUCTIONS)
