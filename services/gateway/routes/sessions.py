@@ -54,9 +54,12 @@ async def _place(
     session: Annotated[str, Path(description="The session's name.", max_length=200)],
 ) -> Place:
     try:
-        return Place(*parse_session_id(session))
+        place = Place(*parse_session_id(session))
+        if is_live(place.attempt) and place.index > 0:
+            raise ValueError("one that an application opens is alone")
     except ValueError:
         raise SessionProblem(HTTPStatus.NOT_FOUND, f"there is no session {session!r}") from None
+    return place
 
 
 Session = Annotated[Place, Depends(_place)]

@@ -101,11 +101,12 @@ local function has_room(run, groups, bytes, plans, size, version, lineage)
     or r[5] ~= lineage or version + tonumber(r[3]) <= newest
 end
 
--- Whether the sessions of an attempt may go on; if so, its lease is renewed. Reply '', or why not: 'gone'
--- (nothing is known of them any more), 'lapsed', or what ended the group (its field `state`).
-local function sessions_go_on(sessions, attempts, attempt)
-  local s = redis.call('HMGET', sessions, 'idle', 'state', 'kept')
-  if not s[1] then return 'gone' end
+-- Whether session `index` of an attempt, which has a key, may go on; if so, the attempt's lease is renewed. Reply
+-- '', or why not: 'gone' (nothing is known of it, or not any more), 'lapsed', or what ended the group (its field
+-- `state`).
+local function sessions_go_on(sessions, attempts, attempt, index)
+  local s = redis.call('HMGET', sessions, 'idle', 'state', 'kept', 'key:' .. index)
+  if not s[1] or not s[4] then return 'gone' end
   -- A group that has ended may lapse until it is handed in; a live session that has ended is not held.
   if s[2] and (s[2] ~= 'ended' or s[3]) then return s[2] end
   local deadline, now = redis.call('ZSCORE', attempts, attempt), now_ms()

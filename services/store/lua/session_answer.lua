@@ -12,7 +12,7 @@ local attempt, index, digest = ARGV[1], ARGV[2], ARGV[3]
 local s = redis.call('HMGET', sessions, 'busy:' .. index, 'turns:' .. index, 'oldest', 'lineage',
   'lengths:' .. index, 'parents:' .. index)
 local busy = words(s[1])
-local wanted = busy[digest] and sessions_go_on(sessions, attempts, attempt) == ''
+local wanted = busy[digest] and sessions_go_on(sessions, attempts, attempt, index) == ''
 end_call(calls, due, log, ARGV[11])
 if not wanted then
   -- The reply to the first call may have been lost.

@@ -14,7 +14,7 @@ local FAILURES = 4 -- for each turn: a session's refused calls are bounded too
 local sessions, attempts, calls, due, log, run, loads = unpack(KEYS)
 local attempt, index, digest = ARGV[1], ARGV[2], ARGV[3]
 if redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest) == 1 then return 'answered' end
-local refusal = sessions_go_on(sessions, attempts, attempt)
+local refusal = sessions_go_on(sessions, attempts, attempt, index)
 if refusal ~= '' then return refusal end
 local s = redis.call('HMGET', sessions, 'ended:' .. index, 'busy:' .. index, 'turns:' .. index, 'oldest',
   'lineage', 'worker:' .. index, 'max_turns', 'failures:' .. index, 'reward_ms')

@@ -5,7 +5,7 @@
 local sessions, attempts, calls, due, log = unpack(KEYS)
 local attempt, index = ARGV[1], ARGV[2]
 if redis.call('HEXISTS', sessions, 'ended:' .. index) == 1 then return '' end
-local refusal = sessions_go_on(sessions, attempts, attempt)
+local refusal = sessions_go_on(sessions, attempts, attempt, index)
 if refusal ~= '' then return refusal end
 redis.call('HSET', sessions, 'ended:' .. index, now_ms())
 for digest in pairs(words(redis.call('HGET', sessions, 'busy:' .. index))) do

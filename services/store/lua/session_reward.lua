@@ -4,7 +4,7 @@
 local sessions, attempts = unpack(KEYS)
 local known = redis.call('HGET', sessions, 'reward:' .. ARGV[2])
 if known then return {'', known} end
-local refusal = sessions_go_on(sessions, attempts, ARGV[1])
+local refusal = sessions_go_on(sessions, attempts, ARGV[1], ARGV[2])
 if refusal ~= '' then return {refusal} end
 if redis.call('HEXISTS', sessions, 'ended:' .. ARGV[2]) == 1 then return {'ended'} end
 redis.call('HSET', sessions, 'reward:' .. ARGV[2], ARGV[3])

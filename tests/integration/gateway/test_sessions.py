@@ -59,6 +59,8 @@ async def test_a_client_that_leaves_frees_its_part_of_the_budget_and_its_turn_st
     ):
         early = await http.post(f"/v1/runs/{run}/groups:lease")
         assert (early.status_code, "the run is queued" in early.text) == (429, True)
+        for unknown in ("x", f"{run}-l0123456789abcdef-1"):
+            assert (await http.post(f"/v1/sessions/{unknown}/end")).status_code == 404
         path = await opened(redis, redis_server.url, run)
         waiting = [asyncio.create_task(http.post(path, json=turn(number))) for number in range(8)]
         while await calls() < 8:  # noqa: ASYNC110

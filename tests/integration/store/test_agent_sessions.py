@@ -276,6 +276,20 @@ async def test_the_first_reward_counts_and_the_last_end_asks_for_the_group(scene
     assert await scene.raw.zcard(f"headrace:{{{RUN}}}:calls_due") == 0
 
 
+async def test_a_session_that_a_group_does_not_have_takes_nothing_and_ends_nothing(
+    scene: Scene,
+) -> None:
+    lease = await opened(scene)
+    sessions = scene.store.agent_sessions
+    assert await ask(scene, lease, "one", index=2) == "gone"
+    assert await sessions.over(RUN, lease.attempt, 2) == "gone"
+    assert await sessions.reward(RUN, lease.attempt, 2, Reward(reward=1.0)) == "gone"
+    for index in (2, 3):
+        assert await sessions.end(RUN, lease.attempt, index) == "gone"
+    # Nobody is asked to complete the group of two.
+    assert await claim(scene) == []
+
+
 async def test_calls_renew_the_lease_and_a_lapsed_one_takes_none(scene: Scene) -> None:
     lease = await opened(scene)
     await scene.store.prompts.renew(RUN, [lease.attempt], 60)
