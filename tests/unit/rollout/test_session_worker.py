@@ -147,7 +147,7 @@ class Live(LiveSessions):
 
     async def _handed_in(self, lease: Lease, *of: object) -> bool:
         if lease.attempt.startswith("bad"):
-            raise ScoringRefused("422 endpoint 'big' answers 404: no model 'bigger'")
+            raise ScoringRefused("422 endpoint 'big' answers 400: too long")
         return True
 
     async def _sampled(self, id: str) -> Any:
@@ -177,11 +177,11 @@ async def test_a_session_that_its_teacher_refuses_is_dropped_only_if_others_are_
     for _ in range(9):
         await live.hand_in("bad")
     assert {how for _, how in live.ended} == {"released"}
-    assert "waits to be handed in: 422 endpoint 'big' answers 404" in live.told[0]
+    assert "waits to be handed in: 422 endpoint 'big' answers 400" in live.told[0]
     await live.hand_in("other")
     await live.hand_in("bad")
     assert live.ended[-1][0] == "bad.token"
-    assert "endpoint 'big' answers 404" in live.ended[-1][1]
+    assert "endpoint 'big' answers 400" in live.ended[-1][1]
     # Another one has its tries all the same.
     await live.hand_in("bad2")
     assert live.ended[-1] == ("bad2.token", "released")
@@ -194,4 +194,4 @@ async def test_a_run_whose_sessions_are_all_refused_fails_with_the_reason() -> N
         assert limit.reason is None
         await live.hand_in(f"bad{number}")
     assert limit.reason is not None
-    assert "endpoint 'big' answers 404" in limit.reason
+    assert "endpoint 'big' answers 400" in limit.reason
