@@ -8,26 +8,30 @@ ids.
 import json
 import os
 import runpy
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from rollout.vllm_plugin import generate
 from rollout.vllm_plugin.wire import ID, Answer, Request
 
 FILE = "HEADRACE_RECORDED_VLLM"
-_answer = generate._answer
+Answering = Callable[[Any, bytes], Coroutine[Any, Any, tuple[int, bytes]]]
 
 
-async def recorded(state: Any, body: bytes) -> tuple[int, bytes]:
-    """As `generate._answer`."""
-    status, content = await _answer(state, body)
-    asked = msgspec.msgpack.decode(body, type=Request)
-    if status == 200 and "prompt_logprobs" not in asked.sampling:
-        note(asked, msgspec.msgpack.decode(content, type=Answer))
-    return status, content
+def recorded(answer: Answering) -> Answering:
+    """`generate._answer`, and a note of each."""
+
+    async def answer_and_note(state: Any, body: bytes) -> tuple[int, bytes]:
+        status, content = await answer(state, body)
+        asked = msgspec.msgpack.decode(body, type=Request)
+        if status == 200 and "prompt_logprobs" not in asked.sampling:
+            note(asked, msgspec.msgpack.decode(content, type=Answer))
+        return status, content
+
+    return answer_and_note
 
 
 def note(asked: Request, answer: Answer) -> None:
@@ -38,5 +42,8 @@ def note(asked: Request, answer: Answer) -> None:
 
 
 if __name__ == "__main__":
-    generate._answer = recorded
+    # Imports vLLM, which takes seconds: the test that imports this file needs only a name of it.
+    from rollout.vllm_plugin import generate
+
+    generate._answer = recorded(generate._answer)  # type: ignore[assignment]
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
