@@ -8,6 +8,7 @@ import anyio.to_thread
 import httpx
 
 from services.contracts.config.data import numbered
+from services.contracts.config.evaluation import Evaluation
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.preference import PAIR, preferred
 from services.contracts.scores import CheckRequest, CheckResponse, ReferenceRow, Use, UseProblem
@@ -178,6 +179,26 @@ def check_held_out(datasets: Datasets) -> list[str]:
         for held, evaluated in datasets.items()
         for key, trained in datasets.items()
         if held.startswith("evaluation.") and key.startswith("data.") and rows[held] & rows[key]
+    ]
+
+
+async def check_categories(
+    deps: Dependencies, evaluation: Evaluation | None, datasets: Datasets
+) -> list[str]:
+    """Warnings for held-out sets without the column by which their results are to be given."""
+    sets = evaluation.sets if evaluation else []
+    keys = ["evaluation", *(f"evaluation.more.{i}" for i in range(len(sets) - 1))]
+    wanted = {key: one.category for key, one in zip(keys, sets, strict=False) if one.category}
+    named = {key: datasets[f"{key}.dataset"] for key in wanted if f"{key}.dataset" in datasets}
+    columns: dict[str, set[str]] = {}
+    for row in await anyio.to_thread.run_sync(_checked_rows, deps, named):
+        columns.setdefault(row.key, set()).update(row.reference.columns)
+    return [
+        f"{key}.category: none of the rows of {named[key].name} that were looked at has a column "
+        f"{wanted[key]!r}, so results have no categories; there is "
+        f"{', '.join(sorted(found)) or 'no further column'}"
+        for key, found in columns.items()
+        if not {wanted[key], wanted[key].partition(".")[0]} & found
     ]
 
 

@@ -23,6 +23,7 @@ from services.contracts.config.model import lora_of
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.estimate.answer import Estimate
 from services.gateway.dataset_check import (
+    check_categories,
     check_datasets,
     check_held_out,
     check_verifiers,
@@ -153,6 +154,7 @@ async def accept(
     warnings += check_held_out(datasets) if max_steps != 0 else []
     if isinstance(config, RLConfig):
         warnings += config.warnings() + await _check_gpus(deps, pool, config)
+        warnings += await check_categories(deps, config.evaluation, datasets)
     config, said, estimate = await fitted(deps, pool, config, models)
     warnings += said
     record = RunRecord(

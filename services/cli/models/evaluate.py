@@ -2,6 +2,7 @@
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -149,17 +150,20 @@ def _other(
     """The evaluation to compare with: it exists, or is queued with the options of `mine`."""
     from services.cli.client import NotFound
 
-    try:
-        found: dict[str, Any] = api.get(f"/v1/evaluations/{against}")
-        return found
-    except NotFound:
-        pass
     names = ("dataset", "pool", "priority", "rows")
     kept: dict[str, Any] = {key: request[key] for key in names if key in request}
     asked: dict[str, Any] = {**kept, "model": _absolute(against), "like": mine["run"]["id"]}
     try:
-        queued: dict[str, Any] = api.post("/v1/evaluations", json=asked)
-        return queued
+        try:
+            found: dict[str, Any] = api.get(f"/v1/evaluations/{quote(against, safe='')}")
+            if found["run"]["state"] in ("failed", "cancelled"):
+                raise CliError(
+                    f"--against {against}: that evaluation {found['run']['state']}: take another, "
+                    "or name its model"
+                )
+        except NotFound:
+            found = api.post("/v1/evaluations", json=asked)
+        return found
     except BaseException:
         # Nobody would read the half of a comparison.
         api.post(f"/v1/runs/{mine['run']['id']}/cancel")

@@ -6,7 +6,7 @@ by its config; and again when its run is queued, then with the real checkpoint.
 
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -157,7 +157,7 @@ async def accept_chain(
             for_run = RunSubmission(config=raw, pool=submission.pool, priority=submission.priority)
             accepted = await accept(deps, for_run, made)
             too_large = refusals(accepted.estimate) if fitting else []
-            wrong = [*too_large, *_without_best(raw, validated)]
+            wrong = [*too_large, *_without_best(raw, validated), *_beyond_end(raw, steps)]
             if wrong:
                 raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "", wrong)
         except Problem as error:
@@ -222,6 +222,19 @@ def _without_best(raw: dict[str, Any], validated: dict[str, bool]) -> Iterable[t
                 key,
                 f"{path}: step {step} has no validation that would say which checkpoint is best: "
                 f"set validation there, or use {STEP}{step}",
+            )
+
+
+def _beyond_end(raw: dict[str, Any], steps: Sequence[ChainStep]) -> Iterable[tuple[str, str]]:
+    """A problem for each checkpoint that is later than the last one of its step."""
+    lengths = {step.name: step.config["training"]["max_steps"] for step in steps}
+    for key, path in references(raw).items():
+        step, which = referred(path) or ("", "")
+        last = lengths.get(step)
+        if which.isdigit() and last is not None and int(which) > last:
+            yield (
+                key,
+                f"{path}: step {step} trains {last} steps: name one of them, or {STEP}{step}",
             )
 
 

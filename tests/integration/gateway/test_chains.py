@@ -175,6 +175,9 @@ def test_a_refusal_names_step_and_key_and_queues_nothing(
     alone = changed(RL, model={"path": "step:sft@best"})
     blind = changed(SFT, validation={"share": 0})
     assert "no validation" in problems(chain(blind, alone))["steps.rl.model.path"]
+    late = changed(RL, model={"path": "step:sft@6"})
+    short = changed(SFT, training={"max_steps": 5})
+    assert "step sft trains 5 steps" in problems(chain(short, late))["steps.rl.model.path"]
     assert "two steps are called 'sft'" in chain(SFT, SFT).json()["detail"]
     assert chain(pool="Not a pool").status_code == 422
     one = {"recipe": "demo_grpo", "config": {"model": {"path": "step:sft"}}}

@@ -68,7 +68,7 @@ def write_evaluation(data: Path, run: str, statuses: list[str], **fields: Any) -
 def test_an_evaluation_is_queued_as_a_run_that_trains_nothing(
     api: httpx.Client, evaluate: Any, model: Path
 ) -> None:
-    response = evaluate(samples=4, rows=10, max_tokens=20, priority=2)
+    response = evaluate(samples=4, rows=10, max_tokens=20, priority=2, category="level")
 
     config = config_of(api, response)
     run = response.json()["run"]
@@ -81,7 +81,8 @@ def test_an_evaluation_is_queued_as_a_run_that_trains_nothing(
     assert config["evaluation"]["rows"] == 10
     assert config["sampling"]["max_tokens"] == 20
     assert [one["verifier"] for one in config["rewards"]] == ["math"]
-    assert api.get(f"/v1/runs/{run['id']}").json()["warnings"] == []
+    (warning,) = api.get(f"/v1/runs/{run['id']}").json()["warnings"]
+    assert "rows of sums that were looked at has a column 'level'" in warning
     listed = api.get("/v1/evaluations").json()["evaluations"]
     assert listed[0]["run"]["id"] == run["id"]
     assert api.get(f"/v1/evaluations/{run['id']}").json()["evaluation"] is None
@@ -235,6 +236,9 @@ def test_the_command_queues_both_sides_and_compares_what_is_there(
     assert "McNemar's exact test" in shown.stdout
     assert "rows that are better: 1, that are worse: 0" in shown.stdout
     # It waits for the end, which has come.
-    again = headrace("eval", str(model), "sums", "--verifier", "math", "--against", "nobody")
-    assert (again.returncode, "there is no run 'nobody'" in again.stderr) == (1, True)
+    for against, said in (("nobody", "there is no run 'nobody'"), (mine, "evaluation cancelled")):
+        again = headrace("eval", str(model), "sums", "--verifier", "math", "--against", against)
+        assert (again.returncode, said in again.stderr) == (1, True), again.stderr
+        newest = api.get("/v1/evaluations").json()["evaluations"][0]["run"]
+        assert (newest["id"] not in (mine, other), newest["state"]) == (True, "cancelled")
     assert api.get("/v1/evaluations").json()["evaluations"][0]["run"]["state"] == "cancelled"

@@ -30,3 +30,29 @@ def test_filtered_rows_are_not_sampled_in_later_passes(installation: Installatio
     said = [str(e.data["message"]) for e in events if e.kind == "warning"]
     (told,) = [text for text in said if "is filtered" in text]
     assert "up to 50% of the dataset: its mean reward 0 is below data.filter.low 0.5" in told
+
+
+def test_rows_that_nothing_solves_are_sampled_less_often_by_a_curriculum(
+    installation: Installation,
+) -> None:
+    rows = [{"prompt": f"{n}+1", "answer": str(n + 1)} for n in range(ROWS)]
+    installation.add("hopeless", rows)
+
+    record, _ = installation.ended(
+        installation.submit(
+            data={"dataset": "hopeless", "curriculum": {"least": 0.2}},
+            rewards=[{"verifier": "regex", "params": {"pattern": "never"}}],
+            algorithm={"prompts_per_step": PROMPTS, "samples_per_prompt": 2},
+            training={"max_steps": STEPS, "checkpoint_every": 2},
+        )
+    )
+
+    assert (record["state"], record["step"]) == ("succeeded", STEPS), record["reason"]
+    audit = installation.api.get(f"/v1/runs/{record['id']}/audit")
+    skipped = audit["dropped"]["curriculum"]
+    assert (audit["lost"], audit["duplicated"], audit["in_flight"]) == (0, 0, 0)
+    assert (audit["trained"], audit["tasks"]) == (STEPS * PROMPTS, STEPS * PROMPTS + skipped)
+    metrics = installation.api.get(f"/v1/runs/{record['id']}/metrics")["metrics"]
+    shares = [row["curriculum/skipped"] for row in metrics]
+    # What is skipped after the last step is in none of them.
+    assert 0 < sum(PROMPTS * share / (1 - share) for share in shares) < skipped + 0.5
