@@ -1,8 +1,8 @@
 """Conversations of 5 turns, played through sessions, or by a direct client of the same vLLM.
 
-Both play the same conversations, at the same pace: as many at once, each begun when another has
-ended, and an agent that answers at once. The direct client sends token ids to vLLM's socket, as the
-worker does, and has neither Redis nor HTTP servers between.
+Both play the same conversations, at the same pace and with the same HTTP client: as many at once,
+each begun when another has ended, and an agent that answers at once. The direct client sends token
+ids to vLLM's socket, and has neither Redis nor HTTP servers between.
 """
 
 import asyncio
@@ -13,15 +13,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from rollout.http_transport import PerRequestTransport
 from rollout.vllm.chat_rendering import added, opening
-from rollout.vllm.client import PolicyClient
 from rollout.vllm.model_files import TokenizerLike
-from rollout.vllm.response import sampling_params
+from rollout.vllm.options import SERVED_NAME
+from rollout.vllm.response import parse_answer, request_body, sampling_params
+from rollout.vllm_plugin.wire import GENERATE
 from services.contracts.config.rollout import Sampling
 
 AT_ONCE, TURNS = 256, 5
@@ -143,12 +145,16 @@ class Direct:
     """Plays conversations on vLLM itself."""
 
     def __init__(
-        self, policy: PolicyClient, tokenizer: TokenizerLike, ends: list[int], played: Played
+        self, socket: Path, tokenizer: TokenizerLike, ends: list[int], played: Played
     ) -> None:
-        """`policy`: its cache salt is one of its own, so that it finds nothing that the sessions
-        have left in the prefix cache."""
-        self._policy, self._played = policy, played
+        transport = PerRequestTransport(socket)
+        self._http = httpx.AsyncClient(base_url="http://vllm", timeout=120, transport=transport)
+        self._played = played
         self._tokenizer, self._ends = tokenizer, ends
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
 
     async def conversation(self, group: int, index: int) -> None:
         """One of them."""
@@ -156,8 +162,13 @@ class Direct:
         for turn in range(TURNS):
             tokens = length(group, index, turn)
             params = sampling_params(Sampling(max_tokens=tokens), self._ends, tokens)
+            # A cache salt of its own: it finds nothing of the sessions in the prefix cache.
+            body = request_body(
+                ids, 1, params, "direct", SERVED_NAME, f"direct-{group}-{index}-{turn}"
+            )
             began = time.monotonic()
-            (sample,) = await self._policy.generate(ids, 1, params)
+            said = await self._http.post(GENERATE, content=body)
+            (sample,) = parse_answer(said.raise_for_status().content, params)
             self._played.take(began, len(sample.token_ids))
             answer = sample.token_ids.tolist()
             chat = [{"role": "assistant", "content": ""}, message(group, index, turn + 1)]

@@ -31,10 +31,10 @@ from bench.installation import (
     Installation,
 )
 from bench.results import begun, keep, table
-from rollout.vllm.client import PolicyClient
 from rollout.vllm.model_files import eos_token_ids, load_tokenizer
 from rollout.vllm.server import FOLDER_PREFIX
 from services.cli.output import CliError
+from services.runtime.host_load import tree
 
 ROOT = Path(__file__).parents[1]
 CONTEXT, CONVERSATION = 2048, 1536
@@ -49,6 +49,8 @@ ENDLESS = 100_000
 FILLING = 40
 """Sums in a prompt without a session."""
 TICKS = os.sysconf("SC_CLK_TCK")
+WORKER, VLLM = "rollout-0", "vLLM"
+"""Processes by name: the worker, and all below it."""
 PARTS = {
     "simulated": {
         "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m bench.simulated.vllm "
@@ -101,7 +103,7 @@ class Counted:
 
     at: float
     cpu: dict[str, float]
-    """Seconds of each process, by name."""
+    """Seconds of each process, by name; of vLLM's together."""
     queried: float
     """Tokens of prompts that vLLM looked for in its prefix cache, and of these found."""
     hit: float
@@ -122,14 +124,9 @@ async def measure_sides(
         side = partial(_side, installation, socket, load)
         found = {"sessions": await side(agents.conversation, played)}
     tokenizer = load_tokenizer(weights)
-    policy = PolicyClient(socket)
-    # Its cache salt: it finds nothing of the sessions in the prefix cache.
-    policy.weights.live = "direct"
-    try:
-        player = Direct(policy, tokenizer, eos_token_ids(weights, tokenizer), direct)
+    ends = eos_token_ids(weights, tokenizer)
+    async with aclosing(Direct(socket, tokenizer, ends, direct)) as player:
         found["direct"] = await side(player.conversation, direct)
-    finally:
-        await policy.close()
     return found
 
 
@@ -169,10 +166,9 @@ def figures(played: Played, first: Counted, last: Counted) -> dict[str, Any]:
         raise BenchFailed(f"{len(turns)} turns were answered between the warm-up and the end")
     beyond = quantiles([turn.seconds - turn.tokens * TOKEN_SECONDS for turn in turns], n=100)
     seconds, queried = last.at - first.at, last.queried - first.queried
-    return {
+    return sampling(first, last) | {
         "turns": len(turns),
         "turns_per_second": len(turns) / seconds,
-        "tokens_per_second": (last.sampled - first.sampled) / seconds,
         "beyond_sampling": {f"p{at}": beyond[at - 1] for at in (50, 90, 99)},
         "hit_rate": (last.hit - first.hit) / queried if queried else 0.0,
         "cpu_per_turn": {
@@ -183,15 +179,27 @@ def figures(played: Played, first: Counted, last: Counted) -> dict[str, Any]:
     }
 
 
+def sampling(first: Counted, last: Counted) -> dict[str, float]:
+    """What vLLM sampled between two counts, and the CPU seconds that a token took it."""
+    tokens = last.sampled - first.sampled
+    spent = last.cpu[VLLM] - first.cpu[VLLM]
+    return {
+        "tokens_per_second": tokens / (last.at - first.at),
+        "cpu_per_token": spent / tokens if tokens else 0.0,
+    }
+
+
 async def _counted(installation: Installation, socket: Path) -> Counted:
     async with httpx.AsyncClient(
         transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://vllm", timeout=60
     ) as http:
         text = (await http.get("/metrics")).text
     pids = {**installation.stack.processes, "client": os.getpid()}
+    cpu = {name: _cpu_seconds(pid) for name, pid in pids.items()}
+    cpu[VLLM] = sum(map(_cpu_seconds, tree(pids[WORKER]))) - cpu[WORKER]
     return Counted(
         time.monotonic(),
-        {name: _cpu_seconds(pid) for name, pid in pids.items()},
+        cpu,
         _counter(text, "vllm:prefix_cache_queries_total"),
         _counter(text, "vllm:prefix_cache_hits_total"),
         _counter(text, "vllm:generation_tokens_total"),
@@ -225,8 +233,8 @@ def measure(name: str, load: Load, say: Callable[[str], None]) -> dict[str, Any]
     return compared(found, plain)
 
 
-def _plain(installation: Installation, folder: Path, load: Load) -> float:
-    """Tokens/s of the run that goes on, by vLLM's own counter. Raises BenchFailed."""
+def _plain(installation: Installation, folder: Path, load: Load) -> dict[str, float]:
+    """`sampling` of the run that goes on. Raises BenchFailed."""
     deadline = time.monotonic() + STANDSTILL_SECONDS
     while not any(
         one["groups_in_flight"] for one in installation.api.get("/v1/workers")["workers"]
@@ -236,24 +244,23 @@ def _plain(installation: Installation, folder: Path, load: Load) -> float:
             raise BenchFailed(f"no group is sampled; logs: {installation.data / 'logs'}")
         time.sleep(POLL_SECONDS)
     (socket,) = folder.glob(f"{FOLDER_PREFIX}*/socket")
-    first, last = asyncio.run(_counts(installation, socket, load))
-    return (last.sampled - first.sampled) / (last.at - first.at)
+    return sampling(*asyncio.run(_counts(installation, socket, load)))
 
 
-def compared(sides: dict[str, Any], plain: float) -> dict[str, Any]:
+def compared(sides: dict[str, Any], plain: dict[str, float]) -> dict[str, Any]:
     """What is asked of the figures."""
     sessions, direct = sides["sessions"], sides["direct"]
     hits = direct["hit_rate"]
     return {
         **sides,
-        "plain_tokens_per_second": plain,
+        "plain": plain,
         "added": {
             at: seconds - direct["beyond_sampling"][at]
             for at, seconds in sessions["beyond_sampling"].items()
         },
         "hit_rate": sessions["hit_rate"] / hits if hits else 0.0,
         "of_direct": sessions["tokens_per_second"] / direct["tokens_per_second"],
-        "of_plain": sessions["tokens_per_second"] / plain,
+        "of_plain": sessions["tokens_per_second"] / plain["tokens_per_second"],
     }
 
 
@@ -279,14 +286,17 @@ def text(results: Mapping[str, Any]) -> str:
         ("  sessions over direct client", "{hit_rate:.2f}"),
         ("tokens/s: sessions", "{sessions[tokens_per_second]:,.0f}"),
         ("  direct client", "{direct[tokens_per_second]:,.0f}"),
-        ("  groups without sessions", "{plain_tokens_per_second:,.0f}"),
+        ("  groups without sessions", "{plain[tokens_per_second]:,.0f}"),
         ("  sessions over direct client", "{of_direct:.2f}"),
         ("  sessions over groups", "{of_plain:.2f}"),
     ):
         rows.append([label, *(form.format_map(one) for one in shown)])
+    for side in ("sessions", "direct", "plain"):
+        spent = [f"{1000 * one[side]['cpu_per_token']:.2f}" for one in parts]
+        rows.append([f"CPU of vLLM, ms a token: {side}", *spent])
     for name in parts[0]["sessions"]["cpu_per_turn"] if parts else ():
-        spent = [one["sessions"]["cpu_per_turn"].get(name, 0.0) for one in parts]
-        rows.append([f"CPU, ms a turn: {name}", *(f"{1000 * one:.1f}" for one in spent)])
+        each = [one["sessions"]["cpu_per_turn"].get(name, 0.0) for one in parts]
+        rows.append([f"CPU, ms a turn: {name}", *(f"{1000 * one:.1f}" for one in each)])
     return table(rows)
 
 

@@ -26,6 +26,9 @@ from services.runtime.gpus import ALONE_MEMORY, Device
 
 SERVED_NAME = "policy"
 WORKER = "rollout.vllm_plugin.cpu_worker.BorrowingCPUWorker"
+CPU_BLOCK = 32
+"""Tokens of a block of the prefix cache: the fewest that vLLM's kernels for CPUs are made for. Only
+whole blocks are found again, and an agent's turn seldom fills one of vLLM's 128."""
 BASE_NAME = "base"
 """vLLM's name for the frozen weights of a run with an adapter."""
 # vLLM may run code from a model's folder, so it gets no secrets; it is offline, and needs no token.
@@ -141,6 +144,7 @@ def command_line(
     if device == "cpu":
         flags["enforce-eager"] = True  # compiling takes minutes on few cores and gains little
         flags["worker-cls"] = WORKER
+        flags["block-size"] = CPU_BLOCK
     else:
         flags["gpu-memory-utilization"] = options.gpu_memory_utilization or ALONE_MEMORY
     stock = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]

@@ -37,7 +37,7 @@ def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
 def memory_of(pid: int) -> int:
     """Bytes that `pid` and its descendants have in memory, without what they share with others."""
     total = 0
-    for one in _tree(pid):
+    for one in tree(pid):
         try:
             _, resident, shared, *_ = map(int, Path(f"/proc/{one}/statm").read_text().split())
         except (OSError, ValueError):
@@ -46,7 +46,8 @@ def memory_of(pid: int) -> int:
     return total
 
 
-def _tree(pid: int) -> Iterator[int]:
+def tree(pid: int) -> Iterator[int]:
+    """`pid` and its descendants."""
     yield pid
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
@@ -54,7 +55,7 @@ def _tree(pid: int) -> Iterator[int]:
     except OSError:
         return
     for child in children:
-        yield from _tree(child)
+        yield from tree(child)
 
 
 def vllm_cores() -> list[int]:

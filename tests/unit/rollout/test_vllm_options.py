@@ -138,7 +138,7 @@ def test_the_build_for_cpus_cannot_record_routing():
     assert "--enable-return-routed-experts" in own
 
 
-def test_only_gpus_get_a_memory_share_and_only_cpus_eager_mode():
+def test_only_gpus_get_a_memory_share_and_only_cpus_eager_mode_and_small_blocks():
     cpu = options_of(command_line(MODEL, VLLM(), "float32", SOCKET, "cpu"))
     gpu = options_of(command_line(MODEL, VLLM(), "float32", SOCKET, "cuda"))
 
@@ -146,6 +146,8 @@ def test_only_gpus_get_a_memory_share_and_only_cpus_eager_mode():
     assert "--enforce-eager" in cpu
     assert gpu["--gpu-memory-utilization"] == "0.9"
     assert "--enforce-eager" not in gpu
+    assert cpu["--block-size"] == "32"
+    assert "--block-size" not in gpu
 
 
 def test_a_workers_memory_share_is_the_default_of_its_runs():
@@ -168,10 +170,10 @@ def test_options_of_the_run_reach_vllm_and_change_the_fingerprint(tmp_path: Path
 
 
 def test_extra_options_are_passed_on_in_vllms_spelling_and_win():
-    extra = {"block_size": 32, "enforce-eager": False, "--seed": 3}
+    extra = {"block_size": 64, "enforce-eager": False, "--seed": 3}
     arguments = command_line(MODEL, VLLM(extra=extra), "float32", SOCKET, "cpu")
 
-    assert options_of(arguments)["--block-size"] == "32"
+    assert options_of(arguments)["--block-size"] == "64"
     assert options_of(arguments)["--seed"] == "3"
     assert "--no-enforce-eager" in arguments
     assert "--enforce-eager" not in arguments
