@@ -26,6 +26,8 @@ SUFFIXES: dict[str, Format] = {
     ".pq": "parquet",
 }
 
+ARCHIVES = (".tar", ".tgz")
+
 
 class UnsupportedFormat(DatasetError):
     """Neither the file's name nor its first bytes are those of a known format."""
@@ -49,6 +51,8 @@ def guess_format(filename: str, head: bytes) -> Format:
     if head[:2] == b"PK" or head[:4] == b"\x28\xb5\x2f\xfd":
         raise UnsupportedFormat(f"{filename} is compressed: unpack it and upload what is inside")
     suffix = PurePath(filename).suffix.lower()
+    if suffix in ARCHIVES:
+        raise UnsupportedFormat(f"{filename} is an archive: unpack it and upload what is inside")
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
@@ -101,7 +105,8 @@ def _too_many(place: str, columns: int) -> str:
 def _json_reason(number: int, line: str, error: NotJSON) -> str:
     reason = str(error)
     if number == 1 and line.strip() in ("{", "["):
-        reason = "the file is one JSON document; put each row on a line of its own"
+        rows = "'.[]'" if line.strip() == "[" else "."
+        reason = f"a row takes several lines; put each on a line of its own with: jq -c {rows} FILE"
     start = line.strip()
     return f"{reason}. It begins: {start[:60]}{'…' if len(start) > 60 else ''}"
 

@@ -1,6 +1,7 @@
 """Whether the models that a submission names exist, and fit its config."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from services.models.path import PREFIX, check_model, checkpoint_of, run_named, 
 from services.models.vocabulary import vocabulary_difference, vocabulary_in
 
 Problems = list[tuple[str, str]]
+HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*/[\w.-]*\w", re.ASCII)
 
 
 Steps = Mapping[str, ModelFolder | None]
@@ -124,8 +126,8 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
                     f"{folder} holds no config.json: name a folder in Hugging Face layout"
                 )
             return str(folder.resolve()), folder
-    if path.count("/") == 1 and not path.startswith((".", "/", "~")):
-        # A hub name. Only a host with a network, or with the model in its cache, can tell.
+    if HUB_NAME.fullmatch(path):
+        # Only a host with a network, or with the model in its cache, can tell.
         return path, None
     raise ValueError(
         f"there is no model at {path!r}: name a folder in Hugging Face layout, a hub name "

@@ -119,6 +119,7 @@ def test_an_evaluation_like_another_has_its_options_and_its_own_model(
         ({"dataset": "sum"}, 404, "did you mean 'sums'?"),
         ({"model": "nobody"}, 404, "there is no run 'nobody'"),
         ({"model": "/nowhere/at/all"}, 422, "there is no model at '/nowhere/at/all'"),
+        ({"model": "no\0hub/name"}, 422, "there is no model at"),
         ({"verifier": None}, 422, "nothing says how answers to dataset sums are scored"),
         ({"like": "nobody"}, 404, "there is no run 'nobody'"),
         ({"samples": 0}, 422, "samples"),
