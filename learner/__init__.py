@@ -8,6 +8,7 @@ is what training changes. Imports go down this list, never up:
     supervise, rl, sft
     coordinate, tools       rank 0 between batches; commands on checkpoints
     persist, step           the data volume; one batch
+    gpu_turns               the GPU, where vLLM has it in between
     state, store            what training changes; the run in the store
     report                  metrics
     model                   models and their passes

@@ -24,6 +24,7 @@ from learner.coordinate.ranks import next_command, share_gradients, take_over
 from learner.cores import TrainingCores
 from learner.distributed import Ranks
 from learner.errors import UnreadableGroups
+from learner.gpu_turns import TrainingGPU, training_gpu
 from learner.model.value_model import Critic
 from learner.objective.baselines import Baselines, Earned
 from learner.objective.compose import Objective
@@ -59,6 +60,23 @@ def train_rl(
 
     Raises, with a user-readable reason: UnusableModel, UnusableCheckpoint, DamagedFile, Fenced.
     """
+    with training_gpu(config, ranks, volume.root, stop) as gpu:
+        if not gpu.take():
+            return "yield"
+        return train_on(gpu, record, config, ranks, store, volume, stop, crash_limit)
+
+
+def train_on(
+    gpu: TrainingGPU,
+    record: RunRecord,
+    config: RLConfig,
+    ranks: Ranks,
+    store: RunStore,
+    volume: Volume,
+    stop: threading.Event,
+    crash_limit: CrashLimit,
+) -> str:
+    """As `train_rl`, on the GPU that the learner has by now."""
     ranks = ranks.sharing_rows(config.training.context_parallel)
     record = take_over(ranks, store)
     max_steps = record.max_steps
@@ -69,7 +87,7 @@ def train_rl(
     cores = TrainingCores(state)
     coordinator: Coordinator | Follower
     if ranks.first:
-        coordinator = Coordinator(config, max_steps, ranks, store, volume, state, stop)
+        coordinator = Coordinator(config, max_steps, ranks, store, volume, state, stop, gpu)
     else:
         coordinator = Follower(config, ranks, store, volume, state, stop)
     try:

@@ -292,7 +292,7 @@ class Supervisor:
             run_events,
             self._limit,
             wake,
-            server.check,
+            self._serving.check,
         )
         log.info("working")
         await self._worker.work(stop)

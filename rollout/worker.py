@@ -218,7 +218,7 @@ class RunWorker:
         """Lease tasks. Returns why there were no more: '' (it got all), `full`, `weights`,
         `unavailable`, or the store's refusal."""
         live = self.follower.live
-        if live is None or not self.follower.healthy:
+        if live is None or not self.follower.healthy or self.follower.sleeping:
             return "weights"
         if self._tasks.paused:
             return "unavailable"
@@ -248,7 +248,8 @@ class RunWorker:
     def _describe(self, refusal: str) -> None:
         if refusal == "weights":
             broken = self.follower.error
-            self._status.state = "unhealthy" if broken else "updating"
+            waiting = "sleeping" if self.follower.sleeping else "updating"
+            self._status.state = "unhealthy" if broken else waiting
         elif self._busy:
             self._status.state = "generating"
         elif len(self._evaluator) or refusal == "evaluation":

@@ -15,6 +15,11 @@ async def is_paused(socket: Path) -> bool:
     return bool((await _asked(socket, "/is_paused"))["is_paused"])
 
 
+async def is_sleeping(socket: Path) -> bool:
+    """Whether the server is asleep, or paused."""
+    return bool((await _asked(socket, "/is_sleeping"))["is_sleeping"])
+
+
 async def _asked(socket: Path, path: str) -> dict[str, object]:
     transport = httpx.AsyncHTTPTransport(verify=False, uds=str(socket))
     async with httpx.AsyncClient(base_url="http://vllm", transport=transport, timeout=30) as http:

@@ -14,6 +14,7 @@ from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.coordinate.planner import Planner
 from learner.coordinate.step_report import StepReport
 from learner.distributed import Ranks
+from learner.gpu_turns import TrainingGPU, changing, still
 from learner.model.canary import CanaryPass
 from learner.model.loading.lora import base_on_host
 from learner.model.loading.models import endless
@@ -37,6 +38,10 @@ from services.volume import Volume
 log = get_logger(__name__)
 
 EVALUATION_POLL_SECONDS = 0.2
+IN_TURNS = (
+    "taken in turns with vLLM, which sleeps while the learner trains; the learner's state is on "
+    "the host while vLLM samples (rollout.vllm.sleeps)"
+)
 PATIENCE_SECONDS = 60.0
 """Waiting this long for groups is worth a warning that names the likely reason."""
 
@@ -53,7 +58,9 @@ class Coordinator(FirstRank):
         volume: Volume,
         state: TrainingState,
         stop: threading.Event,
+        gpu: TrainingGPU | None = None,
     ) -> None:
+        """`gpu`: where vLLM may have the learner's GPU while this one waits for workers."""
         schedule = CheckpointSchedule(
             config.training.checkpoint_every, max_steps, config.rollout.stream_bytes
         )
@@ -62,6 +69,8 @@ class Coordinator(FirstRank):
         self._config, self._max_steps = config, max_steps
         lineage = state.progress.lineage
         self._versions = Versions(state.loaded, ranks, config.rollout.weights)
+        self._gpu = gpu or TrainingGPU()
+        self._gpu.holds(lambda: [*changing(state), *self._versions.tensors], lambda: still(state))
         self._publisher = Publisher(
             volume.root,
             store.run,
@@ -124,6 +133,8 @@ class Coordinator(FirstRank):
         for warning in [*self._config.warnings(), *([no_end] if no_end else [])]:
             self._store.warn(warning)
         computation = {"attention": str(loaded.attention), **self._state.computation}
+        if self._gpu.in_turns:
+            computation["gpu"] = IN_TURNS
         for part, words in computation.items():
             self._store.computes(part, words)
         self._step_report.begin()
@@ -196,6 +207,8 @@ class Coordinator(FirstRank):
         """Evaluate the last version."""
         self._publisher.wait()
         kind = self._final_evaluation() if kind == "finish" else kind
+        # For the last checkpoint.
+        self._take_gpu()
         if kind == "cancel":
             self._evaluations.cancel()
         return kind
@@ -212,6 +225,8 @@ class Coordinator(FirstRank):
         if progress.step >= self._max_steps:
             return Command("finish")
         plan = self._planner.next(progress, self._interrupted())
+        if not self._take_gpu():
+            return Command("yield")
         if plan is None:
             return Command("yield" if self._stop.is_set() else "cancel")
         self._plan, self._in_files = plan, self._store.payload_bytes(plan)
@@ -220,16 +235,30 @@ class Coordinator(FirstRank):
         step = progress.step + 1
         return Command("train", step, self._planner.shares(plan, step, self._ranks.parts))
 
+    def _take_gpu(self) -> bool:
+        """Have the GPU. False where the run ends here without it, with what is committed: steps
+        after that are trained again when the run goes on."""
+        if self._gpu.take():
+            return True
+        log.error("the run ends before its newest state is written", reason="vLLM has the GPU")
+        self._ending = Command("yield")
+        return False
+
     def _interrupted(self) -> Callable[[], bool]:
         """Asked while groups are waited for: whether the run is to end. Meanwhile it follows open
         evaluations, and warns where the wait is long."""
         began = warned = time.monotonic()
+        waits = False
 
         def interrupted() -> bool:
-            nonlocal warned
+            nonlocal warned, waits
             self._check()
             if self._stop.is_set() or self._store.cancelled():
                 return True
+            # Not at the first time: the batch may be there already.
+            if waits:
+                self._gpu.leave()
+            waits = True
             self._evaluations.follow()
             if time.monotonic() - warned > PATIENCE_SECONDS:
                 warned = time.monotonic()
@@ -250,6 +279,7 @@ class Coordinator(FirstRank):
         began = warned = time.monotonic()
         while self._evaluations.follow():
             self._check()
+            self._gpu.leave()
             if self._stop.wait(EVALUATION_POLL_SECONDS) or self._store.cancelled():
                 return False
             if time.monotonic() - warned > PATIENCE_SECONDS:
@@ -285,6 +315,8 @@ class Coordinator(FirstRank):
             if self._publisher.can_repeat:
                 self._publisher.submit(Again(time.time()))
             else:
+                if not self._take_gpu():
+                    return
                 self._publisher.submit(self._newest or self._taken())
             version = self._state.progress.version
             self._store.warn(f"version {version} is published again: {damage}")

@@ -99,7 +99,7 @@ class FirstRank(ABC):
             nonlocal kind
             kind = self._before_end(kind)
             self._writer.wait()
-            return self._state.progress.step > self._writer.covers
+            return self._ending is None and self._state.progress.step > self._writer.covers
 
         if self._with_all_ranks(uncovered):
             crash_limit.busy(self._state.progress.step)

@@ -50,6 +50,11 @@ class PublishedWeights:
         self._model, self._ranks, self._sharded = loaded.model, ranks, sharded
         self._before: dict[str, torch.Tensor] = {}
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What this rank keeps, on the devices that hold the weights."""
+        return list(self._before.values())
+
     def remember(self) -> None:
         """Keep the weights as they are, as those that are published."""
         if self._before:

@@ -90,6 +90,11 @@ class Versions:
                 self.deltas = Deltas(names, HostCopies(ranks.device))
                 self._before = PublishedWeights(loaded, ranks, is_sharded(loaded.model))
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What is kept of the version before, on the device."""
+        return self._before.tensors if self._before is not None else []
+
     def take(self, version: int, created: float, canary: Canary | None = None) -> Version:
         """The weights as `version`. Of no use on ranks other than 0."""
         if self._before is not None and self.deltas is not None:

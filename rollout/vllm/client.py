@@ -185,7 +185,8 @@ class PolicyClient:
         sampling = canary_scores.sampling(masks, through_cache)
         id = secrets.token_hex(8)
         body = request_body(tokens, 1, sampling, canary_scores.SALT, SERVED_NAME, id, priority=-1)
-        response = await self._connection.send("POST", GENERATE, content=body)
+        async with self.weights.unaborted():
+            response = await self._connection.send("POST", GENERATE, content=body)
         if response.is_error:
             raise canary_scores.Unscored(f"vLLM does not score a prompt: {message_of(response)}")
         return canary_scores.parse_scores(response.content, tokens)

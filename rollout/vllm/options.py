@@ -100,6 +100,11 @@ def command_line(
             "rollout.vllm.ngram_tokens: vLLM's build for CPUs reports wrong log-probabilities of "
             "guessed tokens: set it to 0, or sample on a GPU"
         )
+    if device == "cpu" and options.sleeps and command is None:
+        raise ValueError(
+            "rollout.vllm.sleeps: vLLM's build for CPUs cannot sleep: set it to false, or sample "
+            "on a GPU"
+        )
     flags: dict[str, Any] = {
         "model": str(model),
         "served-model-name": SERVED_NAME,
@@ -119,6 +124,8 @@ def command_line(
     }
     if options.max_model_len is not None:
         flags["max-model-len"] = options.max_model_len
+    if options.sleeps:
+        flags["enable-sleep-mode"] = True
     if options.ngram_tokens:
         flags["speculative-config"] = {
             "method": "ngram",

@@ -14,10 +14,13 @@ from rollout.vllm.gpu_lock import start_lock
 from rollout.vllm.logs import delete_old_logs, log_of
 from rollout.vllm.options import fingerprint, with_memory
 from rollout.vllm.sampling_mask import server_flags
-from rollout.vllm.server import VLLMServer
+from rollout.vllm.server import VLLMFailed, VLLMServer
+from rollout.vllm.sleeping import Sleeper
 from services.contracts.config import RLConfig
+from services.contracts.config.vllm import VLLM
 from services.contracts.records import RunRecord, WorkerRecord
-from services.runtime.gpus import installed_device
+from services.runtime.gpu_handover import Handover
+from services.runtime.gpus import Device, installed_device
 from services.runtime.logs import get_logger
 from services.store import Store
 
@@ -35,13 +38,14 @@ def require_gpus(tensor_parallel_size: int, gpus: int | None) -> None:
         )
 
 
-def leaves_room(run: RunRecord, share: float | None) -> bool:
+def leaves_room(run: RunRecord, share: float | None, sleeps: bool) -> bool:
     """Whether a vLLM with this share of a GPU, as its run's config says, leaves a learner on the
-    same GPU the memory that it counts on in `run`."""
+    same GPU the memory that it counts on in `run`. `sleeps`: while a learner trains."""
     if run.kind != "rl":
         return False
     options = run.config.get("rollout", {}).get("vllm", {})
-    return bool(options.get("gpu_memory_utilization") == share)
+    alike = bool(options.get("sleeps")) == sleeps
+    return alike and bool(options.get("gpu_memory_utilization") == share)
 
 
 class Serving:
@@ -55,11 +59,14 @@ class Serving:
         self._fingerprint = ""
         self._share: float | None = None
         """Of its GPU, as the config of the server's run says."""
+        self._sleeper: Sleeper | None = None
+        """Where the server takes turns with the learner."""
 
     async def make_room(self, run: RunRecord) -> None:
         """End the server if the learner, which has its GPU, too, is about to load a run that leaves
         vLLM another share of it, or none. The learner waits for the memory. Raises RedisError."""
-        if self._running is None or leaves_room(run, self._share):
+        sleeps = self._sleeper is not None
+        if self._running is None or leaves_room(run, self._share, sleeps):
             return
         learner = await self._store.pools.devices(self._settings.pool)
         trains = {gpu.uuid for gpu in learner.gpus} if learner else set()
@@ -90,8 +97,10 @@ class Serving:
             await self.stop()
         self._record.state = "starting"
         limit = f"{options.startup_seconds:g} s (rollout.vllm.startup_seconds)"
-        turn = " once no other starts on its GPU" if device == "cuda" else ""
-        await run_events.state("starting", f"vLLM starts{turn}; at most {limit}")
+        when = " once no other starts on its GPU" if device == "cuda" else ""
+        if options.sleeps:
+            when = " once the learner has left their GPU"
+        await run_events.state("starting", f"vLLM starts{when}; at most {limit}")
         logs = self._settings.data / "logs"
         living = {worker.id for worker in await self._store.workers.list()} | {self._record.id}
         await asyncio.to_thread(delete_old_logs, logs, living)
@@ -105,18 +114,59 @@ class Serving:
             command=self._settings.vllm_command,
             more=more,
         )
-        async with start_lock(self._settings) if device == "cuda" else nullcontext():
-            began = time.monotonic()
-            policy = await server.start()
+        handover = await self._handover(options, device)
+        try:
+            async with start_lock(self._settings) if device == "cuda" else nullcontext():
+                began = time.monotonic()
+                policy = await server.start()
+        except BaseException:
+            if handover is not None:
+                handover.close()
+            raise
         self._running, self._fingerprint = (policy, server), needed
+        if handover is not None:
+            self._sleeper = Sleeper(policy, server, handover)
         self._share = config.rollout.vllm.gpu_memory_utilization
         await run_events.state("ready", f"vLLM serves after {time.monotonic() - began:.0f} s")
         return self._running
 
+    async def _handover(self, options: VLLM, device: Device) -> Handover | None:
+        """The GPU, if vLLM and the learner take turns on it; waits until the learner has left it.
+        Raises ValueError where it is not known."""
+        if not options.sleeps:
+            return None
+        devices = self._record.devices
+        if device == "cuda" and len(devices) != 1:
+            raise ValueError(
+                "learner and vLLM take turns on one GPU (rollout.vllm.sleeps), and the driver "
+                f"shows {len(devices)} to this worker: set sleeps to false and "
+                "gpu_memory_utilization to null, or start one worker on the learner's GPU"
+            )
+        name = devices[0].uuid if devices else device
+        handover = Handover(self._settings.data / "gpu-locks", name)
+        try:
+            await handover.begin_to_sample()
+        except BaseException:
+            handover.close()
+            raise
+        return handover
+
+    def check(self) -> None:
+        """Raise VLLMFailed if the server has ended."""
+        if self._sleeper is not None and self._sleeper.problem:
+            raise VLLMFailed(self._sleeper.problem)
+        if self._running is not None:
+            self._running[1].check()
+
     async def stop(self) -> None:
         """End the server, if there is one."""
         running, self._running = self._running, None
+        sleeper, self._sleeper = self._sleeper, None
+        if sleeper is not None:
+            await sleeper.stop()
         if running is not None:
             policy, server = running
             await policy.close()
             await server.stop()
+        if sleeper is not None:
+            sleeper.close()

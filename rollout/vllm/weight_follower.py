@@ -137,6 +137,11 @@ class Follower:
         return self._policy.weights.updating
 
     @property
+    def sleeping(self) -> bool:
+        """Whether the server is asleep, since the learner has its GPU."""
+        return self._policy.weights.sleeping
+
+    @property
     def files(self) -> list[str]:
         """Files that the learner must keep: of the version that is being fetched or loaded, and of
         the last loaded one, which the server puts back if a load breaks."""

@@ -1,11 +1,14 @@
-"""Makes a version of the weights live in one vLLM server: pause, update, resume.
+"""Makes a version of the weights live in one vLLM server: pause, update, resume. Also puts the
+server to sleep, in which no version can be loaded.
 
 `load` resumes the server if its weights are whole, and leaves it paused if they may not be, until a
 later `load` succeeds or the server is restarted.
 """
 
 import asyncio
+import contextlib
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -69,6 +72,14 @@ class WeightLoader:
         """The tag of the version that was loaded last."""
         self.updating = False
         """Whether the server is paused, or about to be: no progress is expected."""
+        self.sleeping = False
+        """Whether it is asleep, or about to be."""
+        self._short = 0
+        """Requests that no sleep may abort."""
+        self._no_short = asyncio.Event()
+        self._no_short.set()
+        self._bytes = 0
+        """Of the version that is loaded."""
         # Whether nobody knows which weights are loaded: then only a complete load resumes.
         self._unclear = False
         self.proven = asyncio.Event()
@@ -99,6 +110,39 @@ class WeightLoader:
         self._loads.add(load)
         load.add_done_callback(self._forget)
         return await asyncio.shield(load)
+
+    @contextlib.asynccontextmanager
+    async def asleep(self) -> AsyncIterator[None]:
+        """A block in which the server is asleep: its weights are on the host, and what it had begun
+        is aborted, to be resumed after the block. Loads wait for the end of the block.
+
+        Raises LoadRefused, VLLMUnavailable, VLLMHangs: restart the server.
+        """
+        async with self._loading:
+            self.open.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.control_seconds):
+                    await self._no_short.wait()
+            self.updating = self.sleeping = True
+            await self._control("/sleep?level=1&mode=abort", reads=self._bytes)
+            yield
+            await self._control("/wake_up", reads=self._bytes)
+            self.updating = self.sleeping = False
+            if not self._unclear:
+                self.open.set()
+
+    @contextlib.asynccontextmanager
+    async def unaborted(self) -> AsyncIterator[None]:
+        """A block for a short request that no sleep aborts, nor finds on its way."""
+        await self.open.wait()
+        self._short += 1
+        self._no_short.clear()
+        try:
+            yield
+        finally:
+            self._short -= 1
+            if not self._short:
+                self._no_short.set()
 
     def _forget(self, load: asyncio.Task[float]) -> None:
         self._loads.discard(load)
@@ -148,6 +192,7 @@ class WeightLoader:
             await self._control("/resume")
             raise LoadRefused(f"loading {update.tag}: {error}") from error
         self._unclear = False
+        self._bytes = update.bytes
         self.live = update.tag
         self.proven.clear()
         await self._control("/resume")

@@ -14,8 +14,9 @@ IN_USE = frozenset(
         *("/health", "/metrics", "/v1/models", "/abort_requests"),
         *("/pause", "/resume", "/init_weight_transfer_engine", "/start_weight_update"),
         *("/update_weights", "/finish_weight_update"),
-        # Only the tests read these two, which change nothing.
-        *("/is_paused", "/weight_info"),
+        *("/sleep", "/wake_up"),
+        # Only the tests read these, which change nothing.
+        *("/is_paused", "/is_sleeping", "/weight_info"),
     }
 )
 

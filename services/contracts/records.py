@@ -206,7 +206,8 @@ class WorkerRecord(BaseModel):
     pid: int = Field(description="Its process id there.")
     state: str = Field(
         description="`starting`, `idle`, `generating`, `waiting_admission`, `updating`, "
-        "`evaluating`, `unhealthy`, `drained`, `stopping`; `silent` after 5 s without a heartbeat."
+        "`sleeping` while the learner has its GPU, `evaluating`, `unhealthy`, `drained`, "
+        "`stopping`; `silent` after 5 s without a heartbeat."
     )
     episodes: list[str] = Field(
         default_factory=list, description="Episode types in addition to the built-in ones, by name."

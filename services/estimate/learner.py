@@ -14,7 +14,7 @@ from services.contracts.devices import GPUDevice, LearnerDevices
 from services.estimate import training
 from services.estimate.answer import GPUNeed
 from services.estimate.given import PROMPT, Config, Model, Worker, gigabytes, smallest
-from services.estimate.rollout import vllm_share
+from services.estimate.rollout import ASLEEP, vllm_share
 from services.estimate.shape import ModelShape
 from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass
 
@@ -185,9 +185,11 @@ def learner_budget(
 
 
 def _taken(config: Config, gpu: GPUDevice, workers: Sequence[Worker]) -> float:
-    """The share of a learner's GPU that vLLM takes."""
+    """The share of a learner's GPU that vLLM has while the learner trains."""
     here = [one for one in workers if gpu.uuid in {own.uuid for own in one.gpus}]
-    return vllm_share(config, here, True) if here and isinstance(config, RLConfig) else 0.0
+    if not here or not isinstance(config, RLConfig):
+        return 0.0
+    return ASLEEP / gpu.memory if config.rollout.vllm.sleeps else vllm_share(config, here, True)
 
 
 def learner_advice(

@@ -1,6 +1,8 @@
 """How learner and vLLM divide a GPU that both have: with the worker's own share for vLLM or the
-usual one, or with another where that leaves one of them too little."""
+usual one, or with another where that leaves one of them too little. Where no share is enough for
+both, they take turns: vLLM sleeps while the learner trains."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,9 +11,12 @@ from services.contracts.devices import LearnerDevices
 from services.estimate.answer import GPUNeed
 from services.estimate.given import Model, Worker, gigabytes
 from services.estimate.learner import TIGHT, learner_budget, learner_need
-from services.estimate.rollout import ALONE, SHARED, rollout_need, vllm_share
+from services.estimate.rollout import ALONE, ASLEEP, SHARED, rollout_need, vllm_share
+from services.estimate.training import RUNTIME
 
 SHARE = "rollout.vllm.gpu_memory_utilization"
+MOVED = ("weights", "optimizer", "copies", "published")
+"""Of the learner: what it holds between two passes. Gradients are gone by then."""
 PERCENT = range(int(ALONE * 100), 0, -1)
 """Shares to try, in hundredths. vLLM gets what the learner leaves."""
 
@@ -21,9 +26,11 @@ class Division:
     """What becomes of a GPU that learner and vLLM share."""
 
     share: float | None
-    """Of its memory, for vLLM; None: both do not fit on it together."""
+    """Of its memory, for vLLM; None: one of them does not fit on it even alone."""
     words: str
     """For people: why it is not the usual share."""
+    sleeps: bool = False
+    """Whether vLLM has that share only while the learner does not train."""
 
 
 def division(
@@ -58,16 +65,46 @@ def division(
     )
     if _enough(trains) and samples.fits:
         return Division(share, f"{SHARE} is {share:g}: {usual} ({needs})")
-    return Division(
+    return _turns(config, model, learner, workers, needs) or Division(
         None,
-        f"learner and vLLM share one GPU and do not fit on it together, whatever {SHARE} is: "
-        f"{needs}; give the worker a GPU of its own, here or on another machine",
+        f"learner and vLLM share one GPU and do not fit on it together, whatever {SHARE} is, nor "
+        f"in turns: {needs}; give the worker a GPU of its own, here or on another machine",
     )
 
 
-def with_share(config: RLConfig, share: float) -> RLConfig:
-    """The config with this share of a GPU for vLLM."""
-    vllm = config.rollout.vllm.model_copy(update={"gpu_memory_utilization": share})
+def _turns(
+    config: RLConfig,
+    model: Model,
+    learner: LearnerDevices,
+    workers: Sequence[Worker],
+    needs: str,
+) -> Division | None:
+    """Each has the GPU while the other has moved to the host. None where one of them does not fit
+    even so. `needs`: in words, what both need side by side."""
+    memory = learner.gpus[0].memory
+    # The learner keeps what CUDA itself has, and vLLM never takes more than it takes alone.
+    percent = math.floor(100 * min(ALONE, 1 - RUNTIME / memory))
+    if percent < 1:
+        return None
+    share = percent / 100
+    trains, samples = _needs(config, model, learner, workers, share, sleeps=True)
+    if not (_enough(trains) and samples.fits):
+        return None
+    moved = sum(trains.parts.get(name, 0) for name in MOVED) + samples.parts["weights"]
+    return Division(
+        share,
+        f"learner and vLLM take turns on this GPU, because they do not fit on it side by side "
+        f"({needs}): while the learner trains, vLLM sleeps and keeps {gigabytes(ASLEEP)}; while "
+        f"vLLM samples, the learner's state is in the host's memory, which needs "
+        f"{gigabytes(moved)} for both",
+        sleeps=True,
+    )
+
+
+def with_share(config: RLConfig, share: float, sleeps: bool = False) -> RLConfig:
+    """The config with this share of a GPU for vLLM, which `sleeps` while the learner trains."""
+    update = {"gpu_memory_utilization": share, "sleeps": sleeps}
+    vllm = config.rollout.vllm.model_copy(update=update)
     return config.model_copy(update={"rollout": config.rollout.model_copy(update={"vllm": vllm})})
 
 
@@ -77,9 +114,10 @@ def _needs(
     learner: LearnerDevices,
     workers: Sequence[Worker],
     share: float,
+    sleeps: bool = False,
 ) -> tuple[GPUNeed, GPUNeed]:
     """Of learner and vLLM, where vLLM takes this share."""
-    divided = with_share(config, share)
+    divided = with_share(config, share, sleeps)
     budget = learner_budget(divided, learner, workers)
     trains = learner_need(divided, model, learner, budget)
     return trains, rollout_need(divided, model, learner, workers)

@@ -10,6 +10,8 @@ from services.estimate.given import PROMPT, Model, Worker, smallest
 
 ALONE, SHARED = 0.9, 0.4
 """vLLM's share of a GPU where the config says none: alone, and beside the learner."""
+ASLEEP = sampling.GRAPHS
+"""Bytes that a vLLM keeps while it sleeps: CUDA's own, and graphs."""
 LARGE, MANY, FEW = 70 << 30, 1024, 256
 """vLLM runs MANY sequences at once on GPUs of LARGE memory or more, FEW on others (0.32)."""
 

@@ -39,7 +39,8 @@ class Fitted(NamedTuple):
     """A config as it fits the GPUs of a pool."""
 
     config: RLConfig | SFTConfig
-    """With another share of its GPU for vLLM, if that fits and the usual one does not."""
+    """With another share of its GPU for vLLM, if that fits and the usual one does not; perhaps in
+    turns with the learner."""
     warnings: list[str]
     estimate: Estimate | None
     """None where the model is not here."""
@@ -57,7 +58,7 @@ async def fitted(
     divided = division(config, model, learner, workers) if isinstance(config, RLConfig) else None
     warnings = [divided.words] if divided else []
     if divided and divided.share is not None and isinstance(config, RLConfig):
-        config = with_share(config, divided.share)
+        config = with_share(config, divided.share, divided.sleeps)
     return Fitted(config, warnings, estimate_run(config, model, learner, workers))
 
 

@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--max-num-seqs", type=int, default=0)
     parser.add_argument("--enable-return-routed-experts", action="store_true")
+    parser.add_argument("--enable-sleep-mode", action="store_true")
     known, _ = parser.parse_known_args()
     script = Script(**json.loads(os.environ.get("HEADRACE_SCRIPTED_VLLM", "{}")))
     # Like vLLM, which deletes it only where it ends in order.
@@ -45,7 +46,16 @@ def main() -> None:
     context = known.max_model_len or derived
     layers = config["num_hidden_layers"] if known.enable_return_routed_experts else 0
     serving = uvicorn.Config(
-        build(State(script, context, known.model, known.max_num_seqs, layers)),
+        build(
+            State(
+                script,
+                context,
+                known.model,
+                known.max_num_seqs,
+                layers,
+                may_sleep=known.enable_sleep_mode,
+            )
+        ),
         uds=known.uds,
         log_level="warning",
         timeout_keep_alive=3600,

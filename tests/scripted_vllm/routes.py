@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -181,8 +182,34 @@ def build(state: State) -> FastAPI:
 
     @app.post("/resume")
     async def resume() -> dict[str, str]:
+        if state.asleep:
+            # The engine would read weights that are not there.
+            os._exit(1)
         state.admitting = state.running = True
         return {"status": "resumed"}
+
+    @app.post("/sleep")
+    async def sleep(level: int = 1, mode: str = "abort") -> Any:
+        # As vLLM's `EngineCore.sleep`: it pauses, which takes requests in and begins none, and then
+        # only a server with the memory pool of sleep mode gives its memory back.
+        await pause(mode)
+        state.sleeps += 1
+        if level > 0:
+            state.prefixes.clear()
+            if not state.may_sleep:
+                return error(500, "sleep mode is not enabled")
+            state.asleep = True
+        return {"status": "sleeping", "level": level}
+
+    @app.post("/wake_up")
+    async def wake_up() -> dict[str, str]:
+        await asyncio.sleep(state.script.update_seconds)
+        state.asleep = False
+        return await resume()
+
+    @app.get("/is_sleeping")
+    async def is_sleeping() -> dict[str, int]:
+        return {"is_sleeping": not state.admitting or state.asleep, "sleeps": state.sleeps}
 
     @app.get("/is_paused")
     async def is_paused() -> dict[str, bool]:
@@ -206,6 +233,9 @@ def build(state: State) -> FastAPI:
     @app.post("/update_weights")
     async def update(request: Request) -> Any:
         info = (await request.json())["update_info"]
+        if state.asleep:
+            # Its parameters have no memory: the engine dies of it.
+            os._exit(1)
         await asyncio.sleep(state.script.update_seconds)
         try:
             tensors = read_tensors(Path(info["path"]))

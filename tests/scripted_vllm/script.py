@@ -61,6 +61,12 @@ class State:
     prefixes: dict[tuple[int, ...], bytes] = field(default_factory=dict)
     """Prompts that were scored, and how."""
     updating: bool = False
+    may_sleep: bool = False
+    """`--enable-sleep-mode`, without which it has no memory to give back."""
+    asleep: bool = False
+    """Whether its weights are on the host, and its cache is gone."""
+    sleeps: int = 0
+    """How often it has been put to sleep."""
     admitting: bool = True
     """Whether requests that come are begun."""
     running: bool = True

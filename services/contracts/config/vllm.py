@@ -18,6 +18,7 @@ RESERVED = frozenset(
         "quantization",
         "api-key", "tokens-only", "ssl-keyfile", "ssl-certfile", "root-path", "config",
         "middleware", *SPECULATION,
+        "enable-sleep-mode", "sleep-mode-backend",
         "enable-lora", "lora-modules", "lora-target-modules", "max-lora-rank", "max-loras",
         RECORD_ROUTING,
     }
@@ -72,6 +73,10 @@ class VLLM(Section):
     gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
     """Share of a GPU's memory for the server; default: 0.9, or less if it shares the GPU
     (docs/operate.md)."""
+    sleeps: bool = False
+    """Whether vLLM sleeps while the learner trains: they take turns on one GPU on which both do not
+    fit at a time. The gateway sets it, with `gpu_memory_utilization`, where that is so
+    (docs/operate.md)."""
     ngram_tokens: int = Field(0, ge=0, le=16)
     """Tokens that vLLM guesses ahead, from where the last ones came before in the prompt and the
     completion (n-gram speculative decoding); 0 is off. The policy checks all of them in one pass,
@@ -108,6 +113,15 @@ class VLLM(Section):
             raise ValueError(
                 f"vLLM makes {self.quantization} of bfloat16 weights: leave dtype out, or leave "
                 "quantization out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sleeps_on_one_gpu(self) -> "VLLM":
+        if self.sleeps and self.tensor_parallel_size > 1:
+            raise ValueError(
+                "learner and vLLM take turns on one GPU (sleeps), and tensor_parallel_size is "
+                f"{self.tensor_parallel_size}: set it to 1, or leave sleeps out"
             )
         return self
 

@@ -60,20 +60,29 @@ def pool(in_store: InStore) -> str:
     return "h100"
 
 
-@pytest.fixture
-def one_gpu(in_store: InStore) -> str:
-    """A pool whose learner and worker have one GPU of 44 GB."""
+def on_one_gpu(in_store: InStore, pool: str, name: str, memory: int) -> str:
+    """A pool whose learner and worker have one such GPU."""
 
     async def join(store: Store) -> None:
-        gpus = [GPUDevice(uuid="GPU-one", name="NVIDIA A40", memory=44 * GB)]
-        await store.pools.report_devices("a40", LearnerDevices(ranks=1, gpus=gpus))
+        gpus = [GPUDevice(uuid=f"GPU-{pool}", name=name, memory=memory)]
+        await store.pools.report_devices(pool, LearnerDevices(ranks=1, gpus=gpus))
         worker = WorkerRecord(
-            id="one", pool="a40", host="h", pid=1, state="idle", gpus=1, devices=gpus
+            id=pool, pool=pool, host="h", pid=1, state="idle", gpus=1, devices=gpus
         )
         await store.workers.heartbeat(worker)
 
     in_store(join)
-    return "a40"
+    return pool
+
+
+@pytest.fixture
+def one_gpu(in_store: InStore) -> str:
+    return on_one_gpu(in_store, "a40", "NVIDIA A40", 44 * GB)
+
+
+@pytest.fixture
+def small_gpu(in_store: InStore) -> str:
+    return on_one_gpu(in_store, "a100", "NVIDIA A100-SXM4-40GB", 40 * GB)
 
 
 def dry(
@@ -143,6 +152,18 @@ def test_on_one_gpu_vllm_gets_the_share_that_the_learner_leaves(
     assert whole["config"]["rollout"]["vllm"]["gpu_memory_utilization"] is None
     assert any("do not fit on it together" in warning for warning in whole["warnings"])
     assert whole["refusals"]
+
+
+def test_on_one_gpu_that_is_too_small_for_both_learner_and_vllm_take_turns(
+    api: httpx.Client, sums: None, llama: Path, small_gpu: str
+) -> None:
+    answer = dry(api, llama, small_gpu, {"lora": {}}, tokens_per_microbatch=4096)
+
+    vllm = answer["config"]["rollout"]["vllm"]
+    assert (vllm["sleeps"], vllm["gpu_memory_utilization"]) == (True, 0.9)
+    assert any("take turns on this GPU, because they do not" in w for w in answer["warnings"])
+    assert answer["estimate"]["fits"]
+    assert answer["refusals"] == []
 
 
 def test_where_no_gpu_is_known_nothing_is_refused(

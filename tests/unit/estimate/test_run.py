@@ -237,10 +237,40 @@ def test_vllm_gets_what_the_learner_leaves_where_its_usual_share_is_too_much() -
         assert (need.learner.needed <= 0.9 * need.learner.memory) == fits
 
 
-def test_where_learner_and_vllm_do_not_fit_on_one_gpu_together_the_figures_say_so() -> None:
+def test_where_each_fits_alone_on_one_gpu_and_both_do_not_they_take_turns() -> None:
+    one = worker(20 * GB, first=0)
+    small = {"training": {"tokens_per_microbatch": 4096}}
+    found = divided(small, 20 * GB, one)
+    assert found is not None
+    assert found.sleeps
+    assert found.share is not None
+    needs = "the learner needs 15 GB and a tenth to spare, vLLM 4 GB, of 20 GB"
+    assert f"take turns on this GPU, because they do not fit on it side by side ({needs})" in (
+        found.words
+    )
+    # Each with the memory that the other leaves: CUDA's own in the learner, 2 GiB in vLLM.
+    assert found.share == 0.89
+    shape = shape_of(QWEN3_06B)
+    assert shape is not None
+    config = with_share(rl_config(SHORT | small), found.share, found.sleeps)
+    needed = estimate_run(config, Model(shape, half=True), learner(1, 20 * GB), [one])
+    assert needed.fits
+    assert needed.rollout is not None
+    assert needed.rollout.memory == int(0.89 * 20 * GB)
+    assert needed.learner.memory == pytest.approx(20 * GB - 2 * 2**30, abs=1)
+    assert needed.learner.memory is not None
+    assert needed.learner.needed <= 0.9 * needed.learner.memory
+    # Another worker's GPU leaves the learner all of its own.
+    apart = estimate_run(
+        config, Model(shape, half=True), learner(1, 20 * GB), [worker(20 * GB, first=1)]
+    )
+    assert apart.learner.memory == 20 * GB
+
+
+def test_where_learner_or_vllm_does_not_fit_on_one_gpu_even_alone_the_figures_say_so() -> None:
     found = divided({}, 16 * GB, worker(16 * GB, first=0))
     assert found is not None
-    assert found.share is None
+    assert (found.share, found.sleeps) == (None, False)
     assert "do not fit on it together" in found.words
     assert ", of 16 GB; give the worker a GPU of its own" in found.words
 

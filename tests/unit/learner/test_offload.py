@@ -1,11 +1,16 @@
 """Models beside the policy: on which device, and what offloading leaves as it is."""
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from learner import gpu_turns
 from learner.distributed import Ranks
+from learner.errors import RunCannotGoOn
+from learner.gpu_turns import TrainingGPU, changing, still, training_gpu
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.placement.offload import Offload, UnusableDevice, offloads, place, present
 from learner.model.references import Copies, Following, PolicyCopy
@@ -16,11 +21,12 @@ from learner.optim.optimizers import Optimizers
 from learner.persist.checkpoint_parts import capture
 from learner.state import Progress, TrainingState
 from learner.step import train_batch
-from services.contracts.config import ConfigError, parse_config
+from services.contracts.config import ConfigError, RLConfig, parse_config
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW
 from services.contracts.config.training import Training
+from services.runtime.gpu_handover import Handover
 from tests.unit.learner.policies import random_samples, state_of, tensor, tiny_critic, tiny_model
 from tests.unit.learner.unigrams import ALONE
 
@@ -231,6 +237,76 @@ def test_offloading_changes_nothing_that_is_trained_measured_or_kept() -> None:
         assert tensors.keys() == expected[name].keys()
         for key, value in tensors.items():
             assert torch.equal(value, expected[name][key]), (name, key)
+
+
+def test_all_that_is_on_the_host_while_vllm_has_the_gpu_comes_back_as_it_was(
+    tmp_path: Path,
+) -> None:
+    plain, turns = Everything(False), Everything(False)
+    for one in (plain, turns):
+        one.copies.teacher = PolicyCopy(TokenLogprobs(tiny_model().model.requires_grad_(False)))
+        # As beside adapters.
+        one.loaded.model.get_input_embeddings().requires_grad_(False)
+    # On the host by itself: `training.offload` names the critic.
+    turns.critic.offloaded_weights = (Offload(turns.critic.model.parameters),)
+    gpu = TrainingGPU(Handover(tmp_path, "gpu"), moves=True)
+    gpu.holds(lambda: changing(turns.state()), lambda: still(turns.state()))
+    for _ in range(2):
+        assert gpu.take()
+        assert plain.train(1) == turns.train(1)
+        gpu.leave()
+        state = turns.state()
+        assert state.copies.reference is not None
+        assert state.copies.lagged is not None
+        assert state.copies.teacher is not None
+        of_all = (
+            state.loaded.model.parameters(),
+            state.optimizers.state().values(),
+            state.copies.reference.logprobs.parameters(),
+            state.copies.lagged.logprobs.parameters(),
+            state.copies.teacher.logprobs.parameters(),
+            turns.critic.model.parameters(),
+            turns.critic.optimizers.state().values(),
+        )
+        assert [sum(map(storage, tensors)) for tensors in of_all] == [0] * 7
+    assert gpu.take()
+    expected, found = plain.captured(), turns.captured()
+    for name, tensors in found.items():
+        for key, value in tensors.items():
+            assert torch.equal(value, expected[name][key]), (name, key)
+    gpu.close()
+    assert sum(map(storage, turns.loaded.model.parameters())) == 0
+
+
+def test_a_learner_that_is_told_to_end_does_not_wait_for_ever_for_a_vllm_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_turns, "ENDING_SECONDS", 0.1)
+    vllm, stop = Handover(tmp_path, "gpu"), threading.Event()
+    assert vllm.begin_to_train(lambda: True)
+    gpu = TrainingGPU(Handover(tmp_path, "gpu"), stop=stop)
+    stop.set()
+    assert not gpu.take()
+    vllm.close()
+    assert gpu.take()
+    gpu.close()
+
+
+def test_only_a_learner_of_one_rank_takes_turns_with_vllm(tmp_path: Path) -> None:
+    config = parse_config(
+        {
+            "model": {"path": "m"},
+            "data": {"dataset": "d"},
+            "rewards": [{"verifier": "exact"}],
+            "rollout": {"vllm": {"sleeps": True}},
+        }
+    )
+    assert isinstance(config, RLConfig)
+    with (
+        pytest.raises(RunCannotGoOn, match="start the learner with one rank"),
+        training_gpu(config, rank(0, 2), tmp_path, threading.Event()),
+    ):
+        pass
 
 
 def test_while_the_policy_trains_nothing_that_is_offloaded_has_storage(

@@ -25,8 +25,9 @@ class Server:
         self.ended += 1
 
 
-def run(share: float | None = None, kind: str = "rl") -> Any:
-    config = {"rollout": {"vllm": {"gpu_memory_utilization": share}}} if kind == "rl" else {}
+def run(share: float | None = None, kind: str = "rl", sleeps: bool = False) -> Any:
+    vllm = {"gpu_memory_utilization": share, "sleeps": sleeps}
+    config = {"rollout": {"vllm": vllm}} if kind == "rl" else {}
     return SimpleNamespace(id="r", kind=kind, config=config, state=RunState.STARTING)
 
 
@@ -36,6 +37,7 @@ def run(share: float | None = None, kind: str = "rl") -> Any:
         (run(0.3), GPU, False),
         (run(None), GPU, True),
         (run(0.5), GPU, True),
+        (run(0.3, sleeps=True), GPU, True),
         (run(kind="sft"), GPU, True),
         (run(0.5), OTHER, False),
         (run(0.5), None, False),

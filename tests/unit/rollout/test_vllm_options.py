@@ -48,6 +48,16 @@ def test_tokens_are_guessed_without_a_draft_model():
         command_line(MODEL, VLLM(ngram_tokens=3), "float32", SOCKET, "cpu")
 
 
+def test_a_vllm_that_takes_turns_with_the_learner_can_sleep():
+    sleeps = command_line(MODEL, VLLM(sleeps=True), "float32", SOCKET, "cuda")
+    assert "--enable-sleep-mode" in sleeps
+    assert "--enable-sleep-mode" not in command_line(MODEL, VLLM(), "float32", SOCKET, "cuda")
+    with pytest.raises(ValueError, match="build for CPUs cannot sleep"):
+        command_line(MODEL, VLLM(sleeps=True), "float32", SOCKET, "cpu")
+    with pytest.raises(ValidationError, match="take turns on one GPU"):
+        VLLM(sleeps=True, tensor_parallel_size=2)
+
+
 def test_weights_are_quantised_from_bfloat16():
     options = VLLM(quantization="fp8_per_channel")
     found = options_of(command_line(MODEL, options, "float32", SOCKET, "cuda"))

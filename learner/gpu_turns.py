@@ -1,0 +1,184 @@
+"""The learner's side of a GPU on which it and vLLM take turns (`rollout.vllm.sleeps`).
+
+The learner has the GPU except while it waits for workers: for groups, or for answers of an
+evaluation. Meanwhile all that it holds between two batches is in the host's memory.
+"""
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from learner.distributed import Ranks
+from learner.errors import RunCannotGoOn
+from learner.model.pass_plan import await_memory, gpu_of
+from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.placement.offload import Offload
+from learner.slices import local
+from learner.state import TrainingState
+from services.contracts.config import RLConfig
+from services.estimate.given import gigabytes
+from services.estimate.rollout import ASLEEP
+from services.runtime.gpu_handover import Handover
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+ENDING_SECONDS = 10.0
+"""That a learner which was told to end waits for the GPU, to make its last checkpoint."""
+
+
+Tensors = Callable[[], Iterable[torch.Tensor]]
+
+
+class TrainingGPU:
+    """The GPU that a run is trained on. Without a `handover` it is always the learner's."""
+
+    def __init__(
+        self,
+        handover: Handover | None = None,
+        moves: bool = False,
+        ready: Callable[[], None] = lambda: None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """`moves`: whether to move to the host what the learner holds; `ready`: waits for the
+        memory that others had; `stop`: set when the learner is to end."""
+        self._handover, self._moves, self._ready = handover, moves, ready
+        self._stop = stop or threading.Event()
+        self._has = False
+        self._held: tuple[Tensors, Tensors] = (tuple, tuple)
+        self._moved: tuple[Offload, Offload] | None = None
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether vLLM has it in between."""
+        return self._handover is not None
+
+    def holds(self, changing: Tensors, still: Tensors) -> None:
+        """What the learner has on the GPU between two batches, each tensor once: what training
+        changes, and what it does not."""
+        self._held = changing, still
+
+    def take(self) -> bool:
+        """Have the GPU: wait until vLLM sleeps. False where the learner was told to end before
+        that, and vLLM did not let it have the GPU soon after."""
+        if self._handover is None or self._has:
+            return True
+        stopped: float | None = None
+
+        def gives_up() -> bool:
+            nonlocal stopped
+            if stopped is None and self._stop.is_set():
+                stopped = time.monotonic()
+            return stopped is not None and time.monotonic() - stopped > ENDING_SECONDS
+
+        if not self._handover.begin_to_train(gives_up):
+            return False
+        self._has = True
+        self._ready()
+        for offload in self._moved or ():
+            offload.load()
+        return True
+
+    def leave(self) -> None:
+        """Let vLLM have the GPU, until `take`."""
+        if self._handover is None or not self._has:
+            return
+        if self._moved is not None:
+            changing, still = self._moved
+            changing.store(changed=True)
+            still.store(changed=False)
+        elif self._moves:
+            changing, still = map(Offload, self._held)
+            self._moved = changing, still
+        self._free()
+        self._has = False
+        self._handover.leave()
+
+    def close(self) -> None:
+        """Let vLLM have the GPU, for good: what the learner held there is gone."""
+        if self._handover is None:
+            return
+        if self._moves:
+            for tensors in self._held:
+                for tensor in tensors():
+                    local(tensor).untyped_storage().resize_(0)
+        self._free()
+        self._handover.close()
+
+    def _free(self) -> None:
+        """Give back what the allocator keeps for later."""
+        if self._moves:
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+@contextmanager
+def training_gpu(
+    config: RLConfig, ranks: Ranks, root: Path, stop: threading.Event
+) -> Iterator[TrainingGPU]:
+    """The GPU for the length of the block. `root`: of the data volume; `stop`: set when the learner
+    is to end. Raises RunCannotGoOn."""
+    if not config.rollout.vllm.sleeps:
+        yield TrainingGPU()
+        return
+    if ranks.size > 1:
+        raise RunCannotGoOn(
+            f"the learner has {ranks.size} ranks, and takes turns with vLLM on one GPU "
+            "(rollout.vllm.sleeps): set it to false and rollout.vllm.gpu_memory_utilization to "
+            "null, or start the learner with one rank"
+        )
+    device = ranks.device
+    if device.type == "cuda":
+        gpu = gpu_of(device)
+        name, memory = gpu.uuid, gpu.memory - ASLEEP
+        log.info("learner and vLLM take turns on the GPU", for_training=gigabytes(memory))
+        one = TrainingGPU(
+            Handover(root / "gpu-locks", name), True, lambda: await_memory(device, memory), stop
+        )
+    else:
+        one = TrainingGPU(Handover(root / "gpu-locks", device.type), stop=stop)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def still(state: TrainingState) -> Iterator[torch.Tensor]:
+    """What `state` holds on the policy's device and training does not change, each tensor once,
+    except what `training.offload` keeps on the host by itself."""
+    yield from (one for one in state.loaded.model.parameters() if not one.requires_grad)
+    yield from _of_copies(state, follow=False)
+
+
+def changing(state: TrainingState) -> Iterator[torch.Tensor]:
+    """The rest of what it holds there between two batches."""
+    yield from (one for one in state.loaded.model.parameters() if one.requires_grad)
+    yield from _of_copies(state, follow=True)
+    if not state.offloads:
+        yield from _on(state, state.optimizers.state().values())
+    if critic := state.critic:
+        if not critic.offloaded_weights:
+            yield from critic.model.parameters()
+        if not critic.offloaded_state:
+            yield from _on(state, critic.optimizers.state().values())
+
+
+def _of_copies(state: TrainingState, follow: bool) -> Iterator[torch.Tensor]:
+    """Weights of the copies that follow the policy, or of those that do not."""
+    for copy in (state.copies.reference, state.copies.lagged, state.copies.teacher):
+        # Beside adapters the reference is the policy without them.
+        if copy is None or copy.offload or not isinstance(copy.logprobs, TokenLogprobs):
+            continue
+        if (copy.following is not None) == follow:
+            yield from copy.logprobs.model.parameters()
+
+
+def _on(state: TrainingState, tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Those on the policy's device: some optimizers count their steps on the host."""
+    device = state.loaded.model.device
+    return (tensor for tensor in tensors if tensor.device == device)

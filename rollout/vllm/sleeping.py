@@ -1,0 +1,62 @@
+"""Puts a vLLM server to sleep while the learner wants the GPU of both, and wakes it afterwards.
+
+Asleep, the server has its weights in the host's memory and no cache. What it had begun is aborted,
+and resumed from its last token once it is awake; a new version waits until then.
+"""
+
+import asyncio
+import time
+
+from rollout.aio import end
+from rollout.vllm.client import PolicyClient
+from rollout.vllm.server import VLLMServer
+from rollout.vllm.weight_load import LoadRefused, VLLMHangs
+from services.runtime.gpu_handover import POLL_SECONDS, Handover
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+
+class Sleeper:
+    """Of one server, which has its GPU by `handover`."""
+
+    def __init__(self, policy: PolicyClient, server: VLLMServer, handover: Handover) -> None:
+        self._policy, self._server, self._handover = policy, server, handover
+        self.problem = ""
+        """Why the server has been ended; '': it has not."""
+        self._task = asyncio.create_task(self._keep(), name="sleep")
+
+    async def stop(self) -> None:
+        """Leave the server as it is."""
+        await end([self._task])
+
+    def close(self) -> None:
+        """Leave the GPU. The server has ended."""
+        self._handover.close()
+
+    async def _keep(self) -> None:
+        try:
+            while True:
+                if self._handover.wanted:
+                    await self._sleep()
+                await asyncio.sleep(POLL_SECONDS)
+        except (LoadRefused, VLLMHangs, OSError) as error:
+            self.problem = f"vLLM cannot take turns with the learner on its GPU: {error}"
+            log.error("vLLM is ended", reason=self.problem)
+            # Asleep or not, it may have memory that the learner counts on.
+            await self._server.stop()
+            self._handover.leave()
+
+    async def _sleep(self) -> None:
+        began = time.monotonic()
+        async with self._policy.weights.asleep():
+            fell = time.monotonic()
+            self._handover.leave()
+            await self._handover.begin_to_sample()
+            woken = time.monotonic()
+        log.info(
+            "vLLM slept while the learner had its GPU",
+            seconds=round(woken - fell, 1),
+            falling=round(fell - began, 2),
+            waking=round(time.monotonic() - woken, 2),
+        )
