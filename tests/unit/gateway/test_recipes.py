@@ -67,6 +67,7 @@ MUON = {
         ("reinforce_pp", {"algorithm": {"samples_per_prompt": 8, "advantage": {"baseline": True}}}),
         ("nanochat_grpo", {"rollout": {"episode": EPISODE}}),
         ("nanochat_grpo", {"optimizer": MUON}),
+        ("torchtune_ppo", {"sampling": {"stop_token_ids": [28723]}}),
         ("minimind_ppo", {"algorithm": {"kl": {"type": "k1"}}}),
         (
             "areal_ppo_code",
