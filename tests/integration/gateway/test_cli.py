@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from services.contracts.records import RunState
+from tests import forked_cli
 from tests.integration.gateway.servers import (
     UPLOAD_LIMIT,
     GatewayProcess,
@@ -30,6 +31,17 @@ def environment(gateway: GatewayProcess) -> dict[str, str]:
 
 @pytest.fixture
 def headrace(environment: dict[str, str], tmp_path: Path) -> Headrace:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return forked_cli.headrace(arguments, environment, tmp_path)
+
+    return run
+
+
+@pytest.fixture
+def headrace_process(environment: dict[str, str], tmp_path: Path) -> Headrace:
+    """For commands that compute with torch, whose threads no fork has, or import what a test
+    names in PYTHONPATH."""
+
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "services.cli", *arguments],

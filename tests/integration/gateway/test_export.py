@@ -10,7 +10,8 @@ from safetensors.numpy import save_file
 
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore
-from tests.integration.gateway.test_cli import Headrace, environment, headrace
+from tests.integration.gateway.test_cli import Headrace, environment
+from tests.integration.gateway.test_cli import headrace_process as headrace
 
 __all__ = ["environment", "headrace"]
 

@@ -21,7 +21,8 @@ from services.runtime.api_key import first_key
 from services.settings import Settings
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore
-from tests.integration.gateway.test_cli import Headrace, environment, headrace
+from tests.integration.gateway.test_cli import Headrace, environment
+from tests.integration.gateway.test_cli import headrace_process as headrace
 from tests.integration.launch.conditions import eventually
 
 __all__ = ["environment", "headrace"]
