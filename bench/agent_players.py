@@ -141,13 +141,24 @@ class Agents:
         return await self._http.post(path, json=body, headers=headers)
 
 
+class SocketTransport(PerRequestTransport):
+    """What agents' requests go by, over a Unix socket."""
+
+    def __init__(self, socket: Path) -> None:
+        super().__init__()
+        self._socket = socket
+
+    def _new(self) -> httpx.AsyncHTTPTransport:
+        return httpx.AsyncHTTPTransport(verify=self._certificates, uds=str(self._socket))
+
+
 class Direct:
     """Plays conversations on vLLM itself."""
 
     def __init__(
         self, socket: Path, tokenizer: TokenizerLike, ends: list[int], played: Played
     ) -> None:
-        transport = PerRequestTransport(socket)
+        transport = SocketTransport(socket)
         self._http = httpx.AsyncClient(base_url="http://vllm", timeout=120, transport=transport)
         self._played = played
         self._tokenizer, self._ends = tokenizer, ends

@@ -7,7 +7,6 @@ request in flight has a pool of its own, with one connection.
 
 import socket
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import httpx
 
@@ -23,9 +22,7 @@ KEEPALIVE = [
 class PerRequestTransport(httpx.AsyncBaseTransport):
     """Reuses connections; its cost does not grow with their number."""
 
-    def __init__(self, socket: Path | None = None) -> None:
-        """`socket`: the Unix socket to connect to, whatever the URL is."""
-        self._socket = socket
+    def __init__(self) -> None:
         # Reading the certificates takes longer than a request.
         self._certificates = httpx.create_ssl_context(trust_env=False)
         self._idle: list[httpx.AsyncHTTPTransport] = []
@@ -62,8 +59,6 @@ class PerRequestTransport(httpx.AsyncBaseTransport):
             await (self._idle or self._busy).pop().aclose()
 
     def _new(self) -> httpx.AsyncHTTPTransport:
-        if self._socket is not None:
-            return httpx.AsyncHTTPTransport(verify=self._certificates, uds=str(self._socket))
         return httpx.AsyncHTTPTransport(
             verify=self._certificates, trust_env=False, socket_options=KEEPALIVE
         )

@@ -16,12 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 
 from rollout.aio import end
 from rollout.vllm import canary_scores
-from rollout.vllm.connection import Connection, VLLMUnavailable, message_of
+from rollout.vllm.connection import Connection, Reply, VLLMUnavailable, message_of
 from rollout.vllm.options import SERVED_NAME
 from rollout.vllm.progress import Counters, read_counters
 from rollout.vllm.response import Sample, parse_answer, request_body
@@ -149,9 +148,9 @@ class PolicyClient:
             response = await self._connection.send("POST", GENERATE, content=body)
         finally:
             await end(watch)
-        if response.is_client_error:
+        if response.refused:
             raise RequestRefused(f"vLLM refused a request: {message_of(response)}")
-        if response.is_error:
+        if not response.ok:
             raise VLLMUnavailable(f"vLLM failed a request: {message_of(response)}")
         return parse_answer(response.content, sampling)
 
@@ -164,12 +163,11 @@ class PolicyClient:
         id = secrets.token_hex(8)
         live = self.weights.live
         body = request_body(token_ids, 1, sampling, live, SERVED_NAME, id, priority)
-        async with self._connection.stream("POST", STREAM, content=body) as response:
-            if response.is_error:
-                await response.aread()
-                refused = RequestRefused if response.is_client_error else VLLMUnavailable
-                raise refused(f"vLLM refused a request: {message_of(response)}")
-            async for line in response.aiter_lines():
+        async with self._connection.stream(STREAM, body) as lines:
+            if isinstance(lines, Reply):
+                refused = RequestRefused if lines.refused else VLLMUnavailable
+                raise refused(f"vLLM refused a request: {message_of(lines)}")
+            async for line in lines:
                 delta = msgspec.json.decode(line, type=Delta)
                 if delta.error:
                     raise VLLMUnavailable(f"vLLM failed a request: {delta.error}")
@@ -187,7 +185,7 @@ class PolicyClient:
         body = request_body(tokens, 1, sampling, canary_scores.SALT, SERVED_NAME, id, priority=-1)
         async with self.weights.unaborted():
             response = await self._connection.send("POST", GENERATE, content=body)
-        if response.is_error:
+        if not response.ok:
             raise canary_scores.Unscored(f"vLLM does not score a prompt: {message_of(response)}")
         return canary_scores.parse_scores(response.content, tokens)
 
@@ -198,7 +196,7 @@ class PolicyClient:
         response = await self._connection.send(
             "POST", MESSAGE, content=content, timeout=CONTROL_SECONDS
         )
-        if response.is_error:
+        if not response.ok:
             raise RequestRefused(f"vLLM does not parse an answer: {message_of(response)}")
         found: dict[str, Any] = msgspec.json.decode(response.content)
         return found
@@ -216,7 +214,7 @@ class PolicyClient:
     async def healthy(self) -> bool:
         """Whether the server answers its health check, within 10 seconds."""
         try:
-            return (await self._connection.send("GET", "/health", timeout=10.0)).is_success
+            return (await self._connection.send("GET", "/health", timeout=10.0)).ok
         except VLLMUnavailable:
             return False
 
@@ -236,5 +234,8 @@ class PolicyClient:
         models = msgspec.json.decode((await self._get("/v1/models")).content)
         return int(models["data"][0]["max_model_len"])
 
-    async def _get(self, path: str) -> httpx.Response:
-        return (await self._connection.send("GET", path, timeout=30.0)).raise_for_status()
+    async def _get(self, path: str) -> Reply:
+        reply = await self._connection.send("GET", path, timeout=30.0)
+        if not reply.ok:
+            raise VLLMUnavailable(f"vLLM does not answer {path}: {message_of(reply)}")
+        return reply

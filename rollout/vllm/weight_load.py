@@ -12,10 +12,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import httpx
-
 from rollout.aio import end
-from rollout.vllm.connection import Connection, VLLMUnavailable, message_of
+from rollout.vllm.connection import (
+    Connection,
+    VLLMUnavailable,
+    broken_off,
+    message_of,
+    timed_out,
+)
 from rollout.vllm_plugin.lora_slot import AdapterSlot
 from rollout.vllm_plugin.weight_file import WEIGHTS_KEPT
 
@@ -223,12 +227,12 @@ class WeightLoader:
         try:
             response = await self._connection.send("POST", path, json=body, timeout=limit)
         except VLLMUnavailable as error:
-            if isinstance(error.__cause__, httpx.ReadTimeout):
+            if timed_out(error.__cause__):
                 raise VLLMHangs(f"vLLM has not answered {call} for {limit:g} s") from error
             # vLLM closes the connection after an answer of 500, sometimes under the next request.
             # These calls may be repeated: at worst the second fails, and the load starts again.
-            if not isinstance(error.__cause__, httpx.ReadError | httpx.RemoteProtocolError):
+            if not broken_off(error.__cause__):
                 raise
             response = await self._connection.send("POST", path, json=body, timeout=limit)
-        if response.is_error:
+        if not response.ok:
             raise LoadRefused(f"{call}: {message_of(response)}")

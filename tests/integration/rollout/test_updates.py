@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -116,7 +117,8 @@ async def test_requests_during_and_after_an_update_have_the_new_salt(
     after = asyncio.create_task(policy.generate([1, 2], 1, WHOLE))
     await asyncio.gather(request, during, after)
 
-    salts = (await policy._connection.send("GET", "/salts")).json()
+    reply = await policy._connection.send("GET", "/salts")
+    salts = json.loads(reply.content)
     continued = 1 if mode == "abort" else 0
     assert salts == [["aaaaaa:1", "aaaaaa:1"], *[["aaaaaa:2", "aaaaaa:2"]] * (2 + continued)]
 
