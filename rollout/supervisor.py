@@ -46,7 +46,7 @@ from services.contracts.weights import WeightManifest
 from services.models import check_folder
 from services.payloads import Payloads, place_of
 from services.runtime.api_key import key_for, key_for_rewards
-from services.runtime.gpus import described_gpus, gpu_count, installed_device
+from services.runtime.gpus import described_gpus, gpu_count, installed_device, installed_vllm
 from services.runtime.host_load import IdleCores, free_memory, memory_of, vllm_cores
 from services.runtime.logs import get_logger
 from services.runtime.process import RESTARTS
@@ -92,6 +92,7 @@ class Supervisor:
             gpus=gpu_count(),
             devices=described_gpus(),
             gpu_share=settings.vllm_gpu_memory_utilization,
+            vllm_version=installed_vllm(),
             started=time.time(),
             peer_url=settings.peer_url,
             restarts=int(os.environ.get(RESTARTS, "0")),

@@ -228,6 +228,7 @@ class WorkerRecord(BaseModel):
         description="Share of each GPU's memory for its vLLM where a run's config names none "
         "(`HEADRACE_VLLM_GPU_MEMORY_UTILIZATION`); null: it has none of its own.",
     )
+    vllm_version: str | None = Field(None, description="The version of its vLLM.")
     run: str | None = Field(None, description="The run it works on.")
     version: int | None = Field(None, description="Policy version that is live in its vLLM.")
     lineage: str | None = Field(None, description="The lineage of that version.")

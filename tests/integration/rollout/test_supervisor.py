@@ -38,6 +38,7 @@ async def after_a_failure(scene: Scene, tmp_path: Path) -> tuple[str, str]:
     settings = RolloutSettings.model_validate(given)
     supervisor = Supervisor(settings, scene.store)
     assert supervisor.record.gpu_share == 0.3
+    assert supervisor.record.vllm_version
     run = await scene.store.runs.get(RUN)
     assert run is not None
     supervisor._limit.run_failed(WHY)

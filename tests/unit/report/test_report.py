@@ -108,6 +108,15 @@ def test_a_report_has_results_curves_time_answers_and_how_to_repeat_it() -> None
     assert all(one.png.startswith(b"\x89PNG") for one in pictures)
 
 
+def test_a_report_says_what_the_run_continued_and_which_vllm_sampled() -> None:
+    workers = [{"host": "a", "vllm_version": "0.32.0"}, {"host": "b", "vllm_version": "0.32.0"}]
+    said = text_of(sections(facts(record=record(resume_from="bb22"), workers=workers)))
+    assert "It continued run bb22" in said
+    assert "headrace submit ./config.yaml --resume-from bb22" in said
+    assert "| their vLLM | 0.32.0 |" in said
+    assert "--resume-from" not in text_of(sections(facts()))
+
+
 def test_a_supervised_run_says_what_it_learned_from_and_the_loss_of_each_dataset() -> None:
     mix = [{"dataset": "words", "repeats": 2}]
     raw = {"model": {"path": "small"}, "data": {"dataset": "sums", "mix": mix}}
