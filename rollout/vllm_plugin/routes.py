@@ -14,11 +14,13 @@ IN_USE = frozenset(
         *("/health", "/metrics", "/v1/models", "/abort_requests"),
         *("/pause", "/resume", "/init_weight_transfer_engine", "/start_weight_update"),
         *("/update_weights", "/finish_weight_update"),
-        *("/sleep", "/wake_up"),
         # Only the tests read these, which change nothing.
         *("/is_paused", "/is_sleeping", "/weight_info"),
     }
 )
+
+SLEEP = frozenset({"/sleep", "/wake_up"})
+"""In use where the server was started with sleep mode. Without it a sleep would never end."""
 
 Message = dict[str, Any]
 
@@ -51,13 +53,18 @@ class OnlyRoutesInUse:
         """One request, or the server's lifespan."""
         if scope["type"] == "http" and scope["path"] in self._own:
             await self._own[scope["path"]](scope, receive, send)
-        elif scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in IN_USE):
+        elif scope["type"] == "lifespan" or (scope["type"] == "http" and _in_use(scope)):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 404, "headers": []})
             await send({"type": "http.response.body"})
         else:
             await send({"type": "websocket.close"})
+
+
+def _in_use(scope: Message) -> bool:
+    path = scope["path"]
+    return path in IN_USE or (path in SLEEP and scope["app"].state.args.enable_sleep_mode)
 
 
 ONLY_ROUTES_IN_USE = f"{OnlyRoutesInUse.__module__}.{OnlyRoutesInUse.__name__}"

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -219,10 +220,15 @@ def test_the_folder_of_vllms_socket_is_closed_to_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
-    [("/health", 200), ("/collective_rpc", 404), ("/v1/completions", 404), ("/pause/../x", 404)],
+    ("path", "sleeps", "status"),
+    [
+        *(("/health", False, 200), ("/collective_rpc", False, 404)),
+        *(("/v1/completions", False, 404), ("/pause/../x", False, 404)),
+        *(("/sleep", False, 404), ("/wake_up", False, 404)),
+        *(("/sleep", True, 200), ("/wake_up", True, 200), ("/collective_rpc", True, 404)),
+    ],
 )
-async def test_vllm_answers_only_on_the_routes_in_use(path: str, status: int) -> None:
+async def test_vllm_answers_only_on_the_routes_in_use(path: str, sleeps: bool, status: int) -> None:
     async def app(scope: object, receive: object, send: object) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
         await send({"type": "http.response.body"})  # type: ignore[operator]
@@ -235,5 +241,6 @@ async def test_vllm_answers_only_on_the_routes_in_use(path: str, status: int) ->
     async def receive() -> dict[str, object]:
         return {"type": "http.request"}
 
-    await OnlyRoutesInUse(app)({"type": "http", "path": path}, receive, send)
+    server = SimpleNamespace(state=SimpleNamespace(args=SimpleNamespace(enable_sleep_mode=sleeps)))
+    await OnlyRoutesInUse(app)({"type": "http", "path": path, "app": server}, receive, send)
     assert sent[0]["status"] == status

@@ -45,9 +45,21 @@ def sampling(stack: Stack) -> int | None:
     return found if found in part("rollout")(stack) else None
 
 
+def in_turns(stack: Stack) -> list[int]:
+    """A vLLM that takes turns, not the one that an earlier run has left."""
+    return [pid for pid in vllm(stack) if "--enable-sleep-mode" in arguments(pid)]
+
+
+def arguments(pid: int) -> list[str]:
+    """Those of a process; none of one that has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return []
+
+
 def sleep_of(server: int) -> tuple[bool, int]:
     """Whether it is asleep, and how often it has been put to sleep."""
-    command = Path(f"/proc/{server}/cmdline").read_text().split("\0")
+    command = arguments(server)
     socket = command[command.index("--uds") + 1]
     with httpx.Client(transport=httpx.HTTPTransport(verify=False, uds=socket), timeout=30) as http:
         found = http.get("http://vllm/is_sleeping").json()
@@ -117,10 +129,10 @@ def test_vllm_sleeps_whenever_the_learner_trains_and_any_of_them_may_die_then(
     while seen < 3:
         turns.record()
         try:
-            server = vllm(turns.stack)[0]
+            server = in_turns(turns.stack)[0]
             before, trains, after = sleep_of(server), training(turns.stack), sleep_of(server)
-        except (IndexError, httpx.TransportError):
-            # It is being started.
+        except (IndexError, ValueError, httpx.TransportError):
+            # It is being started, or has ended.
             continue
         if trains and before == after:
             # No sleep began between the two looks: it was asleep all the time, or awake.

@@ -41,7 +41,8 @@ async def test_jobs_sent_to_a_worker_whose_end_is_not_yet_reported_are_unread() 
     children.start_fork_server()
     try:
         children.fork(0)
-        await until(lambda: events.ready, "the worker is ready")
+        # The worker says that it is ready, and its parent who it is: in either order.
+        await until(lambda: events.ready and children.pids, "the worker is ready")
         (pid,) = children.pids
         transport = children._links[0].transport
         assert transport is not None
