@@ -7,7 +7,8 @@ attempt.
 
 A session that cannot be read back is dropped. One that is refused on its way, by a teacher for
 example, is handed in again after all others. It is dropped once it was refused TRIES times and
-another one was taken: until then the fault may be the run's, and sessions cannot be played again.
+another one was taken after the first time: until then the fault may be the run's, and sessions
+cannot be played again.
 """
 
 import asyncio
@@ -105,8 +106,10 @@ class LiveSessions:
             with panics_as(RuntimeError):
                 found = await self._sampled(session_of(lease.attempt))
                 if found is None:
-                    log.info("another worker has handed the session in")
-                    await self._leases.release([lease.attempt])
+                    # Where another worker has handed it in, this attempt is no longer held. Else
+                    # it would be leased again at once, for as long as it is ready.
+                    log.info("the session is closed")
+                    await self._leases.drop(lease.attempt, "refused", "a session: it is closed")
                     return
                 session, sampled = found
                 await self._hand_in(lease, live, session.opened_at, row, sampled)
@@ -125,11 +128,18 @@ class LiveSessions:
 
     async def _refused(self, attempt: str, error: Exception) -> None:
         """Hand the session in again later, if it is worth it."""
-        run, id = self._context.run, session_of(attempt)
-        tries = await retry("a session", lambda: self._store.live_sessions.refused(run, id))
-        if tries >= TRIES and self._limit.worked:
+        run, id, live = self._context.run, session_of(attempt), self._store.live_sessions
+        tries, others = await retry("a session", lambda: live.refused(run, attempt))
+        if not tries:
+            # Its lease has lapsed: the session is another worker's.
+            await self._leases.release([attempt])
+            return
+        if tries >= TRIES and others:
             await self._drop(attempt, error)
             return
+        if self._limit.worked:
+            # The teacher may have changed since: sessions count again until one is taken.
+            self._limit.start()
         self._pause_until = time.monotonic() + PAUSE_SECONDS
         await self._leases.release([attempt])
         log.warning("a session is refused, and handed in again later", error=str(error))
@@ -138,8 +148,8 @@ class LiveSessions:
 
     async def _drop(self, attempt: str, error: Exception) -> None:
         log.warning("a session cannot be trained", error=str(error))
-        await self._leases.drop(attempt, "refused", f"a session: {error}"[:500])
-        await self._run_events.once("session", f"a session is not trained: {error}")
+        if await self._leases.drop(attempt, "refused", f"a session: {error}"[:500]):
+            await self._run_events.once("session", f"a session is not trained: {error}")
 
     async def _sampled(self, id: str) -> tuple[LiveSession, Sampled] | None:
         """A session as a group of one; None if it is closed. Raises _Untrainable."""

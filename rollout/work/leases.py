@@ -137,9 +137,10 @@ class Leases:
                 )
             )
 
-    async def drop(self, attempt: str, reason: str, detail: str) -> None:
-        """End the task without training it."""
-        await self._end([attempt], lambda: self._prompts.drop(self._run, attempt, reason, detail))
+    async def drop(self, attempt: str, reason: str, detail: str) -> bool:
+        """End the task without training it. False: it was no longer held."""
+        call = self._prompts.drop
+        return await self._end([attempt], lambda: call(self._run, attempt, reason, detail))
 
     async def skip(self, attempt: str, detail: str) -> None:
         """End the task because the curriculum does not sample it."""

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from services.contracts.rows.task import TaskPosition
-from services.contracts.sessions import Reward, digest_of
+from services.contracts.sessions import Reward, digest_of, session_of
 from services.store.keys import run_key, sessions_key
 from services.store.scripts import Noun
 
@@ -91,10 +91,13 @@ class LiveSessions(Noun):
         """End a session: '', or why it could not."""
         return str((await self._live("end", run, id, (*OF_RUN, *CALLS), [id])).decode())
 
-    async def refused(self, run: str, id: str) -> int:
-        """A ready session could not be handed in: it is leased after all others that are ready.
-        Returns how often that was so."""
-        return int(await self._live("refused", run, id, ("sessions_ready",), [id]))
+    async def refused(self, run: str, attempt: str) -> tuple[int, bool]:
+        """The session of this attempt could not be handed in: it is leased after all others that
+        are ready. Returns how often that was so, and whether others were accepted since the first
+        time; 0: the attempt is not held."""
+        id, parts = session_of(attempt), ("sessions_ready", "order", "attempts")
+        tries, others = await self._live("refused", run, id, parts, [id, attempt])
+        return int(tries), bool(others)
 
     async def sweep(self, run: str) -> int:
         """End sessions that are idle, and discard those whose deadline has passed. Returns how

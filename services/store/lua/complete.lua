@@ -6,7 +6,7 @@
 -- how many versions were published between lease and completion (see lease).
 -- `last_finished` is the cursor at the newest completion: no task leased since has been of use yet
 -- (see lease). `finished` counts the groups of a batch, `filtered` those without a signal meanwhile
--- (see filter_group).
+-- (see filter_group). `accepted` counts the groups of the run (see live_refused).
 -- Its sessions end here, at the moment at which their group is accepted, and at no other one.
 -- KEYS attempts held groups blobs bytes returned order run plans sessions_ready sessions
 -- ARGV attempt min_version lineage blob lengths [row passed]: with a curriculum, for the commit
@@ -41,6 +41,7 @@ if waits == '' and lineage == r[1] then
 end
 redis.call('HSET', order, 'last_finished', o[1], 'group_bytes', math.ceil(size + (#ARGV[4] - size) / 32),
   'group_steps', steps)
+redis.call('HINCRBY', order, 'accepted', 1)
 if redis.call('HINCRBY', order, 'finished', 1) >= tonumber(o[2]) then
   redis.call('HSET', order, 'finished', 0, 'filtered', 0)
 end

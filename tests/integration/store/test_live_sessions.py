@@ -61,7 +61,7 @@ async def whole_live_session(scene: Scene) -> None:
     await pass_deadline(scene, "sessions_open", "lb", 60)
     assert await scene.store.live_sessions.sweep(RUN) == 1
     assert await open_one(scene, "lc") == ""
-    assert await scene.store.live_sessions.refused(RUN, "lb") >= 0
+    assert await scene.store.live_sessions.refused(RUN, "lb.t") == (0, False)
     assert await now(scene) == (1, 0, 1, 1)
     assert await scene.store.live_sessions.find(RUN, "lc") is not None
 
@@ -271,12 +271,27 @@ async def test_a_refused_session_is_leased_after_the_others(scene: Scene) -> Non
     live = scene.store.live_sessions
     (first,) = await scene.leased(1)
     assert session_of(first.attempt) == "la"
-    assert [await live.refused(RUN, "la") for _ in range(2)] == [1, 2]
+    # An attempt counts once, also where its reply was lost.
+    assert [await live.refused(RUN, first.attempt) for _ in range(2)] == [(1, False)] * 2
     await scene.store.prompts.release(RUN, [first.attempt])
-    assert [session_of(one.attempt) for one in await scene.leased(2)] == ["lb", "la"]
-    # One that is over comes not back.
-    assert await live.refused(RUN, "lx") == 0
+    other, again = await scene.leased(2)
+    assert [session_of(one.attempt) for one in (other, again)] == ["lb", "la"]
+    # The first attempt is no longer held, and one that is over comes not back.
+    assert await live.refused(RUN, first.attempt) == (0, False)
+    assert await live.refused(RUN, "lx.t") == (0, False)
     assert await now(scene) == (0, 0, 2, 0)
+
+
+async def test_a_refused_session_knows_whether_others_were_accepted_since(scene: Scene) -> None:
+    await start(scene)
+    await played(scene, "la", "lb", "lc", reward=GOOD)
+    live = scene.store.live_sessions
+    before, refused, after = await scene.leased(3)
+    assert await scene.complete(before)
+    # What was accepted before says nothing of a fault that came later.
+    assert await live.refused(RUN, refused.attempt) == (1, False)
+    assert await scene.complete(after)
+    assert await live.refused(RUN, refused.attempt) == (1, True)
 
 
 async def test_the_payload_of_a_session_has_a_name_that_is_read_back(scene: Scene) -> None:

@@ -127,6 +127,7 @@ class Live(LiveSessions):
         self.told: list[str] = []
         self.ended: list[tuple[str, str]] = []
         self.tries: dict[str, int] = {}
+        self.taken, self.first = 0, dict[str, int]()
         nothing: Any = SimpleNamespace(of=lambda position: None)
         leases: Any = SimpleNamespace(
             ended=lambda attempt: None, drop=self._dropped, release=self._released
@@ -141,20 +142,26 @@ class Live(LiveSessions):
         live: Any = None
         await self._train(Lease(f"{id}.token", TaskPosition(0, 0, 1, 0)), live)
 
-    async def refused(self, run: str, id: str) -> int:
-        self.tries[id] = self.tries.get(id, 0) + 1
-        return self.tries[id]
+    async def refused(self, run: str, attempt: str) -> tuple[int, bool]:
+        if attempt.startswith("bad-lapsed"):
+            return 0, False
+        self.tries[attempt] = self.tries.get(attempt, 0) + 1
+        return self.tries[attempt], self.taken > self.first.setdefault(attempt, self.taken)
 
     async def _handed_in(self, lease: Lease, *of: object) -> bool:
         if lease.attempt.startswith("bad"):
             raise ScoringRefused("422 endpoint 'big' answers 400: too long")
+        self.taken += 1
         return True
 
     async def _sampled(self, id: str) -> Any:
+        if id == "closed":
+            return None
         return SimpleNamespace(opened_at=0.0), None
 
-    async def _dropped(self, attempt: str, reason: str, detail: str) -> None:
+    async def _dropped(self, attempt: str, reason: str, detail: str) -> bool:
         self.ended.append((attempt, detail))
+        return True
 
     async def _released(self, attempts: list[str]) -> None:
         self.ended += [(attempt, "released") for attempt in attempts]
@@ -195,3 +202,28 @@ async def test_a_run_whose_sessions_are_all_refused_fails_with_the_reason() -> N
         await live.hand_in(f"bad{number}")
     assert limit.reason is not None
     assert "endpoint 'big' answers 400" in limit.reason
+
+
+async def test_sessions_that_were_taken_before_do_not_have_refused_ones_dropped() -> None:
+    limit = FailureLimit()
+    live = Live(limit)
+    await live.hand_in("good")
+    for _ in range(5):
+        await live.hand_in("bad0")
+    for number in range(1, MAX_ROWS):
+        assert limit.reason is None
+        await live.hand_in(f"bad{number}")
+    assert limit.reason is not None
+    assert {how for _, how in live.ended} == {"released"}
+
+
+async def test_a_worker_that_has_lost_its_lease_tells_nothing_of_the_session() -> None:
+    live = Live(FailureLimit())
+    await live.hand_in("bad-lapsed")
+    assert not live.told
+
+
+async def test_a_closed_session_is_not_leased_again() -> None:
+    live = Live(FailureLimit())
+    await live.hand_in("closed")
+    assert live.ended == [("closed.token", "a session: it is closed")]
