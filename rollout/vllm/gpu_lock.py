@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from services.runtime.file_lock import file_lock
+from services.runtime.file_lock import file_lock, try_lock
 from services.runtime.gpus import (
     GPU,
     GPUSettings,
@@ -118,9 +118,7 @@ def take(
 def _locked(path: Path) -> IO[str] | None:
     """The file, locked, with the owner's name in it; None where another process holds it."""
     file = path.open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(file):
         file.close()
         return None
     file.truncate(0)

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from services.runtime.file_lock import try_lock
+
 LOCKS = "HEADRACE_CORE_LOCKS"
 """Environment variable: the folder of the locks."""
 BORROWED = "HEADRACE_BORROWED_CORES"
@@ -73,9 +75,7 @@ class CoreLoan:
 
     def available(self) -> int:
         """How many cores of the other side this process may use now."""
-        try:
-            fcntl.flock(self._other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._other):
             return 0
         fcntl.flock(self._other, fcntl.LOCK_UN)
         # `0.50 0.25 0.10 RUNNING/ALL NEWEST`: threads that run or could, this one among them.

@@ -1,4 +1,4 @@
-"""A file lock that the processes of a host share. The kernel frees it when its holder dies."""
+"""File locks that the processes of a host share. The kernel frees one when its holder dies."""
 
 import asyncio
 import fcntl
@@ -17,7 +17,8 @@ async def file_lock(path: Path) -> AsyncIterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with path.open("a") as file:
-            if _is_held(file, path):
+            # The holder before may have removed the file after it was opened here.
+            if try_lock(file) and _is_at(file, path):
                 try:
                     yield
                     return
@@ -28,13 +29,14 @@ async def file_lock(path: Path) -> AsyncIterator[None]:
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _is_held(file: IO[str], path: Path) -> bool:
+def try_lock(file: IO[str] | int) -> bool:
+    """Lock an open file for this process alone, without waiting. Whether it has the lock, perhaps
+    from before."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    # The holder before may have removed the file after it was opened here.
-    return _is_at(file, path)
+    return True
 
 
 def _is_at(file: IO[str], path: Path) -> bool:

@@ -12,7 +12,8 @@ import fcntl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+
+from services.runtime.file_lock import try_lock
 
 POLL_SECONDS = 0.05
 
@@ -31,7 +32,7 @@ class Handover:
         """Take the GPU for the learner. Returns whether it has it: True once no vLLM is awake
         there, False where `gives_up` comes first."""
         for lock in (self._wanted, self._use):
-            while not _lock(lock):
+            while not try_lock(lock):
                 if gives_up():
                     self.leave()
                     return False
@@ -42,14 +43,14 @@ class Handover:
         """Take the GPU for a vLLM. Returns when the learner neither has it nor wants it, and no
         other worker has a vLLM there."""
         while True:
-            if _lock(self._sampler) and not self.wanted and _lock(self._use):
+            if try_lock(self._sampler) and not self.wanted and try_lock(self._use):
                 return
             await asyncio.sleep(POLL_SECONDS)
 
     @property
     def wanted(self) -> bool:
         """Whether a learner wants the GPU, or has it."""
-        free = _lock(self._wanted)
+        free = try_lock(self._wanted)
         if free:
             fcntl.flock(self._wanted, fcntl.LOCK_UN)
         return not free
@@ -63,12 +64,3 @@ class Handover:
         """Leave, for good."""
         for lock in (self._use, self._wanted, self._sampler):
             lock.close()
-
-
-def _lock(file: IO[str]) -> bool:
-    """Lock the file, which may be locked here already. Whether it is."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
