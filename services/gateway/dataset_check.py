@@ -7,6 +7,7 @@ from typing import Any
 import anyio.to_thread
 import httpx
 
+from services.contracts.config.base import keys_of
 from services.contracts.config.data import numbered
 from services.contracts.config.evaluation import Evaluation
 from services.contracts.records import DatasetRecord
@@ -92,7 +93,7 @@ def _named(raw: dict[str, Any], found: Datasets) -> dict[str, Any]:
     data = raw.get("data")
     if raw.get("type", "rl") != "rl" or not isinstance(data, dict) or not data.get("mix"):
         return raw
-    keys = ["data.dataset", *(f"data.mix.{i}.dataset" for i in range(len(data["mix"])))]
+    keys = [f"{key}.dataset" for key in keys_of("data", "mix", len(data["mix"]))]
     if not all(key in found for key in keys):
         return raw
     ones = [data, *data["mix"]]
@@ -111,7 +112,7 @@ def _named_held_out(raw: dict[str, Any], found: Datasets) -> dict[str, Any]:
         return raw
     if not (isinstance(more := evaluation.get("more"), list) and more):
         return raw
-    keys = ["evaluation.dataset", *(f"evaluation.more.{i}.dataset" for i in range(len(more)))]
+    keys = [f"{key}.dataset" for key in keys_of("evaluation", "more", len(more))]
     ones = [
         {**one, "name": one.get("name") or found[key].name} if key in found else one
         for key, one in zip(keys, [evaluation, *more], strict=True)
@@ -187,7 +188,7 @@ async def check_categories(
 ) -> list[str]:
     """Warnings for held-out sets without the column by which their results are to be given."""
     sets = evaluation.sets if evaluation else []
-    keys = ["evaluation", *(f"evaluation.more.{i}" for i in range(len(sets) - 1))]
+    keys = keys_of("evaluation", "more", len(sets) - 1)
     wanted = {key: one.category for key, one in zip(keys, sets, strict=False) if one.category}
     named = {key: datasets[f"{key}.dataset"] for key in wanted if f"{key}.dataset" in datasets}
     columns: dict[str, set[str]] = {}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, Field
 
 from services.contracts.config import RLConfig
+from services.contracts.config.base import keys_of
 from services.contracts.config.data import Data
 from services.contracts.records import RunRecord
 from services.contracts.rows.mixture import prompt_mixture
@@ -41,8 +42,8 @@ def mixed_rows(
     that it had, so that its open tasks name the same prompts. Adds to `problems` where a dataset
     gives an epoch no row."""
     data = config.data
-    keys = ["data.dataset", *(f"data.mix.{i}.dataset" for i in range(len(data.mix)))]
-    rows = [datasets[key].rows for key in keys]
+    keys = keys_of("data", "mix", len(data.mix))
+    rows = [datasets[f"{key}.dataset"].rows for key in keys]
     if previous is not None and previous.dataset_rows:
         before = Data.model_validate(previous.config["data"])
         if [one.dataset for one in before.components] == [one.dataset for one in data.components]:
