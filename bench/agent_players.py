@@ -1,8 +1,11 @@
 """Conversations of 5 turns, played through sessions, or by a direct client of the same vLLM.
 
-Both play the same conversations, at the same pace and with the same HTTP client: as many at once,
-each begun when another has ended, and an agent that answers at once. The direct client sends token
-ids to vLLM's socket, and has neither Redis nor HTTP servers between.
+Both play the same conversations, at the same pace and with the same HTTP client, in one process: as
+many at once, each begun when another has ended, and an agent that answers at once. The direct
+client sends token ids to vLLM's socket, and has neither Redis nor HTTP servers between.
+
+A turn lasts from the request's first byte to the answer's last: what the client does before and
+after, such as tokenizing, is not in it.
 """
 
 import asyncio
@@ -10,15 +13,16 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
+import msgspec
 
-from rollout.http_transport import PerRequestTransport
+from bench.installation import BenchFailed
 from rollout.vllm.chat_rendering import added, opening
 from rollout.vllm.model_files import TokenizerLike
 from rollout.vllm.options import SERVED_NAME
@@ -31,6 +35,7 @@ GROUP = 8
 """Sessions that begin with the same messages."""
 LONGEST, MEDIAN, SPREAD = 128, 48.0, 0.5
 """Tokens of an answer: lognormal, truncated at LONGEST."""
+TIMEOUT_SECONDS = 120.0
 Chat = list[dict[str, Any]]
 
 
@@ -50,10 +55,9 @@ class Played:
 
     turns: list[Taken] = field(default_factory=list)
 
-    def take(self, began: float, tokens: int) -> None:
-        """A turn has just been answered."""
-        now = time.monotonic()
-        self.turns.append(Taken(now, now - began, tokens))
+    def take(self, began: float, ended: float, tokens: int) -> None:
+        """A turn was answered."""
+        self.turns.append(Taken(ended, ended - began, tokens))
 
 
 def length(group: int, index: int, turn: int) -> int:
@@ -91,11 +95,55 @@ async def play(
             players.create_task(player(stagger * number / at_once))
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A server's answer, whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+    began: float
+    """When the request was sent, by time.monotonic."""
+
+    def json(self) -> Any:
+        """Its content."""
+        return msgspec.json.decode(self.content)
+
+
+class Client:
+    """What both kinds of players send their requests by."""
+
+    def __init__(self, url: str, connector: aiohttp.BaseConnector) -> None:
+        # One request in flight for each player: the pool must not hold any of them back.
+        assert connector.limit == 0
+        self._http = aiohttp.ClientSession(
+            url,
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+    async def post(
+        self, path: str, body: bytes, headers: dict[str, str], allowed: Collection[int] = ()
+    ) -> Answer:
+        """Raises BenchFailed for an error whose status is not `allowed`, aiohttp.ClientError."""
+        began = time.monotonic()
+        async with self._http.post(path, data=body, headers=headers) as said:
+            found = Answer(said.status, said.headers, await said.read(), began)
+        if found.status >= 400 and found.status not in allowed:
+            raise BenchFailed(f"{path}: {found.status} {found.content[:500].decode()}")
+        return found
+
+
 class Agents:
     """Plays conversations in sessions of one run, as agents do: over HTTP."""
 
     def __init__(self, url: str, key: str, run: str, played: Played) -> None:
-        self._http = httpx.AsyncClient(base_url=url, timeout=120, transport=PerRequestTransport())
+        self._client = Client(url, aiohttp.TCPConnector(limit=0))
         self._key = key
         self._run, self._played = run, played
         self._groups: dict[int, asyncio.Task[dict[str, Any]]] = {}
@@ -107,7 +155,7 @@ class Agents:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._client.aclose()
 
     async def conversation(self, group: int, index: int) -> None:
         """One session, from its first turn to its end."""
@@ -119,37 +167,29 @@ class Agents:
         for turn in range(TURNS):
             chat.append(message(group, index, turn))
             body = {"messages": chat, "max_tokens": length(group, index, turn)}
-            began = time.monotonic()
             answer = await self._post(f"{base}/v1/chat/completions", session["key"], body)
-            said = answer.raise_for_status().json()
-            self._played.take(began, said["usage"]["completion_tokens"])
+            ended = time.monotonic()
+            said = answer.json()
+            self._played.take(answer.began, ended, said["usage"]["completion_tokens"])
             chat.append(said["choices"][0]["message"])
-        reward = await self._post(f"{base}/reward", session["key"], {"reward": float(index % 2)})
-        reward.raise_for_status()
-        (await self._post(f"{base}/end", session["key"])).raise_for_status()
+        await self._post(f"{base}/reward", session["key"], {"reward": float(index % 2)})
+        await self._post(f"{base}/end", session["key"])
 
     async def _lease(self) -> dict[str, Any]:
         while True:
-            leased = await self._post(f"/v1/runs/{self._run}/groups:lease", self._key)
-            if leased.status_code != HTTPStatus.TOO_MANY_REQUESTS:
-                found: dict[str, Any] = leased.raise_for_status().json()
+            path = f"/v1/runs/{self._run}/groups:lease"
+            leased = await self._post(path, self._key, allowed={HTTPStatus.TOO_MANY_REQUESTS})
+            if leased.status != HTTPStatus.TOO_MANY_REQUESTS:
+                found: dict[str, Any] = leased.json()
                 return found
             await asyncio.sleep(float(leased.headers["Retry-After"]))
 
-    async def _post(self, path: str, key: str, body: Any = None) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {key}"}
-        return await self._http.post(path, json=body, headers=headers)
-
-
-class SocketTransport(PerRequestTransport):
-    """What agents' requests go by, over a Unix socket."""
-
-    def __init__(self, socket: Path) -> None:
-        super().__init__()
-        self._socket = socket
-
-    def _new(self) -> httpx.AsyncHTTPTransport:
-        return httpx.AsyncHTTPTransport(verify=self._certificates, uds=str(self._socket))
+    async def _post(
+        self, path: str, key: str, body: Any = None, allowed: Collection[int] = ()
+    ) -> Answer:
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        content = b"" if body is None else msgspec.json.encode(body)
+        return await self._client.post(path, content, headers, allowed)
 
 
 class Direct:
@@ -158,14 +198,13 @@ class Direct:
     def __init__(
         self, socket: Path, tokenizer: TokenizerLike, ends: list[int], played: Played
     ) -> None:
-        transport = SocketTransport(socket)
-        self._http = httpx.AsyncClient(base_url="http://vllm", timeout=120, transport=transport)
+        self._client = Client("http://vllm", aiohttp.UnixConnector(str(socket), limit=0))
         self._played = played
         self._tokenizer, self._ends = tokenizer, ends
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._client.aclose()
 
     async def conversation(self, group: int, index: int) -> None:
         """One of them."""
@@ -177,10 +216,10 @@ class Direct:
             body = request_body(
                 ids, 1, params, "direct", SERVED_NAME, f"direct-{group}-{index}-{turn}"
             )
-            began = time.monotonic()
-            said = await self._http.post(GENERATE, content=body)
-            (sample,) = parse_answer(said.raise_for_status().content, params)
-            self._played.take(began, len(sample.token_ids))
+            said = await self._client.post(GENERATE, body, {"Content-Type": "application/msgpack"})
+            ended = time.monotonic()
+            (sample,) = parse_answer(said.content, params)
+            self._played.take(said.began, ended, len(sample.token_ids))
             answer = sample.token_ids.tolist()
             chat = [{"role": "assistant", "content": ""}, message(group, index, turn + 1)]
             ids += answer

@@ -33,6 +33,7 @@ from bench.installation import (
 from bench.results import begun, keep, table
 from rollout.vllm.model_files import eos_token_ids, load_tokenizer
 from rollout.vllm.server import FOLDER_PREFIX
+from rollout.vllm_plugin.wire import UNFINISHED
 from services.cli.output import CliError
 from services.runtime.host_load import tree
 
@@ -49,8 +50,13 @@ ENDLESS = 100_000
 FILLING = 40
 """Sums in a prompt without a session."""
 TICKS = os.sysconf("SC_CLK_TCK")
-WORKER, VLLM = "rollout-0", "vLLM"
-"""Processes by name: the worker, and all below it."""
+WORKER, VLLM, CLIENT = "rollout-0", "vLLM", "client"
+"""Processes by name: the worker, all below it, and this one."""
+BUSY = 0.3
+"""Share of a core. In a client that takes more, answers wait for each other noticeably."""
+WARNING = (
+    f"The client took more than {BUSY} of a core on a side: what is added to a turn may be its own."
+)
 PARTS = {
     "simulated": {
         "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m bench.simulated.vllm "
@@ -123,6 +129,7 @@ async def measure_sides(
         (socket,) = folder.glob(f"{FOLDER_PREFIX}*/socket")
         side = partial(_side, installation, socket, load)
         found = {"sessions": await side(agents.conversation, played)}
+    await _drained(socket)
     tokenizer = load_tokenizer(weights)
     ends = eos_token_ids(weights, tokenizer)
     async with aclosing(Direct(socket, tokenizer, ends, direct)) as player:
@@ -171,6 +178,7 @@ def figures(played: Played, first: Counted, last: Counted) -> dict[str, Any]:
         "turns_per_second": len(turns) / seconds,
         "beyond_sampling": {f"p{at}": beyond[at - 1] for at in (50, 90, 99)},
         "hit_rate": (last.hit - first.hit) / queried if queried else 0.0,
+        "client_share": (last.cpu[CLIENT] - first.cpu[CLIENT]) / seconds,
         "cpu_per_turn": {
             name: (spent - first.cpu[name]) / len(turns)
             for name, spent in last.cpu.items()
@@ -189,12 +197,25 @@ def sampling(first: Counted, last: Counted) -> dict[str, float]:
     }
 
 
-async def _counted(installation: Installation, socket: Path) -> Counted:
+async def _drained(socket: Path) -> None:
+    """Return once vLLM has finished the turns of players that have left. Raises BenchFailed."""
+    deadline = time.monotonic() + STANDSTILL_SECONDS
+    while int(await _asked(socket, UNFINISHED)):
+        if time.monotonic() > deadline:
+            raise BenchFailed("vLLM still samples turns of the sessions that nobody plays any more")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _asked(socket: Path, path: str) -> str:
     async with httpx.AsyncClient(
         transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://vllm", timeout=60
     ) as http:
-        text = (await http.get("/metrics")).text
-    pids = {**installation.stack.processes, "client": os.getpid()}
+        return (await http.get(path)).raise_for_status().text
+
+
+async def _counted(installation: Installation, socket: Path) -> Counted:
+    text = await _asked(socket, "/metrics")
+    pids = {**installation.stack.processes, CLIENT: os.getpid()}
     cpu = {name: _cpu_seconds(pid) for name, pid in pids.items()}
     cpu[VLLM] = sum(map(_cpu_seconds, tree(pids[WORKER]))) - cpu[WORKER]
     return Counted(
@@ -267,13 +288,19 @@ def compared(sides: dict[str, Any], plain: dict[str, float]) -> dict[str, Any]:
 def text(results: Mapping[str, Any]) -> str:
     """The figures as a table."""
     parts = list(results["parts"].values())
+
+    def times(part: str, seconds: Mapping[str, float]) -> str:
+        # Of a real vLLM nobody knows how long it samples.
+        known = part == "simulated"
+        return " / ".join(f"{1000 * at:.1f}" for at in seconds.values()) if known else "-"
+
     shown = [
         {
             **one,
-            "added": " / ".join(f"{1000 * at:.1f}" for at in one["added"].values())
-            # Of a real vLLM nobody knows how long it samples.
-            if name == "simulated"
-            else "-",
+            "added": times(name, one["added"]),
+            "beyond": {
+                side: times(name, one[side]["beyond_sampling"]) for side in ("sessions", "direct")
+            },
         }
         for name, one in results["parts"].items()
     ]
@@ -281,9 +308,13 @@ def text(results: Mapping[str, Any]) -> str:
     for label, form in (
         ("turns a second", "{sessions[turns_per_second]:.1f}"),
         ("added to a turn, ms, p50 / p90 / p99", "{added}"),
+        ("  beyond sampling, ms: sessions", "{beyond[sessions]}"),
+        ("  direct client", "{beyond[direct]}"),
         ("prefix cache, hit rate: sessions", "{sessions[hit_rate]:.3f}"),
         ("  direct client", "{direct[hit_rate]:.3f}"),
         ("  sessions over direct client", "{hit_rate:.2f}"),
+        ("client's share of a core: sessions", "{sessions[client_share]:.2f}"),
+        ("  direct client", "{direct[client_share]:.2f}"),
         ("tokens/s: sessions", "{sessions[tokens_per_second]:,.0f}"),
         ("  direct client", "{direct[tokens_per_second]:,.0f}"),
         ("  groups without sessions", "{plain[tokens_per_second]:,.0f}"),
@@ -297,7 +328,8 @@ def text(results: Mapping[str, Any]) -> str:
     for name in parts[0]["sessions"]["cpu_per_turn"] if parts else ():
         each = [one["sessions"]["cpu_per_turn"].get(name, 0.0) for one in parts]
         rows.append([f"CPU, ms a turn: {name}", *(f"{1000 * one:.1f}" for one in each)])
-    return table(rows)
+    busy = any(one[side]["client_share"] > BUSY for one in parts for side in ("sessions", "direct"))
+    return table(rows) + (f"\n{WARNING}" if busy else "")
 
 
 def main() -> int:
