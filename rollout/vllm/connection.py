@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
 
 CONNECT_SECONDS = 10.0
 LONGEST_LINE = 1 << 20
@@ -46,6 +47,7 @@ class Connection:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._made: aiohttp.ClientSession | None = None
+        self._closed = False
 
     @property
     def _http(self) -> aiohttp.ClientSession:
@@ -60,7 +62,8 @@ class Connection:
         return self._made
 
     async def close(self) -> None:
-        """Close it. Requests in flight fail."""
+        """Close it. Requests in flight fail, and so do later ones."""
+        self._closed = True
         if self._made is not None:
             await self._made.close()
 
@@ -95,6 +98,8 @@ class Connection:
     async def _request(
         self, method: str, path: str, content: bytes, media_type: str, timeout: float | None
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+        if self._closed:
+            raise VLLMUnavailable(f"vLLM is not asked for {path}: its connection is closed")
         # No limit on a generation: a server that hangs shows in its counters.
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
         headers = {"content-type": media_type}
@@ -105,7 +110,7 @@ class Connection:
                 yield response
         except VLLMUnavailable:
             raise
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError) as error:
             late = f"no answer for {timeout:g} s" if timeout and timed_out(error) else ""
             what = late or str(error) or type(error).__name__
             raise VLLMUnavailable(f"vLLM does not answer {path}: {what}") from error

@@ -9,8 +9,9 @@ import pytest
 import uvloop
 
 from rollout.aio import end
-from rollout.vllm.connection import Connection, Reply, VLLMUnavailable
+from rollout.vllm.connection import LONGEST_LINE, Connection, Reply, VLLMUnavailable
 
+TOO_LONG = 3 * LONGEST_LINE
 CHUNKS = b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
 ANSWERS = {
     b"/soon": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
@@ -18,6 +19,7 @@ ANSWERS = {
     b"/last": b"HTTP/1.1 500 No\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
     b"/part": b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok",
     b"/noise": b"vLLM\r\n\r\n",
+    b"/long": b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % TOO_LONG + bytes(TOO_LONG),
     b"/twice": 2 * b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
 }
 
@@ -137,11 +139,28 @@ async def test_an_answer_may_come_too_late(vllm: Connection, server: Server) -> 
     assert (await vllm.send("GET", "/soon")).content == b"ok"
 
 
-async def test_closing_fails_requests_in_flight(vllm: Connection, server: Server) -> None:
+async def test_closing_fails_requests_in_flight_and_later_ones(
+    vllm: Connection, server: Server
+) -> None:
     late = await in_flight(vllm, server)
     await vllm.close()
     with pytest.raises(VLLMUnavailable):
         await late
+    with pytest.raises(VLLMUnavailable, match="its connection is closed"):
+        await vllm.send("GET", "/soon")
+
+
+async def test_a_line_of_a_streamed_answer_has_a_longest_length(
+    vllm: Connection, server: Server
+) -> None:
+    async def read() -> list[bytes]:
+        async with vllm.stream("/long", b"") as lines:
+            assert not isinstance(lines, Reply)
+            return [line async for line in lines]
+
+    with pytest.raises(VLLMUnavailable, match="/long"):
+        await read()
+    assert (await vllm.send("GET", "/soon")).content == b"ok"
 
 
 async def test_a_server_that_is_away_is_unavailable(tmp_path: Path) -> None:
