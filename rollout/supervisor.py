@@ -224,10 +224,13 @@ class Supervisor:
             asyncio.to_thread(load_tokenizer, model, config.model.trust_remote_code)
         )
         try:
-            policy, server = await self._serving.serve(config, model, run_events)
+            served = await self._serving.serve(config, model, run_events)
+            if served is None:
+                return
             tokenizer = await loading
         finally:
             loading.cancel()
+        policy, server = served
         wake = asyncio.Event()
 
         async def distrust(problem: str) -> None:

@@ -4,7 +4,7 @@ the weights change); otherwise it is replaced."""
 import asyncio
 import json
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from rollout.run_events import RunEvents
@@ -76,9 +76,10 @@ class Serving:
 
     async def serve(
         self, config: RLConfig, model: Path, run_events: RunEvents
-    ) -> tuple[PolicyClient, VLLMServer]:
-        """A server for the run. Raises as `VLLMServer.start`, RedisError, and ValueError if there
-        are too few GPUs or the model's config.json has no dtype."""
+    ) -> tuple[PolicyClient, VLLMServer] | None:
+        """A server for the run; None where the run has ended before the server's turn to start.
+        Raises as `VLLMServer.start`, RedisError, and ValueError if there are too few GPUs or the
+        model's config.json has no dtype."""
         options = with_memory(config.served, self._settings.vllm_gpu_memory_utilization)
         # Of the weights that the learner publishes, whatever `model.dtype: auto` was for it.
         file = model / "config.json"
@@ -115,20 +116,27 @@ class Serving:
             more=more,
         )
         handover = await self._handover(options, device)
-        try:
+        with ExitStack() as held:
+            if handover is not None:
+                held.callback(handover.close)
             async with start_lock(self._settings) if device == "cuda" else nullcontext():
+                # Its turn may have come because the run is over; the next may want all the memory.
+                if not await self._goes_on(run_events.run):
+                    return None
                 began = time.monotonic()
                 policy = await server.start()
-        except BaseException:
-            if handover is not None:
-                handover.close()
-            raise
+            held.pop_all()
         self._running, self._fingerprint = (policy, server), needed
         if handover is not None:
             self._sleeper = Sleeper(policy, server, handover)
         self._share = config.rollout.vllm.gpu_memory_utilization
         await run_events.state("ready", f"vLLM serves after {time.monotonic() - began:.0f} s")
         return self._running
+
+    async def _goes_on(self, run: str) -> bool:
+        """Whether the run is the pool's active one, still. Raises RedisError."""
+        active = await self._store.runs.active(self._settings.pool)
+        return active is not None and active.id == run and not active.state.ending
 
     async def _handover(self, options: VLLM, device: Device) -> Handover | None:
         """The GPU, if vLLM and the learner take turns on it; waits until the learner has left it.

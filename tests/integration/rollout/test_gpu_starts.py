@@ -5,8 +5,9 @@ import json
 import select
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -15,11 +16,13 @@ from rollout.settings import RolloutSettings
 from rollout.vllm import serving
 from rollout.vllm.gpu_lock import start_lock
 from services.contracts.config import RLConfig, parse_config
+from services.contracts.devices import GPUDevice
 from services.contracts.records import WorkerRecord
 from services.launch import Stack, UpOptions
+from services.runtime.gpu_handover import Handover
 from services.store import Store
 from tests.integration.rollout.test_server import COMMAND
-from tests.integration.store.scene import RUN
+from tests.integration.store.scene import RUN, record
 
 RAW = {"model": {"path": "m"}, "data": {"dataset": "d"}, "rewards": [{"verifier": "exact"}]}
 
@@ -33,33 +36,77 @@ def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
 
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    """The store, in which RUN is the pool's active run."""
+    with Stack(UpOptions(data=tmp_path, parts=frozenset({"redis"}))) as stack:
+        made = Store.from_url(stack.redis_url)
+        await made.runs.submit(record(RUN))
+        await made.runs.take("default")
+        yield made
+        await made.close()
+
+
+class Starting:
+    """A worker's vLLM on GPU-0, which is about to start."""
+
+    def __init__(self, folder: Path, store: Store, **vllm: Any) -> None:
+        (folder / "model").mkdir()
+        (folder / "model" / "config.json").write_text(
+            json.dumps({"max_position_embeddings": 64, "dtype": "float32"})
+        )
+        config = parse_config(RAW | {"rollout": {"vllm": vllm}})
+        assert isinstance(config, RLConfig)
+        self.settings = RolloutSettings.model_validate({"data": folder, "vllm_command": COMMAND})
+        worker = WorkerRecord(
+            id="w",
+            pool="default",
+            host="h",
+            pid=1,
+            state="idle",
+            devices=[GPUDevice(uuid="GPU-0", name="A40", memory=1)],
+        )
+        self.serving = serving.Serving(self.settings, worker, store)
+        self.log = folder / "logs" / "vllm-w.log"
+        events = RunEvents(RUN, "w", store)
+        self._store, self._start = store, self.serving.serve(config, folder / "model", events)
+
+    async def waiting(self, why: str) -> "asyncio.Task[Any]":
+        """The start, once it waits for this."""
+        start = asyncio.create_task(self._start)
+        while not (found := await self._store.events.read(RUN, "0", wait=1)):
+            assert not start.done()
+        assert f"vLLM starts once {why}" in str(found)
+        assert not self.log.exists()
+        return start
+
+
 async def test_a_vllm_starts_when_the_other_start_on_its_gpu_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
     monkeypatch.setattr(serving, "installed_device", lambda: "cuda")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(
-        json.dumps({"max_position_embeddings": 64, "dtype": "float32"})
-    )
-    settings = RolloutSettings.model_validate({"data": tmp_path, "vllm_command": COMMAND})
-    record = WorkerRecord(id="w", pool="default", host="h", pid=1, state="idle")
-    config = parse_config(RAW)
-    assert isinstance(config, RLConfig)
+    one = Starting(tmp_path, store)
+    async with start_lock(one.settings):
+        start = await one.waiting("no other starts on its GPU")
+    assert await start is not None
+    assert one.log.exists()
+    await one.serving.stop()
 
-    with Stack(UpOptions(data=tmp_path, parts=frozenset({"redis"}))) as stack:
-        store = Store.from_url(stack.redis_url)
-        server = serving.Serving(settings, record, store)
-        events = RunEvents(RUN, "w", store)
-        async with start_lock(settings):
-            start = asyncio.create_task(server.serve(config, tmp_path / "model", events))
-            while not (found := await store.events.read(RUN, "0", wait=1)):
-                assert not start.done()
-            assert "vLLM starts once no other starts on its GPU" in str(found)
-            assert not list((tmp_path / "logs").glob("vllm-*"))
-        await start
-        assert (tmp_path / "logs" / "vllm-w.log").exists()
-        await server.stop()
-        await store.close()
+
+async def test_no_vllm_starts_for_a_run_that_ended_while_the_learner_had_their_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    monkeypatch.setattr(serving, "installed_device", lambda: "cuda")
+    one, learner = Starting(tmp_path, store, sleeps=True), Handover(tmp_path / "gpu-locks", "GPU-0")
+    assert learner.begin_to_train(lambda: True)
+    start = await one.waiting("the learner has left their GPU")
+    await store.runs.finish(RUN, "default", "cancelled", "on request")
+    learner.leave()
+    assert await start is None
+    assert not one.log.exists()
+    # Nor does it keep the GPU.
+    assert learner.begin_to_train(lambda: True)
+    learner.close()
 
 
 STARTING = """
