@@ -5,10 +5,9 @@ evaluation. Meanwhile all that it holds between two batches is in the host's mem
 """
 
 import gc
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -28,9 +27,16 @@ from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
+ASKING_SECONDS = 0.5
+"""Between two looks whether the run is to end."""
 ENDING_SECONDS = 10.0
-"""That a learner which was told to end waits for the GPU, to make its last checkpoint."""
-
+"""That a learner whose run is to end waits for the GPU, to make the last checkpoint."""
+PATIENCE_SECONDS = 15.0
+"""Waiting this long for the GPU is worth a warning. vLLM falls asleep in seconds."""
+WAITING = (
+    "vLLM is not asleep yet, or another learner has the GPU (rollout.vllm.sleeps). The worker ends "
+    "a vLLM that does not fall asleep"
+)
 
 Tensors = Callable[[], Iterable[torch.Tensor]]
 
@@ -43,12 +49,12 @@ class TrainingGPU:
         handover: Handover | None = None,
         moves: bool = False,
         ready: Callable[[], None] = lambda: None,
-        stop: threading.Event | None = None,
+        ends: Callable[[], bool] = lambda: False,
     ) -> None:
         """`moves`: whether to move to the host what the learner holds; `ready`: waits for the
-        memory that others had; `stop`: set when the learner is to end."""
+        memory that others had; `ends`: says whether the run is to end."""
         self._handover, self._moves, self._ready = handover, moves, ready
-        self._stop = stop or threading.Event()
+        self._ends = ends
         self._has = False
         self._held: tuple[Tensors, Tensors] = (tuple, tuple)
         self._moved: tuple[Offload, Offload] | None = None
@@ -64,17 +70,24 @@ class TrainingGPU:
         self._held = changing, still
 
     def take(self) -> bool:
-        """Have the GPU: wait until vLLM sleeps. False where the learner was told to end before
-        that, and vLLM did not let it have the GPU soon after."""
+        """Have the GPU: wait until vLLM sleeps. False where the run is to end before that, and vLLM
+        did not let the learner have the GPU soon after. Raises what `ends` raises."""
         if self._handover is None or self._has:
             return True
-        stopped: float | None = None
+        began = asked = time.monotonic()
+        told: float | None = None
+        warned = False
 
         def gives_up() -> bool:
-            nonlocal stopped
-            if stopped is None and self._stop.is_set():
-                stopped = time.monotonic()
-            return stopped is not None and time.monotonic() - stopped > ENDING_SECONDS
+            nonlocal asked, told, warned
+            now = time.monotonic()
+            if told is None and now - asked >= ASKING_SECONDS:
+                asked = now
+                told = now if self._ends() else None
+            if not warned and now - began > PATIENCE_SECONDS:
+                warned = True
+                log.warning("the learner waits for its GPU", reason=WAITING)
+            return told is not None and now - told > ENDING_SECONDS
 
         if not self._handover.begin_to_train(gives_up):
             return False
@@ -103,12 +116,14 @@ class TrainingGPU:
         """Let vLLM have the GPU, for good: what the learner held there is gone."""
         if self._handover is None:
             return
-        if self._moves:
-            for tensors in self._held:
-                for tensor in tensors():
-                    local(tensor).untyped_storage().resize_(0)
-        self._free()
-        self._handover.close()
+        try:
+            if self._moves:
+                for tensors in self._held:
+                    for tensor in tensors():
+                        local(tensor).untyped_storage().resize_(0)
+            self._free()
+        finally:
+            self._handover.close()
 
     def _free(self) -> None:
         """Give back what the allocator keeps for later."""
@@ -119,9 +134,9 @@ class TrainingGPU:
 
 @contextmanager
 def training_gpu(
-    config: RLConfig, ranks: Ranks, root: Path, stop: threading.Event
+    config: RLConfig, ranks: Ranks, root: Path, ends: Callable[[], bool]
 ) -> Iterator[TrainingGPU]:
-    """The GPU for the length of the block. `root`: of the data volume; `stop`: set when the learner
+    """The GPU for the length of the block. `root`: of the data volume; `ends`: says whether the run
     is to end. Raises RunCannotGoOn."""
     if not config.rollout.vllm.sleeps:
         yield TrainingGPU()
@@ -138,14 +153,18 @@ def training_gpu(
         name, memory = gpu.uuid, gpu.memory - ASLEEP
         log.info("learner and vLLM take turns on the GPU", for_training=gigabytes(memory))
         one = TrainingGPU(
-            Handover(root / "gpu-locks", name), True, lambda: await_memory(device, memory), stop
+            Handover(root / "gpu-locks", name), True, lambda: await_memory(device, memory), ends
         )
     else:
-        one = TrainingGPU(Handover(root / "gpu-locks", device.type), stop=stop)
+        one = TrainingGPU(Handover(root / "gpu-locks", device.type), ends=ends)
     try:
         yield one
-    finally:
-        one.close()
+    except BaseException:
+        # On a GPU that is broken nothing can be freed, either: the first error says why.
+        with suppress(RuntimeError):
+            one.close()
+        raise
+    one.close()
 
 
 def still(state: TrainingState) -> Iterator[torch.Tensor]:

@@ -60,9 +60,11 @@ def train_rl(
 
     Raises, with a user-readable reason: UnusableModel, UnusableCheckpoint, DamagedFile, Fenced.
     """
-    with training_gpu(config, ranks, volume.root, stop) as gpu:
-        if not gpu.take():
-            return "yield"
+
+    def ends() -> bool:
+        return stop.is_set() or store.cancelled()
+
+    with training_gpu(config, ranks, volume.root, ends) as gpu:
         return train_on(gpu, record, config, ranks, store, volume, stop, crash_limit)
 
 
@@ -76,12 +78,14 @@ def train_on(
     stop: threading.Event,
     crash_limit: CrashLimit,
 ) -> str:
-    """As `train_rl`, on the GPU that the learner has by now."""
+    """As `train_rl`, on this GPU."""
     ranks = ranks.sharing_rows(config.training.context_parallel)
     record = take_over(ranks, store)
     max_steps = record.max_steps
     if max_steps is None:
         raise ValueError(f"run {record.id} has no max_steps: submit it again")
+    if not gpu.take():
+        return "cancel" if store.cancelled() else "yield"
     state = prepare(record, config, ranks, store, volume)
     share_gradients(state, ranks)
     cores = TrainingCores(state)

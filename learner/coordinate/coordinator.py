@@ -225,8 +225,8 @@ class Coordinator(FirstRank):
         if progress.step >= self._max_steps:
             return Command("finish")
         plan = self._planner.next(progress, self._interrupted())
-        if not self._take_gpu():
-            return Command("yield")
+        if ending := self._take_gpu():
+            return ending
         if plan is None:
             return Command("yield" if self._stop.is_set() else "cancel")
         self._plan, self._in_files = plan, self._store.payload_bytes(plan)
@@ -235,14 +235,14 @@ class Coordinator(FirstRank):
         step = progress.step + 1
         return Command("train", step, self._planner.shares(plan, step, self._ranks.parts))
 
-    def _take_gpu(self) -> bool:
-        """Have the GPU. False where the run ends here without it, with what is committed: steps
-        after that are trained again when the run goes on."""
+    def _take_gpu(self) -> Command | None:
+        """Have the GPU. Returns the command with which the run ends here where it does not get it,
+        with what is committed: steps after that are trained again when the run goes on."""
         if self._gpu.take():
-            return True
+            return None
         log.error("the run ends before its newest state is written", reason="vLLM has the GPU")
-        self._ending = Command("yield")
-        return False
+        self._ending = Command("cancel" if self._store.cancelled() else "yield")
+        return self._ending
 
     def _interrupted(self) -> Callable[[], bool]:
         """Asked while groups are waited for: whether the run is to end. Meanwhile it follows open
@@ -315,7 +315,7 @@ class Coordinator(FirstRank):
             if self._publisher.can_repeat:
                 self._publisher.submit(Again(time.time()))
             else:
-                if not self._take_gpu():
+                if self._take_gpu():
                     return
                 self._publisher.submit(self._newest or self._taken())
             version = self._state.progress.version

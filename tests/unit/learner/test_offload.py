@@ -1,11 +1,12 @@
 """Models beside the policy: on which device, and what offloading leaves as it is."""
 
-import threading
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from learner import gpu_turns
 from learner.distributed import Ranks
@@ -278,33 +279,69 @@ def test_all_that_is_on_the_host_while_vllm_has_the_gpu_comes_back_as_it_was(
     assert sum(map(storage, turns.loaded.model.parameters())) == 0
 
 
-def test_a_learner_that_is_told_to_end_does_not_wait_for_ever_for_a_vllm_that_hangs(
+def never() -> bool:
+    return False
+
+
+def test_a_learner_whose_run_is_to_end_does_not_wait_for_ever_for_a_vllm_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_turns, "ENDING_SECONDS", 0.1)
-    vllm, stop = Handover(tmp_path, "gpu"), threading.Event()
+    for name in ("ASKING_SECONDS", "ENDING_SECONDS", "PATIENCE_SECONDS"):
+        monkeypatch.setattr(gpu_turns, name, 0.0)
+    vllm = Handover(tmp_path, "gpu")
     assert vllm.begin_to_train(lambda: True)
-    gpu = TrainingGPU(Handover(tmp_path, "gpu"), stop=stop)
-    stop.set()
-    assert not gpu.take()
+    # The user cancels the run while the learner waits already.
+    asked = iter([False, True])
+    gpu = TrainingGPU(Handover(tmp_path, "gpu"), ends=lambda: next(asked))
+    with capture_logs() as logs:
+        assert not gpu.take()
+    assert [entry["event"] for entry in logs] == ["the learner waits for its GPU"]
     vllm.close()
     assert gpu.take()
     gpu.close()
 
 
+SLEEPS = {
+    "model": {"path": "m"},
+    "data": {"dataset": "d"},
+    "rewards": [{"verifier": "exact"}],
+    "rollout": {"vllm": {"sleeps": True}},
+}
+
+
+def test_a_run_that_fails_says_why_and_leaves_its_gpu_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = parse_config(SLEEPS)
+    assert isinstance(config, RLConfig)
+
+    def broken(gpu: TrainingGPU) -> None:
+        raise RuntimeError("CUDA error")
+
+    def fail() -> None:
+        with training_gpu(config, ALONE, tmp_path, never) as gpu:
+            assert gpu.take()
+            raise RunCannotGoOn("no gradient")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingGPU, "_free", broken)
+        with pytest.raises(RunCannotGoOn, match="no gradient"):
+            fail()
+    with training_gpu(config, ALONE, tmp_path, never) as gpu:
+        worker = Handover(tmp_path / "gpu-locks", "cpu")
+        assert not worker.wanted
+        assert gpu.take()
+        assert worker.wanted
+    asyncio.run(worker.begin_to_sample())
+    worker.close()
+
+
 def test_only_a_learner_of_one_rank_takes_turns_with_vllm(tmp_path: Path) -> None:
-    config = parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"dataset": "d"},
-            "rewards": [{"verifier": "exact"}],
-            "rollout": {"vllm": {"sleeps": True}},
-        }
-    )
+    config = parse_config(SLEEPS)
     assert isinstance(config, RLConfig)
     with (
         pytest.raises(RunCannotGoOn, match="start the learner with one rank"),
-        training_gpu(config, rank(0, 2), tmp_path, threading.Event()),
+        training_gpu(config, rank(0, 2), tmp_path, never),
     ):
         pass
 
