@@ -40,7 +40,7 @@ from services.contracts.canary import Floats
 
 ABORT_AGAIN_SECONDS = 1.0
 MOST_BEGUN = 8
-"""Times that an answer with a constraint is sampled from its beginning."""
+"""Times that an answer with a constraint is sampled from its beginning where updates abort it."""
 
 
 class RequestRefused(ValueError):
@@ -115,16 +115,17 @@ class PolicyClient:
         expired: asyncio.Event | None,
     ) -> Sample:
         # A constraint on the whole answer begins with its first token, so the answer begins anew.
-        anew, begun = "structured_outputs" in sampling, 1
+        anew, updates = "structured_outputs" in sampling, 0
         while sample.finish_reason == ABORTED:
             done = [] if anew else sample.token_ids.tolist()
-            if anew and begun == MOST_BEGUN:
+            # vLLM does not sleep for ever: the learner comes to wait for what is not done.
+            updates += not self.weights.sleeping
+            if anew and updates == MOST_BEGUN:
                 raise RequestRefused(
                     f"weights were updated {MOST_BEGUN} times before an answer with "
                     "response_format was whole, and with rollout.update_mode abort it begins anew "
                     "each time: let the run use keep, or ask for fewer tokens"
                 )
-            begun += 1
             if expired is not None and expired.is_set():
                 if not done:
                     raise PastDeadline("nothing was sampled before the deadline")
