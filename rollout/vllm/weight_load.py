@@ -78,12 +78,13 @@ class WeightLoader:
         """Whether the server is paused, or about to be: no progress is expected."""
         self.sleeping = False
         """Whether it is asleep, or about to be."""
+        self._fell = self._slept = 0.0
         self._short = 0
         """Requests that no sleep may abort."""
         self._no_short = asyncio.Event()
         self._no_short.set()
-        self._bytes = 0
-        """Of the version that is loaded."""
+        self._bytes = self._base = 0
+        """Of the version that is loaded, and of frozen weights below its adapter."""
         # Whether nobody knows which weights are loaded: then only a complete load resumes.
         self._unclear = False
         self.proven = asyncio.Event()
@@ -94,9 +95,11 @@ class WeightLoader:
         """End a load where it is: the server is not used again."""
         await end(self._loads)
 
-    async def prepare(self, slot: AdapterSlot | None = None) -> None:
-        """Make a new server ready for updates of its weights, or of the adapter in `slot`. The
-        first pause of a server can take seconds, so there is one here, before it has work."""
+    async def prepare(self, slot: AdapterSlot | None = None, base: int = 0) -> None:
+        """Make a new server ready for updates of its weights, or of the adapter in `slot` over
+        `base` bytes of others. The first pause of a server can take seconds, so there is one here,
+        before it has work."""
+        self._base = base
         info = {} if slot is None else {"adapter": str(slot.folder)}
         await self._control("/init_weight_transfer_engine", {"init_info": info})
         await self._control("/pause?mode=keep&clear_cache=false")
@@ -127,13 +130,28 @@ class WeightLoader:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.control_seconds):
                     await self._no_short.wait()
+            self._fell = time.monotonic()
             self.updating = self.sleeping = True
-            await self._control("/sleep?level=1&mode=abort", reads=self._bytes)
+            await self._control("/sleep?level=1&mode=abort", reads=self._base + self._bytes)
             yield
-            await self._control("/wake_up", reads=self._bytes)
+            await self._control("/wake_up", reads=self._base + self._bytes)
+            self._slept = self.slept
             self.updating = self.sleeping = False
             if not self._unclear:
                 self.open.set()
+
+    @property
+    def slept(self) -> float:
+        """Seconds that the server has slept, with this sleep."""
+        return self._slept + (time.monotonic() - self._fell if self.sleeping else 0.0)
+
+    async def awake_for(self, seconds: float) -> None:
+        """Return once the server was awake for `seconds`."""
+        began, slept = time.monotonic(), self.slept
+        while (left := seconds + self.slept - slept - (time.monotonic() - began)) > 0:
+            await asyncio.sleep(left)
+            if self.sleeping:
+                await self.open.wait()
 
     @contextlib.asynccontextmanager
     async def unaborted(self) -> AsyncIterator[None]:

@@ -13,6 +13,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from rollout.aio import end
 from rollout.episodes import Completion, DescribesTools, Episode
 from rollout.episodes.own_episode import checked
 from rollout.rewards.client import RewardClient
@@ -23,6 +24,7 @@ from rollout.vllm.model_files import TokenizerLike, room
 from rollout.vllm.response import Sample, sampling_params, stopping_after
 from rollout.vllm.resume import DEADLINE, mixed, not_sampled, rest_of
 from rollout.vllm.weight_follower import Follower
+from rollout.vllm.weight_load import WeightLoader
 from rollout.vllm_plugin.wire import Parsed
 from rollout.work.assembly import Origin, assemble, oldest_tag
 from rollout.work.capacity import Sequences
@@ -212,7 +214,7 @@ async def sample_and_score(
     rewards: Mapping[str, Reward] | None = None,
 ) -> Sampled:
     """`n` scored completions of `row`, which is row `index` of its dataset; calls `generated` when
-    they are sampled. At `deadline` (the event loop's clock) the group is truncated or given up, by
+    they are sampled. After `deadline` seconds the group is truncated or given up, by
     `rollout.at_deadline`. `prompt_options` and `rewards` (by name): default as in the run's config.
 
     Raises PastDeadline, PromptTooLong, ValueError (a prompt that cannot be rendered, or a wrong
@@ -226,7 +228,8 @@ async def sample_and_score(
     prompt_tokens = render(prompt, options, context.tokenizer, tools)
     room(prompt_tokens, context.context)
     try:
-        async with deadline_of(context.config.rollout.at_deadline, deadline) as expired:
+        at_deadline = context.config.rollout.at_deadline
+        async with deadline_of(at_deadline, deadline, context.policy.weights) as expired:
             sampler = PromptSampler(context, sampling, seed, expired)
             completions = await episode.run(row, prompt_tokens, n, sampler)
     finally:
@@ -272,27 +275,31 @@ async def scores_of(
 
 @asynccontextmanager
 async def deadline_of(
-    at_deadline: str, deadline: float | None
+    at_deadline: str, seconds: float | None, weights: WeightLoader
 ) -> AsyncIterator[asyncio.Event | None]:
-    """At `deadline`, set the block's event (`complete`), or end the block with PastDeadline
-    (`release`)."""
-    if deadline is None:
+    """After `seconds` in which vLLM was awake, set the block's event (`complete`), or end the block
+    with PastDeadline (`release`)."""
+    if seconds is None:
         yield None
-    elif at_deadline == "complete":
-        expired = asyncio.Event()
-        timer = asyncio.get_running_loop().call_at(deadline, expired.set)
-        try:
-            yield expired
-        finally:
-            timer.cancel()
-    else:
-        try:
-            async with asyncio.timeout_at(deadline) as limit:
-                yield None
-        except TimeoutError as error:
-            if limit.expired():
-                raise PastDeadline("the group was not done by its deadline") from error
-            raise
+        return
+
+    async def then(act: Callable[[], None]) -> None:
+        await weights.awake_for(seconds)
+        act()
+
+    expired = asyncio.Event() if at_deadline == "complete" else None
+    try:
+        async with asyncio.timeout(None) as limit:
+            act = expired.set if expired else lambda: limit.reschedule(0)
+            timer = asyncio.create_task(then(act), name="deadline")
+            try:
+                yield expired
+            finally:
+                await end([timer])
+    except TimeoutError as error:
+        if limit.expired():
+            raise PastDeadline("the group was not done by its deadline") from error
+        raise
 
 
 def to_group(

@@ -150,8 +150,6 @@ class GroupTasks:
                 detail = f"{row} (data.curriculum: its pass rate is {rate:.2g})"
                 await self._leases.skip(lease.attempt, detail)
                 return
-        limit = config.rollout.straggler_deadline
-        now = asyncio.get_running_loop().time()
         sampled = await sample_and_score(
             context,
             row.index,
@@ -160,7 +158,7 @@ class GroupTasks:
             config.algorithm.samples_generated,
             task_seed(config.sampling.seed, lease.task),
             lambda: self._leases.generated(lease.attempt),
-            None if limit is None else now + limit,
+            config.rollout.straggler_deadline,
         )
         await self._hand_in(lease, live, leased_at, row, sampled)
 

@@ -73,7 +73,8 @@ class Rollout(Section):
     they are bfloat16 and that takes less; from time to time all weights. full: always all weights,
     which saves each rank of the learner 2 bytes of memory for each weight that it holds."""
     straggler_deadline: float | None = Field(None, gt=0)
-    """Seconds after its lease when a group that still generates is stopped. Default: never."""
+    """Seconds after its lease when a group that still generates is stopped; those in which vLLM
+    sleeps do not count (`vllm.sleeps`). Default: never."""
     at_deadline: Literal["complete", "release"] = "complete"
     """What happens at `straggler_deadline`. complete: the group's samples are truncated there, as
     at max_tokens. release: the task is leased again, and dropped the third time (`too_slow`), as

@@ -75,7 +75,7 @@ class VLLM(Section):
     (docs/operate.md)."""
     sleeps: bool = False
     """Whether vLLM sleeps while the learner trains: they take turns on one GPU on which both do not
-    fit at a time. The gateway sets it, with `gpu_memory_utilization`, where that is so
+    fit side by side. The gateway sets it, with `gpu_memory_utilization`, where that is so
     (docs/operate.md)."""
     ngram_tokens: int = Field(0, ge=0, le=16)
     """Tokens that vLLM guesses ahead, from where the last ones came before in the prompt and the
