@@ -1,4 +1,5 @@
-"""asyncio helpers: end tasks for certain, and repeat a call of the store until Redis takes it."""
+"""asyncio helpers: end or finish tasks for certain, and repeat a call of the store until Redis
+takes it."""
 
 import asyncio
 import random
@@ -28,6 +29,19 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in pending:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=AGAIN_SECONDS)
+
+
+async def finish(task: asyncio.Task[T]) -> T:
+    """The result of `task`, for which this waits even if it is cancelled meanwhile."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
 
 
 async def retry(what: str, call: Callable[[], Awaitable[T]]) -> T:

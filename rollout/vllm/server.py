@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
+from rollout.aio import finish
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.logs import tail
 from rollout.vllm.options import command_line, environment
@@ -70,6 +71,7 @@ class VLLMServer:
         self._more = more
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def alive(self) -> bool:
@@ -115,7 +117,8 @@ class VLLMServer:
                 while not await client.healthy():
                     self.check()
                     await asyncio.sleep(0.2)
-                await client.weights.prepare(slot)
+                base = sum(file.stat().st_size for file in self.model.glob("*.safetensors"))
+                await client.weights.prepare(slot, base)
         except BaseException as error:
             if client is not None:
                 await client.close()
@@ -168,7 +171,14 @@ class VLLMServer:
         return f"The last lines of its log ({self.log_file}):\n{tail(self.log_file)}"
 
     async def stop(self) -> None:
-        """End the child and its descendants, and delete the server's folder. Safe to call twice."""
+        """End the child and its descendants, and delete the server's folder. Safe to call twice.
+        Returns when they have ended, even if it is cancelled meanwhile: then others may have their
+        memory."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end(), name="end vLLM")
+        await finish(self._ending)
+
+    async def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             # The group gets its signals before the leader is reaped: until then nobody else can get

@@ -10,7 +10,6 @@ import time
 from rollout.aio import end
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.server import VLLMServer
-from rollout.vllm.weight_load import LoadRefused, VLLMHangs
 from services.runtime.gpu_handover import POLL_SECONDS, Handover
 from services.runtime.logs import get_logger
 
@@ -27,7 +26,7 @@ class Sleeper:
         self._task = asyncio.create_task(self._keep(), name="sleep")
 
     async def stop(self) -> None:
-        """Leave the server as it is."""
+        """Leave the server as it is; one that is being ended ends first."""
         await end([self._task])
 
     def close(self) -> None:
@@ -40,7 +39,7 @@ class Sleeper:
                 if self._handover.wanted:
                     await self._sleep()
                 await asyncio.sleep(POLL_SECONDS)
-        except (LoadRefused, VLLMHangs, OSError) as error:
+        except Exception as error:
             self.problem = f"vLLM cannot take turns with the learner on its GPU: {error}"
             log.error("vLLM is ended", reason=self.problem)
             # Asleep or not, it may have memory that the learner counts on.

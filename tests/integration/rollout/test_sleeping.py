@@ -1,19 +1,27 @@
 """A server that sleeps while the learner wants its GPU: with the scripted stand-in."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rollout.vllm import server as servers
+from rollout.vllm.canary_scores import Unscored
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.response import sampling_params
-from rollout.vllm.server import VLLMServer
+from rollout.vllm.server import VLLMFailed, VLLMServer
+from rollout.vllm.serving import Serving
 from rollout.vllm.sleeping import Sleeper
+from rollout.work.group import deadline_of
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
 from services.runtime.gpu_handover import Handover
+from services.runtime.process import started_at
 from tests.integration.rollout.test_server import make_server, snapshot
 from tests.served import is_sleeping, live_version
 
@@ -31,16 +39,33 @@ async def sharing(
     """A server, and the learner's side of its GPU; `sleeps`: whether it was started so."""
     server = make_server(folder, monkeypatch, tokens_per_second=400)
     server.options = VLLM(startup_seconds=30, sleeps=sleeps)
+    # As below an adapter. Half a second at 50 MB a second.
+    with (server.model / "model.safetensors").open("w") as base:
+        base.truncate(25_000_000)
     policy = await server.start()
     handover, learner = Handover(folder, "gpu"), Handover(folder, "gpu")
     await handover.begin_to_sample()
     sleeper = Sleeper(policy, server, handover)
-    yield server, policy, sleeper, learner
-    await sleeper.stop()
-    await policy.close()
-    await server.stop()
-    sleeper.close()
-    learner.close()
+    try:
+        yield server, policy, sleeper, learner
+    finally:
+        await serving(server, policy, sleeper).stop()
+        learner.close()
+
+
+def serving(server: VLLMServer, policy: PolicyClient, sleeper: Sleeper) -> Serving:
+    """What a worker has, once this server has started."""
+    nothing: Any = None
+    made = Serving(nothing, nothing, nothing)
+    made._running, made._sleeper = (policy, server), sleeper
+    return made
+
+
+async def until_ended(sleeper: Sleeper) -> None:
+    """Until its server is being ended."""
+    async with asyncio.timeout(60):
+        while not sleeper.problem:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 async def test_what_a_sleep_cuts_off_goes_on_after_it_under_the_version_that_came_meanwhile(
@@ -59,15 +84,21 @@ async def test_what_a_sleep_cuts_off_goes_on_after_it_under_the_version_that_cam
         load = asyncio.create_task(policy.weights.load(snapshot(tmp_path, 2)))
         scores = asyncio.create_task(policy.score([1, 2, 3], False, through_cache=False))
         tokens = (await policy.counters()).tokens
-        await asyncio.wait({load, scores, request}, timeout=0.3)
-        assert not any(task.done() for task in (load, scores, request))
-        # The update would have ended a server that has no weights in its memory.
-        assert await live_version(server.socket) == "aaaaaa:1"
-        assert (await policy.counters()).tokens == tokens
+        async with deadline_of("complete", 0.1, policy.weights) as expired:
+            await asyncio.wait({load, scores, request}, timeout=0.3)
+            assert not any(task.done() for task in (load, scores, request))
+            # The update would have ended a server that has no weights in its memory.
+            assert await live_version(server.socket) == "aaaaaa:1"
+            assert (await policy.counters()).tokens == tokens
+            assert expired is not None
+            assert not expired.is_set()
 
-        learner.leave()
+            learner.leave()
+            await expired.wait()
         await load
-        await asyncio.wait({scores})
+        # It is answered, though these weights have no canary.
+        with pytest.raises(Unscored):
+            await scores
         for sample in await request:
             assert len(sample.token_ids) == 100
             assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]
@@ -81,3 +112,54 @@ async def test_a_server_that_cannot_sleep_is_ended_and_the_learner_gets_its_gpu(
         assert await asyncio.to_thread(learner.begin_to_train, never)
         assert not server.alive
         assert "cannot take turns with the learner on its GPU: /sleep: 500" in sleeper.problem
+
+
+async def test_the_gpu_is_left_only_when_a_server_that_hangs_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "TERM_SECONDS", 0.5)
+    async with sharing(tmp_path, monkeypatch, sleeps=True) as (server, policy, sleeper, learner):
+        policy.weights.control_seconds, pid = 0.2, server.pid
+        # It answers nothing, and no SIGTERM ends it.
+        os.kill(pid, signal.SIGSTOP)
+
+        def train() -> int | None:
+            assert learner.begin_to_train(never)
+            return started_at(pid)
+
+        training = asyncio.create_task(asyncio.to_thread(train))
+        await until_ended(sleeper)
+        worker = serving(server, policy, sleeper)
+        with pytest.raises(VLLMFailed, match=r"vLLM has not answered /sleep for 0\.7 s"):
+            worker.check()
+        # The worker does so as soon as it has seen it.
+        await worker.stop()
+        assert await training is None
+
+
+async def test_a_server_that_does_not_wake_is_ended_and_the_learner_gets_its_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharing(tmp_path, monkeypatch, sleeps=True) as (server, _, sleeper, learner):
+        assert await asyncio.to_thread(learner.begin_to_train, never)
+        os.kill(server.pid, signal.SIGKILL)
+        learner.leave()
+        await until_ended(sleeper)
+        assert "vLLM does not answer /wake_up" in sleeper.problem
+        assert await asyncio.to_thread(learner.begin_to_train, never)
+
+
+async def test_a_worker_that_is_told_to_stop_leaves_no_sleeping_server_and_lets_the_next_one_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharing(tmp_path, monkeypatch, sleeps=True) as (server, policy, sleeper, learner):
+        assert await asyncio.to_thread(learner.begin_to_train, never)
+        pid, later = server.pid, Handover(tmp_path, "gpu")
+        waiting = asyncio.create_task(later.begin_to_sample())
+        await serving(server, policy, sleeper).stop()
+        assert started_at(pid) is None
+        assert later.wanted
+        assert not waiting.done()
+        learner.leave()
+        await waiting
+        later.close()
