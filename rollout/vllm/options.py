@@ -84,7 +84,7 @@ def command_line(
     is the Unix socket to listen on; `more` are options that follow from the run's config; `slot` is
     that of the adapter, where the policy is an adapter.
 
-    `command` replaces `python -m vllm.entrypoints.openai.api_server` (split as by a shell). Raises
+    `command` replaces `python -m rollout.vllm_plugin.serve` (split as by a shell). Raises
     ValueError for what this vLLM cannot do."""
     extra = {spelled(name): value for name, value in options.extra.items()}
     if device == "cpu" and extra.get(RECORD_ROUTING) and command is None:
@@ -154,7 +154,7 @@ def command_line(
         flags["block-size"] = CPU_BLOCK
     else:
         flags["gpu-memory-utilization"] = options.gpu_memory_utilization or ALONE_MEMORY
-    stock = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    stock = [sys.executable, "-m", "rollout.vllm_plugin.serve"]
     start = shlex.split(command) if command else stock
     return start + [part for name, value in (flags | extra).items() for part in flag(name, value)]
 

@@ -3,6 +3,7 @@
 vLLM finds `register` through the entry-point group `vllm.general_plugins`.
 """
 
+import gc
 import os
 
 from rollout.vllm_plugin.patches import empty_prefix_cache_at_updates, wait_politely
@@ -19,6 +20,8 @@ def register() -> None:
     In a server that a worker owns, each process dies with its parent, so that killing the worker
     ends all of vLLM.
     """
+    # `serve` has switched it off for the imports.
+    gc.enable()
     if os.environ.get(OWNED):
         die_with_parent()
         wait_politely()

@@ -7,7 +7,6 @@ ids.
 
 import json
 import os
-import runpy
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -42,8 +41,11 @@ def note(asked: Request, answer: Answer) -> None:
 
 
 if __name__ == "__main__":
-    # Imports vLLM, which takes seconds: the test that imports this file needs only a name of it.
+    # Imports vLLM, which takes seconds: vLLM's other processes need none of it, and the test that
+    # imports this file needs only a name of it.
     from rollout.vllm_plugin import generate
 
     generate._answer = recorded(generate._answer)  # type: ignore[assignment]
-    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
+    from vllm.entrypoints.launchers.api_server.entry import main
+
+    main()
