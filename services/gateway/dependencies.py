@@ -44,7 +44,8 @@ class Dependencies:
     policy: OpenCalls
 
 
-def _dependencies(request: Request) -> Dependencies:
+# Without `async`, FastAPI would ask a thread for it, at each request.
+async def _dependencies(request: Request) -> Dependencies:
     deps: Dependencies = request.app.state.deps
     return deps
 
