@@ -52,8 +52,11 @@ AT_ONCE = 2
 class _Held:
     work: asyncio.Task[None]
     generating: bool
+    claimed: bool
+    """Not yet of a call that was begun when it was asked for: the next claim has it."""
     again: bool = False
-    """Claimed once more meanwhile: it lapsed, or was refused and its client repeats it."""
+    """Asked for or claimed once more meanwhile: it lapsed, or was refused and its client repeats
+    it."""
 
 
 class SessionWorker(RunWorker):
@@ -97,31 +100,50 @@ class SessionWorker(RunWorker):
 
     async def _take(self) -> str:
         """As RunWorker: takes calls, and leases sessions of applications that are ready."""
-        if self.follower.live is None or not self.follower.healthy:
-            return "weights"
-        if self._tasks.paused:
-            return "unavailable"
+        live, refusal = self.follower.live, self._refusal()
+        if live is None or refusal:
+            return refusal
         at_once = self._context.sequences.at_once
-        room = max(0, AT_ONCE * at_once - len(self._calls))
+        held = sum(one.claimed for one in self._calls.values())
+        room = max(0, AT_ONCE * at_once - held)
         run, worker = self._context.run, self._context.worker
         # Also without room: it says that this worker lives, and what it holds.
-        claimed = await self._store.agent_sessions.claim(
-            run, worker, room, len(self._calls), at_once
-        )
+        claimed = await self._store.agent_sessions.claim(run, worker, room, held, at_once)
         self._full = len(claimed) == room
         for one in claimed:
-            if held := self._calls.get(one.id):
-                held.again = True
-                continue
-            generating = one.call.kind != "finish"
-            work = asyncio.create_task(self._work_on(one), name=f"call {one.id}")
-            self._calls[one.id] = _Held(work, generating)
+            if known := self._calls.get(one.id):
+                known.claimed, known.again = True, known.claimed
+            else:
+                self._begin(one, claimed=True)
         if self._live is not None:
-            return await self._live.take(self.follower.live)
+            return await self._live.take(live)
         if not room:
             return "full"
         # Nobody else says that the run has ended: this worker leases nothing.
         return "" if claimed else "state"
+
+    def _refusal(self) -> str:
+        """Why no call can be begun; '' if it can."""
+        if self.follower.live is None or not self.follower.healthy:
+            return "weights"
+        return "unavailable" if self._tasks.paused else ""
+
+    def _begin(self, one: Claimed, claimed: bool) -> None:
+        work = asyncio.create_task(self._work_on(one), name=f"call {one.id}")
+        self._calls[one.id] = _Held(work, one.call.kind != "finish", claimed)
+
+    async def _begin_asked(self, calls: list[str]) -> None:
+        """Begin `calls`, which this worker may take first. The next claim takes them all: to claim
+        each would cost it a write that Redis has to sync."""
+        room = AT_ONCE * self._context.sequences.at_once - len(self._calls)
+        if self._closing or self._refusal() or room < len(calls):
+            self._wake.set()
+            return
+        for one in await self._store.agent_sessions.asked(self._context.run, calls):
+            if held := self._calls.get(one.id):
+                held.again = True
+            elif not self._closing:
+                self._begin(one, claimed=False)
 
     async def _ended(self) -> bool:
         return (await self._store.runs.standing(self._context.run))[0]
@@ -287,17 +309,18 @@ class SessionWorker(RunWorker):
         return [asyncio.create_task(self._listen(), name="listen")]
 
     async def _listen(self) -> None:
-        """Wake the loop when calls come; it looks for them by itself as well, only later."""
+        """Begin calls when they come; the loop looks for them by itself as well, only later."""
         sessions, run = self._store.agent_sessions, self._context.run
         after = "$"
         while True:
             try:
                 if after == "$":
-                    after = await sessions.newest_entry(run)
-                after, news = await sessions.news(run, after, NEWS_SECONDS)
-                own = ("", self._context.worker)
-                if any(kind == "asked" and first in own for kind, first in news):
+                    after = await sessions.newest("asked", run)
+                after, asked = await sessions.news("asked", run, after, NEWS_SECONDS)
+                if any(not first for _, first in asked):
                     self._wake.set()
+                if own := [call for call, first in asked if first == self._context.worker]:
+                    await self._begin_asked(own)
             except (RedisError, OSError):
                 await asyncio.sleep(1)
 

@@ -5,7 +5,7 @@ Every call may be made twice: the client repeats one whose reply was lost.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,12 +18,17 @@ from services.store.unreadable import as_text, reading, report
 
 CLAIM_SECONDS = 10.0
 """A worker that has not prolonged a call for so long has lost it to the others."""
-HEAD_START_SECONDS = 0.5
-"""For so long a call waits for the worker that session_call.lua has chosen for it."""
+HEAD_START_SECONDS = 1.0
+"""For so long a call waits for the worker that session_call.lua has chosen for it, which begins at
+once and claims its calls every quarter of a second."""
 AT_ONCE = 64
 """Calls of one session that may wait or be worked on."""
 KEPT_SECONDS = 3600.0
 """How long Redis knows what became of sessions."""
+
+Log = Literal["asked", "ended"]
+"""Of a run's calls: those that are asked for, which workers read, and those that have ended, which
+gateways read."""
 
 _turn = msgspec.msgpack.Decoder(Turn)
 _call = msgspec.msgpack.Decoder(Call)
@@ -176,7 +181,7 @@ class AgentSessions(Noun):
     async def call(self, run: str, attempt: str, index: int, digest: str, call: Call) -> str:
         """Ask for a turn: `waiting`, `answered`, or why not (see session_call.lua)."""
         arguments = [attempt, index, digest, AT_ONCE, msgspec.msgpack.encode(call)]
-        parts = (_held_in(attempt), "calls", "calls_due", "calls_log", "run", "calls_load")
+        parts = (_held_in(attempt), "calls", "calls_due", "calls_asked", "run", "calls_load")
         return str((await self._run("call", run, attempt, parts, arguments)).decode())
 
     async def over(self, run: str, attempt: str, index: int) -> str:
@@ -211,7 +216,7 @@ class AgentSessions(Noun):
         """End a session: '', or why it could not."""
         finish = msgspec.msgpack.encode(Call(kind="finish"))
         arguments = [attempt, index, call_id(attempt, 0, FINISH), finish]
-        parts = ("attempts", "calls", "calls_due", "calls_log")
+        parts = ("attempts", "calls", "calls_due", "calls_asked", "calls_ended")
         return str((await self._run("end", run, attempt, parts, arguments)).decode())
 
     # --- workers ------------------------------------------------------------------------------
@@ -221,21 +226,31 @@ class AgentSessions(Noun):
     ) -> list[Claimed]:
         """Up to `count` calls to work on. `held`: those that the worker works on already, of
         `at_once` that it can."""
-        parts = ("attempts", "calls", "calls_due", "calls_log", "calls_load", "sessions_open")
+        parts = ("attempts", "calls", "calls_due", "calls_ended", "calls_load", "sessions_open")
         times = [int(CLAIM_SECONDS * 1000), int(HEAD_START_SECONDS * 1000)]
         arguments = [worker, count, *times, held, at_once]
         keys = [run_key(run, part) for part in parts]
         found = await self._scripts.run("session_claim", keys, arguments)
-        claimed = []
-        for id, call in zip(found[::2], found[1::2], strict=True):
+        return await self._readable(run, list(zip(found[::2], found[1::2], strict=True)))
+
+    async def asked(self, run: str, calls: list[str]) -> list[Claimed]:
+        """Those of `calls` that have not ended, for the worker that may take them first. It does
+        not hold them yet. One read."""
+        found = await self._redis.hmget(run_key(run, "calls"), calls)
+        pairs = zip(calls, found, strict=True)
+        return await self._readable(run, [(id.encode(), call) for id, call in pairs if call])
+
+    async def _readable(self, run: str, found: list[tuple[bytes, bytes]]) -> list[Claimed]:
+        readable = []
+        for id, call in found:
             try:
                 with reading(f"call {as_text(id)} of run {run}"):
-                    claimed.append(Claimed(id.decode(), _call.decode(call)))
+                    readable.append(Claimed(id.decode(), _call.decode(call)))
             except Unreadable as error:
                 report(f"run {run}", f"{error}; it is forgotten")
                 await self._redis.hdel(run_key(run, "calls"), id, id + b":worker")
                 await self._redis.zrem(run_key(run, "calls_due"), id)
-        return claimed
+        return readable
 
     async def renew(self, run: str, worker: str, idle: float, calls: list[str]) -> list[str]:
         """Prolong calls, and the leases of their attempts by `idle` seconds. Returns those that
@@ -249,7 +264,7 @@ class AgentSessions(Noun):
 
     async def release(self, run: str, worker: str, calls: list[str]) -> None:
         """Give calls up without an answer."""
-        keys = [run_key(run, part) for part in ("calls", "calls_due", "calls_log")]
+        keys = [run_key(run, part) for part in ("calls", "calls_due", "calls_asked")]
         await self._scripts.run("session_release", keys, [worker, *calls])
 
     async def turns(
@@ -290,7 +305,7 @@ class AgentSessions(Noun):
         self, run: str, worker: str, claimed: Claimed, recorded: list[Any], failure: bytes
     ) -> bool:
         of = [claimed.attempt, claimed.index, claimed.digest, worker]
-        parts = (_held_in(claimed.attempt), "calls", "calls_due", "calls_log")
+        parts = (_held_in(claimed.attempt), "calls", "calls_due", "calls_ended")
         arguments = [*of, *recorded, claimed.id, failure]
         return bool(await self._run("answer", run, claimed.attempt, parts, arguments))
 
@@ -326,23 +341,25 @@ class AgentSessions(Noun):
         """A group has been worked on. Unless its attempt ended its task, which closes them with it:
         forget its sessions' turns, and remember why."""
         arguments = [call_id(attempt, 0, FINISH), state]
-        await self._run("close", run, attempt, ("calls", "calls_due", "calls_log"), arguments)
+        await self._run("close", run, attempt, ("calls", "calls_due", "calls_ended"), arguments)
 
     # --- who waits ----------------------------------------------------------------------------
 
-    async def newest_entry(self, run: str) -> str:
-        """The place in the run's log of calls after which `news` begins."""
-        found = await self._redis.xrevrange(run_key(run, "calls_log"), count=1)
+    async def newest(self, log: Log, run: str) -> str:
+        """The place in a run's log of calls after which `news` begins."""
+        found = await self._redis.xrevrange(run_key(run, f"calls_{log}"), count=1)
         return str(found[0][0].decode()) if found else "0"
 
-    async def news(self, run: str, after: str, wait: float) -> tuple[str, list[tuple[str, str]]]:
-        """(place, [(`asked`, the worker that comes first), or (`ended`, call)]) after `after`,
-        waiting up to `wait` seconds."""
-        key = run_key(run, "calls_log")
+    async def news(
+        self, log: Log, run: str, after: str, wait: float
+    ) -> tuple[str, list[tuple[str, str]]]:
+        """(place, [(call, of one that is asked for the worker that may take it first)]) after
+        `after`, waiting up to `wait` seconds."""
+        key = run_key(run, f"calls_{log}")
         read = await self._redis.xread({key: after}, count=1000, block=max(1, int(wait * 1000)))
         found = read[0][1] if read else []
         entries = [
-            (kind.decode(), of.decode()) for _, fields in found for kind, of in fields.items()
+            (fields[b"call"].decode(), fields.get(b"worker", b"").decode()) for _, fields in found
         ]
         return (found[-1][0].decode() if found else after), entries
 

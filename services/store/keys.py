@@ -19,7 +19,7 @@ RUN_PARTS = (
     *("evaluation", "evaluation_queue", "evaluation_requests", "evaluation_ended"),
     *("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_parts"),
     *("evaluation_answers", "evaluation_seats"),
-    *("calls", "calls_due", "calls_log", "calls_load"),
+    *("calls", "calls_due", "calls_asked", "calls_ended", "calls_load"),
     *LIVE_PARTS,
 )
 """All keys that a run may have."""

@@ -19,7 +19,7 @@ from services.store.keys import run_key, sessions_key
 from services.store.scripts import Noun
 
 OF_RUN = ("sessions_open", "sessions_waiting", "sessions_ready", "order")
-CALLS = ("calls", "calls_due", "calls_log")
+CALLS = ("calls", "calls_due", "calls_ended")
 KEPT_SECONDS = 3600.0
 """How long after its deadline Redis knows of a session."""
 

@@ -31,7 +31,7 @@ OLDEST_FIRST = 1e10
 CLOSED_PARTS = (
     *("run", "order", "returned", "attempts", "held", "groups", "blobs", "bytes", "plans"),
     *("tries", "lineages", *EVALUATION_PARTS),
-    *("calls", "calls_due", "calls_log", "calls_load"),
+    *("calls", "calls_due", "calls_asked", "calls_ended", "calls_load"),
     *("sessions_open", "sessions_waiting", "sessions_ready"),
 )
 

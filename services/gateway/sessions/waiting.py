@@ -61,16 +61,15 @@ class _Reader:
         # With Redis away, those who wait find that out themselves.
         try:
             with contextlib.suppress(RedisError):
-                after = await self._store.agent_sessions.newest_entry(self._run)
+                after = await self._store.agent_sessions.newest("ended", self._run)
                 self.began.set()
                 waited = True
                 while self.waiting or waited:
                     waited = bool(self.waiting)
                     sessions = self._store.agent_sessions
-                    after, entries = await sessions.news(self._run, after, WAIT_SECONDS)
-                    for kind, call in entries:
-                        if kind == "ended":
-                            for event in self.waiting.get(call, ()):
-                                event.set()
+                    after, ended = await sessions.news("ended", self._run, after, WAIT_SECONDS)
+                    for call, _ in ended:
+                        for event in self.waiting.get(call, ()):
+                            event.set()
         finally:
             self.began.set()

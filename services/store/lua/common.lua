@@ -126,11 +126,11 @@ local function words(text)
 end
 
 -- Have a worker take a call: `worker` may take it before others; '' if any may. Only readers that wait are
--- told by the log; none depends on it.
-local function add_call(calls, due, log, id, call, worker)
+-- told by a log; none depends on it.
+local function add_call(calls, due, asked, id, call, worker)
   redis.call('HSET', calls, id, call, id .. ':worker', worker or '')
   redis.call('ZADD', due, now_ms(), id)
-  redis.call('XADD', log, 'MAXLEN', '~', 1000, '*', 'asked', worker or '')
+  redis.call('XADD', asked, 'MAXLEN', '~', 1000, '*', 'call', id, 'worker', worker or '')
 end
 
 -- Of a worker in `calls_load`, if it has asked for calls within 3 s: the calls that it holds, how many it can
@@ -141,16 +141,16 @@ local function load_of(text)
 end
 
 -- A call has come to its end.
-local function end_call(calls, due, log, id)
+local function end_call(calls, due, ended, id)
   redis.call('HDEL', calls, id, id .. ':worker')
   redis.call('ZREM', due, id)
-  redis.call('XADD', log, 'MAXLEN', '~', 1000, '*', 'ended', id)
+  redis.call('XADD', ended, 'MAXLEN', '~', 1000, '*', 'call', id)
 end
 
 -- A live session has ended: its turns in work are not recorded.
-local function end_live_calls(session, calls, due, log, id)
+local function end_live_calls(session, calls, due, ended, id)
   for digest in pairs(words(redis.call('HGET', session, 'busy:0'))) do
-    end_call(calls, due, log, id .. '/0/' .. digest)
+    end_call(calls, due, ended, id .. '/0/' .. digest)
   end
   redis.call('HDEL', session, 'busy:0')
 end

@@ -1,5 +1,5 @@
 -- An application ends its session. Its turns in work are not recorded any more.
--- Invariant: as of settle_session. KEYS session open waiting ready order calls calls_due calls_log   ARGV id
+-- Invariant: as of settle_session. KEYS session open waiting ready order calls calls_due calls_ended   ARGV id
 -- Reply '', also for one that has ended before, or why not: 'gone', 'lapsed' (its run has ended)
 local session, open, waiting, ready, order, calls, due, log = unpack(KEYS)
 local s = redis.call('HMGET', session, 'idle', 'state')

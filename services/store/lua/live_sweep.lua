@@ -1,6 +1,6 @@
 -- End live sessions that had no call for their idle time, and discard those whose reward did not come in time.
 -- Invariant: as of settle_session.
--- O(those, 256 of each at most). KEYS open waiting ready order calls calls_due calls_log
+-- O(those, 256 of each at most). KEYS open waiting ready order calls calls_due calls_ended
 -- ARGV prefix: of the keys of sessions   Reply how many
 local open, waiting, ready, order, calls, due, log = unpack(KEYS)
 local done = 0

@@ -4,7 +4,7 @@
 -- `history:…` has the number of the last turn of the conversation that has this history, `parents:…` that of
 -- each turn's parent in order, −1 for none. `oldest` is the oldest version that has sampled for the group, as
 -- far as it is of the lineage that sampled first.
--- O(turns of the session). KEYS sessions attempts calls calls_due calls_log
+-- O(turns of the session). KEYS sessions attempts calls calls_due calls_ended
 -- ARGV attempt index digest worker blob history parent length version lineage call_id failure
 -- Reply 1 recorded, now or before; 0 not
 local sessions, attempts, calls, due, log = unpack(KEYS)

@@ -6,12 +6,12 @@
 -- last turn, which has its tokens cached, may take the call first. If there is none, or it asks for no calls,
 -- that is the one with the fewest calls for its size; the call counts there from now on.
 -- O(calls of the session at once); of a session without such a worker also O(workers of the run).
--- KEYS sessions attempts calls calls_due calls_log run calls_load
+-- KEYS sessions attempts calls calls_due calls_asked run calls_load
 -- ARGV attempt index digest at_once call
 -- Reply 'waiting' or 'answered', or why not: 'ended', 'busy' (so many at once), 'full' (with those in work it
 -- has all its turns, or too many calls were refused), 'stale', or as sessions_go_on
 local FAILURES = 4 -- for each turn: a session's refused calls are bounded too
-local sessions, attempts, calls, due, log, run, loads = unpack(KEYS)
+local sessions, attempts, calls, due, asked, run, loads = unpack(KEYS)
 local attempt, index, digest = ARGV[1], ARGV[2], ARGV[3]
 if redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest) == 1 then return 'answered' end
 local refusal = sessions_go_on(sessions, attempts, attempt, index)
@@ -50,5 +50,5 @@ if first then
   local held, at_once, at = load_of(redis.call('HGET', loads, first))
   redis.call('HSET', loads, first, held + 1 .. ' ' .. at_once .. ' ' .. at)
 end
-add_call(calls, due, log, attempt .. '/' .. index .. '/' .. digest, ARGV[5], first)
+add_call(calls, due, asked, attempt .. '/' .. index .. '/' .. digest, ARGV[5], first)
 return 'waiting'

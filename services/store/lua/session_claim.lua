@@ -3,7 +3,7 @@
 -- session_call.lua has chosen for it may take it earlier than others. Calls of attempts that are no longer
 -- held, and of live sessions that are not open, are forgotten. `calls_load` then has how many calls the worker
 -- holds.
--- O(calls that are due, 256 at most). KEYS attempts calls calls_due calls_log calls_load sessions_open
+-- O(calls that are due, 256 at most). KEYS attempts calls calls_due calls_ended calls_load sessions_open
 -- ARGV worker count claim_ms head_start_ms held at_once   Reply {id, call, id, call, ...}
 local attempts, calls, due, log, loads, open = unpack(KEYS)
 local worker, count, claim, start = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -81,8 +81,24 @@ async def whole_session(scene: Scene, lease: Lease) -> None:
     assert await sessions.lengths(RUN, attempt, 0) == []
     assert await sessions.reward(RUN, attempt, 0, Reward(reward=1.0)) == Reward(reward=1.0)
     assert await sessions.end(RUN, attempt, 0) == ""
-    assert len((await sessions.news(RUN, "0", 0.01))[1]) == 4
+    assert len((await sessions.news("asked", RUN, "0", 0.01))[1]) == 3
+    assert len((await sessions.news("ended", RUN, "0", 0.01))[1]) == 1
     await sessions.close(RUN, attempt, "completed")
+
+
+async def test_the_logs_say_which_calls_are_asked_for_and_have_ended(scene: Scene) -> None:
+    lease = await opened(scene)
+    sessions = scene.store.agent_sessions
+    await ask(scene, lease, "one")
+    await answer(scene, (await claim(scene))[0])
+    # Whoever has sampled the last turn may begin the next one before the call is claimed.
+    await ask(scene, lease, "two", (0,))
+    one, two = (call_id(lease.attempt, 0, digest) for digest in ("one", "two"))
+    assert (await sessions.news("asked", RUN, "0", 0.01))[1] == [(one, ""), (two, "w")]
+    assert (await sessions.news("ended", RUN, "0", 0.01))[1] == [(one, "")]
+    assert [found.id for found in await sessions.asked(RUN, [one, two])] == [two]
+    assert [found.id for found in await claim(scene, "other")] == []
+    assert [found.id for found in await claim(scene)] == [two]
 
 
 async def test_a_repeated_request_gets_the_recorded_answer(scene: Scene) -> None:

@@ -29,7 +29,7 @@ class Worker(SessionWorker):
         """Of each claim: how many calls, and how many it held."""
         self.released: list[str] = []
         self._calls, self._wake, self._live = {}, asyncio.Event(), None
-        self._full = False
+        self._full = self._closing = False
         self._tasks: Any = SimpleNamespace(paused=False)
         self._store: Any = SimpleNamespace(agent_sessions=self)
         follower = SimpleNamespace(live="one", healthy=True)
@@ -49,8 +49,16 @@ class Worker(SessionWorker):
         assert at_once == SEQUENCES
         return [CALL] if count else []
 
+    async def asked(self, run: str, calls: list[str]) -> list[Claimed]:
+        return [CALL] if CALL.id in calls else []
+
     async def release(self, run: str, worker: str, calls: list[str]) -> None:
         self.released += calls
+
+
+def held() -> Any:
+    """Another call in work."""
+    return SimpleNamespace(claimed=True)
 
 
 async def test_a_call_that_is_claimed_again_while_it_is_worked_on_is_taken_again() -> None:
@@ -72,10 +80,47 @@ async def test_a_call_that_is_claimed_again_while_it_is_worked_on_is_taken_again
     assert worker.released == [CALL.id]
 
 
+async def test_a_call_begins_when_it_is_asked_for_and_the_next_claim_has_it() -> None:
+    worker = Worker()
+    await worker._begin_asked([CALL.id, "ended/0/meanwhile"])
+    (held,) = worker._calls.values()
+    assert not held.claimed
+    # What is not claimed yet takes no room: the claim would leave it to others.
+    assert await worker._take() == ""
+    assert worker.claims == [(AT_ONCE * SEQUENCES, 0)]
+    assert (held.claimed, held.again) == (True, False)
+    worker.done.set()
+    await held.work
+    assert (worker.begun, worker.released) == (1, [])
+
+
+async def test_a_call_that_is_asked_for_again_while_it_is_worked_on_is_taken_again() -> None:
+    worker = Worker()
+    await worker._begin_asked([CALL.id])
+    (held,) = worker._calls.values()
+    await worker._begin_asked([CALL.id])
+    worker.done.set()
+    await held.work
+    assert (worker.begun, worker.released) == (1, [CALL.id])
+
+
+@pytest.mark.parametrize("why", ["paused", "full", "stopping"])
+async def test_a_worker_that_can_begin_nothing_leaves_a_new_call_to_the_next_claim(
+    why: str,
+) -> None:
+    worker = Worker()
+    worker._tasks.paused, worker._closing = why == "paused", why == "stopping"
+    others = AT_ONCE * SEQUENCES if why == "full" else 0
+    worker._calls = {str(number): held() for number in range(others)}
+    await worker._begin_asked([CALL.id])
+    assert len(worker._calls) == others
+    assert worker._wake.is_set()
+
+
 @pytest.mark.parametrize("others", [0, AT_ONCE * SEQUENCES - 1], ids=["with room", "without"])
 async def test_a_worker_that_was_full_looks_for_more_calls_when_one_ends(others: int) -> None:
     worker = Worker()
-    worker._calls = {str(number): SimpleNamespace() for number in range(others)}  # type: ignore[misc]
+    worker._calls = {str(number): held() for number in range(others)}
     assert await worker._take() == ""
     worker.done.set()
     await worker._calls[CALL.id].work
@@ -86,7 +131,7 @@ async def test_a_worker_that_was_full_looks_for_more_calls_when_one_ends(others:
 async def test_a_worker_without_room_says_what_it_holds_all_the_same() -> None:
     worker = Worker()
     most = AT_ONCE * SEQUENCES
-    worker._calls = {str(number): SimpleNamespace() for number in range(most)}  # type: ignore[misc]
+    worker._calls = {str(number): held() for number in range(most)}
     assert await worker._take() == "full"
     assert worker.claims == [(0, most)]
 
