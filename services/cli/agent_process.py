@@ -119,13 +119,20 @@ def reward_in(text: str) -> dict[str, Any]:
         raise ValueError("it wrote no reward")
     try:
         found = json.loads(lines[-1])
-    except ValueError:
+        check_sendable(found)
+    except (ValueError, RecursionError):
         raise ValueError(f"its last line is no reward: {lines[-1][:200]!r}") from None
     if isinstance(found, int | float) and not isinstance(found, bool):
         return {"reward": found}
     if isinstance(found, dict) and found.keys() & {"reward", "components"}:
         return found
     raise ValueError(f"its last line is no reward: {lines[-1][:200]!r}")
+
+
+def check_sendable(found: Any) -> None:
+    """Raises ValueError or RecursionError for what a request cannot have in its body, such as NaN
+    or half of a surrogate pair: Python reads both from JSON."""
+    json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
 
 
 def reward_of(ended: Ended, source: str, file: Path) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from services.cli.agent_process import LOOK_SECONDS, Ended
+from services.cli.agent_process import LOOK_SECONDS, Ended, check_sendable
 from services.cli.output import CliError
 from services.environments.playing import Environment, EnvironmentFailed, NoEnvironment, Played
 
@@ -57,6 +57,7 @@ class EnvironmentPlayer:
             found = _until(playing, stop)
             output = found.transcript
             reward = None if self._verifier else found.reward
+            check_sendable(reward)
         except TimeoutError:
             problem = f"it was stopped after {self._limit:g} s"
         except (EnvironmentFailed, CancelledError) as error:
@@ -64,6 +65,8 @@ class EnvironmentPlayer:
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         if problem:
+            # An environment's own words may have half of a surrogate pair, which cannot be sent.
+            problem = problem.encode(errors="replace").decode()
             reward = {"reward": None, "error": problem[:1000]}
         return Ended(None, time.monotonic() - began, output, "", problem), reward
 

@@ -79,6 +79,22 @@ def test_rewards_that_a_line_says() -> None:
             reward_in(text)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NaN",
+        "1e999",
+        '{"components": {"x": NaN}}',
+        '{"components": {"\\ud800": 1}}',
+        "[" * 100_000,
+        '{"reward":' * 100_000,
+    ],
+)
+def test_a_line_that_cannot_be_sent_is_no_reward(line: str) -> None:
+    with pytest.raises(ValueError, match="no reward"):
+        reward_in(line)
+
+
 def test_a_reward_may_stand_in_a_file(tmp_path: Path) -> None:
     ended = shell("echo hi")
     missing = reward_of(ended, "file", tmp_path / "reward")

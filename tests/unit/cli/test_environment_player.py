@@ -51,6 +51,10 @@ async def silent() -> Played:
     return Played()
 
 
+async def surrogate() -> Played:
+    return Played(components={"\ud800": 1.0})
+
+
 async def endless() -> Played:
     await asyncio.Event().wait()
     raise AssertionError
@@ -81,6 +85,7 @@ def test_an_episode_has_a_reward_and_a_transcript() -> None:
         (broken, "the game is broken"),
         (faulty, "KeyError: 'board'"),
         (silent, "gave no reward before the episode ended"),
+        (surrogate, "UnicodeEncodeError"),
     ],
 )
 def test_an_episode_that_breaks_has_no_reward(play: Play, said: str) -> None:
@@ -88,6 +93,15 @@ def test_an_episode_that_breaks_has_no_reward(play: Play, said: str) -> None:
     assert reward["reward"] is None
     assert said in reward["error"]
     assert said in ended.problem
+
+
+def test_what_an_environment_says_can_be_sent_whatever_it_is() -> None:
+    async def play() -> Played:
+        raise EnvironmentFailed("no \ud800")
+
+    ended, reward = played(play)
+    assert reward == {"reward": None, "error": "no ?"}
+    assert ended.problem == "no ?"
 
 
 def test_an_episode_ends_with_its_time_and_with_the_command() -> None:
