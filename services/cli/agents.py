@@ -212,11 +212,16 @@ class Players:
 
     def _report(self, session: str, reward: dict[str, Any] | None) -> str:
         """Tell the gateway. Returns why that had no effect."""
+        from services.cli.client import Away
+
         base = f"/v1/sessions/{session}"
         try:
             if reward is not None:
                 try:
                     _patiently(lambda: self._api.post(f"{base}/reward", json=reward))
+                except Away:
+                    # The reward is good: said to be none later, it would be lost for good.
+                    raise
                 except CliError as error:
                     refused = {"reward": None, "error": error.message}
                     _patiently(lambda: self._api.post(f"{base}/reward", json=refused))

@@ -6,12 +6,17 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from services.cli import agents
 from services.cli.agent_process import KEPT, Ended, play, reward_in, reward_of
-from services.cli.agents import environment_of
+from services.cli.agents import Players, environment_of
+from services.cli.client import Away
+from services.cli.output import CliError
 
 SHELL = ["/bin/sh", "-c"]
 
@@ -102,6 +107,47 @@ def test_a_reward_may_stand_in_a_file(tmp_path: Path) -> None:
     assert missing["reward"] is None
     (tmp_path / "reward").write_text("0.25\n")
     assert reward_of(ended, "file", tmp_path / "reward") == {"reward": 0.25}
+
+
+class Earning:
+    """A player whose sessions all earn 1."""
+
+    def play(self, group: Any, session: Any, stop: Any) -> tuple[Ended, dict[str, Any]]:
+        return Ended(0, 1.0, "1\n", "", ""), {"reward": 1}
+
+
+class Api:
+    """A gateway of one group, which is away when it is told the reward."""
+
+    def __init__(self) -> None:
+        self.groups: list[Any] = [{"row": 0, "sessions": [{"id": "s"}]}, None]
+        self.posted: list[tuple[str, Any]] = []
+
+    def get(self, path: str) -> Any:
+        return {"state": "succeeded"}
+
+    def post(self, path: str, json: Any = None) -> Any:
+        if path.endswith(":lease"):
+            if group := self.groups.pop(0):
+                return group
+            raise CliError("the run has ended")
+        self.posted.append((path, json))
+        if json == {"reward": 1}:
+            raise Away("no gateway")
+        return {}
+
+
+def test_a_reward_that_a_gateway_missed_is_not_said_to_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "PATIENCE", 0.0)
+    api: Any = Api()
+    player: Any = Earning()
+    players = Players(api, "run", player, tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        players.play_all(pool, 1)
+    assert {str(told) for _, told in api.posted} == {"{'reward': 1}"}
+    assert players.failed == 1
 
 
 def test_an_agent_gets_its_sessions_key_and_no_other() -> None:
