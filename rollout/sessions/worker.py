@@ -90,7 +90,8 @@ class SessionWorker(RunWorker):
         """As RunWorker; its groups in flight are the calls that it works on."""
         super().describe(record)
         record.groups_in_flight = len(self._calls) + len(self._leases)
-        record.scoring = record.groups_in_flight - self._generating
+        sampled = sum(held.generating for held in self._calls.values())
+        record.scoring = record.groups_in_flight - sampled
 
     async def release_groups(self) -> None:
         """Give up all turns in work: their tokens may be of other weights than they say."""
@@ -290,10 +291,6 @@ class SessionWorker(RunWorker):
     @property
     def _busy(self) -> bool:
         return bool(self._calls) or len(self._leases) > 0
-
-    @property
-    def _generating(self) -> int:
-        return sum(held.generating for held in self._calls.values())
 
     async def _renew_held(self, moving: bool) -> None:
         await self._leases.renew(moving)

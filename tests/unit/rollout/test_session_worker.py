@@ -9,7 +9,9 @@ import pytest
 from rollout.rewards.client import ScoringRefused
 from rollout.sessions.live import LiveSessions
 from rollout.sessions.worker import AT_ONCE, SessionWorker
+from rollout.vllm.progress import Progress
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit
+from rollout.work.group_tasks import Status
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Call, call_id
 from services.store.agent_sessions import Claimed
@@ -134,6 +136,24 @@ async def test_a_worker_without_room_says_what_it_holds_all_the_same() -> None:
     worker._calls = {str(number): held() for number in range(most)}
     assert await worker._take() == "full"
     assert worker.claims == [(0, most)]
+
+
+async def test_a_turn_that_waits_for_redis_is_no_sign_that_vllm_hangs() -> None:
+    async def counters() -> tuple[int, int]:
+        return 7, 0
+
+    worker = Worker()
+    worker._status, worker._progress = Status(), Progress(limit=0.0)
+    worker._context.policy = SimpleNamespace(sampling=0, counters=counters)
+    worker._context.follower.updating = False
+    worker._widen = lambda unfinished: None  # type: ignore[method-assign]
+    assert await worker._take() == ""
+    for _ in range(2):
+        assert await worker._moving(5.0)
+    # What is in vLLM, and samples nothing, is such a sign.
+    worker._context.policy.sampling = 1
+    assert not await worker._moving(5.0)
+    worker.done.set()
 
 
 class Finishing(Worker):
