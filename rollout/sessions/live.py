@@ -42,8 +42,9 @@ log = get_logger(__name__)
 AT_ONCE = 32
 """Sessions that are handed in at once."""
 SWEEP_SECONDS = 1.0
-PAUSE_SECONDS = 1.0
-"""After a session was refused, no others are leased for so long."""
+PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 60.0
+"""After a session was refused, no others are leased for so long: twice as long each time, until one
+is taken."""
 
 
 class _Untrainable(ValueError):
@@ -70,6 +71,7 @@ class LiveSessions:
         self._run_events, self._limit = run_events, limit
         self._hand_in = HandIn(leases, run_events)
         self._swept = self._pause_until = 0.0
+        self._pause = PAUSE_SECONDS
 
     async def take(self, live: WeightManifest) -> str:
         """Lease sessions that are ready. Returns the store's refusal; `full`: enough are in work.
@@ -114,6 +116,7 @@ class LiveSessions:
                 session, sampled = found
                 await self._hand_in(lease, live, session.opened_at, row, sampled)
             self._limit.group_finished()
+            self._pause = PAUSE_SECONDS
         except (VLLMUnavailable, RedisError, GatewayAway):
             self._tasks.pause()
             await self._leases.release([lease.attempt])
@@ -140,11 +143,18 @@ class LiveSessions:
         if self._limit.worked:
             # The teacher may have changed since: sessions count again until one is taken.
             self._limit.start()
-        self._pause_until = time.monotonic() + PAUSE_SECONDS
+        self._pause_leases()
         await self._leases.release([attempt])
         log.warning("a session is refused, and handed in again later", error=str(error))
         self._limit.row_failed(id, MAX_ROWS, f"no session can be handed in, e.g. {error}")
         await self._run_events.once("session waits", f"a session waits to be handed in: {error}")
+
+    def _pause_leases(self) -> None:
+        now = time.monotonic()
+        # Those that were leased together are refused together, and count once.
+        if now >= self._pause_until:
+            self._pause_until = now + self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     async def _drop(self, attempt: str, error: Exception) -> None:
         log.warning("a session cannot be trained", error=str(error))

@@ -282,6 +282,22 @@ async def test_sessions_that_were_taken_before_do_not_have_refused_ones_dropped(
     assert {how for _, how in live.ended} == {"released"}
 
 
+async def test_sessions_that_are_refused_again_and_again_are_leased_ever_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    clock: Any = SimpleNamespace(monotonic=lambda: now, time=lambda: now)
+    monkeypatch.setattr("rollout.sessions.live.time", clock)
+    live, pauses = Live(FailureLimit()), []
+    for id in ("bad",) * 8 + ("good", "bad2"):
+        for _ in range(3):  # leased together
+            await live.hand_in(id)
+        if id != "good":
+            pauses.append(live._pause_until - now)
+            now = live._pause_until
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 1]
+
+
 async def test_a_worker_that_has_lost_its_lease_tells_nothing_of_the_session() -> None:
     live = Live(FailureLimit())
     await live.hand_in("bad-lapsed")
