@@ -107,10 +107,11 @@ async def _rendered(
 
 def _stand_in(call: dict[str, Any]) -> dict[str, Any]:
     """A call whose name and id spell no special token: the policy may have spelled one in ordinary
-    tokens."""
-    function = {**call["function"], "arguments": "{}"}
-    function["name"] = _UNUSUAL.sub("_", function["name"])
-    return {**call, "function": function} | _plain_id(call, "id")
+    tokens. Without further keys of a client's, which may spell one, too."""
+    name = _UNUSUAL.sub("_", call["function"]["name"])
+    return {"type": "function", "function": {"name": name, "arguments": "{}"}} | _plain_id(
+        call, "id"
+    )
 
 
 def _plain_id(of: dict[str, Any], name: str) -> dict[str, str]:
