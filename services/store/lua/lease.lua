@@ -12,7 +12,7 @@
 -- `exhausted`: no task is open, and since a group was last finished every row was leased twice and
 -- dropped. `filtered_group`: more groups than the run allows were filtered while one batch was
 -- finished.
--- A live run (`live` of its order) leases to each of its sessions that are ready, under the session's name, the next
+-- A live run (`live` of its order) leases to each of its sessions that are ready, as `SESSION.TOKEN`, the next
 -- task: a session that has been handed in is not among them (see complete), so it is trained once.
 -- `unready`: no session is.
 -- O(tasks leased + attempts lapsed since the last call), not O(in flight); of a live run O(in flight).
