@@ -18,6 +18,9 @@ import numpy.typing as npt
 FINISH = "finish"
 """In place of a turn's digest: the call that scores a group whose sessions have ended."""
 
+MOST_NESTED = 64
+"""Levels of a call's arguments that are compared as JSON; deeper ones are compared as text."""
+
 
 class Turn(msgspec.Struct, kw_only=True):
     """An answer as it was sampled. Ids are little-endian int32, log-probabilities float32."""
@@ -153,13 +156,39 @@ def normalized(message: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"role": message.get("role"), "content": text_of(message)}
     if calls := message.get("tool_calls"):
         found["tool_calls"] = [
-            [call.get("id"), call["function"]["name"], call["function"]["arguments"]]
+            [call.get("id"), call["function"]["name"], _read(call["function"]["arguments"])]
             for call in calls
         ]
     for name in ("name", "tool_call_id"):
         if message.get(name) is not None:
             found[name] = message[name]
     return found
+
+
+def _read(arguments: str) -> Any:
+    """The arguments of a call as many frameworks send them back: parsed, and written again with
+    other blanks, or with 1 for 1.0. In a list, or the text itself where it is no JSON, or nested so
+    deeply that whether it can be read depends on who reads it."""
+    try:
+        found = json.loads(arguments, parse_float=_number)
+    except (ValueError, RecursionError):
+        return arguments
+    level = [found]
+    for _ in range(MOST_NESTED):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return [found]
+    return arguments
+
+
+def _number(text: str) -> float:
+    found = float(text)
+    return int(found) if found.is_integer() else found
 
 
 def text_of(message: dict[str, Any]) -> str:

@@ -279,6 +279,50 @@ def test_what_the_client_sends_back_continues_the_conversation() -> None:
         assert continues(chat(messages=messages, tools=tools), known) == (0, [])
 
 
+def called(arguments: str) -> dict[str, Any]:
+    function = {"name": "add", "arguments": arguments}
+    calls = [{"id": "c", "type": "function", "function": function}]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+@pytest.mark.parametrize(
+    ("sampled", "sent"),
+    [
+        ('{"a":1, "b" : [2.0,"\\u00e9"]}', '{"b": [2, "é"], "a": 1}'),
+        ('{"a": NaN}', '{"a":NaN}'),
+        ('{"a": 1e999}', '{"a":Infinity}'),
+        ('{"a": 1, "a": 2}', '{"a": 2}'),
+        ('"\\ud800"', ' "\\ud800"'),
+        ("{a: 1", "{a: 1"),
+        ("[" * 100_000, "[" * 100_000),
+        ("[" * 500 + "]" * 500, "[" * 500 + "]" * 500),
+        ("1" * 5000, "1" * 5000),
+    ],
+)
+def test_arguments_that_were_parsed_and_written_again_continue_the_conversation(
+    sampled: str, sent: str
+) -> None:
+    known = {chat_histories([TOOL], [*ASKED, called(sampled)])[-1]: [0]}
+    result = {"role": "tool", "tool_call_id": "c", "content": "4"}
+    messages = [*ASKED, called(sent), result]
+    assert continues(chat(messages=messages, tools=[TOOL]), known) == (2, [0])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('{"a": 1}', '{"a": 2}'),
+        ('"4"', "4"),
+        ("{a: 1", '"{a: 1"'),
+        ("true", "1"),
+        # How much of the stack is left decides whether this can be read.
+        ("[" * 500 + "]" * 500, " " + "[" * 500 + "]" * 500),
+    ],
+)
+def test_other_arguments_are_another_conversation(one: str, other: str) -> None:
+    assert chat_histories([], [called(one)]) != chat_histories([], [called(other)])
+
+
 def test_the_longest_conversation_is_continued_and_an_edit_forks_before_it() -> None:
     said: list[Any] = [*ASKED, {"role": "assistant", "content": "4"}]
     longer = [*said, {"role": "user", "content": "sure?"}, {"role": "assistant", "content": "yes"}]
