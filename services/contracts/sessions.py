@@ -195,7 +195,8 @@ def text_of(message: dict[str, Any]) -> str:
     """A message's text, whether it came as one or in parts."""
     content = message.get("content")
     if isinstance(content, list):
-        return "".join(part["text"] for part in content)
+        # A part of type `text` has a `text`, one of type `refusal` a `refusal`.
+        return "".join(part[part["type"]] for part in content)
     return content or ""
 
 

@@ -40,6 +40,8 @@ MOST_COMPONENTS, LONGEST_NAME = 64, 100
 """Of a reward: each component becomes a metric of the run."""
 MAX_BEGINNINGS = 4096
 """Answers of a request that are looked for in its session, the last ones: no session has more."""
+MAX_MESSAGES = 16_384
+"""Of a request: each is read and hashed while other requests wait."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 WHOLE = "training accounts for whole samples of the policy alone: leave it out"
 FORCED = (
@@ -84,6 +86,8 @@ def chat_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise refused("messages", "a list of at least one message is wanted")
+    if len(messages) > MAX_MESSAGES:
+        raise refused("messages", f"there are {len(messages):,}, of at most {MAX_MESSAGES:,}")
     call.messages = [_message(message, at) for at, message in enumerate(messages)]
     call.tools = [] if body.get("tool_choice") == "none" else _tools(body.get("tools") or [])
     return call
@@ -226,9 +230,11 @@ def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Ca
                 raise refused(name, f"the run samples with {run}: leave it out, or send {run}")
         elif name not in NEUTRAL or not NEUTRAL[name](value):
             raise refused(name[:100], FORCED if name == "tool_choice" else WHOLE)
-    most = body.get("max_completion_tokens") or body.get("max_tokens")
+    newer = "max_completion_tokens"
+    limit = "max_tokens" if body.get(newer) is None else newer
+    most = body.get(limit)
     if most is not None and (type(most) is not int or not 0 < most < 1 << 31):
-        raise refused("max_tokens", "a whole number above 0, below 2^31, is wanted")
+        raise refused(limit, "a whole number above 0, below 2^31, is wanted")
     seed = body.get("seed")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 1 << 62):
         raise refused("seed", "a whole number from 0 to 2^62 is wanted")
@@ -284,10 +290,11 @@ def _message(message: Any, at: int) -> dict[str, Any]:
     content = message.get("content")
     if isinstance(content, list):
         for part in content:
-            if not (isinstance(part, dict) and part.get("type") in ("text", "refusal")):
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind not in ("text", "refusal"):
                 raise refused(f"{where}.content", "only parts of type text can be trained")
-            if not isinstance(part.get("text"), str):
-                raise refused(f"{where}.content", "a part of type text has a `text`")
+            if not isinstance(part.get(kind), str):
+                raise refused(f"{where}.content", f"a part of type {kind} has a `{kind}`")
     elif content is not None and not isinstance(content, str):
         raise refused(f"{where}.content", "a text, or parts of type text, are wanted")
     for name in ("name", "tool_call_id"):

@@ -69,12 +69,14 @@ def test_options_that_change_nothing_are_taken() -> None:
         ("max_tokens", 0),
         ("max_tokens", "9"),
         ("max_tokens", 1 << 31),
+        ("max_completion_tokens", 0),
         ("seed", -1),
         ("stop", ["a", 1]),
         ("stop", [""]),
         ("tools", [{"type": "function"}]),
         ("messages", []),
         ("messages", "hi"),
+        ("messages", ASKED * 16_385),
     ],
 )
 def test_what_training_cannot_account_for_is_refused_by_name(name: str, value: Any) -> None:
@@ -96,6 +98,7 @@ def test_what_training_cannot_account_for_is_refused_by_name(name: str, value: A
         {"role": "user", "content": 5},
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
         {"role": "user", "content": [{"type": "text"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "text": "no"}]},
         {"role": "assistant", "tool_calls": [{"id": "x"}]},
         {"role": "tool", "content": "x", "tool_call_id": 5},
     ],
@@ -277,6 +280,13 @@ def test_what_the_client_sends_back_continues_the_conversation() -> None:
         (ASKED, [TOOL]),
     ):
         assert continues(chat(messages=messages, tools=tools), known) == (0, [])
+
+
+def test_an_answer_that_comes_back_as_a_refusal_continues_the_conversation() -> None:
+    known = {chat_histories([], [*ASKED, {"role": "assistant", "content": "I won't."}])[-1]: [0]}
+    refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I won't."}]}
+    asked = [*ASKED, refusal, {"role": "user", "content": "please"}]
+    assert continues(chat(messages=asked), known) == (2, [0])
 
 
 def called(arguments: str) -> dict[str, Any]:
