@@ -250,7 +250,7 @@ class Players:
         text = f"{json.dumps(about)}\n--- output\n{ended.output}\n--- errors\n{ended.errors}\n"
         with self._lock:
             (self._folder / f"{session}.log").write_text(text, errors="replace")
-            for old in sorted(self._folder.iterdir(), key=lambda f: f.stat().st_mtime)[:-KEPT]:
+            for old in sorted(self._folder.iterdir(), key=_written_at)[:-KEPT]:
                 old.unlink(missing_ok=True)
             self.played += 1
             self.failed += bool(failed)
@@ -262,6 +262,14 @@ class Players:
                     f"none of the first {self.played} sessions earned anything, the last one: "
                     f"{failed}. What they printed is in {self._folder}"
                 )
+
+
+def _written_at(file: Path) -> float:
+    """0 for one that another `headrace agents` of the run has just removed."""
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def environment_of(

@@ -150,6 +150,18 @@ def test_a_reward_that_a_gateway_missed_is_not_said_to_be_none(
     assert players.failed == 1
 
 
+def test_a_log_that_another_command_has_removed_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api: Any = Api()
+    player: Any = Earning()
+    players = Players(api, "run", player, tmp_path)
+    folder = tmp_path / "agents" / "run"
+    monkeypatch.setattr(Path, "iterdir", lambda of: iter([*folder.glob("*"), folder / "gone"]))
+    players._note(api.groups[0], "s", Ended(0, 1.0, "1\n", "", ""), {"reward": 1}, "")
+    assert (players.played, players.failed) == (1, 0)
+
+
 def test_an_agent_gets_its_sessions_key_and_no_other() -> None:
     group = {"prompt": "1+1", "answer": "2", "columns": {}, "row": 3, "task": 7}
     session = {"id": "s", "base_url": "http://h/v1", "key": "hr-session"}
