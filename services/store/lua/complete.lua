@@ -8,6 +8,8 @@
 -- (see lease). `finished` counts the groups of a batch, `filtered` those without a signal meanwhile
 -- (see filter_group). `accepted` counts the groups of the run (see live_refused).
 -- Its sessions end here, at the moment at which their group is accepted, and at no other one.
+-- A worker of an earlier version leases a live session as `SESSION`, and sees no lease as `SESSION.TOKEN`. Of two
+-- such attempts the first to complete is accepted: the other one's task is returned, here or when it comes.
 -- KEYS attempts held groups blobs bytes returned order run plans sessions_ready sessions
 -- ARGV attempt min_version lineage blob lengths [row passed]: with a curriculum, for the commit
 -- Reply 1 accepted, 0 discarded, 2 no room yet
@@ -15,6 +17,12 @@ local attempts, held, groups, blobs, bytes, returned, order, run, plans, ready, 
 local deadline = redis.call('ZSCORE', attempts, ARGV[1])
 if not deadline then return 0 end
 if tonumber(deadline) <= now_ms() then
+  put_back(returned, end_attempt(attempts, held, ARGV[1]))
+  return 0
+end
+local session = session_of(ARGV[1])
+local live = session ~= ARGV[1]
+if live and not redis.call('ZSCORE', ready, session) then
   put_back(returned, end_attempt(attempts, held, ARGV[1]))
   return 0
 end
@@ -28,6 +36,7 @@ end
 local lineage, version, waits = string.match(redis.call('HGET', held, ARGV[1]) or '', '(%S+):(%d+)( ?%a*)$')
 local task = end_attempt(attempts, held, ARGV[1])
 end_sessions(ready, sessions, ARGV[1], 'completed')
+if live then put_back(returned, end_attempt(attempts, held, session)) end
 redis.call('HSET', blobs, position_of(task), ARGV[4])
 redis.call('INCRBY', bytes, #ARGV[4])
 redis.call('XADD', groups, '*', 'task', task, 'min_version', ARGV[2], 'lineage', ARGV[3], 'bytes', #ARGV[4],
