@@ -7,6 +7,7 @@ template makes of all messages.
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from rollout.vllm.chat_rendering import added, opening, tokens
@@ -152,16 +153,18 @@ class TurnPlayer:
         return params
 
     async def _message(self, call: Call, sample: Sample) -> dict[str, Any]:
-        """The answer as the client gets it."""
+        """The answer as the client gets it. What a parser cannot read is text: the policy wrote it,
+        and has to be trained on it as on any other answer."""
         ids = sample.token_ids.tolist()
         if ids and ids[-1] in self._context.eos:
             ids = ids[:-1]
         if call.kind == "chat" and self._parses and ids:
             parsed = Parsed(ids, call.messages, call.tools)
-            message = await self._context.policy.message(parsed)
-            if isinstance(message.get("content"), str):
-                message["content"] = _before(message["content"], call.stop)
-            return {"content": None, **message}
+            with suppress(RequestRefused):
+                message = await self._context.policy.message(parsed)
+                if isinstance(message.get("content"), str):
+                    message["content"] = _before(message["content"], call.stop)
+                return {"content": None, **message}
         text = _before(text_of(self._context.tokenizer, ids), call.stop)
         return {"role": "assistant", "content": text} if call.kind == "chat" else {"text": text}
 

@@ -184,3 +184,22 @@ async def test_what_vllm_says_of_a_schema_reaches_the_client() -> None:
     with pytest.raises(Refused, match="nosuch") as refused:
         await player.play(Call(kind="chat", messages=asked, structured=schema), [], None)
     assert refused.value.param == "response_format"
+
+
+class Unreadable(Engine):
+    """Its parsers raise whatever an answer is."""
+
+    async def message(self, parsed: Any) -> dict[str, Any]:
+        raise RequestRefused("vLLM does not parse an answer: 400 unbalanced brackets")
+
+
+async def test_an_answer_that_no_parser_reads_is_recorded_as_text() -> None:
+    tokenizer = tokenizer_of(CHATML)
+    engine = Unreadable(tokenizer, random.Random(1))
+    player = TurnPlayer(Context(tokenizer, engine, "exact"))  # type: ignore[arg-type]
+    asked = [{"role": "user", "content": "2+2"}]
+    turn, *_ = await player.play(Call(kind="chat", messages=asked, tools=TOOLS), [], None)
+    (_, ids) = engine.seen[0]
+    assert turn.sampled.tolist() == ids
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    assert turn.message == {"role": "assistant", "content": text}
