@@ -8,6 +8,8 @@ from services.gateway.dependencies import Dependencies
 from services.http import Problem
 
 RETRY_SECONDS = 1
+USUAL_CONTEXT = 1 << 17
+"""Tokens that a model takes where the run's config does not say it."""
 WAITS = {
     "admission": "as many groups are in flight as the next batches can train "
     "(rollout.max_staleness)",
@@ -37,6 +39,13 @@ def most_bytes(config: RLConfig) -> int:
     """About the most that one finished group weighs, until there are some (lease.lua)."""
     per_token = 9 + 4 * config.sampling.top_k
     return 4096 + config.algorithm.samples_per_prompt * config.sampling.max_tokens * per_token
+
+
+def most_session_bytes(config: RLConfig) -> int:
+    """What the turns of one session may weigh in Redis: each conversation that an agent begins
+    brings a whole prompt, of 4 bytes a token. Room for 16 of the longest, or many shorter ones."""
+    context = config.rollout.vllm.max_model_len or USUAL_CONTEXT
+    return 4 * most_bytes(config) + 16 * 4 * context
 
 
 def later(reason: str) -> Problem:

@@ -23,6 +23,8 @@ HEAD_START_SECONDS = 1.0
 once and claims its calls every quarter of a second."""
 AT_ONCE = 64
 """Calls of one session that may wait or be worked on."""
+MAX_BYTES = 1 << 30
+"""Of the turns of a session, unless who opens it says another limit."""
 KEPT_SECONDS = 3600.0
 """How long Redis knows what became of sessions."""
 
@@ -127,10 +129,17 @@ class AgentSessions(Noun):
         )
 
     async def open(
-        self, run: str, attempt: str, opened: Opened, keys: list[str], lost: str = ""
+        self,
+        run: str,
+        attempt: str,
+        opened: Opened,
+        keys: list[str],
+        lost: str = "",
+        max_bytes: int = MAX_BYTES,
     ) -> bool:
         """Make the sessions of a leased attempt; `keys`: the digest of each one's key; `lost`: the
-        attempt that had the group's name before. False: another attempt has it now."""
+        attempt that had the group's name before; `max_bytes`: of the turns of each session, above
+        which it gets no more. False: another attempt has the name now."""
         fields: dict[str, Any] = {
             "task": opened.task,
             "row": opened.row,
@@ -138,6 +147,7 @@ class AgentSessions(Noun):
             "leased_at": opened.leased_at,
             "idle": int(opened.idle * 1000),
             "max_turns": opened.max_turns,
+            "max_bytes": max_bytes,
             "open": opened.samples,
             **{f"key:{index}": key for index, key in enumerate(keys)},
         }

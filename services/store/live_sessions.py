@@ -15,6 +15,7 @@ import msgspec
 
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Reward, digest_of, session_of
+from services.store.agent_sessions import MAX_BYTES
 from services.store.keys import run_key, sessions_key
 from services.store.scripts import Noun
 
@@ -58,10 +59,18 @@ class LiveCounts:
 class LiveSessions(Noun):
     """`id` names a session; its attempts are called `ID.TOKEN`."""
 
-    async def open(self, run: str, id: str, session: LiveSession, key: str, most: int) -> str:
-        """Open a session with this digest of its key: ''. `again`: it was opened before, and has
-        the new key. Else why not: `full` (the run has `most` sessions), `run` (it opens none any
-        more), or how the session has ended."""
+    async def open(
+        self,
+        run: str,
+        id: str,
+        session: LiveSession,
+        key: str,
+        most: int,
+        max_bytes: int = MAX_BYTES,
+    ) -> str:
+        """Open a session with this digest of its key, whose turns may weigh `max_bytes`: ''.
+        `again`: it was opened before, and has the new key. Else why not: `full` (the run has `most`
+        sessions), `run` (it opens none any more), or how the session has ended."""
         # It takes a task only when it is leased; this number is what its calls are seeded with.
         number = int(digest_of(id)[:7], 16)
         fields: dict[str, Any] = {
@@ -74,6 +83,7 @@ class LiveSessions(Noun):
             "reward_ms": int(session.reward * 1000),
             "kept": int((session.reward + KEPT_SECONDS) * 1000),
             "max_turns": session.max_turns,
+            "max_bytes": max_bytes,
             "prompt_key": session.prompt_key,
             "name": session.name,
         }

@@ -12,7 +12,7 @@ from services.contracts.records import RunRecord
 from services.contracts.sessions import live_id, session_id
 from services.gateway.dependencies import Deps, RunDep
 from services.gateway.routes.session_groups import LeasedSession
-from services.gateway.session_admission import most_bytes, serving_versions
+from services.gateway.session_admission import most_bytes, most_session_bytes, serving_versions
 from services.http import Problem, responses
 from services.runtime.api_key import digest, new_key
 from services.store.live_sessions import LiveSession
@@ -89,7 +89,9 @@ async def open_session(deps: Deps, run: RunDep, request: Request, new: NewSessio
     reward, turns = config.data.reward_seconds, episode.max_turns
     given = LiveSession(time.time(), episode.idle_seconds, reward, turns, new.prompt_key, new.name)
     most = max(1, min(MOST, config.rollout.stream_bytes // most_bytes(config)))
-    outcome = await deps.store.live_sessions.open(run.id, id, given, digest(key), most)
+    outcome = await deps.store.live_sessions.open(
+        run.id, id, given, digest(key), most, most_session_bytes(config)
+    )
     if outcome == "full":
         raise Problem(
             HTTPStatus.TOO_MANY_REQUESTS,

@@ -17,7 +17,12 @@ from services.contracts.sessions import session_id
 from services.datasets.columns import DatasetError, check_prompt
 from services.datasets.stored_rows import DatasetReader
 from services.gateway.dependencies import Deps, RunDep
-from services.gateway.session_admission import later, most_bytes, serving_versions
+from services.gateway.session_admission import (
+    later,
+    most_bytes,
+    most_session_bytes,
+    serving_versions,
+)
 from services.http import Problem, responses
 from services.runtime.api_key import digest, new_key
 from services.store.agent_sessions import Opened
@@ -203,7 +208,8 @@ async def _leased(
         )
         digests = [digest(key) for key in keys]
         sessions = deps.store.agent_sessions
-        if not await sessions.open(run.id, leased.attempt, opened, digests, lost):
+        most = most_session_bytes(config)
+        if not await sessions.open(run.id, leased.attempt, opened, digests, lost, most):
             raise later("name")
     except BaseException:
         await deps.store.prompts.release(run.id, [leased.attempt])

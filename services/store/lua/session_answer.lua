@@ -3,7 +3,7 @@
 -- that is no longer held. Turns are numbered as they are recorded, so that a turn's parent has a lower number.
 -- `history:…` has the number of the last turn of the conversation that has this history, `parents:…` that of
 -- each turn's parent in order, −1 for none. `oldest` is the oldest version that has sampled for the group, as
--- far as it is of the lineage that sampled first.
+-- far as it is of the lineage that sampled first. `bytes` is what a session's turns weigh.
 -- O(turns of the session). KEYS sessions attempts calls calls_due calls_ended
 -- ARGV attempt index digest worker blob history parent length version lineage call_id failure
 -- Reply 1 recorded, now or before; 0 not
@@ -35,6 +35,7 @@ local turn = s[2] or '0'
 redis.call('HSET', sessions, 'turn:' .. index .. ':' .. turn, ARGV[5], 'asked:' .. index .. ':' .. digest, turn,
   'history:' .. index .. ':' .. ARGV[6], turn, 'turns:' .. index, tonumber(turn) + 1,
   'parents:' .. index, (s[6] and s[6] .. ' ' or '') .. ARGV[7], 'worker:' .. index, ARGV[4])
+redis.call('HINCRBY', sessions, 'bytes:' .. index, #ARGV[5])
 if ARGV[8] ~= '' and not words(s[5])[ARGV[8]] then
   redis.call('HSET', sessions, 'lengths:' .. index, (s[5] and s[5] .. ' ' or '') .. ARGV[8])
 end

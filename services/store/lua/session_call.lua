@@ -9,7 +9,7 @@
 -- KEYS sessions attempts calls calls_due calls_asked run calls_load
 -- ARGV attempt index digest at_once call
 -- Reply 'waiting' or 'answered', or why not: 'ended', 'busy' (so many at once), 'full' (with those in work it
--- has all its turns, or too many calls were refused), 'stale', or as sessions_go_on
+-- has all its turns, or they weigh `max_bytes`, or too many calls were refused), 'stale', or as sessions_go_on
 local FAILURES = 4 -- for each turn: a session's refused calls are bounded too
 local sessions, attempts, calls, due, asked, run, loads = unpack(KEYS)
 local attempt, index, digest = ARGV[1], ARGV[2], ARGV[3]
@@ -17,7 +17,8 @@ if redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest) == 1 then
 local refusal = sessions_go_on(sessions, attempts, attempt, index)
 if refusal ~= '' then return refusal end
 local s = redis.call('HMGET', sessions, 'ended:' .. index, 'busy:' .. index, 'turns:' .. index, 'oldest',
-  'lineage', 'worker:' .. index, 'max_turns', 'failures:' .. index, 'reward_ms')
+  'lineage', 'worker:' .. index, 'max_turns', 'failures:' .. index, 'reward_ms',
+  'bytes:' .. index, 'max_bytes')
 local r = redis.call('HMGET', run, 'version', 'lineage', 'max_staleness')
 if s[4] and not s[9] and s[5] == r[2] and tonumber(r[1] or '0') - tonumber(s[4]) > tonumber(r[3]) then
   redis.call('HSET', sessions, 'state', 'stale')
@@ -30,6 +31,7 @@ local count = 0
 for _ in pairs(busy) do count = count + 1 end
 if tonumber(s[3] or '0') + count >= tonumber(s[7]) then return 'full' end
 if tonumber(s[8] or '0') >= FAILURES * tonumber(s[7]) then return 'full' end
+if s[11] and tonumber(s[10] or '0') >= tonumber(s[11]) then return 'full' end
 if count >= tonumber(ARGV[4]) then return 'busy' end
 redis.call('HSET', sessions, 'busy:' .. index, (s[2] and s[2] .. ' ' or '') .. digest)
 redis.call('HDEL', sessions, 'failed:' .. index .. ':' .. digest)

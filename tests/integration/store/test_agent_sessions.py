@@ -24,12 +24,14 @@ def turn(text: str, parent: int = -1) -> Turn:
     )
 
 
-async def opened(scene: Scene, samples: int = 2, max_turns: int = 9) -> Lease:
+async def opened(
+    scene: Scene, samples: int = 2, max_turns: int = 9, max_bytes: int = 1 << 20
+) -> Lease:
     await scene.start(eta=1)
     (lease,) = await scene.leased(1)
     about = Opened(str(lease.position), 0, samples, time.time(), 60.0, max_turns)
     keys = [f"key{index}" for index in range(samples)]
-    await scene.store.agent_sessions.open(RUN, lease.attempt, about, keys)
+    await scene.store.agent_sessions.open(RUN, lease.attempt, about, keys, max_bytes=max_bytes)
     return lease
 
 
@@ -145,6 +147,17 @@ async def test_a_session_has_as_many_turns_as_it_may(scene: Scene) -> None:
     assert await ask(scene, lease, "one") == "answered"
     other = await opened_at_once(scene, lease)
     assert other == ["waiting"] * AT_ONCE + ["busy"]
+
+
+async def test_a_session_has_as_many_bytes_of_turns_as_it_may(scene: Scene) -> None:
+    lease = await opened(scene, max_bytes=1000)
+    for digest in ("one", "two"):
+        assert await ask(scene, lease, digest) == "waiting"
+        await answer(scene, (await claim(scene))[0], "x" * 600)
+    assert await ask(scene, lease, "three") == "full"
+    # What was answered stays so, and other sessions have bytes of their own.
+    assert await ask(scene, lease, "one") == "answered"
+    assert await ask(scene, lease, "three", index=1) == "waiting"
 
 
 async def opened_at_once(scene: Scene, lease: Lease) -> list[str]:

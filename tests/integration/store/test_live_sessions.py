@@ -260,6 +260,15 @@ async def test_a_run_has_as_many_sessions_as_it_may(scene: Scene) -> None:
     assert (await live.counts(RUN)).opened == 3
 
 
+async def test_a_live_session_has_as_many_bytes_of_turns_as_it_may(scene: Scene) -> None:
+    await start(scene)
+    session = LiveSession(time.time(), 60, 60, 9, "", "la")
+    assert await scene.store.live_sessions.open(RUN, "la", session, "key", 9, max_bytes=50) == ""
+    await play(scene, "la")
+    asked = await scene.store.agent_sessions.call(RUN, "la", 0, "two", Call(kind="chat"))
+    assert asked == "full"
+
+
 async def test_sessions_of_a_run_that_is_over_are_lost(scene: Scene) -> None:
     await start(scene)
     live = scene.store.live_sessions
