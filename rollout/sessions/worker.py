@@ -220,7 +220,11 @@ class SessionWorker(RunWorker):
         """Hand in a group whose sessions have ended."""
         sessions, run = self._store.agent_sessions, self._context.run
         opened, live = await sessions.opened(run, claimed.attempt), self.follower.live
-        if opened is None or live is None:
+        if opened is None:
+            # Redis has forgotten them. The call would otherwise be taken again for ever.
+            await retry("a group", lambda: sessions.close(run, claimed.attempt, "lapsed"))
+            return
+        if live is None:
             return
         lease = Lease(claimed.attempt, TaskPosition.parse(opened.task))
         row = self._rows.of(lease.position)

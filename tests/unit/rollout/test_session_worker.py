@@ -167,7 +167,7 @@ class Finishing(Worker):
         self._hand_in: Any = self._handed_in
 
     async def opened(self, run: str, attempt: str) -> Any:
-        return SimpleNamespace(task="0:0:1:0", leased_at=0.0)
+        return SimpleNamespace(task="0:0:1:0", leased_at=0.0) if attempt == "attempt" else None
 
     async def _sampled(self, *of: object) -> Any:
         return object()
@@ -182,6 +182,12 @@ class Finishing(Worker):
 async def test_a_group_that_is_handed_in_too_late_is_not_said_to_be_completed() -> None:
     worker = Finishing()
     await worker._finish(Claimed(call_id("attempt", 0, "finish"), Call(kind="finish")))
+    assert worker.closed == ["lapsed"]
+
+
+async def test_the_end_of_a_group_that_redis_has_forgotten_is_not_taken_for_ever() -> None:
+    worker = Finishing()
+    await worker._finish(Claimed(call_id("forgotten", 0, "finish"), Call(kind="finish")))
     assert worker.closed == ["lapsed"]
 
 
