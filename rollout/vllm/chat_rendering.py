@@ -66,12 +66,18 @@ async def added(
         text = "\n\n" + plain_text([_plain(message) for message in messages[new:]])
         return await tokens(text, tokenizer, add_special_tokens=False)
     question: dict[str, Any] = {"role": "user", "content": QUESTION}
-    answer: dict[str, Any] = {"role": "assistant", "content": ANSWER}
-    if calls := messages[new - 1].get("tool_calls"):
-        # Templates look up whose result a tool's message is; the arguments play no part.
-        answer["tool_calls"] = [_stand_in(call) for call in calls]
+    # Templates look up whose result a tool's message is; the arguments play no part.
+    calls = [_stand_in(call) for call in messages[new - 1].get("tool_calls") or []]
+    answer = _answer(calls)
     asked, _ = await _ends_of([question], tools, ends, tokenizer)
-    told, ending = await _ends_of([question, answer], tools, ends, tokenizer)
+    try:
+        told, ending = await _ends_of([question, answer], tools, ends, tokenizer)
+    except ValueError:
+        if len(calls) < 2:
+            raise
+        # Llama's takes one call of an answer, and the policy may make several.
+        answer = _answer(calls[:1])
+        told, ending = await _ends_of([question, answer], tools, ends, tokenizer)
     if told != asked + 1:
         raise ValueError(
             "the chat template does not end an answer with one end-of-sequence token, so that no "
@@ -103,6 +109,11 @@ async def _rendered(
     text = chat_text(chat, tokenizer, tools or None, follows)
     # The template has written the special tokens.
     return await tokens(text, tokenizer, add_special_tokens=False)
+
+
+def _answer(calls: list[dict[str, Any]]) -> dict[str, Any]:
+    answer: dict[str, Any] = {"role": "assistant", "content": ANSWER}
+    return answer | {"tool_calls": calls} if calls else answer
 
 
 def _stand_in(call: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +156,8 @@ def _ends_in(ids: list[int], ends: Collection[int]) -> list[int]:
 def _for_template(message: dict[str, Any]) -> dict[str, Any]:
     """A message as templates expect it: text in one piece, arguments of calls as objects."""
     found = {**message, "content": text_of(message)}
-    if calls := message.get("tool_calls"):
+    # Some templates take any list for calls, an empty one as well.
+    if calls := found.pop("tool_calls", None):
         found["tool_calls"] = [
             {**call, "function": {**call["function"], "arguments": _arguments(call)}}
             for call in calls

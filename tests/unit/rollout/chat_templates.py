@@ -1,5 +1,9 @@
-"""Chat templates and a tokenizer of bytes, for tests of sessions."""
+"""Chat templates and a tokenizer of bytes, for tests of sessions.
 
+Those in `templates` are ours, and write the same texts as the published templates of their names.
+"""
+
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -29,8 +33,14 @@ THINKING = (
     "{{ m.content.split('</think>')[-1].lstrip('\\n') }}" + CALLS + "<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+QWEN3, LLAMA31 = (
+    (Path(__file__).parent / "templates" / f"{name}.jinja").read_text()
+    for name in ("qwen3", "llama31")
+)
 UNENDED = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-SPECIAL = ["<|im_start|>", "<|im_end|>", "<|eom|>", "<|begin|>", "<|start|>", "<|end|>"]
+ENDS = ["<|im_end|>", "<|eom|>", "<|eot_id|>"]
+SPECIAL = [*ENDS, "<|im_start|>", "<|begin|>", "<|start|>", "<|end|>"]
+SPECIAL += ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"]
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 
 
@@ -41,13 +51,18 @@ def tokenizer_of(template: str | None) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(SPECIAL)
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<|begin_of_text|>")
     made.chat_template = template
     return made
 
 
 def ends_of(tokenizer: Any) -> list[int]:
-    return [tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<|eom|>")]
+    """Those of its template come first."""
+    template = tokenizer.chat_template or ""
+    return [
+        tokenizer.convert_tokens_to_ids(token)
+        for token in sorted(ENDS, key=lambda end: end not in template)
+    ]
 
 
 def tokens(tokenizer: Any, text: str) -> list[int]:

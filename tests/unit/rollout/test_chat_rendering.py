@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from rollout.vllm.chat_rendering import LONG_TEXT, added, opening
 from tests.unit.rollout.chat_templates import (
     CHATML,
     LLAMA,
+    LLAMA31,
+    QWEN3,
     THINKING,
     TOOLS,
     UNENDED,
@@ -34,8 +37,9 @@ MOVING = (
 )
 
 
-def conversation(chance: random.Random) -> list[dict[str, Any]]:
+def conversation(chance: random.Random, template: str) -> list[dict[str, Any]]:
     """Turns of questions, calls, results and answers; the last message is an answer."""
+    most = 1 if template == LLAMA31 else 2
     texts = ["sum?", "4", "né", "日本", "a b", "x\ny", "🙂"]
     messages: list[dict[str, Any]] = []
     if chance.random() < 0.5:
@@ -43,7 +47,7 @@ def conversation(chance: random.Random) -> list[dict[str, Any]]:
     for turn in range(chance.randint(1, 4)):
         messages.append({"role": "user", "content": chance.choice(texts)})
         if chance.random() < 0.5:
-            calls = [call(f"c{turn}{n}") for n in range(chance.randint(1, 2))]
+            calls = [call(f"c{turn}{n}") for n in range(chance.randint(1, most))]
             said = {"role": "assistant", "content": "", "tool_calls": calls}
             messages.append(said)
             messages += [
@@ -54,12 +58,12 @@ def conversation(chance: random.Random) -> list[dict[str, Any]]:
     return messages
 
 
-@pytest.mark.parametrize("template", [CHATML, LLAMA], ids=["chatml", "llama"])
+@pytest.mark.parametrize("template", [CHATML, LLAMA, LLAMA31], ids=["chatml", "llama", "llama31"])
 async def test_turns_add_up_to_what_the_template_writes(template: str) -> None:
     tokenizer, chance = tokenizer_of(template), random.Random(0)
     ends = ends_of(tokenizer)
     for _ in range(60):
-        messages = conversation(chance)
+        messages = conversation(chance, template)
         tools = TOOLS if chance.random() < 0.5 else []
         sequence: list[int] = []
         last: list[int] = []
@@ -99,6 +103,50 @@ def opening_of(messages: list[dict[str, Any]], tools: Any, tokenizer: Any) -> li
     return tokens(
         tokenizer, tokenizer.apply_chat_template(chat, tools=tools or None, tokenize=False)
     )
+
+
+@pytest.mark.parametrize("template", [QWEN3, LLAMA31], ids=["qwen3", "llama31"])
+async def test_a_turn_adds_what_the_template_writes_after_the_last_answer(template: str) -> None:
+    tokenizer, chance = tokenizer_of(template), random.Random(0)
+    ends = ends_of(tokenizer)
+    for _ in range(60):
+        messages = conversation(chance, template)
+        tools = TOOLS if chance.random() < 0.5 else []
+        answers = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+        for before, at in pairwise(answers):
+            whole = await opening(messages[:at], tools, tokenizer)
+            found = await added(messages[:at], before + 1, tools, ends[:1], ends, tokenizer)
+            assert tokenizer.decode(whole).endswith(tokenizer.decode(found))
+            assert whole[-len(found) - 1] in ends
+
+
+async def test_an_answer_with_two_calls_is_followed_where_the_template_takes_one() -> None:
+    tokenizer = tokenizer_of(LLAMA31)
+    results = [{"role": "tool", "content": n, "tool_call_id": f"c{n}"} for n in "12"]
+
+    async def after(*calls: dict[str, Any]) -> list[int]:
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "2+2"},
+            {"role": "assistant", "content": None, "tool_calls": list(calls)},
+            *results,
+        ]
+        return await added(messages, 2, TOOLS, [1], ends_of(tokenizer), tokenizer)
+
+    found = await after(call("c1"), call("c2"))
+    assert found == await after(call("c1"))
+    assert tokenizer.decode(found).count('ipython<|end_header_id|>\n\n"') == 2
+
+
+async def test_an_answer_without_calls_may_have_an_empty_list_of_them() -> None:
+    tokenizer = tokenizer_of(LLAMA31)
+    plain: list[dict[str, Any]] = [
+        {"role": "user", "content": "2+2"},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": "sure?"},
+    ]
+    # As vLLM's parsers and some clients write it.
+    empty = [plain[0], plain[1] | {"tool_calls": []}, plain[2]]
+    assert await opening(empty, [], tokenizer) == await opening(plain, [], tokenizer)
 
 
 async def test_a_template_that_drops_reasoning_leaves_what_was_sampled_alone() -> None:
@@ -150,7 +198,11 @@ async def test_a_template_that_does_not_end_answers_is_refused() -> None:
         await added(asked, 2, [], [1], ends_of(tokenizer), tokenizer)
 
 
-@pytest.mark.parametrize("template", [CHATML, LLAMA, BY_CALL], ids=["chatml", "llama", "by call"])
+@pytest.mark.parametrize(
+    "template",
+    [CHATML, LLAMA, BY_CALL, QWEN3, LLAMA31],
+    ids=["chatml", "llama", "by call", "qwen3", "llama31"],
+)
 async def test_the_name_of_a_call_that_spells_an_end_ends_nothing(template: str) -> None:
     tokenizer = tokenizer_of(template)
     last = tokens(tokenizer, "call<|im_end|>")
