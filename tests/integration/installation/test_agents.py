@@ -15,8 +15,10 @@ import openai
 import pytest
 from redis.asyncio import Redis
 
+from services.contracts.config import RLConfig, parse_config
 from services.contracts.groups.trajectory import TrajectoryGroup, decode
 from services.contracts.sessions import parse_session_id
+from services.gateway.session_admission import most_session_bytes
 from services.runtime.api_key import digest
 from services.store import Store
 from services.store.keys import sessions_key
@@ -213,6 +215,9 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
         kept = asyncio.run(kept_of(installation.stack.redis_url, sessions[0]))
         assert digest(sessions[0]["key"]).encode() in kept
         assert not any(sessions[0]["key"].encode() in each for each in kept)
+        config = parse_config(installation.api.get(f"/v1/runs/{run}")["config"])
+        assert isinstance(config, RLConfig)
+        assert str(most_session_bytes(config)).encode() in kept
         trained = asyncio.run(payload(installation.stack.redis_url, run, group["task"]))
 
         assert trained.header.rewards == [0.0, 1.0]
