@@ -23,6 +23,7 @@ from rollout.sessions.groups import (
     unplayed,
 )
 from rollout.sessions.live import LiveSessions
+from rollout.sessions.recent_turns import RecentTurns
 from rollout.sessions.turns import Refused, TurnPlayer
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.resume import mixed
@@ -69,6 +70,7 @@ class SessionWorker(RunWorker):
         assert isinstance(episode, Sessions)
         self._idle = episode.idle_seconds
         self._player = TurnPlayer(self._context)
+        self._turns = RecentTurns(self._store.agent_sessions)
         self._hand_in = HandIn(self._leases, self._run_events)
         self._calls: dict[str, _Held] = {}
         self._full = False
@@ -176,8 +178,8 @@ class SessionWorker(RunWorker):
 
     async def _turn(self, claimed: Claimed) -> None:
         sessions, run, worker = self._store.agent_sessions, self._context.run, self._context.worker
-        place = (run, claimed.attempt, claimed.index)
-        before = await sessions.turns(*place, claimed.call.path)
+        session = (run, claimed.attempt, claimed.index)
+        before = await self._turns.of(session, claimed.call.path)
         if before is None:
             failure = {"status": 409, "message": "this session's turns are gone"}
             await sessions.fail(run, worker, claimed, failure)
@@ -202,8 +204,11 @@ class SessionWorker(RunWorker):
             await retry("a turn", lambda: sessions.fail(run, worker, claimed, failure))
             return
         recorded = partial(sessions.answer, run, worker, claimed, *played)
-        if not await retry("a turn", recorded):
+        number = await retry("a turn", recorded)
+        if number is None:
             log.info("a turn came too late and is discarded")
+        elif number >= 0:
+            self._turns.remember(session, number, played[0])
 
     async def _seed(self, claimed: Claimed) -> int | None:
         """The call's seed, if the run has one: another one for each request."""

@@ -297,27 +297,30 @@ class AgentSessions(Noun):
         history: str,
         length: int | None,
         oldest: tuple[str, int],
-    ) -> bool:
+    ) -> int | None:
         """Record a turn. `history`: the digest of all that the conversation then has; `length`: of
-        its text, of /completions; `oldest`: (lineage, version) of the turn's oldest token. False:
-        it came too late."""
+        its text, of /completions; `oldest`: (lineage, version) of the turn's oldest token. Returns
+        its number; −1: the call was answered before; None: it came too late."""
         lineage, version = oldest
         blob = msgspec.msgpack.encode(turn)
         recorded = [blob, history, turn.parent, length or "", version, lineage]
-        return await self._answer(run, worker, claimed, recorded, b"")
+        done, *number = await self._answer(run, worker, claimed, recorded, b"")
+        return (number[0] if number else -1) if done else None
 
     async def fail(self, run: str, worker: str, claimed: Claimed, error: dict[str, Any]) -> bool:
         """Answer a call with an error. The session stays as it is."""
         failure = msgspec.json.encode(error)
-        return await self._answer(run, worker, claimed, [b"", "", "", "", 0, ""], failure)
+        done = await self._answer(run, worker, claimed, [b"", "", "", "", 0, ""], failure)
+        return bool(done[0])
 
     async def _answer(
         self, run: str, worker: str, claimed: Claimed, recorded: list[Any], failure: bytes
-    ) -> bool:
+    ) -> list[int]:
         of = [claimed.attempt, claimed.index, claimed.digest, worker]
         parts = (_held_in(claimed.attempt), "calls", "calls_due", "calls_ended")
         arguments = [*of, *recorded, claimed.id, failure]
-        return bool(await self._run("answer", run, claimed.attempt, parts, arguments))
+        found: list[int] = await self._run("answer", run, claimed.attempt, parts, arguments)
+        return found
 
     async def opened(self, run: str, attempt: str) -> Opened | None:
         """What is known of the sessions of an attempt; None: nothing any more."""

@@ -6,7 +6,7 @@
 -- far as it is of the lineage that sampled first. `bytes` is what a session's turns weigh.
 -- O(turns of the session). KEYS sessions attempts calls calls_due calls_ended
 -- ARGV attempt index digest worker blob history parent length version lineage call_id failure
--- Reply 1 recorded, now or before; 0 not
+-- Reply {1, the turn's number} recorded; {1} recorded before, or the failure is; {0} neither
 local sessions, attempts, calls, due, log = unpack(KEYS)
 local attempt, index, digest = ARGV[1], ARGV[2], ARGV[3]
 local s = redis.call('HMGET', sessions, 'busy:' .. index, 'turns:' .. index, 'oldest', 'lineage',
@@ -16,7 +16,7 @@ local wanted = busy[digest] and sessions_go_on(sessions, attempts, attempt, inde
 end_call(calls, due, log, ARGV[11])
 if not wanted then
   -- The reply to the first call may have been lost.
-  return redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest)
+  return {redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest)}
 end
 busy[digest] = nil
 local rest = {}
@@ -29,7 +29,7 @@ end
 if ARGV[12] ~= '' then
   redis.call('HSET', sessions, 'failed:' .. index .. ':' .. digest, ARGV[12])
   redis.call('HINCRBY', sessions, 'failures:' .. index, 1)
-  return 1
+  return {1}
 end
 local turn = s[2] or '0'
 redis.call('HSET', sessions, 'turn:' .. index .. ':' .. turn, ARGV[5], 'asked:' .. index .. ':' .. digest, turn,
@@ -44,4 +44,4 @@ if not s[3] then
 elseif s[4] == ARGV[10] and tonumber(ARGV[9]) < tonumber(s[3]) then
   redis.call('HSET', sessions, 'oldest', ARGV[9])
 end
-return 1
+return {1, tonumber(turn)}

@@ -50,7 +50,7 @@ async def answer(scene: Scene, claimed: Claimed, text: str = "hi", worker: str =
     after = f"after {claimed.digest}"
     made = turn(text, claimed.call.path[-1] if claimed.call.path else -1)
     place = (RUN, worker, claimed, made, after, None, ("aaa", 0))
-    return await scene.store.agent_sessions.answer(*place)
+    return await scene.store.agent_sessions.answer(*place) is not None
 
 
 async def last_turns(
@@ -167,6 +167,17 @@ async def opened_at_once(scene: Scene, lease: Lease) -> list[str]:
     return [await ask(scene, lease, f"call{n}", index=1) for n in range(AT_ONCE + 1)]
 
 
+async def test_only_who_has_recorded_a_turn_learns_its_number(scene: Scene) -> None:
+    lease = await opened(scene)
+    for number, digest in enumerate(("one", "two")):
+        await ask(scene, lease, digest)
+        (claimed,) = await claim(scene)
+        place = (RUN, "w", claimed, turn(digest), f"after {digest}", None, ("aaa", 0))
+        assert await scene.store.agent_sessions.answer(*place) == number
+        # What another worker has recorded may be another turn.
+        assert await scene.store.agent_sessions.answer(*place) == -1
+
+
 async def test_lengths_of_texts_are_known_once(scene: Scene) -> None:
     lease = await opened(scene)
     sessions = scene.store.agent_sessions
@@ -174,7 +185,7 @@ async def test_lengths_of_texts_are_known_once(scene: Scene) -> None:
         await ask(scene, lease, digest)
         (claimed,) = await claim(scene)
         place = (RUN, "w", claimed, turn("hi"), digest, length)
-        assert await sessions.answer(*place, ("aaa", 0))
+        assert await sessions.answer(*place, ("aaa", 0)) is not None
     assert await sessions.lengths(RUN, lease.attempt, 0) == [7, 12]
 
 

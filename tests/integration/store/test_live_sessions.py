@@ -43,7 +43,9 @@ async def play(scene: Scene, id: str) -> None:
 
 async def record_turn(scene: Scene, claimed: Claimed) -> bool:
     sessions = scene.store.agent_sessions
-    return await sessions.answer(RUN, "w", claimed, turn("hi"), "after", None, ("aaa", 0))
+    return (
+        await sessions.answer(RUN, "w", claimed, turn("hi"), "after", None, ("aaa", 0)) is not None
+    )
 
 
 async def played(scene: Scene, *ids: str, reward: Reward | None = None) -> None:

@@ -1,0 +1,54 @@
+"""Turns that this worker has recorded or read: it reads none of them from Redis again.
+
+A recorded turn never changes, and nobody asks for one whose session has ended.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from services.contracts.sessions import Turn
+from services.store.agent_sessions import AgentSessions
+
+MOST_BYTES = 64 << 20
+"""Of what is remembered; the turns that were used longest ago are forgotten first."""
+OTHER_BYTES = 1024
+"""Of a turn besides its tokens, about."""
+
+Session = tuple[str, str, int]
+"""(run, attempt, index)."""
+
+
+class RecentTurns:
+    """The earlier turns of the conversations that a worker plays."""
+
+    def __init__(self, sessions: AgentSessions, most_bytes: int = MOST_BYTES) -> None:
+        self._sessions = sessions
+        self._most = most_bytes
+        self._known: OrderedDict[tuple[Session, int], Turn] = OrderedDict()
+        self._bytes = 0
+
+    async def of(self, session: Session, numbers: Sequence[int]) -> list[Turn] | None:
+        """These turns of a session; None if they are gone."""
+        found = {n: self._known[session, n] for n in numbers if (session, n) in self._known}
+        missing = [n for n in numbers if n not in found]
+        read = await self._sessions.turns(*session, missing)
+        if read is None:
+            return None
+        found |= zip(missing, read, strict=True)
+        for number in numbers:
+            self.remember(session, number, found[number])
+        return [found[number] for number in numbers]
+
+    def remember(self, session: Session, number: int, turn: Turn) -> None:
+        """`turn` is number `number` of `session`."""
+        if (session, number) not in self._known:
+            self._bytes += _size(turn)
+        self._known[session, number] = turn
+        self._known.move_to_end((session, number))
+        while self._bytes > self._most:
+            self._bytes -= _size(self._known.popitem(last=False)[1])
+
+
+def _size(turn: Turn) -> int:
+    tokens = len(turn.added) + len(turn.token_ids) + len(turn.logprobs)
+    return tokens + len(turn.sampling_mask or b"") + OTHER_BYTES
