@@ -7,7 +7,7 @@ delta, so a learner that dies leaves no half of a version.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +24,7 @@ from services.contracts.canary import CANARY
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import DELTA, WeightFile, WeightManifest, version_tag
 from services.volume import DamagedFile, check_file, weight_file, written_beside
+from services.weights import tensor_checksum
 
 KEPT_VERSIONS = 3
 """Newest versions whose files stay on disk in any case: a worker that has just read which version
@@ -83,6 +84,8 @@ class Publisher(Background[Version | Again]):
         self._mirror: Mirror | None = None
         self._chain = Chain()
         self._newest: WeightManifest | None = None
+        self._checksums: dict[str, str] | None = None
+        """Of the newest version's tensors, where it came as HostWeights."""
         self._kept: tuple[WeightManifest, ...] = ()
         """The newest versions; replaced, never changed: another thread reads it."""
         self.pushed: Pushed | None = None
@@ -124,7 +127,10 @@ class Publisher(Background[Version | Again]):
         if isinstance(item, HostWeights):
             # Let go of the old ones first: memory need not hold both.
             self._mirror = None
-            manifest = self._whole(item.head, item.tensors, item.kind)
+            checksums = {name: _checksum(tensor) for name, tensor in item.tensors.items()}
+            head = self._proved_alike(item.head, checksums == self._checksums)
+            self._checksums = checksums
+            manifest = self._whole(head, item.tensors, item.kind)
             if self._deltas is not None and item.kind == "full":
                 self._mirror = Mirror(item.tensors)
         elif isinstance(item, ChangedWeights):
@@ -151,14 +157,24 @@ class Publisher(Background[Version | Again]):
         found = by_folder_names(item.changes, names, copies, item.ready)
         version = item.head.version
         delta = mirror.change(found, self._newest.tag, version_tag(self._lineage, version))
+        self._checksums = None
+        head = self._proved_alike(item.head, delta.changed == 0)
         share = delta.changed / max(1, mirror.weights)
         if self._distrusted(workers) or not self._chain.takes(version, delta.bytes):
-            return self._whole(item.head, mirror.tensors), share
+            return self._whole(head, mirror.tensors), share
         name = delta_name(self._run, version, self._lineage)
-        more = _metadata(item.head)
+        more = _metadata(head)
         file = self._written(name, delta.bytes, lambda path: delta.write(path, more))
         self._chain.add(version, file)
-        return self._manifest(item.head, "delta", len(mirror.tensors)), share
+        return self._manifest(head, "delta", len(mirror.tensors)), share
+
+    def _proved_alike(self, head: Head, unchanged: bool) -> Head:
+        """`head` with the canary of the version before, if that has the same weights: two passes
+        over equal weights may differ by rounding (another number of threads, another kernel), and
+        workers would take that for weights that did not arrive."""
+        if not unchanged or self._newest is None:
+            return head
+        return replace(head, canary=self._newest.canary)
 
     def _distrusted(self, workers: Sequence[WorkerRecord]) -> bool:
         """Whether a worker cannot load a file of the chain: then a new one begins."""
@@ -213,6 +229,10 @@ class Publisher(Background[Version | Again]):
         for path in self._folder.glob("v*.safetensors"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)
+
+
+def _checksum(tensor: torch.Tensor) -> str:
+    return tensor_checksum(tensor.reshape(-1).view(torch.uint8).numpy())
 
 
 def _metadata(head: Head) -> dict[str, str]:

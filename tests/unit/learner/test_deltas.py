@@ -17,6 +17,7 @@ from learner.optim.optimizers import Optimizers
 from learner.persist import chain
 from learner.persist.publisher import Again, Publisher
 from learner.persist.versions import Versions, host_weights
+from services.contracts.canary import Canary, packed
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.optimizer import AdamW
@@ -82,6 +83,30 @@ class Run:
     @property
     def files(self) -> list[str]:
         return sorted(path.name for path in (self.root / "runs/r1/weights").iterdir())
+
+
+@pytest.mark.parametrize("weights", ["auto", "full"])
+def test_weights_that_did_not_change_keep_their_canary(
+    tmp_path: Path, weights: PublishedAs
+) -> None:
+    run = Run(tmp_path, half(make_model(BROAD, seed=0)), weights)
+
+    def published(rounding: float) -> bytes:
+        run.version += 1
+        canary = Canary("float32", 9, 4, packed([-1.0 + rounding, -2.0 + rounding]))
+        run.publisher.submit(run.versions.take(run.version, 0.0, canary))
+        run.publisher.wait()
+        found = run.registered[-1].canary
+        assert found is not None
+        return found.logprobs
+
+    first = published(0.0)
+    # The next pass has another number of threads: workers see the same values from vLLM.
+    assert published(1e-7) == first
+    assert published(2e-7) == first
+    run.loaded.model.get_input_embeddings().weight.data[0, 0] += 1
+    assert published(3e-7) not in (first, b"")
+    run.publisher.close()
 
 
 def check_equal(found: dict[str, torch.Tensor], loaded: LoadedModel) -> None:
