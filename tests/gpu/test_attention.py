@@ -78,9 +78,9 @@ def test_parts_of_a_forest_add_up_on_the_gpu(
         calls = layout.varlen(window) if kind == torch.bfloat16 else layout.blocks(window)
         out = attend(q, k, v, calls, 0.3)
         grads = torch.autograd.grad((out * upstream.to(DEVICE)).sum(), leaves)
-        assert apart(out.cpu(), right) < limit
+        assert apart(out.cpu(), right, right) < limit
         for grad, other in zip(grads, right_grads, strict=True):
-            assert apart(grad.cpu(), other) < limit
+            assert apart(grad.cpu(), other, upstream) < limit
 
 
 def model_of(config: PreTrainedConfig) -> PreTrainedModel:
@@ -147,7 +147,7 @@ def test_half_precision_and_shared_prompts_train_as_float32_does(config: PreTrai
         found, grads = gradients(model, shared, autocast)
         assert found == pytest.approx(mean, rel=limit)
         # In a mixture of experts rounding can send a token to another expert.
-        assert apart(grads, right) < limit * (4 if "Moe" in type(model).__name__ else 1)
+        assert apart(grads, right, right) < limit * (4 if "Moe" in type(model).__name__ else 1)
 
 
 def test_prompts_are_shared_where_that_saves_most_of_the_tokens() -> None:
