@@ -7,13 +7,17 @@ last has BATCH rows: the place of a row is arithmetic, and reading one touches o
 
 import os
 import tempfile
+from array import array
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
 
 from services.contracts.records import DatasetSegment
 from services.contracts.rows.dataset import Row
@@ -112,3 +116,15 @@ class Segment:
             for position in range(len(COLUMNS))
         )
         return Row(prompt=prompt, answer=answer, columns=columns)
+
+    def hashes(self) -> NDArray[np.uint64]:
+        """Of each row's prompt and answer, as they are stored. Reads one batch at a time."""
+        found = array("Q")
+        for number in range(self._reader.num_record_batches):
+            batch = self._reader.get_batch(number)
+            prompts, answers = (batch.column(position).to_pylist() for position in (0, 1))
+            found.extend(
+                xxhash.xxh3_64_intdigest(f"{prompt}\n{answer}".encode())
+                for prompt, answer in zip(prompts, answers, strict=True)
+            )
+        return np.frombuffer(found, np.uint64)

@@ -62,6 +62,7 @@ async def check_datasets(
             await _dataset(deps, raw, key, name, problems) if isinstance(name, str) else None
             for key, name in keys
         ]
+        found |= {key: one for (key, _), one in zip(keys, records, strict=True) if one}
         ids = [one.id if one else name for one, name in zip(records, named, strict=True)]
         raw = {**raw, "validation": {**validation, "datasets": ids}}
     return raw, found
@@ -169,18 +170,6 @@ def _uncomparable(deps: Dependencies, record: DatasetRecord) -> str | None:
     except ValueError as error:
         return f"the rows of {record.name} cannot be compared (objective.type dpo): row 0 {error}"
     return None
-
-
-def check_held_out(datasets: Datasets) -> list[str]:
-    """Warnings for evaluations that measure on rows that are trained."""
-    rows = {key: {segment.xxh3 for segment in one.segments} for key, one in datasets.items()}
-    return [
-        f"{held}: {evaluated.name} has rows that the run trains on ({key} is {trained.name}), so "
-        "accuracy will look better than it is: upload held-out rows as a dataset of their own"
-        for held, evaluated in datasets.items()
-        for key, trained in datasets.items()
-        if held.startswith("evaluation.") and key.startswith("data.") and rows[held] & rows[key]
-    ]
 
 
 async def check_categories(

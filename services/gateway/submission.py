@@ -25,12 +25,12 @@ from services.estimate.answer import Estimate
 from services.gateway.dataset_check import (
     check_categories,
     check_datasets,
-    check_held_out,
     check_verifiers,
 )
 from services.gateway.dataset_defaults import with_defaults
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import DryRun, fitted, refusals
+from services.gateway.held_out_check import check_held_out
 from services.gateway.lora_check import check_targets
 from services.gateway.mixing import DatasetShare, MixtureShares, mixed_rows
 from services.gateway.model_check import (
@@ -151,7 +151,7 @@ async def accept(
         raise refusal(problems)
     pool = submission.pool or (previous.pool if previous else "default")
     # An evaluation alone trains on nothing.
-    warnings += check_held_out(datasets) if max_steps != 0 else []
+    warnings += await check_held_out(deps, datasets) if max_steps != 0 else []
     if isinstance(config, RLConfig):
         warnings += config.warnings() + await _check_gpus(deps, pool, config)
         warnings += await check_categories(deps, config.evaluation, datasets)

@@ -60,11 +60,11 @@ def test_a_tool_server_that_nobody_has_named_is_refused_with_those_there_are(
 
 
 def test_an_evaluation_on_trained_rows_gives_a_warning(api: httpx.Client, submit: Any) -> None:
-    upload(api, "held-out", b'{"question": "1+1", "answer": "2"}')
+    upload(api, "held-out", b'{"question": "91+91", "answer": "182"}')
 
     (warning,) = submit({"evaluation": {"dataset": "sums"}}).json()["warnings"]
 
-    assert warning.startswith("evaluation.dataset: sums has rows that the run trains on")
+    assert warning.startswith("evaluation.dataset: the run also trains on ")
     assert submit({"evaluation": {"dataset": "held-out"}}).json()["warnings"] == []
 
 
