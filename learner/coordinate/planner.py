@@ -33,6 +33,8 @@ followed by the same question to the store."""
 REQUEUE_LIMIT = 3
 """A task whose groups were too stale this often ends as `too_slow`, one whose groups could not be
 read as `unreadable`."""
+REQUEUED = "stale groups are requeued"
+"""What the log says. The benchmark of overlap counts these lines."""
 
 
 class Planner:
@@ -155,7 +157,7 @@ class Planner:
             while fresh := self._read(0):
                 self._selection.arrive(fresh)
         if stale := self._selection.stale(self._ancestry, progress.version):
-            log.info("stale groups are requeued", groups=len(stale), step=progress.step + 1)
+            log.info(REQUEUED, groups=len(stale), step=progress.step + 1)
             entries = [group.entry for group in stale]
             limit = self._requeue_limit
             self._store.fenced(self._store.trajectories.requeue, entries, limit=limit)

@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
+from learner.coordinate.planner import REQUEUED
 from services.contracts.config import parse_config
 from services.contracts.records import RunState
 from services.store import Store
@@ -32,7 +33,7 @@ async def test_a_straggler_is_waited_for_or_resampled(place: Place, store: Store
         async with serving(store, Volume(place.data), stragglers, config) as worker:
             worker.straggler = asyncio.Event()
             if stragglers == "resample":
-                # Its task goes out again once its lease has lapsed; the run's last batch needs it.
+                # Its task is leased again once its lease has lapsed; the run's last batch needs it.
                 worker.lease_seconds = 5.0
             if stragglers == "wait":
                 await eventually(partial(trained, 1))
@@ -53,7 +54,7 @@ async def test_a_straggler_is_waited_for_or_resampled(place: Place, store: Store
         assert worker.late is not None
         assert worker.late.done() == (stragglers == "wait")
         await _cancelled(worker.late)
-    assert "stale groups go back" not in place.log.read_text()
+    assert REQUEUED not in place.log.read_text()
     learner.terminate()
     assert learner.wait(timeout=30) == 0
 

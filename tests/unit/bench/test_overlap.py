@@ -9,6 +9,7 @@ import pytest
 from bench.overlap import figures, requeued
 from bench.simulated import gpus
 from bench.simulated.vllm import spans
+from learner.coordinate.planner import REQUEUED
 
 
 def test_a_prompt_has_the_same_lengths_whenever_it_is_sampled() -> None:
@@ -79,9 +80,9 @@ def test_the_share_is_of_what_the_gpus_could_have_done_in_the_window() -> None:
 def test_requeued_groups_are_counted_from_the_learners_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
-        '{"event": "stale groups go back", "groups": 2}\n'
+        f'{{"event": "{REQUEUED}", "groups": 2}}\n'
         "a line of a library\n"
         '{"event": "run starts", "run": "a"}\n'
-        '{"event": "stale groups go back", "groups": 1}\n'
+        f'{{"event": "{REQUEUED}", "groups": 1}}\n'
     )
     assert requeued(log) == 3
