@@ -209,6 +209,15 @@ def test_every_redis_key_of_a_run_and_a_pool_is_documented_and_no_other_is() -> 
     assert sorted(listed) == sorted((*RUN_PARTS, *POOL_PARTS))
 
 
+def test_the_layers_of_packages_are_documented_as_they_are_checked() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    section = text.partition("Imports point one way.")[2]
+    listed = section.split("```")[1].split("\n")[1:-1]
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    checked = next(one["layers"] for one in linter["contracts"] if one["id"] == "layers")
+    assert listed == checked
+
+
 def test_the_readme_leads_to_every_document() -> None:
     readme = (ROOT / "README.md").read_text()
     for document in sorted((ROOT / "docs").glob("*.md")):
