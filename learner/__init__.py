@@ -1,14 +1,15 @@
 """The learner: `python -m learner`, one process per device, one run at a time.
 
 `rank` is a process that trains; `__main__` and `supervise` start it, again when it dies. `rl` and
-`sft` are the two training scripts; read them top to bottom. `step` trains one batch, `state`
-is what training changes. Imports go down this list, never up:
+`sft` are the two training scripts; read them top to bottom. `step` trains one batch of `rl`,
+`supervised` one of `sft`; `state` is what training changes. Imports go down this list, never up:
 
     __main__, rank
     supervise, rl, sft
     coordinate, tools       rank 0 between batches; commands on checkpoints
-    persist, step           the data volume; one batch
-    gpu_turns               the GPU, where vLLM has it in between
+    persist                 the data volume
+    step, supervised        one batch
+    cores, gpu_turns        what the learner shares with vLLM on this host: cores, or the GPU
     state, store            what training changes; the run in the store
     report                  metrics
     model                   models and their passes

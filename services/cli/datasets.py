@@ -10,6 +10,7 @@ from rich import markup
 
 from services.cli.options import AsJson, GatewayURL, connect
 from services.cli.output import CliError, ago, escape, out, print_json, size, table
+from services.cli.runs.overrides import set_value
 
 commands = typer.Typer(help="Upload, list, show and remove datasets.", no_args_is_help=True)
 
@@ -94,8 +95,6 @@ def gym(
     gateway: GatewayURL = None,
 ) -> None:
     """Make the rows of a reasoning-gym task, and upload them with their own verifier."""
-    import yaml
-
     from services.datasets.columns import DatasetError
     from services.datasets.generated import MAPPING, gym_rows, gym_version
 
@@ -104,7 +103,7 @@ def gym(
         key, equals, value = assignment.partition("=")
         if not equals:
             raise CliError(f"--set {assignment!r} is not KEY=VALUE")
-        config[key] = yaml.safe_load(value)
+        config[key] = set_value(key, value)
     words = ["reasoning-gym", task, f"size={size_}", f"seed={seed}", *(set_ or [])]
     with tempfile.TemporaryFile() as content:
         try:

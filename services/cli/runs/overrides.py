@@ -17,28 +17,33 @@ Set = Annotated[
 
 
 def overrides_from(settings: list[str]) -> dict[str, Any]:
-    """`["a.b=1"]` as {"a": {"b": 1}}; values are YAML, and 1e-6 is a number (YAML 1.1 has it as
-    text)."""
-    import yaml
-
-    from recipes import load_yaml
-
+    """`["a.b=1"]` as {"a": {"b": 1}}; values are YAML."""
     result: dict[str, Any] = {}
     for setting in settings:
         key, separator, text = setting.partition("=")
         parts = key.strip().split(".")
         if not separator or not all(parts):
             raise CliError(f"--set {setting} is not KEY=VALUE, like optimizer.lr=1e-6")
-        try:
-            value = load_yaml(text)
-        except yaml.YAMLError as error:
-            reason = f" ({problem})" if (problem := getattr(error, "problem", None)) else ""
-            raise CliError(
-                f"--set {key}: {text!r} is not a YAML value{reason}; quote it twice"
-            ) from None
+        value = set_value(key, text)
         section, last = _place_of(parts, result)
-        section[last] = _number(value)
+        section[last] = value
     return result
+
+
+def set_value(key: str, text: str) -> Any:
+    """The YAML value of `--set KEY=TEXT`; 1e-6 is a number (YAML 1.1 has it as text). Raises
+    CliError, also for a mapping that has a key twice."""
+    import yaml
+
+    from recipes import load_yaml
+
+    try:
+        return _number(load_yaml(text))
+    except yaml.YAMLError as error:
+        reason = f" ({problem})" if (problem := getattr(error, "problem", None)) else ""
+        raise CliError(
+            f"--set {key}: {text!r} is not a YAML value{reason}; quote it twice"
+        ) from None
 
 
 def _place_of(parts: list[str], config: dict[str, Any]) -> tuple[Any, str | int]:
