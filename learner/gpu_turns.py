@@ -20,7 +20,7 @@ from learner.model.placement.offload import Offload
 from learner.slices import local
 from learner.state import TrainingState
 from services.contracts.config import RLConfig
-from services.estimate.given import gigabytes
+from services.estimate.inputs import gigabytes
 from services.estimate.rollout import ASLEEP
 from services.runtime.gpu_handover import Handover
 from services.runtime.logs import get_logger

@@ -131,12 +131,12 @@ class Batch:
     """Metrics of the means that it is compared with; none without `running_mean`."""
 
 
-def read_group(store: RunStore, share: Share, kept: bytes | None) -> TrajectoryGroup:
-    """The group of a share, of which the stream keeps `kept`. Raises ValueError where it is gone or
-    damaged, SchemaMismatch, GatewayAway."""
-    if kept is None:
+def read_group(store: RunStore, share: Share, stored: bytes | None) -> TrajectoryGroup:
+    """The group of a share. `stored`: what the stream has, its payload or a reference. Raises
+    ValueError where it is gone or damaged, SchemaMismatch, GatewayAway."""
+    if stored is None:
         raise ValueError("its payload is not in the stream")
-    group = decode_group(store.payload(kept))
+    group = decode_group(store.payload(stored))
     if group.samples != share.of:
         raise ValueError(f"it has {group.samples} samples, its entry in the stream says {share.of}")
     # With 16 answers of 32k tokens 200 MB, of which other ranks need most.
@@ -154,10 +154,10 @@ def read_groups(
     for shares in minibatches:
         found.append([])
         positions = [share.position for share in shares]
-        stored = store.call(store.trajectories.payloads, positions)
-        for share, kept in zip(shares, stored, strict=True):
+        payloads = store.call(store.trajectories.payloads, positions)
+        for share, stored in zip(shares, payloads, strict=True):
             try:
-                found[-1].append(read_group(store, share, kept))
+                found[-1].append(read_group(store, share, stored))
             except SchemaMismatch:
                 raise
             except ValueError as error:

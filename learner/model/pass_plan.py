@@ -17,7 +17,7 @@ from learner.model.passes.mfu import widths
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import PretrainedModel
 from services.contracts.devices import GPUDevice, LearnerDevices
-from services.estimate.given import Model, Worker, gigabytes, of_half
+from services.estimate.inputs import Model, Worker, gigabytes, of_half
 from services.estimate.learner import learner_budget, pass_of, rank_memory
 from services.estimate.shape import ModelShape, shape_of
 from services.estimate.training import parallel_on

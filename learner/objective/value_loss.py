@@ -14,17 +14,17 @@ from services.contracts.config.objective.critic import (
 
 @dataclass(frozen=True)
 class Scale:
-    """A critic's units: what it says is (value − mean) / deviation."""
+    """A critic's units: its output is (value − mean) / deviation."""
 
     mean: float = 0.0
     deviation: float = 1.0
 
-    def value(self, said: torch.Tensor) -> torch.Tensor:
-        """The values that the critic means, float64."""
-        return said.double() * self.deviation + self.mean
+    def value(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The values that these outputs stand for, float64."""
+        return outputs.double() * self.deviation + self.mean
 
     def units(self, value: torch.Tensor) -> torch.Tensor:
-        """What the critic would have to say to mean `value`."""
+        """The output that stands for `value`."""
         return (value - self.mean) / self.deviation
 
 
@@ -62,17 +62,17 @@ class Moments:
 
 
 def value_loss(
-    config: ValueLoss, said: torch.Tensor, before: torch.Tensor, target: torch.Tensor
+    config: ValueLoss, values: torch.Tensor, before: torch.Tensor, target: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """[p] loss of what the critic `said` ([p], with gradient), and [p] whether the clip took the
-    gradient away. `before` [p]: what it said before the batch's updates.
+    """[p] loss of the critic's `values` ([p], with gradient), and [p] whether the clip took the
+    gradient away. `before` [p]: those before the batch's updates.
 
     The larger of the loss with and without the clip (Schulman et al.'s baselines; torchtune).
     """
-    plain = _distance(config, said - target)
+    plain = _distance(config, values - target)
     if config.clip_range is None:
-        return plain, torch.zeros_like(said, dtype=torch.bool)
-    near = before + (said - before).clamp(-config.clip_range, config.clip_range)
+        return plain, torch.zeros_like(values, dtype=torch.bool)
+    near = before + (values - before).clamp(-config.clip_range, config.clip_range)
     clipped = _distance(config, near - target)
     return torch.maximum(plain, clipped), (clipped > plain).detach()
 

@@ -40,7 +40,7 @@ from services.contracts.config.model import BPETokenizer, PretrainedModel, Scrat
 from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.objective.supervised import DPO
 from services.contracts.records import RunRecord
-from services.estimate.given import Model, known_workers
+from services.estimate.inputs import Model, known_workers
 from services.estimate.shape import scratch_shape
 from services.runtime.logs import get_logger
 from services.volume import Volume

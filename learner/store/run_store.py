@@ -148,10 +148,10 @@ class RunStore:
 
     # --- payloads outside of Redis ---------------------------------------------------------------
 
-    def payload(self, kept: bytes) -> bytes:
-        """The payload of a group, of which the stream keeps `kept`. Raises ValueError where it is
-        damaged or gone, GatewayAway."""
-        return self._thread.call(lambda: self._payloads.read(kept))
+    def payload(self, stored: bytes) -> bytes:
+        """The payload of a group. `stored`: what the stream has, itself or a reference. Raises
+        ValueError where it is damaged or gone, GatewayAway."""
+        return self._thread.call(lambda: self._payloads.read(stored))
 
     def payload_bytes(self, plan: Plan) -> int:
         """Bytes of a batch's payloads outside of Redis. Costs a request for 150 bytes each, where
@@ -160,8 +160,8 @@ class RunStore:
         small = [TaskPosition.parse(task).position for task, size in sizes if size <= REFERENCE]
         if not small:
             return 0
-        kept = self.call(self.trajectories.payloads, small)
-        return sum(bytes_outside(one) for one in kept if one is not None)
+        stored = self.call(self.trajectories.payloads, small)
+        return sum(bytes_outside(one) for one in stored if one is not None)
 
     def payload_room(self) -> int | None:
         """Bytes that payloads may still take on the data volume; None where they lie elsewhere."""

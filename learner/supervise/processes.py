@@ -12,7 +12,7 @@ import msgspec
 
 from learner.settings import RENDEZVOUS, STARTS
 from learner.supervise.nodes import Start
-from learner.supervise.orders import MAX_BYTES, Ended, Order, Report, Spawn, Terminate
+from learner.supervise.requests import MAX_BYTES, Ended, Report, Request, Spawn, Terminate
 from services.runtime.logs import get_logger
 from services.runtime.process import die_with, kill_marked
 from services.runtime.threads import WAITING
@@ -48,7 +48,7 @@ class RankServer:
         self._ranks: dict[int, asyncio.Future[int]] = {}
 
     async def start(self) -> None:
-        """Start it, if it does not run. It imports for seconds, and takes orders meanwhile."""
+        """Start it, if it does not run. It imports for seconds, and takes requests meanwhile."""
         if self._process is not None:
             return
         self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -97,10 +97,10 @@ class RankServer:
                 self._process.kill()
             await self._watch
 
-    def _send(self, order: Order, files: Sequence[int] = ()) -> None:
+    def _send(self, request: Request, files: Sequence[int] = ()) -> None:
         # If it has died, `_listen` notices that as well.
         with contextlib.suppress(OSError):
-            socket.send_fds(self._control, [msgspec.msgpack.encode(order)], files)
+            socket.send_fds(self._control, [msgspec.msgpack.encode(request)], files)
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         """Take its reports until it ends."""

@@ -29,7 +29,7 @@ from collections.abc import Callable
 import msgspec
 
 from learner.settings import RENDEZVOUS
-from learner.supervise.orders import MAX_BYTES, Ended, Order, Ready, Report, Spawn
+from learner.supervise.requests import MAX_BYTES, Ended, Ready, Report, Request, Spawn
 from services.runtime.gpus import installed_device
 from services.runtime.process import die_with, die_with_parent
 
@@ -80,8 +80,8 @@ class Server:
 
     def serve(self) -> Spawn | None:
         """Until the supervisor ends: None. In a new rank: what that rank is to be."""
-        decoder = msgspec.msgpack.Decoder(Order)
-        # The supervisor may end between a report and its next order.
+        decoder = msgspec.msgpack.Decoder(Request)
+        # The supervisor may end between a report and its next request.
         with contextlib.suppress(ConnectionError):
             self._report(Ready())
             while True:
@@ -94,16 +94,16 @@ class Server:
                 message, files, _, _ = socket.recv_fds(self._control, MAX_BYTES, 1)
                 if not message:
                     break
-                order = decoder.decode(message)
-                if isinstance(order, Spawn):
-                    if self._is_rank(order, files):
-                        return order
+                request = decoder.decode(message)
+                if isinstance(request, Spawn):
+                    if self._is_rank(request, files):
+                        return request
                 else:
                     for pid, _ in self._ranks.values():
                         os.kill(pid, signal.SIGTERM)
         return None
 
-    def _is_rank(self, order: Spawn, files: list[int]) -> bool:
+    def _is_rank(self, request: Spawn, files: list[int]) -> bool:
         """Fork: True in the rank, which has no part in this server; False in the server."""
         parent = os.getpid()
         # A signal between the fork and the rank's own handlers is delivered then.
@@ -120,11 +120,11 @@ class Server:
         for file in files:
             if pid == 0:
                 os.set_inheritable(file, True)
-                order.environment[RENDEZVOUS] = f"/proc/self/fd/{file}"
+                request.environment[RENDEZVOUS] = f"/proc/self/fd/{file}"
             else:
                 os.close(file)
         if pid != 0:
-            self._ranks[os.pidfd_open(pid)] = (pid, order.local)
+            self._ranks[os.pidfd_open(pid)] = (pid, request.local)
         return pid == 0
 
     def _collect(self, pidfd: int) -> None:

@@ -84,22 +84,22 @@ class HandIn:
         # 206 MB with routing replay: leases are renewed meanwhile.
         payload = await asyncio.to_thread(encode, group)
         owner = Owner(context.run, lease.task, lease.attempt)
-        kept = await self._kept(context.payloads, owner, payload)
+        stored = await self._stored(context.payloads, owner, payload)
         taken = await self._leases.complete(
-            lease.attempt, version, lineage, kept, trained_lengths, passed
+            lease.attempt, version, lineage, stored, trained_lengths, passed
         )
         if not taken:
             with contextlib.suppress(RedisError, OSError):
-                await context.payloads.discard(kept)
+                await context.payloads.discard(stored)
         return taken
 
-    async def _kept(self, payloads: Payloads, owner: Owner, payload: memoryview) -> bytes:
-        """What Redis keeps of a finished group: all of it, or where it lies. Waits while that place
+    async def _stored(self, payloads: Payloads, owner: Owner, payload: memoryview) -> bytes:
+        """What Redis stores of a finished group: all of it, or a reference. Waits while that place
         takes nothing; the lease is held meanwhile."""
         wait = FIRST_WAIT
         while True:
             try:
-                return await payloads.kept(owner, payload)
+                return await payloads.stored(owner, payload)
             except OSError as error:
                 reason = error.strerror or str(error)
                 log.warning("a payload is not written", error=str(error))

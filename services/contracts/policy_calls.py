@@ -55,6 +55,6 @@ class Piece(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.finish_reason is not None or self.failure is not None
 
     @property
-    def said(self) -> bool:
+    def visible(self) -> bool:
         """Whether a client is to hear of it."""
         return self.last or bool(self.text) or self.message is not None

@@ -235,8 +235,8 @@ def _missing_groups(now: Situation) -> Verdict:
         return _not_ready(now)
     if flow.lapsed:
         return "rollout", (
-            f"{flow.lapsed} leases have lapsed, and their tasks go out again as soon as a worker "
-            "has room and admission"
+            f"{flow.lapsed} leases have lapsed, and their tasks are leased again as soon as a "
+            "worker has room and admission"
         )
     oldest, names = now.oldest, [worker.id for worker in now.alive]
     if oldest and oldest.lease_seconds_left is not None and oldest.worker not in names:

@@ -71,6 +71,6 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def told(text: str) -> list[Message]:
-    """`text` as the user's message."""
+def user_messages(text: str) -> list[Message]:
+    """`text` as the user's message; none for an empty text."""
     return [{"role": "user", "content": text}] if text else []

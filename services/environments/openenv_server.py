@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from services.environments.game import Step, played, text_of, told
+from services.environments.game import Step, played, text_of, user_messages
 from services.environments.playing import EnvironmentFailed, Message, Played, require
 from services.environments.policy import Policy
 from services.environments.stepped import MOST_BYTES, answer_of, checked_url, http_client
@@ -91,7 +91,7 @@ class _Episode:
                 action = None
             if not isinstance(action, dict):
                 fields = ", ".join(self._schema.get("properties", {}))
-                return Step(told(f"Answer with one JSON object with the fields {fields}."))
+                return Step(user_messages(f"Answer with one JSON object with the fields {fields}."))
         return await self._act(action)
 
     async def _act(self, action: dict[str, Any]) -> Step:
@@ -101,7 +101,7 @@ class _Episode:
             if "VALIDATION_ERROR" not in str(error):
                 raise
             # The policy's fault, which costs it a turn.
-            return Step(told(f"This is no valid action. {error}"))
+            return Step(user_messages(f"This is no valid action. {error}"))
 
     async def _call(self, answer: Message) -> Step:
         """Without a call the answer is the last one."""
@@ -154,4 +154,4 @@ def _step(result: Any) -> Step:
     if len(shown) == 1:
         (shown,) = shown.values()
     text = text_of(shown) if shown or not result.done else ""
-    return Step(told(text), bool(result.done), result.reward)
+    return Step(user_messages(text), bool(result.done), result.reward)

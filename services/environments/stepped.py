@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from services.environments.game import Step, played, text_of, told
+from services.environments.game import Step, played, text_of, user_messages
 from services.environments.playing import EnvironmentFailed, Message, NoEnvironment, Played
 from services.environments.policy import Policy
 
@@ -75,7 +75,7 @@ class _Episode:
         if observation is None and not done:
             raise EnvironmentFailed(f"the environment's answer to {call} has no observation")
         text = "" if observation is None else text_of(observation)
-        return Step(told(text), done, said.get("reward"), said.get("components"))
+        return Step(user_messages(text), done, said.get("reward"), said.get("components"))
 
 
 def http_client() -> httpx.AsyncClient:

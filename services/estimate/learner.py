@@ -13,7 +13,7 @@ from services.contracts.config.training import Offloaded
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.estimate import training
 from services.estimate.answer import GPUNeed
-from services.estimate.given import PROMPT, Config, Model, Worker, gigabytes, smallest
+from services.estimate.inputs import PROMPT, Config, Model, Worker, gigabytes, smallest
 from services.estimate.rollout import ASLEEP, vllm_share
 from services.estimate.shape import ModelShape
 from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass

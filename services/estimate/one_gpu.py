@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from services.contracts.config import RLConfig
 from services.contracts.devices import LearnerDevices
 from services.estimate.answer import GPUNeed
-from services.estimate.given import Model, Worker, gigabytes
+from services.estimate.inputs import Model, Worker, gigabytes
 from services.estimate.learner import TIGHT, learner_budget, learner_need
 from services.estimate.rollout import ALONE, ASLEEP, SHARED, rollout_need, vllm_share
 from services.estimate.training import RUNTIME

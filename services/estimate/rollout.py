@@ -6,7 +6,7 @@ from services.contracts.config import RLConfig
 from services.contracts.devices import LearnerDevices
 from services.estimate import sampling
 from services.estimate.answer import GPUNeed
-from services.estimate.given import PROMPT, Model, Worker, smallest
+from services.estimate.inputs import PROMPT, Model, Worker, smallest
 
 ALONE, SHARED = 0.9, 0.4
 """vLLM's share of a GPU where the config says none: alone, and beside the learner."""

@@ -9,7 +9,7 @@ from services.contracts.devices import LearnerDevices
 from services.estimate import sampling, training
 from services.estimate.answer import Estimate, StepTime
 from services.estimate.devices import bandwidth, peak_flops
-from services.estimate.given import PROMPT, Config, Model, Worker, gigabytes, smallest
+from services.estimate.inputs import PROMPT, Config, Model, Worker, gigabytes, smallest
 from services.estimate.learner import (
     TIGHT,
     copied,

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import ScratchModel
 from services.estimate.answer import Estimate, GPUNeed
-from services.estimate.given import Model, gigabytes, known_workers, of_half
+from services.estimate.inputs import Model, gigabytes, known_workers, of_half
 from services.estimate.one_gpu import division, with_share
 from services.estimate.run import CERTAIN, estimate_run
 from services.estimate.shape import scratch_shape, shape_of

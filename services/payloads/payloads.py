@@ -36,7 +36,7 @@ class Payloads:
         """`above`: payloads of more bytes do not go into Redis."""
         self._trajectories, self._place, self.above = store.trajectories, place, above
 
-    async def kept(self, owner: Owner, payload: bytes | memoryview) -> bytes:
+    async def stored(self, owner: Owner, payload: bytes | memoryview) -> bytes:
         """What to hand in for a group. Its file is durable then, where it has one. Raises OSError
         where there is no room, PlaceAway."""
         if len(payload) <= self.above:
@@ -46,11 +46,11 @@ class Payloads:
         await self._place.write(file.name, payload)
         return reference(file)
 
-    async def read(self, kept: bytes) -> bytes:
+    async def read(self, stored: bytes) -> bytes:
         """The payload. Raises Damaged, also where its file is gone, and PlaceAway."""
-        file = parse_reference(kept)
+        file = parse_reference(stored)
         if file is None:
-            return kept
+            return stored
         try:
             payload = await self._place.read(file.name)
         except ConnectionError:
@@ -70,9 +70,9 @@ class Payloads:
         """Delete the files of a run that nobody needs. Returns how many."""
         return await self._delete_unneeded(await self._place.names(run))
 
-    async def discard(self, kept: bytes) -> None:
+    async def discard(self, stored: bytes) -> None:
         """Delete the file of an attempt that has ended, unless a group of it was taken."""
-        if file := parse_reference(kept):
+        if file := parse_reference(stored):
             await self._delete_unneeded([file.name])
 
     async def runs(self) -> list[str]:

@@ -26,7 +26,7 @@ class Audit(BaseModel):
     trained: int = Field(description="Tasks that the current checkpoint was trained on.")
     dropped: dict[str, int] = Field(description="Tasks that ended untrained, by reason.")
     in_flight: int = Field(
-        description="Tasks that have not ended: waiting to go out again, held by a worker, or "
+        description="Tasks that have not ended: waiting to be leased again, held by a worker, or "
         "finished and not yet in a checkpoint."
     )
     lost: int = Field(description="Tasks that neither ended nor can be trained any more. 0.")

@@ -79,7 +79,7 @@ def installation(data: Path | None) -> UpOptions:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Options:
     """What the user has asked for."""
 
     quick: bool
@@ -98,17 +98,17 @@ def run(
 
     Ctrl-C (or SIGTERM, SIGHUP), at any moment, ends everything that was started: exit code 130.
     """
-    wanted = Wanted(quick, as_json, agent)
+    options = Options(quick, as_json, agent)
     if agent:
         demo_agents.check_client()
-    options = installation(data)
+    up = installation(data)
     if gateway is not None:
-        playing = demo_agents.Agents(options.data)
-        print(json.dumps(_learn(Gateway(gateway, playing.check), wanted, playing)), flush=True)
+        playing = demo_agents.Agents(up.data)
+        print(json.dumps(_learn(Gateway(gateway, playing.check), options, playing)), flush=True)
         return 0
     try:
         with interruptible():
-            verdict = _in_a_stack(options, wanted)
+            verdict = _in_a_stack(up, options)
     except LaunchError as error:
         raise CliError(str(error)) from None
     except KeyboardInterrupt:
@@ -137,41 +137,41 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _in_a_stack(options: UpOptions, wanted: Wanted) -> dict[str, Any]:
-    playing = demo_agents.Agents(options.data)
-    with Stack(options) as stack:
+def _in_a_stack(up: UpOptions, options: Options) -> dict[str, Any]:
+    playing = demo_agents.Agents(up.data)
+    with Stack(up) as stack:
 
         def check() -> None:
             stack.check()
             playing.check()
 
         api = Gateway(stack.gateway_url, check, stack.api_key)
-        if not wanted.as_json:
+        if not options.as_json:
             print(f"The page, as long as the demo works: {api.login_link()}", flush=True)
         try:
-            verdict = _learn(api, wanted, playing, stack.api_key)
-            return _with_files(verdict, options.data.absolute(), wanted)
+            verdict = _learn(api, options, playing, stack.api_key)
+            return _with_files(verdict, up.data.absolute(), options)
         except KeyboardInterrupt:
             err.print("\nstopping what the demo has started; Ctrl-C again kills it")
             raise
 
 
 def _learn(
-    api: Gateway, wanted: Wanted, playing: demo_agents.Agents, key: str | None = None
+    api: Gateway, options: Options, playing: demo_agents.Agents, key: str | None = None
 ) -> dict[str, Any]:
     started = time.monotonic()
-    upload_sums(api, wanted.agent)
+    upload_sums(api, options.agent)
     name = f"demo-{int(time.time()):x}"
-    chain = api.post("/v1/chains", json=chain_of(name, wanted.quick, wanted.agent))
+    chain = api.post("/v1/chains", json=chain_of(name, options.quick, options.agent))
 
     def begun(step: dict[str, Any]) -> None:
-        if wanted.agent and step["name"] == demo_agents.PLAYED:
+        if options.agent and step["name"] == demo_agents.PLAYED:
             command = playing.start(api.url, key, step["run"])
-            if not wanted.as_json:
+            if not options.as_json:
                 print(f"Its sessions are played by: {command}", flush=True)
 
     with playing.running():
-        ended = watch_chain(api, chain["id"], wanted.as_json, wanted.as_json, begun)
+        ended = watch_chain(api, chain["id"], options.as_json, options.as_json, begun)
     if ended["state"] != "succeeded":
         raise CliError(f"chain {ended['id']} {ended['state']}: {ended['reason']}")
     record = api.get(f"/v1/runs/{ended['steps'][-1]['run']}")
@@ -182,7 +182,7 @@ def _learn(
     trained = [step for step in steps if "time/step" in step]
     samples = sum(s["throughput/samples_per_second"] * s["time/step"] for s in trained)
     spent = sum(step["time/step"] for step in trained)
-    learned = _rewards(trained, wanted) if wanted.agent else _accuracy(api, record, wanted)
+    learned = _rewards(trained, options) if options.agent else _accuracy(api, record, options)
     return {
         "chain": ended["id"],
         "run": record["id"],
@@ -195,10 +195,10 @@ def _learn(
     }
 
 
-def _accuracy(api: Gateway, record: dict[str, Any], wanted: Wanted) -> dict[str, float]:
+def _accuracy(api: Gateway, record: dict[str, Any], options: Options) -> dict[str, float]:
     events = [event for event in api.events(record["id"]) if not isinstance(event, str)]
     found = [event.data["accuracy"] for event in events if event.kind == "evaluation"]
-    if not wanted.as_json:
+    if not options.as_json:
         print(
             f"\nHeld-out accuracy on sums that carry: {found[0]:.3f} before, "
             f"{found[-1]:.3f} after {record['step']} steps.",
@@ -207,11 +207,11 @@ def _accuracy(api: Gateway, record: dict[str, Any], wanted: Wanted) -> dict[str,
     return {"accuracy_before": found[0], "accuracy_after": found[-1]}
 
 
-def _rewards(trained: list[dict[str, Any]], wanted: Wanted) -> dict[str, float]:
+def _rewards(trained: list[dict[str, Any]], options: Options) -> dict[str, float]:
     rewards = [step["reward/mean"] for step in trained]
     last = rewards[-LAST:]
     before, after = rewards[0], sum(last) / len(last)
-    if not wanted.as_json:
+    if not options.as_json:
         print(
             f"\nMean reward of the agent: {before:.3f} in the first step, "
             f"{after:.3f} in the last {len(last)} of {len(rewards)}.",
@@ -235,14 +235,14 @@ def chain_of(name: str, quick: bool, agent: bool = False) -> dict[str, Any]:
     }
 
 
-def _with_files(verdict: dict[str, Any], data: Path, wanted: Wanted) -> dict[str, Any]:
+def _with_files(verdict: dict[str, Any], data: Path, options: Options) -> dict[str, Any]:
     """The verdict with the paths of its files."""
     checkpoint, report = data / verdict["checkpoint"], data / verdict["report"]
-    if not wanted.as_json:
+    if not options.as_json:
         # Without its agent, and so without its tool, the other model is not what was trained.
         chat = f"Chat with it: .venv/bin/headrace chat {checkpoint} '27+35='\n"
         print(
-            f"Report:       {report}\nCheckpoint:   {checkpoint}\n{chat * (not wanted.agent)}"
+            f"Report:       {report}\nCheckpoint:   {checkpoint}\n{chat * (not options.agent)}"
             f"Its runs, on a page and for more of them: .venv/bin/headrace up --data {data}\n"
         )
     return {**verdict, "checkpoint": str(checkpoint), "report": str(report)}

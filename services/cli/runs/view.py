@@ -66,7 +66,7 @@ class RunView:
                 self.step_times.append((event.time, self.step))
         elif event.kind == "evaluation":
             self.evaluations.append((int(data["step"]), _measured(data)[1]))
-        line = one_line(said(event, self.max_steps))
+        line = one_line(line_of(event, self.max_steps))
         # Steps and the state have a place of their own.
         if event.kind not in ("step", "progress", "state"):
             self.lines.append(line)
@@ -81,7 +81,7 @@ class RunView:
         return (end - begin) / (last - first) * (self.max_steps - last) if last > first else None
 
 
-def said(event: Event, max_steps: int | None) -> str:
+def line_of(event: Event, max_steps: int | None) -> str:
     """One event as one plain line."""
     data = event.data
     if event.kind == "state":

@@ -160,7 +160,7 @@ async def _until(pieces: AsyncGenerator[Piece, None], said: bool) -> list[Piece]
         found.append(piece)
         if piece.failure is not None:
             raise problem_of(piece.failure)
-        if piece.last or (said and piece.said):
+        if piece.last or (said and piece.visible):
             return found
     raise SessionProblem(CLIENT_GONE, "the client has gone")
 

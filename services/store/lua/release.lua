@@ -1,4 +1,4 @@
--- End attempts without ending their tasks: they go out again first, in the run's order.
+-- End attempts without ending their tasks: they are leased again first, in the run's order.
 -- With a cause, the task's failures of that kind are counted, and the task is dropped (ends) at
 -- the limit: one bad row cannot circle for ever.
 -- Invariant: exactly one of {returned, ledger} gets the task, and only if the attempt held it.

@@ -108,7 +108,7 @@ def test_told_to_stop_it_hands_its_leases_back_at_once(
         eventually(lambda: not worker.holds(run))
         took = time.monotonic() - told
         # At once, not after the lease of 60 s: a busy machine takes a second or two.
-        assert took < 10.0, f"its tasks went out again after {took:.1f} s"
+        assert took < 10.0, f"its tasks were leased again after {took:.1f} s"
         assert worker.process.wait(20) == 0
         after = trained(installation, run)
         eventually(lambda: trained(installation, run) > after + 1)
@@ -125,7 +125,7 @@ def test_killed_it_is_noticed_within_its_lease_time(
         killed = worker.signal(signal.SIGKILL)
         eventually(lambda: not worker.holds(run))
         took = time.monotonic() - killed
-        assert took < LEASE + 1.0, f"its tasks went out again after {took:.1f} s"
+        assert took < LEASE + 1.0, f"its tasks were leased again after {took:.1f} s"
         after = trained(installation, run)
         eventually(lambda: trained(installation, run) > after + 1)
 

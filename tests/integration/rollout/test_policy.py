@@ -51,7 +51,7 @@ async def until_text(one: Working, id: str) -> list[Piece]:
     """The pieces up to the first text or the end."""
     found: list[Piece] = []
     after = "0"
-    while not any(piece.said for piece in found):
+    while not any(piece.visible for piece in found):
         after, more = await one.store.policy_calls.pieces(RUN, id, after, 1.0)
         found += more
     return found

@@ -47,8 +47,8 @@ async def test_a_large_group_weighs_as_much_as_its_reference_until_its_commit(
 ) -> None:
     await scene.start(batch=2, eta=9)
     small, large = await scene.leased(2)
-    assert await payloads.kept(owner(small), b"small") == b"small"
-    kept = await payloads.kept(owner(large), LARGE)
+    assert await payloads.stored(owner(small), b"small") == b"small"
+    kept = await payloads.stored(owner(large), LARGE)
     assert await scene.complete(small, b"small")
     assert await payloads.sweep(RUN) == 0, "its attempt may hand it in"
     assert await scene.complete(large, kept)
@@ -74,9 +74,9 @@ async def test_a_worker_that_was_stopped_replaces_no_file_that_another_has_hande
 ) -> None:
     await scene.start()
     (lease,) = await scene.leased(1)
-    taken = await payloads.kept(owner(lease), LARGE)
+    taken = await payloads.stored(owner(lease), LARGE)
     assert await scene.complete(lease, taken)
-    late = await payloads.kept(owner(lease), LARGE[::-1] + b"late")
+    late = await payloads.stored(owner(lease), LARGE[::-1] + b"late")
     assert not await scene.complete(lease, late)
     await payloads.discard(late)
     assert await payloads.read(taken) == LARGE
@@ -87,7 +87,7 @@ async def test_what_lapsed_released_and_late_attempts_have_written_is_deleted(
 ) -> None:
     await scene.start(batch=2, eta=9)
     late, released, lapsed, again = await scene.leased(4)
-    of_late, _, kept = [await payloads.kept(owner(one), LARGE) for one in (late, released, lapsed)]
+    of_late, _, kept = [await payloads.stored(owner(a), LARGE) for a in (late, released, lapsed)]
     await scene.store.prompts.release(RUN, [late.attempt, released.attempt])
     assert not await scene.complete(late, kept)
     await payloads.discard(of_late)
@@ -95,7 +95,7 @@ async def test_what_lapsed_released_and_late_attempts_have_written_is_deleted(
     await scene.lapse(lapsed)
     await scene.leased(2)
     # The task's next attempt writes a file of its own.
-    await payloads.kept(owner(again), LARGE)
+    await payloads.stored(owner(again), LARGE)
     assert await payloads.sweep(RUN) == 2
     assert await place.names(RUN) == [payload_name(owner(again), xxh3_64_hexdigest(LARGE))]
 
@@ -109,7 +109,7 @@ async def test_a_payload_that_is_gone_or_another_one_is_damaged(
 ) -> None:
     await scene.start()
     (lease,) = await scene.leased(1)
-    kept = await payloads.kept(owner(lease), LARGE)
+    kept = await payloads.stored(owner(lease), LARGE)
     name = payload_name(owner(lease), xxh3_64_hexdigest(LARGE))
     for content, said in ((LARGE[:-1], "bytes, not"), (LARGE[:-1] + b"x", "has checksum")):
         await place.write(name, content)
@@ -142,12 +142,12 @@ async def test_the_sweep_of_all_runs_leaves_those_that_this_redis_does_not_know(
     await scene.start()
     (lease,) = await scene.leased(1)
     await scene.store.prompts.release(RUN, [lease.attempt])
-    await payloads.kept(owner(lease), LARGE)
+    await payloads.stored(owner(lease), LARGE)
     (tmp_path / "runs" / lost.run).mkdir()
     (tmp_path / "runs" / lost.run / "record.json").write_text(json.dumps({}))
-    await payloads.kept(lost, LARGE)
+    await payloads.stored(lost, LARGE)
     if isinstance(place, Objects):
-        await payloads.kept(deleted, LARGE)
+        await payloads.stored(deleted, LARGE)
 
     await scene.raw.set("headrace:restoring", "a backup")
     await sweep_payloads(scene.store, tmp_path, payloads)

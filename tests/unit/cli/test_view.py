@@ -1,10 +1,10 @@
-"""What a watcher makes of a run's events, and how each is said."""
+"""What a watcher makes of a run's events, and how each is line_of."""
 
 from typing import Any
 
 import pytest
 
-from services.cli.runs.view import RunView, said, sparkline
+from services.cli.runs.view import RunView, line_of, sparkline
 from services.contracts.events import Event, EventKind
 
 
@@ -57,12 +57,12 @@ def test_evaluations_are_kept_by_step(view: RunView) -> None:
 
 def test_every_kind_of_event_has_a_line() -> None:
     lines = [
-        said(event("worker", worker="w1", state="left", detail="it was told to stop"), None),
-        said(event("warning", message="all rewards are zero"), None),
-        said(event("checkpoint", step=20, directory="runs/a/checkpoints/step-000020"), None),
-        said(event("evaluation", step=20, accuracy=0.5, reward=0.4, rows=100), None),
-        said(event("evaluation", step=20, reward=0.4, rows=100), None),
-        said(
+        line_of(event("worker", worker="w1", state="left", detail="it was told to stop"), None),
+        line_of(event("warning", message="all rewards are zero"), None),
+        line_of(event("checkpoint", step=20, directory="runs/a/checkpoints/step-000020"), None),
+        line_of(event("evaluation", step=20, accuracy=0.5, reward=0.4, rows=100), None),
+        line_of(event("evaluation", step=20, reward=0.4, rows=100), None),
+        line_of(
             event(
                 "evaluation",
                 step=20,

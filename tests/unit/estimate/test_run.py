@@ -8,7 +8,7 @@ from services.contracts.config import RLConfig, parse_config
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import WorkerRecord
 from services.estimate.answer import Estimate
-from services.estimate.given import Model, Worker, known_workers
+from services.estimate.inputs import Model, Worker, known_workers
 from services.estimate.one_gpu import Division, division, with_share
 from services.estimate.rollout import SHARED
 from services.estimate.run import cannot_fit, estimate_run

@@ -56,23 +56,23 @@ class Stored:
             for i, rewards in enumerate(REWARDS)
         ]
         self.trajectories = self
-        self.kept: dict[int, bytes | None] = {}
+        self.stored: dict[int, bytes | None] = {}
         """What the stream has in place of a group."""
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         return method(*arguments)
 
     def payloads(self, positions: list[int]) -> list[bytes | None]:
-        return [self.kept.get(p, bytes(encode(self.groups[p]))) for p in positions]
+        return [self.stored.get(p, bytes(encode(self.groups[p]))) for p in positions]
 
-    def payload(self, kept: bytes) -> bytes:
-        return kept
+    def payload(self, stored: bytes) -> bytes:
+        return stored
 
 
 def batches(
     size: int,
     epochs: int = 1,
-    kept: dict[int, bytes | None] | None = None,
+    stored: dict[int, bytes | None] | None = None,
     baselines: Baselines | None = None,
 ) -> list[Batch]:
     """What each of `size` ranks fetches, for so many passes; with running means after `baselines`,
@@ -84,7 +84,7 @@ def batches(
     algorithm = CONFIG.algorithm.model_copy(update=changed)
     config = CONFIG.model_copy(update={"algorithm": algorithm})
     store, cost = Stored(), sequence_cost(tiny_model().model)
-    store.kept = kept or {}
+    store.stored = stored or {}
     lengths = [GroupLengths.parse(str(g.trained_lengths(True))) for g in store.groups]
     command = Command(
         "train", 4, [shares_of([a, a + 1], lengths[a : a + 2], size, cost) for a in (0, 2)]
@@ -138,12 +138,12 @@ def test_a_sample_that_does_not_train_has_length_0_in_the_stream() -> None:
 
 
 def test_groups_that_cannot_be_read_are_named_on_every_rank() -> None:
-    kept = {1: None, 3: b"damaged"}
+    stored = {1: None, 3: b"damaged"}
     found: list[dict[int, str]] = []
 
     def one(size: int) -> None:
         with pytest.raises(UnreadableGroups) as error:
-            batches(size, kept=kept)
+            batches(size, stored=stored)
         found.append(error.value.reasons)
 
     one(1)

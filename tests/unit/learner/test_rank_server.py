@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from learner.supervise.nodes import OneNode, Start
-from learner.supervise.orders import MAX_BYTES, Ended, Ready, Report, Spawn, Terminate
 from learner.supervise.processes import RankProcesses, RankServer
+from learner.supervise.requests import MAX_BYTES, Ended, Ready, Report, Spawn, Terminate
 from services.runtime.process import die_with
 from tests.integration.launch.conditions import eventually
 

@@ -38,7 +38,7 @@ async def test_the_worker_goes_on_while_a_group_is_encoded(
         taken.append(of_the_group)
         return True
 
-    async def kept(owner: Any, payload: memoryview) -> bytes:
+    async def stored(owner: Any, payload: memoryview) -> bytes:
         return bytes(payload)
 
     async def proven(tags: list[str]) -> None:
@@ -52,7 +52,7 @@ async def test_the_worker_goes_on_while_a_group_is_encoded(
         sequences=SimpleNamespace(finished=lambda *lengths: None),
         teacher=None,
         follower=SimpleNamespace(until_proven=proven),
-        payloads=SimpleNamespace(kept=kept),
+        payloads=SimpleNamespace(stored=stored),
     )
     sampled = Sampled([1], [], [given(Reward(reward=0.5))])
     row = MagicMock(dataset=SimpleNamespace(context=context, name="d"))

@@ -1,4 +1,5 @@
-"""What the supervisor and its rank server tell each other: one msgpack message a packet."""
+"""The supervisor's requests to its rank server, and the server's reports: one msgpack message a
+packet."""
 
 import msgspec
 
@@ -28,5 +29,5 @@ class Ended(msgspec.Struct, tag=True):
     code: int
 
 
-Order = Spawn | Terminate
+Request = Spawn | Terminate
 Report = Ready | Ended
