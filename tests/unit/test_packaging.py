@@ -114,7 +114,7 @@ def test_vllm_finds_the_weight_transfer_plugin() -> None:
     assert callable(plugin.load())
 
 
-def test_the_command_is_installed() -> None:
+def test_the_installed_command_leads_to_a_function() -> None:
     (command,) = entry_points(group="console_scripts", name="headrace")
     module, _, attribute = command.value.partition(":")
     assert callable(getattr(importlib.import_module(module), attribute))

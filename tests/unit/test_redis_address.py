@@ -11,7 +11,7 @@ from services.contracts.redis_address import RedisAddress, parse, redacted, with
 from services.settings import Settings, complaints
 
 
-def test_one_server() -> None:
+def test_host_port_login_and_database_of_one_server_are_read() -> None:
     assert parse("redis://127.0.0.1:6379/0") == RedisAddress("server", (("127.0.0.1", 6379),))
     assert parse("redis://box") == RedisAddress("server", (("box", 6379),))
     assert parse("redis://[::1]:7000/3") == RedisAddress("server", (("::1", 7000),), db=3)
@@ -29,7 +29,7 @@ def test_tls_with_its_options(tmp_path: Path) -> None:
     assert found.tls_options == {"ssl_ca_certs": str(ca), "ssl_check_hostname": False}
 
 
-def test_a_socket() -> None:
+def test_path_login_and_database_of_a_socket_are_read() -> None:
     assert parse("unix:///run/redis.sock?db=1") == RedisAddress(
         "socket", path="/run/redis.sock", db=1
     )
@@ -45,7 +45,7 @@ def test_sentinels_and_what_they_call_the_master() -> None:
     assert parse("rediss+sentinel://a/mymaster").tls
 
 
-def test_some_nodes_of_a_cluster() -> None:
+def test_every_node_that_a_cluster_url_names_is_read() -> None:
     found = parse("redis+cluster://me:secret@a:7000,b:7001,c")
     assert (found.kind, found.hosts) == ("cluster", (("a", 7000), ("b", 7001), ("c", 6379)))
     assert parse("rediss+cluster://a").tls

@@ -171,7 +171,7 @@ async def test_a_server_that_is_away_is_unavailable(tmp_path: Path) -> None:
     await vllm.close()
 
 
-def test_it_works_on_the_event_loop_of_a_worker(tmp_path: Path) -> None:
+def test_requests_share_a_connection_on_the_event_loop_of_a_worker(tmp_path: Path) -> None:
     async def ask() -> list[bytes]:
         server, vllm = Server(), Connection(tmp_path / "socket")
         async with await asyncio.start_unix_server(server.serve, tmp_path / "socket"):

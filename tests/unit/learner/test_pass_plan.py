@@ -51,7 +51,7 @@ def test_the_learner_does_what_the_estimate_says(memory: int) -> None:
     assert said.endswith("computed again") == plan.checkpointing
 
 
-def test_the_plan_says_why() -> None:
+def test_a_plan_says_whether_activations_are_kept_and_why() -> None:
     assert plan_for(config(), qwen(), EIGHT, 80 * GB).activations.startswith(
         "computed again in the backward pass: else a rank would need 1"
     )

@@ -123,7 +123,7 @@ def test_a_completion_is_split_into_thinking_and_answer(part: Part, expected: st
     assert part_of(" <think> a </think> b <answer>c</answer>", part) == expected
 
 
-def test_missing_parts_are_none() -> None:
+def test_text_without_the_marks_of_thinking_is_all_answer() -> None:
     assert part_of("b", "thinking") is None
     assert part_of(" b ", "answer") == "b"
     assert part_of("a</think> b", "thinking") == "a"

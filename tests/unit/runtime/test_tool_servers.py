@@ -62,7 +62,7 @@ def test_a_url_without_keys_hides_little() -> None:
     assert server.hidden_in(text) == text
 
 
-def test_none_is_none() -> None:
+def test_an_empty_setting_names_no_tool_server() -> None:
     assert tool_servers(None) == tool_servers(SecretStr(" ")) == {}
 
 
