@@ -40,6 +40,15 @@ def test_accuracy_counts_what_broke_as_wrong_and_the_reward_leaves_it_out() -> N
     assert (found["rows"], found["failed"]) == (4, 1)
 
 
+def test_a_row_without_answers_counts_as_that_many_wrong_ones() -> None:
+    found = outcome([row(0, "correct", "correct", "wrong", "wrong"), row(1)], 4).metrics
+    assert (found["accuracy"], found["failed"]) == (2 / 8, 1)
+    # Of 2 drawn from the first row's, C(2,2)/C(4,2) = 1/6 have no right one; the other has none.
+    assert found["pass_at_2"] == pytest.approx((5 / 6 + 0) / 2)
+    assert found["pass_at_4"] == 0.5
+    assert (found["reward"], found["tokens_mean"]) == (0.5, 25.0)
+
+
 def test_the_chance_that_one_of_k_is_right_is_known_for_all_k() -> None:
     one_of_four = row(0, "correct", "wrong", "wrong", "wrong")
     found = outcome([one_of_four, row(1, *["correct"] * 4), row(2, *["error"] * 4)], 4).metrics

@@ -114,23 +114,35 @@ async def warnings(scene: Scene) -> list[str]:
     return [str(event.data["message"]) for event in events if event.kind == "warning"]
 
 
-async def test_a_damaged_version_that_no_worker_can_load_is_published_again(scene: Scene) -> None:
-    async def warned() -> list[str]:
-        await asyncio.to_thread(scene.coordinator._warn_of_wait, "groups", 60.0)
-        return await warnings(scene)
+async def warned(scene: Scene, *workers: WorkerRecord) -> list[str]:
+    """The warnings so far, after a minute of waiting with these workers."""
+    for worker in workers:
+        await scene.store.workers.heartbeat(worker)
+    await asyncio.to_thread(scene.coordinator._warn_of_wait, "groups", 60.0)
+    return await warnings(scene)
 
-    worker = WorkerRecord(id="w", pool="default", host="h", pid=1, state="generating")
-    await scene.store.workers.heartbeat(worker.model_copy(update={"state": "starting"}))
-    assert await warned() == [], "a worker that starts is no trouble"
-    await scene.store.workers.heartbeat(worker)
-    assert await warned() == ["waiting for groups for 60 s: w is generating"]
+
+def worker(id: str, state: str, error: str = "") -> WorkerRecord:
+    record = {"pool": "default", "host": "h", "pid": 1, "state": state, "error": error}
+    return WorkerRecord.model_validate({"id": id, **record})
+
+
+async def test_workers_that_start_give_no_warning_unless_one_has_an_error(scene: Scene) -> None:
+    assert await warned(scene, worker("a", "starting"), worker("b", "generating")) == []
+    (warning,) = await warned(scene, worker("b", "generating", "vLLM ended"))
+    assert warning == "waiting for groups for 60 s: b: vLLM ended"
+
+
+async def test_a_damaged_version_that_no_worker_can_load_is_published_again(scene: Scene) -> None:
+    assert await warned(scene, worker("w", "generating")) == [
+        "waiting for groups for 60 s: w is generating"
+    ]
     (file,) = (scene.data / "runs/r/weights").glob("v000003-*.safetensors")
     # Copied: the file is mapped, and is about to be cut.
     whole = {name: tensor.clone() for name, tensor in load_file(file).items()}
     file.write_bytes(file.read_bytes()[:100])
-    await scene.store.workers.heartbeat(worker.model_copy(update={"error": "cannot load it"}))
 
-    _, waiting, again = await warned()
+    _, waiting, again = await warned(scene, worker("w", "generating", "cannot load it"))
 
     assert waiting == "waiting for groups for 60 s: w: cannot load it"
     assert again.startswith("version 3 is published again: ")

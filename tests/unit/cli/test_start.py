@@ -32,6 +32,11 @@ CLIENT = {"httpx", "pydantic"}
         (["runs", "--gateway", "http://127.0.0.1:1"], CLIENT),
         (["why", "RUN", "--gateway", "http://127.0.0.1:1"], CLIENT),
         (["submit", "grpo", "--gateway", "http://127.0.0.1:1"], CLIENT | {"yaml"}),
+        (["chat", "RUN", "1+1", "--gateway", "http://127.0.0.1:1"], CLIENT),
+        (["agents", "RUN", "--gateway", "http://127.0.0.1:1", "--", "true"], CLIENT),
+        (["eval", "RUN", "sums", "--gateway", "http://127.0.0.1:1"], CLIENT),
+        (["report", "RUN", "--gateway", "http://127.0.0.1:1"], CLIENT),
+        (["audit", "RUN", "--gateway", "http://127.0.0.1:1"], CLIENT),
         (["logs"], {"pydantic"}),
     ],
 )
@@ -42,6 +47,10 @@ def test_a_command_imports_nothing_heavy_that_it_does_not_need(
 import sys
 sys.argv = ["headrace", *{arguments!r}]
 from services.cli import app
+if "agents" in sys.argv:
+    # It waits for a gateway that is away.
+    import services.cli.agents
+    services.cli.agents.PATIENCE = 0.0
 try:
     app()
 except SystemExit:

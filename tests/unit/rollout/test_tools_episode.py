@@ -40,6 +40,8 @@ class Sandbox:
             PythonOutput.model_validate_json("{}")
         if code == "hang":
             await asyncio.Event().wait()
+        if code == "limit":
+            return f"{seconds:g} s"
         return f"ran {code}"
 
 
@@ -166,6 +168,31 @@ async def test_arguments_that_no_tool_could_read_reach_none(arguments: str, said
             read = await toolbox.call(tool, arguments)
             assert read.startswith("error: the arguments are not JSON")
             assert said in read
+
+
+@pytest.mark.parametrize(("limit", "program"), [(7, "7 s"), (900, "600 s")])
+async def test_each_call_of_a_tool_has_the_time_that_the_config_gives(
+    limit: float, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Server:
+        async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> str:
+            return f"{seconds:g} s"
+
+        async def close(self) -> None:
+            pass
+
+    async def opened(server: ToolServer) -> Server:
+        return Server()
+
+    monkeypatch.setattr("rollout.tools.mcp_session.Session.open", opened)
+    offered = Offer(places={"python": Place("", "python"), "far": Place("sums", "far")})
+    servers = {"sums": ToolServer("sums", "http://far")}
+    config = Tools(type="tools", python=True, servers=["sums"], call_seconds=limit)
+    tools = RunTools(config, servers, cast(RewardClient, Sandbox()))
+    async with Toolbox(tools, offered) as toolbox:
+        assert await toolbox.call("far", "{}") == f"{limit:g} s"
+        # The sandbox gives a program ten minutes at most.
+        assert await toolbox.call("python", '{"code": "limit"}') == program
 
 
 def test_results_are_cut_and_cannot_speak_as_another_role() -> None:
