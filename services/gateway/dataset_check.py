@@ -205,8 +205,7 @@ async def check_verifiers(
 ) -> list[str]:
     """Have the reward service check the verifiers' names and parameters, whether they can score
     with the references of a few rows, and whether it knows the run's teacher. Returns a warning if
-    the service does not do so in time. While it is away nothing is checked, and the run waits for
-    it."""
+    the service is away or does not do so in time."""
     rows = await anyio.to_thread.run_sync(_checked_rows, deps, datasets)
     uses: dict[str, Use] = {}
     scored: dict[str, list[_CheckedRow]] = {}
@@ -297,7 +296,7 @@ def _at(raw: Any, key: str) -> list[Any] | None:
 def _unchecked(error: Exception) -> list[str]:
     match error:
         case httpx.ConnectError() | httpx.ConnectTimeout():
-            return []
+            reason = "is away, and the run waits for it"
         case httpx.TimeoutException():
             reason = f"took more than {CHECK_SECONDS} s"
         case httpx.HTTPStatusError(response=response):

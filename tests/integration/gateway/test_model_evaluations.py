@@ -11,7 +11,7 @@ import pytest
 from services.contracts.evaluation import EvaluationRecord
 from services.evaluations import folder_of, part_path, write_part, write_result
 from tests.evaluating import answered
-from tests.integration.gateway.servers import GatewayProcess, problems, upload
+from tests.integration.gateway.servers import GatewayProcess, problems, upload, warnings
 from tests.integration.gateway.test_cli import Headrace, environment, headrace
 
 __all__ = ["environment", "headrace"]
@@ -81,7 +81,7 @@ def test_an_evaluation_is_queued_as_a_run_that_trains_nothing(
     assert config["evaluation"]["rows"] == 10
     assert config["sampling"]["max_tokens"] == 20
     assert [one["verifier"] for one in config["rewards"]] == ["math"]
-    (warning,) = api.get(f"/v1/runs/{run['id']}").json()["warnings"]
+    (warning,) = warnings(api.get(f"/v1/runs/{run['id']}").json())
     assert "rows of sums that were looked at has a column 'level'" in warning
     listed = api.get("/v1/evaluations").json()["evaluations"]
     assert listed[0]["run"]["id"] == run["id"]

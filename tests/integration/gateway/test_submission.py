@@ -9,7 +9,7 @@ import pytest
 
 from services.contracts.records import WorkerRecord
 from services.store import Store
-from tests.integration.gateway.servers import InStore, problems, upload
+from tests.integration.gateway.servers import InStore, problems, upload, warnings
 
 pytestmark = pytest.mark.usefixtures("sums")
 
@@ -32,9 +32,9 @@ def test_a_config_that_is_probably_a_mistake_is_queued_with_a_warning(
 ) -> None:
     run = submit({"algorithm": {"kl": {"type": "k1"}}}).json()
 
-    (warning,) = api.get(f"/v1/runs/{run['id']}").json()["warnings"]
+    (warning,) = warnings(api.get(f"/v1/runs/{run['id']}").json())
     assert warning.startswith("algorithm.kl.type: the gradient of k1 in the loss is zero")
-    assert submit({}).json()["warnings"] == []
+    assert warnings(submit({}).json()) == []
 
 
 def test_a_tool_server_that_nobody_has_named_is_refused_with_those_there_are(
@@ -62,15 +62,15 @@ def test_a_tool_server_that_nobody_has_named_is_refused_with_those_there_are(
 def test_an_evaluation_on_trained_rows_gives_a_warning(api: httpx.Client, submit: Any) -> None:
     upload(api, "held-out", b'{"question": "91+91", "answer": "182"}')
 
-    (warning,) = submit({"evaluation": {"dataset": "sums"}}).json()["warnings"]
+    (warning,) = warnings(submit({"evaluation": {"dataset": "sums"}}).json())
 
     assert warning.startswith("evaluation.dataset: the run also trains on ")
-    assert submit({"evaluation": {"dataset": "held-out"}}).json()["warnings"] == []
+    assert warnings(submit({"evaluation": {"dataset": "held-out"}}).json()) == []
 
 
 def test_more_gpus_than_any_worker_has_give_a_warning(submit: Any, in_store: InStore) -> None:
     spread = {"rollout": {"vllm": {"tensor_parallel_size": 4}}}
-    alone = submit(spread, pool="gpus").json()["warnings"]
+    alone = warnings(submit(spread, pool="gpus").json())
 
     async def join(store: Store) -> None:
         record = {"pool": "gpus", "host": "h", "pid": 1, "state": "idle"}
@@ -79,11 +79,11 @@ def test_more_gpus_than_any_worker_has_give_a_warning(submit: Any, in_store: InS
 
     in_store(join)
 
-    (warning,) = submit(spread, pool="gpus").json()["warnings"]
+    (warning,) = warnings(submit(spread, pool="gpus").json())
     assert warning.startswith(
         "rollout.vllm.tensor_parallel_size: 4 is more than the 2 GPUs that a worker of pool gpus"
     )
-    assert alone == submit(pool="gpus").json()["warnings"] == []
+    assert alone == warnings(submit(pool="gpus").json()) == []
 
 
 @pytest.mark.parametrize("priority", [1001, -1001, 10**400])

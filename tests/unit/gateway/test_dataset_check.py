@@ -35,11 +35,13 @@ def warnings_of(answer: httpx.Response | httpx.TransportError, raw: dict[str, An
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
+        (httpx.ConnectError(""), "is away"),
+        (httpx.ConnectTimeout(""), "is away"),
         (httpx.ReadTimeout(""), "took more than 10 s"),
         (httpx.Response(503), "answered 503"),
         (httpx.Response(200, text="<html>"), "answered with something else than a check"),
     ],
-    ids=["slow", "busy", "not the reward service"],
+    ids=["away", "unreachable", "slow", "busy", "not the reward service"],
 )
 def test_a_check_that_was_not_done_is_a_warning_of_the_run(
     answer: httpx.Response | httpx.TransportError, reason: str
@@ -47,11 +49,6 @@ def test_a_check_that_was_not_done_is_a_warning_of_the_run(
     (warning,) = warnings_of(answer, RAW)
     assert warning.startswith("rewards: the verifiers and reference answers were not checked")
     assert reason in warning
-
-
-def test_a_run_waits_for_a_reward_service_that_is_away_without_a_warning() -> None:
-    assert warnings_of(httpx.ConnectError(""), RAW) == []
-    assert warnings_of(httpx.ConnectTimeout(""), RAW) == []
 
 
 def test_a_check_that_was_done_and_one_that_is_not_needed_are_no_warnings() -> None:
