@@ -69,7 +69,7 @@ class GPUSettings(Settings):
         le=1,
         description="Share of a GPU's memory that vLLM takes where the run's "
         f"rollout.vllm.gpu_memory_utilization is null; default: {ALONE_MEMORY:g}, or "
-        f"{SHARED_MEMORY:g} on a GPU that the learner has, too.",
+        f"{SHARED_MEMORY:g} on a GPU that the learner also has.",
     )
 
 

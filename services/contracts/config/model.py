@@ -55,7 +55,7 @@ class CharacterTokenizer(Section):
 
 class BPETokenizer(Section):
     """Byte-pair encoding over bytes, trained on the run's rows, with a chat template as ChatML that
-    writes tools and their calls, too."""
+    also writes tools and their calls."""
 
     type: Literal["bpe"]
     vocabulary: int = Field(4096, ge=512, le=1 << 20)
