@@ -11,8 +11,9 @@ def lr_share(
     """Share of the peak learning rate for `update` of `updates` of `batch` of `total`, all from 0.
 
     The position is counted in batches, so that a run which resumes with another number of updates
-    per batch continues at the same rate. Warm-up rises linearly and is never zero; the decay would
-    reach `floor` one update after the last, and a batch beyond `total` gets `floor`.
+    per batch continues at the same rate, but for the first steps of warm-up. Warm-up rises linearly
+    and is never zero; the decay would reach `floor` one update after the last, and a batch beyond
+    `total` gets `floor`.
     """
     at = batch + update / updates
     if at < schedule.warmup_steps:
