@@ -112,7 +112,7 @@ def combine(rewards: Mapping[str, Reward], known: Results) -> SampleScore:
     )
 
 
-def given(reward: Earned) -> SampleScore:
+def earned_score(reward: Earned) -> SampleScore:
     """What an episode, or the client that leads it, says that a sample has earned."""
     status = ScoreStatus.ERROR if reward.reward is None else ScoreStatus.SCORED
     return SampleScore(

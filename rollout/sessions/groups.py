@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout.episodes import Completion
-from rollout.rewards.combine import SampleScore, given
+from rollout.rewards.combine import SampleScore, earned_score
 from rollout.vllm.response import Sample, Span
 from rollout.vllm.resume import joined, not_sampled
 from services.contracts.groups.branches import Branch
@@ -127,7 +127,7 @@ def answer_text(turn: Turn) -> str:
 
 def unplayed() -> SampleScore:
     """Of a session without a turn to train."""
-    return given(Reward(error=UNPLAYED))
+    return earned_score(Reward(error=UNPLAYED))
 
 
 def _sample(turn: Turn) -> Sample:

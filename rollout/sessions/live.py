@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.aio import retry
-from rollout.rewards.combine import given
+from rollout.rewards.combine import earned_score
 from rollout.run_events import RunEvents
 from rollout.sessions.groups import completion, shared_prompt, unplayed
 from rollout.vllm.connection import VLLMUnavailable
@@ -176,6 +176,6 @@ class LiveSessions:
             raise
         except Exception as error:
             raise _Untrainable(str(error)) from error
-        scores = [given(one.reward) if one.reward else unplayed() for one in played]
+        scores = [earned_score(one.reward) if one.reward else unplayed() for one in played]
         key, name = session.prompt_key, session.name
         return session, Sampled(prompt, made, scores, now, now, key, name)

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.aio import end, retry
-from rollout.rewards.combine import given
+from rollout.rewards.combine import earned_score
 from rollout.sessions.groups import (
     answer_text,
     completion,
@@ -278,7 +278,7 @@ class SessionWorker(RunWorker):
         made = [completion(one.turns, prompt, config.sampling.cuts) for one in played]
         last = [last_turn(one.turns) for one in played]
         ended = time.time()
-        scores = [given(one.reward) if one.reward else unplayed() for one in played]
+        scores = [earned_score(one.reward) if one.reward else unplayed() for one in played]
         scored = [
             (at, answer_text(turn))
             for at, (turn, one) in enumerate(zip(last, played, strict=True))

@@ -17,7 +17,7 @@ from rollout.aio import end
 from rollout.episodes import Completion, DescribesTools, Episode
 from rollout.episodes.own_episode import checked
 from rollout.rewards.client import RewardClient
-from rollout.rewards.combine import SampleScore, combine, due, given, score_items
+from rollout.rewards.combine import SampleScore, combine, due, earned_score, score_items
 from rollout.vllm.chat_rendering import QUESTION
 from rollout.vllm.client import PastDeadline, PolicyClient, RequestRefused
 from rollout.vllm.model_files import TokenizerLike, room
@@ -242,7 +242,9 @@ async def sample_and_score(
     ]
     components = rewards or context.config.components
     found = iter(await scores_of(context, components, prompt, row, index, texts))
-    sampled.scores = [given(one.reward) if one.reward else next(found) for one in completions]
+    sampled.scores = [
+        earned_score(one.reward) if one.reward else next(found) for one in completions
+    ]
     sampled.scored_at = time.time()
     return sampled
 
@@ -264,7 +266,7 @@ async def scores_of(
     """Scores of `texts` by `rewards`, by name: one request to the reward service, and one more for
     each gate that waits for another reward. Raises ScoringRefused."""
     if not rewards and not isinstance(context.config.algorithm.advantage, ReverseKL):
-        return [given(Earned(error=UNREWARDED)) for _ in texts]
+        return [earned_score(Earned(error=UNREWARDED)) for _ in texts]
     results: list[dict[str, ScoreResult]] = [{} for _ in texts]
     while scores := due(rewards, results):
         items = score_items(rewards, prompt, row, index, texts, scores)

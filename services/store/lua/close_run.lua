@@ -11,11 +11,11 @@ if not final(redis.call('HGET', run, 'state')) then return {} end
 also_when_full(run)
 redis.call('HINCRBY', run, 'fencing_token', 1)
 for _, record in ipairs(redis.call('HVALS', held)) do
-  put_back(returned, string.match(record, '^(%S+)'))
+  return_task(returned, string.match(record, '^(%S+)'))
 end
 for _, entry in ipairs(redis.call('XRANGE', groups, '-', '+')) do
   local task = task_of(entry)
-  put_back(returned, task)
+  return_task(returned, task)
   remove_group(groups, blobs, bytes, entry[1], task)
 end
 redis.call('DEL', attempts, held, blobs, bytes, plans, tries)

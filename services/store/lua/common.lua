@@ -38,7 +38,7 @@ local function task_of(entry)
 end
 
 -- Returned tasks are leased again in the run's order, lowest position first; a set has each once.
-local function put_back(returned, task)
+local function return_task(returned, task)
   if is_task(task) then redis.call('ZADD', returned, position_of(task), task) end
 end
 
@@ -187,7 +187,7 @@ end
 -- can be leased; without a reward to those that wait for one. Of any other one only its end is kept for an hour,
 -- and it counts as discarded.
 -- Invariant: a live session is in exactly one of: open, waiting, ready; or it is over.
-local function settle_session(session, open, waiting, ready, order, id, ended)
+local function place_ended_session(session, open, waiting, ready, order, id, ended)
   local s = redis.call('HMGET', session, 'usable', 'turns:0', 'reward_ms', 'idle', 'key:0', 'reward:0')
   redis.call('ZREM', open, id)
   redis.call('ZREM', waiting, id)

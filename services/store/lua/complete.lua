@@ -17,7 +17,7 @@ local attempts, held, groups, blobs, bytes, returned, order, run, plans, ready, 
 local deadline = redis.call('ZSCORE', attempts, ARGV[1])
 if not deadline then return 0 end
 if tonumber(deadline) <= now_ms() then
-  put_back(returned, end_attempt(attempts, held, ARGV[1]))
+  return_task(returned, end_attempt(attempts, held, ARGV[1]))
   return 0
 end
 local session = session_of(ARGV[1])

@@ -7,5 +7,5 @@ local entry = redis.call('XRANGE', groups, ARGV[1], ARGV[1])[1]
 if not entry then return 0 end
 local task = task_of(entry)
 remove_group(groups, blobs, bytes, ARGV[1], task)
-put_back(returned, task)
+return_task(returned, task)
 return 1

@@ -29,7 +29,7 @@ for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', attempts, now + ttl + 60001
   redis.call('ZADD', attempts, now + ttl, attempt)
 end
 for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', attempts, '-inf', now)) do
-  put_back(returned, end_attempt(attempts, held, attempt))
+  return_task(returned, end_attempt(attempts, held, attempt))
 end
 
 local reply = {''}

@@ -1,5 +1,5 @@
 -- Note what a live session has earned; one that has ended can be leased from then on.
--- Invariants: the first reward counts; after the deadline none does. Otherwise as of settle_session.
+-- Invariants: the first reward counts; after the deadline none does. Otherwise as of place_ended_session.
 -- KEYS session open waiting ready order   ARGV id reward usable (1, or 0 for one that says why there is none)
 -- Reply {'', the reward that counts}, or {why not}: 'gone', 'unrewarded', 'lapsed' (its run has ended)
 local session, open, waiting, ready, order = unpack(KEYS)
@@ -14,8 +14,8 @@ end
 local ended = tonumber(s[5] or idle_at)
 if ended + tonumber(s[4]) > now then
   redis.call('HSET', session, 'reward:0', ARGV[2], 'usable', ARGV[3])
-  if ended <= now then settle_session(session, open, waiting, ready, order, ARGV[1], ended) end
+  if ended <= now then place_ended_session(session, open, waiting, ready, order, ARGV[1], ended) end
   return {'', ARGV[2]}
 end
-settle_session(session, open, waiting, ready, order, ARGV[1], ended)
+place_ended_session(session, open, waiting, ready, order, ARGV[1], ended)
 return {'unrewarded'}

@@ -1,5 +1,5 @@
 -- End live sessions that had no call for their idle time, and discard those whose reward did not come in time.
--- Invariant: as of settle_session.
+-- Invariant: as of place_ended_session.
 -- O(those, 256 of each at most). KEYS open waiting ready order calls calls_due calls_ended
 -- ARGV prefix: of the keys of sessions   Reply how many
 local open, waiting, ready, order, calls, due, log = unpack(KEYS)
@@ -10,7 +10,7 @@ for _, from in ipairs({open, waiting}) do
     local session = ARGV[1] .. found[i]
     local ended = redis.call('HGET', session, 'ended') or found[i + 1]
     end_live_calls(session, calls, due, log, found[i])
-    settle_session(session, open, waiting, ready, order, found[i], tonumber(ended))
+    place_ended_session(session, open, waiting, ready, order, found[i], tonumber(ended))
     done = done + 1
   end
 end

@@ -17,6 +17,6 @@ redis.call('HSET', run, 'committed_step', ARGV[1], 'checkpoint', ARGV[2], 'step'
   'version', ARGV[1], 'lost_writes', ARGV[3])
 for _, row in ipairs(cjson.decode(ARGV[4])) do redis.call('XADD', ledger, '*', unpack(row)) end
 for name, value in pairs(cjson.decode(ARGV[5])) do redis.call('HSET', order, name, value) end
-for _, task in ipairs(cjson.decode(ARGV[6])) do put_back(returned, task) end
+for _, task in ipairs(cjson.decode(ARGV[6])) do return_task(returned, task) end
 for _, lineage in ipairs(cjson.decode(ARGV[7])) do redis.call('RPUSH', lineages, lineage) end
 return 1

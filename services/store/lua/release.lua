@@ -14,7 +14,7 @@ for i = 4, #ARGV do
       drop_task(ledger, tries, task, cause, detail)
       dropped = dropped + 1
     else
-      put_back(returned, task)
+      return_task(returned, task)
     end
   end
 end

@@ -19,7 +19,7 @@ for i = 7, #ARGV do
       drop_task(ledger, tries, task, ARGV[4], ARGV[5])
       dropped = dropped + 1
     else
-      put_back(returned, task)
+      return_task(returned, task)
     end
   end
 end

@@ -10,7 +10,7 @@ local run, order, returned, ledger, lineages, prompt_filter, pass_rates = unpack
 if redis.call('EXISTS', run) == 1 then return 0 end
 for name, value in pairs(cjson.decode(ARGV[1])) do redis.call('HSET', run, name, value) end
 for name, value in pairs(cjson.decode(ARGV[2])) do redis.call('HSET', order, name, value) end
-for _, task in ipairs(cjson.decode(ARGV[3])) do put_back(returned, task) end
+for _, task in ipairs(cjson.decode(ARGV[3])) do return_task(returned, task) end
 local cancelled = cjson.decode(ARGV[4])
 if #cancelled > 0 then
   redis.call('XADD', ledger, '*', 'end', 'dropped', 'reason', 'cancelled', 'detail', ARGV[5],

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from rollout.rewards.combine import given
+from rollout.rewards.combine import earned_score
 from rollout.sessions.groups import completion, shared_prompt
 from rollout.work.assembly import Origin, assemble
 from services.contracts.groups.trajectory import TrajectoryGroup, decode, encode
@@ -73,6 +73,6 @@ def group_of(sessions: list[list[Turn]], rewards: list[float | None]) -> Traject
     """The group of these sessions, as the learner reads it."""
     prompt = shared_prompt([Played(turns) for turns in sessions])
     made = [completion(turns, prompt, masks=False) for turns in sessions]
-    scores = [given(Reward(reward=reward)) for reward in rewards]
+    scores = [earned_score(Reward(reward=reward)) for reward in rewards]
     origin = Origin("r", 5, "x", "w", 3, "a", 0.0, 0.0, 0.0)
     return decode(encode(assemble(origin, prompt, made, scores)))

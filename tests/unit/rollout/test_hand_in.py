@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from rollout.rewards.combine import given
+from rollout.rewards.combine import earned_score
 from rollout.work import hand_in
 from rollout.work.group import Sampled
 from rollout.work.hand_in import HandIn
@@ -54,7 +54,7 @@ async def test_the_worker_goes_on_while_a_group_is_encoded(
         follower=SimpleNamespace(until_proven=proven),
         payloads=SimpleNamespace(stored=stored),
     )
-    sampled = Sampled([1], [], [given(Reward(reward=0.5))])
+    sampled = Sampled([1], [], [earned_score(Reward(reward=0.5))])
     row = MagicMock(dataset=SimpleNamespace(context=context, name="d"))
     lease: Any = SimpleNamespace(task=5, attempt="x")
     leases: Any = SimpleNamespace(complete=complete)

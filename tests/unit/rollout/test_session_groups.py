@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from rollout.rewards.combine import given
+from rollout.rewards.combine import earned_score
 from rollout.sessions.groups import (
     answer_text,
     completion,
@@ -138,7 +138,7 @@ def test_sampling_masks_cover_sampled_tokens_alone() -> None:
 
 
 def test_a_session_without_a_reward_is_masked_and_never_zero() -> None:
-    assert given(Reward(reward=0.5, components={"x": 0.5})).components == {"x": 0.5}
-    broken = given(Reward(error="the tool broke"))
+    assert earned_score(Reward(reward=0.5, components={"x": 0.5})).components == {"x": 0.5}
+    broken = earned_score(Reward(error="the tool broke"))
     assert (broken.reward, broken.status, broken.detail) == (None, "error", "the tool broke")
     assert unplayed().reward is None
