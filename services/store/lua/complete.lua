@@ -23,7 +23,7 @@ end
 local session = session_of(ARGV[1])
 local live = session ~= ARGV[1]
 if live and not redis.call('ZSCORE', ready, session) then
-  put_back(returned, end_attempt(attempts, held, ARGV[1]))
+  return_task(returned, end_attempt(attempts, held, ARGV[1]))
   return 0
 end
 if not has_room(run, groups, bytes, plans, #ARGV[4], tonumber(ARGV[2]), ARGV[3]) then
@@ -36,7 +36,7 @@ end
 local lineage, version, waits = string.match(redis.call('HGET', held, ARGV[1]) or '', '(%S+):(%d+)( ?%a*)$')
 local task = end_attempt(attempts, held, ARGV[1])
 end_sessions(ready, sessions, ARGV[1], 'completed')
-if live then put_back(returned, end_attempt(attempts, held, session)) end
+if live then return_task(returned, end_attempt(attempts, held, session)) end
 redis.call('HSET', blobs, position_of(task), ARGV[4])
 redis.call('INCRBY', bytes, #ARGV[4])
 redis.call('XADD', groups, '*', 'task', task, 'min_version', ARGV[2], 'lineage', ARGV[3], 'bytes', #ARGV[4],
