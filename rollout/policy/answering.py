@@ -17,6 +17,7 @@ from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.resume import ABORTED, rest_of
 from rollout.vllm_plugin.wire import Delta, Parsed
 from rollout.work.group import RunContext
+from rollout.work.group import text_of as sampled_text
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.policy_calls import Failure, Piece, PolicyCall
 from services.contracts.rows.rendering import plain_text
@@ -193,5 +194,9 @@ class Answering:
         ids = sampled[:-1] if sampled and sampled[-1] in self._context.eos else sampled
         if not ids:
             return {"role": "assistant", "content": ""}
-        found = await self._context.policy.message(Parsed(ids, call.messages, call.tools))
+        try:
+            found = await self._context.policy.message(Parsed(ids, call.messages, call.tools))
+        except RequestRefused:
+            # The policy has written what no parser can read: that is no fault of the request.
+            return {"role": "assistant", "content": sampled_text(self._context.tokenizer, ids)}
         return {"content": None, **found}

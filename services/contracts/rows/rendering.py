@@ -69,13 +69,27 @@ def chat_text(
     try:
         with limited():
             text = tokenizer.apply_chat_template(
-                chat, tools=tools, add_generation_prompt=answer_follows, tokenize=False
+                _in_known_roles(chat, tokenizer),
+                tools=tools,
+                add_generation_prompt=answer_follows,
+                tokenize=False,
             )
     except Exception as error:  # a template is a program, and raises what it likes
         raise ValueError(f"the chat template refuses this prompt: {error}") from error
     if len(text) > CHARACTERS:
         raise ValueError(f"the chat template makes {len(text):,} characters of this prompt")
     return str(text)
+
+
+def _in_known_roles(chat: Chat, tokenizer: PromptTokenizer) -> Chat:
+    """`chat` with `system` in place of `developer`, OpenAI's newer name for it, unless the template
+    names that role: many templates write nothing of a message whose role they do not know."""
+    if "developer" in str(tokenizer.chat_template):
+        return chat
+    return [
+        {**message, "role": "system"} if message.get("role") == "developer" else message
+        for message in chat
+    ]
 
 
 def plain_text(asked: str | Chat) -> str:

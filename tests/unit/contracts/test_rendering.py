@@ -35,6 +35,18 @@ def test_a_text_prompt_goes_into_the_template_braces_and_all() -> None:
     assert compose(Row(prompt="{x}"), options) == "Q: {x} {as JSON}"
 
 
+@pytest.mark.parametrize(
+    ("template", "role"), [("system, user", "system"), ("system, developer, user", "developer")]
+)
+def test_a_developers_message_is_a_system_message_where_the_template_knows_no_other(
+    template: str, role: str
+) -> None:
+    asked = [{"role": "developer", "content": "Add."}, {"role": "user", "content": "1+1"}]
+    found = render(asked, PromptOptions(), Letters(template))
+    assert text(found) == f"<{role}>Add.<user>1+1"
+    assert asked[0]["role"] == "developer"
+
+
 def test_a_system_message_makes_a_text_a_chat_and_leaves_chats_alone() -> None:
     options = PromptOptions(system="Be brief.")
     assert compose(Row(prompt="2+2"), options) == [

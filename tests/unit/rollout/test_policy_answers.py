@@ -11,7 +11,8 @@ import pytest
 from rollout.policy import answering
 from rollout.policy.answering import AFTER_TRAINING, AS_TRAINING, Answering
 from rollout.policy.calls import together
-from rollout.vllm_plugin.wire import Delta
+from rollout.vllm.client import RequestRefused
+from rollout.vllm_plugin.wire import Delta, Parsed
 from services.contracts.config import parse_config
 from services.contracts.policy_calls import Piece, PolicyCall
 from services.contracts.sessions import Call
@@ -107,6 +108,20 @@ def test_a_version_that_is_served_no_more_ends_the_answer() -> None:
     ended = together(said_by(policy, version=3))
     assert ended.failure is not None
     assert "from version 3 to 4" in ended.failure.message
+
+
+async def test_an_answer_that_no_parser_reads_is_answered_as_text() -> None:
+    async def refuses(parsed: Parsed) -> dict[str, Any]:
+        raise RequestRefused("vLLM does not parse an answer: no tool call ends")
+
+    context: Any = SimpleNamespace(
+        config=CONFIG,
+        policy=SimpleNamespace(message=refuses),
+        tokenizer=WordTokenizer(),
+        eos=[EOS],
+    )
+    message = await Answering(context)._message(Call(kind="chat"), [*ids("2", "+"), EOS])
+    assert message == {"role": "assistant", "content": "2+"}
 
 
 def test_a_prompt_without_room_for_an_answer_is_refused() -> None:
