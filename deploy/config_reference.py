@@ -111,7 +111,8 @@ def _inner(path: str, field: FieldInfo, depth: int) -> Iterator[str]:
     yield f"\n{'#' * depth} `{path}`\n\n{_described(path, field)}"
     yield " Required." if field.is_required() else ""
     yield " Left out by default." if field.default is None else ""
-    yield f" A list, {_limits(field)}, of:\n" if listed else "\n"
+    limits = _limits(field)
+    yield f" A list{f', {limits},' if limits else ''} of:\n" if listed else "\n"
     members = models_of(field.annotation)
     if len(members) == 1:
         yield from _section(members[0], f"{path}[]." if listed else f"{path}.", depth + 1)

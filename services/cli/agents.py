@@ -117,6 +117,12 @@ def agents(
         raise CliError(f"run {record['id']} {ended['state']}: {ended['reason']}")
 
 
+NO_TURN = (
+    "it asked OPENAI_BASE_URL for nothing, with OPENAI_API_KEY as its key: a session without a "
+    "turn is not trained"
+)
+
+
 class Player(Protocol):
     """What plays one session; several threads ask it at once."""
 
@@ -225,10 +231,10 @@ class Players:
                 except CliError as error:
                     refused = {"reward": None, "error": error.message}
                     _patiently(lambda: self._api.post(f"{base}/reward", json=refused))
-            _patiently(lambda: self._api.post(f"{base}/end"))
+            played = _patiently(lambda: self._api.post(f"{base}/end"))
         except CliError as error:
             return error.message
-        return ""
+        return "" if played["turns"] else NO_TURN
 
     def _note(
         self,
@@ -258,9 +264,11 @@ class Players:
             if failed:
                 err.print(f"[yellow]session {session}:[/] {escape(failed)}", soft_wrap=True)
             if self._in_a_row >= FAILURES and self._in_a_row == self.failed == self.played:
+                last = ended.errors.strip().splitlines()[-1:]
+                said = f" ({last[0][:300]})" if last else ""
                 raise CliError(
-                    f"none of the first {self.played} sessions earned anything, the last one: "
-                    f"{failed}. What they printed is in {self._folder}"
+                    f"none of the first {self.played} sessions earned anything that is trained, "
+                    f"the last one: {failed}{said}. What they printed is in {self._folder}"
                 )
 
 

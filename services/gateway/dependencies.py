@@ -101,8 +101,8 @@ def _meant_id(kind: str, reference: str, records: Sequence[_Named]) -> str:
             f"{reference!r} is the beginning of several {kind}s' ids: {', '.join(meant[:5])}",
         )
     near = nearest(reference, sorted({record.name for record in records}))
-    hint = f"; did you mean {near!r}?" if near else ""
-    raise Problem(HTTPStatus.NOT_FOUND, f"there is no {kind} {reference!r}{hint}")
+    hint = f"did you mean {near!r}?" if near else f"`headrace {kind}s` and GET /v1/{kind}s list all"
+    raise Problem(HTTPStatus.NOT_FOUND, f"there is no {kind} {reference!r}; {hint}")
 
 
 async def open_chains(deps: Dependencies) -> list[ChainRecord]:

@@ -165,6 +165,12 @@ class AgentSessions(Noun):
         found = await self._redis.hget(sessions_key(run, attempt), f"key:{index}")
         return found.decode() if found else None
 
+    async def turn_count(self, run: str, attempt: str, index: int) -> int:
+        """How many turns a session has."""
+        found = await self._redis.hget(sessions_key(run, attempt), f"turns:{index}")
+        with reading(f"session {index} of attempt {attempt}"):
+            return int(found or 0)
+
     async def lengths(self, run: str, attempt: str, index: int) -> list[int]:
         """The lengths of a session's texts (of /completions) after each turn, rising."""
         found = await self._redis.hget(sessions_key(run, attempt), f"lengths:{index}")

@@ -126,7 +126,8 @@ def check_sessions(
     refuse_if(
         evaluation is not None,
         "evaluation: agents outside answer the prompts of rollout.episode sessions, so workers "
-        "have nothing to evaluate: leave it out, and let your agent answer a test set through "
+        "have nothing to evaluate: leave it out (over a recipe that has one: --set "
+        "evaluation=null), and let your agent answer a test set through "
         "/v1/chat/completions with model RUN@latest (docs/agents.md)",
     )
     refuse_if(

@@ -30,6 +30,7 @@ class EndAnswer(BaseModel):
     """What became of the session."""
 
     ended: bool = Field(description="True.")
+    turns: int = Field(description="That it had. Without any it is not trained.")
 
 
 class OpenAIAnswer(BaseModel):
@@ -147,10 +148,11 @@ async def reward(deps: Deps, session: Session, request: RewardRequest) -> Reward
 async def end(deps: Deps, session: Session) -> EndAnswer:
     """The session takes no calls any more. With the last one of its group, the group is scored and
     completed. Ending it again changes nothing."""
+    turns = await deps.store.agent_sessions.turn_count(*session.parts)
     if is_live(session.attempt):
         refusal = await deps.store.live_sessions.end(session.run, session.attempt)
     else:
         refusal = await deps.store.agent_sessions.end(*session.parts)
     if refusal:
         raise over(refusal)
-    return EndAnswer(ended=True)
+    return EndAnswer(ended=True, turns=turns)

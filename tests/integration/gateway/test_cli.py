@@ -355,7 +355,7 @@ def test_errors_are_json_where_json_was_asked_for(headrace: Headrace) -> None:
     refused = headrace("cancel", "nothing", "--json")
 
     assert refused.returncode == 1
-    assert json.loads(refused.stdout)["error"] == "there is no run 'nothing'"
+    assert json.loads(refused.stdout)["error"].startswith("there is no run 'nothing'; ")
 
 
 @pytest.mark.parametrize("command", ["runs", "workers", "recipes"])

@@ -26,14 +26,14 @@ print("NaN" if os.environ["HEADRACE_SESSION"].endswith("-1") else 0.5)
 """
 
 
-def test_an_agent_that_prints_nan_does_not_end_the_others(
-    installation: Installation, tmp_path: Path
-) -> None:
-    run = installation.submit(**CONFIG)
+def agents(
+    installation: Installation, run: str, data: Path, program: str
+) -> "subprocess.CompletedProcess[str]":
+    """`headrace agents` with a program in Python."""
     stack = installation.stack
     command = [sys.executable, "-m", "services.cli", "agents", run, "--parallel", "2"]
-    played = subprocess.run(
-        [*command, "--data", str(tmp_path), "--", sys.executable, "-c", AGENT],
+    return subprocess.run(
+        [*command, "--data", str(data), "--", sys.executable, "-c", program],
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -44,6 +44,13 @@ def test_an_agent_that_prints_nan_does_not_end_the_others(
         text=True,
         timeout=200,
     )
+
+
+def test_an_agent_that_prints_nan_does_not_end_the_others(
+    installation: Installation, tmp_path: Path
+) -> None:
+    run = installation.submit(**CONFIG)
+    played = agents(installation, run, tmp_path, AGENT)
     assert played.returncode == 0, played.stderr
     assert "its last line is no reward: 'NaN'" in played.stderr
     assert "2 without a reward" in played.stdout
@@ -53,3 +60,16 @@ def test_an_agent_that_prints_nan_does_not_end_the_others(
     assert logs.count("--- output\nNaN") >= 2
     audit = installation.api.get(f"/v1/runs/{run}/audit")
     assert (audit["trained"], audit["problems"]) == (2, [])
+
+
+def test_agents_that_never_ask_the_policy_end_with_the_reason(
+    installation: Installation, tmp_path: Path
+) -> None:
+    run = installation.submit(**CONFIG)
+    program = "import sys; print('my own model answers', file=sys.stderr); print(1)"
+    played = agents(installation, run, tmp_path, program)
+    assert played.returncode == 1
+    assert "none of the first 16 sessions" in played.stderr
+    assert "it asked OPENAI_BASE_URL for nothing" in played.stderr
+    assert "(my own model answers)" in played.stderr
+    installation.api.post(f"/v1/runs/{run}/cancel")

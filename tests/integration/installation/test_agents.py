@@ -209,7 +209,7 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
             for reward in (index, 7):  # the first one counts
                 given = http.post(f"{base}/reward", json={"reward": reward})
                 assert given.json()["reward"] == index
-            assert http.post(f"{base}/end").json() == {"ended": True}
+            assert http.post(f"{base}/end").json()["turns"] >= 1
             assert http.post(f"{base}/end").status_code == 200
         connection.close()
         kept = asyncio.run(kept_of(installation.stack.redis_url, sessions[0]))
