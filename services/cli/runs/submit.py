@@ -31,8 +31,8 @@ def submit(
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="A recipe's name (see `headrace recipes`) or a YAML file: a run's config, or a "
-            "chain's `steps`.",
+            help="A recipe's name (see `headrace recipes`) or a YAML file: a run's config, a "
+            "`recipe` with the `config` that changes it, or a chain's `steps`.",
         ),
     ],
     set_: Set = None,
@@ -69,8 +69,10 @@ def submit(
         _submit_chain(file, overrides, known, follow, as_json, gateway, dry_run)
         return
     if file is not None:
-        request["config"] = _with_absolute_models(_merged(file, overrides))
-        request["name"] = name or path.stem
+        # As the API and the steps of chains have it: a recipe, and what it is changed by.
+        over = file if file.keys() <= {"recipe", "config", "name"} else {"config": file}
+        config = _with_absolute_models(_merged(over.get("config") or {}, overrides))
+        request |= over | {"config": config, "name": name or over.get("name") or path.stem}
     else:
         request |= {"recipe": recipe, "config": _with_absolute_models(overrides), "name": name}
     if pool is None and resume_from is None:

@@ -222,6 +222,23 @@ def test_settings_that_exclude_each_other_are_refused_with_the_way_out(
     assert refused.stdout == ""
 
 
+def test_a_yaml_file_may_name_a_recipe_and_what_changes_it(
+    headrace: Headrace, rows: Path, model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "changed.yaml"
+    file.write_text(
+        "recipe: dr_grpo\n"
+        "config: {model: {path: model}, data: {dataset: cli-sums}, training: {seed: 7}}\n"
+    )
+    done = headrace("submit", str(file), "--set", "training.max_steps=3", "--json")
+    assert done.returncode == 0, done.stdout
+    record = json.loads(done.stdout)
+    training = record["config"]["training"]
+    assert (record["name"], training["seed"], training["max_steps"]) == ("changed", 7, 3)
+    assert record["recipe"] == "dr_grpo"
+    assert headrace("cancel", record["id"]).returncode == 0
+
+
 def test_a_yaml_file_with_overrides_is_a_recipe(
     headrace: Headrace, rows: Path, model: Path, tmp_path: Path
 ) -> None:
