@@ -55,12 +55,15 @@ class PolicyClient:
     """One server, which listens on the Unix socket `socket`. `generate` may be called
     concurrently."""
 
-    def __init__(self, socket: Path, control_seconds: float = CONTROL_SECONDS) -> None:
+    def __init__(
+        self, socket: Path, control_seconds: float = CONTROL_SECONDS, several: bool = False
+    ) -> None:
+        """`several`: as in WeightLoader."""
         self.socket = socket
         self._connection = Connection(socket)
         self.sampling = 0
         """Calls of `generate` in work. Without any, vLLM need not make progress."""
-        self.weights = WeightLoader(self._connection, control_seconds)
+        self.weights = WeightLoader(self._connection, control_seconds, several)
 
     async def close(self) -> None:
         """Close the connections. Requests in flight fail, and a load ends where it is: the server

@@ -112,7 +112,7 @@ class VLLMServer:
             self._folder = make_server_folder()
             slot = slot_for(self.model, self._folder)
             self._spawn(slot)
-            client = PolicyClient(self.socket)
+            client = PolicyClient(self.socket, several=self.options.several_processes)
             async with asyncio.timeout(self.options.startup_seconds):
                 while not await client.healthy():
                     self.check()

@@ -30,8 +30,8 @@ from rollout.vllm.staging import Staging
 from rollout.vllm.weight_cache import WeightFiles
 from rollout.vllm.weight_load import (
     LoadRefused,
+    MustRestart,
     UpdateMode,
-    VLLMHangs,
     WeightsUnclear,
     WeightUpdate,
 )
@@ -304,7 +304,7 @@ class Follower:
         for _ in range(UNCLEAR_LIMIT):
             try:
                 return await self._policy.weights.load(update, self._mode)
-            except VLLMHangs as error:
+            except MustRestart as error:
                 raise VLLMFailed(str(error)) from error
             except (WeightsUnclear, VLLMUnavailable) as error:
                 # The server is paused or hangs: nothing is sampled, so try again at once.

@@ -39,8 +39,17 @@ class WeightsUnclear(RuntimeError):
     """An update broke after it may have touched the model. The server stays paused."""
 
 
-class VLLMHangs(RuntimeError):
-    """A call of an update has taken too long: restart the server."""
+class MustRestart(RuntimeError):
+    """The server is not to be used again, as it is: restart it."""
+
+
+class VLLMHangs(MustRestart):
+    """A call of an update has taken too long."""
+
+
+class WeightsApart(MustRestart):
+    """An update failed in a server of several processes, each of which loads its part of the
+    weights: one may have put back the old ones while another has the new ones."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +73,15 @@ class WeightUpdate:
 class WeightLoader:
     """The weights of the server behind `connection`."""
 
-    def __init__(self, connection: Connection, control_seconds: float = CONTROL_SECONDS) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        control_seconds: float = CONTROL_SECONDS,
+        several: bool = False,
+    ) -> None:
+        """`several`: whether several processes of the server hold the weights."""
         self._connection = connection
+        self._several = several
         self.control_seconds = control_seconds
         self._loading = asyncio.Lock()
         self._loads: set[asyncio.Task[float]] = set()
@@ -110,7 +126,7 @@ class WeightLoader:
         are aborted and resumed under it (`abort`), or end before it (`wait`).
 
         Raises LoadRefused (the server goes on with its old weights), WeightsUnclear (paused: load
-        again, or restart it), VLLMUnavailable (it could not be paused), VLLMHangs (restart it).
+        again, or restart it), VLLMUnavailable (it could not be paused), MustRestart.
         Runs to its end, or until `close`, even if the caller is cancelled.
         """
         load = asyncio.create_task(self._load(update, mode))
@@ -123,7 +139,7 @@ class WeightLoader:
         """A block in which the server is asleep: its weights are on the host, and what it had begun
         is aborted, to be resumed after the block. Loads wait for the end of the block.
 
-        Raises LoadRefused, VLLMUnavailable, VLLMHangs: restart the server.
+        Raises LoadRefused, VLLMUnavailable, MustRestart: restart the server.
         """
         async with self._loading:
             self.open.clear()
@@ -177,7 +193,7 @@ class WeightLoader:
             self.open.clear()
             try:
                 return await self._replace(update, mode)
-            except VLLMHangs:
+            except MustRestart:
                 self._unclear = True
                 raise
             finally:
@@ -208,6 +224,11 @@ class WeightLoader:
             await self._control("/update_weights", {"update_info": info}, reads=update.bytes)
             await self._control("/finish_weight_update", {"weight_version": update.tag})
         except (LoadRefused, VLLMUnavailable) as error:
+            if self._several:
+                # vLLM tells what the first process says that failed, and of the others nothing.
+                raise WeightsApart(
+                    f"loading {update.tag}: {error}; vLLM's processes may have different weights"
+                ) from error
             if self._unclear or WEIGHTS_KEPT not in str(error):
                 self._unclear = True
                 raise WeightsUnclear(f"loading {update.tag}: {error}") from error

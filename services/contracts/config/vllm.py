@@ -99,6 +99,13 @@ class VLLM(Section):
         """Whether vLLM reads reasoning in answers."""
         return self._sets("reasoning-parser")
 
+    @property
+    def several_processes(self) -> bool:
+        """Whether more than one process of the server holds weights."""
+        others = ("pipeline-parallel-size", "data-parallel-size")
+        sizes = [value for name, value in self.extra.items() if spelled(name) in others]
+        return self.tensor_parallel_size > 1 or any(str(size) != "1" for size in sizes)
+
     def _sets(self, option: str) -> bool:
         return any(spelled(name) == option and value for name, value in self.extra.items())
 

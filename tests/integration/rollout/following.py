@@ -49,13 +49,18 @@ class Learner:
         return f"runs/{RUN}/weights/v{version:06d}-{self.lineage}.safetensors"
 
     async def publish(
-        self, version: int, file: bool = True, announce: bool = True, holds: int | None = None
+        self,
+        version: int,
+        file: bool = True,
+        announce: bool = True,
+        holds: int | None = None,
+        width: int = 4,
     ) -> WeightManifest:
         """A version; without `file`, one that is gone already; without `announce`, one that no
-        worker hears of. Its file is that of the version `holds`."""
+        worker hears of. Its file is that of the version `holds`, with rows of `width`."""
         path = self.root / self.name(version)
         path.parent.mkdir(parents=True, exist_ok=True)
-        weights = {"weight": np.full((2, 4), version, np.float32)}
+        weights = {"weight": np.full((2, width), version, np.float32)}
         canary = canary_of(version if holds is None else holds)
         save_file(weights, path, {CANARY: msgspec.json.encode(canary).decode()})
         listed = WeightFile(self.name(version), path.stat().st_size, checksum(path))

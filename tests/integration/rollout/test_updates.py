@@ -14,9 +14,10 @@ import pytest
 from rollout.vllm.client import PastDeadline, PolicyClient
 from rollout.vllm.response import Sample, check_spans, sampling_params
 from rollout.vllm.server import VLLMServer
-from rollout.vllm.weight_load import VLLMHangs
+from rollout.vllm.weight_load import VLLMHangs, WeightsApart
 from services.contracts.config.rollout import Sampling
 from tests.integration.rollout.test_server import make_server, snapshot
+from tests.served import is_paused
 
 LENGTH = 100
 WHOLE = sampling_params(Sampling(max_tokens=LENGTH, ignore_eos=True), [], 128)
@@ -188,6 +189,21 @@ async def test_a_server_that_hangs_in_an_update_gets_no_more_requests(
     assert (await policy.counters()).tokens == 0
     await policy.weights.load(snapshot(tmp_path, 2))
     assert versions(await request) == [["aaaaaa:2"]]
+
+
+async def test_a_server_of_several_processes_is_not_resumed_after_an_update_that_failed_in_one(
+    server: VLLMServer, tmp_path: Path
+) -> None:
+    policy = PolicyClient(server.socket, several=True)
+    try:
+        await policy.weights.load(snapshot(tmp_path, 1))
+        # One process has put its old weights back, as it says; nobody knows of the others.
+        with pytest.raises(WeightsApart, match=r"(?s)weights kept.*may have different weights"):
+            await policy.weights.load(snapshot(tmp_path, 2, width=5))
+        assert await is_paused(server.socket)
+        assert not policy.weights.open.is_set()
+    finally:
+        await policy.close()
 
 
 async def test_a_client_that_is_closed_during_an_update_leaves_no_error_behind(

@@ -41,6 +41,19 @@ async def test_a_server_that_hangs_in_an_update_fails_at_once(
             await scene.follower.follow()
 
 
+async def test_a_server_whose_processes_may_have_different_weights_is_restarted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scene.policy.weights, "_several", True)
+    scene.follow()
+    await scene.learner.publish(0)
+    await scene.until_live(0)
+    await scene.learner.publish(1, width=5)
+    async with asyncio.timeout(100):
+        with pytest.raises(VLLMFailed, match="vLLM's processes may have different weights"):
+            await scene.following[0]
+
+
 async def test_a_heartbeat_names_a_file_before_it_is_fetched(scene: Scene) -> None:
     learner = scene.learner
     scene.follow()

@@ -197,6 +197,12 @@ def test_options_that_headrace_relies_on_cannot_be_overridden(name):
         VLLM(extra={name: "x"})
 
 
+def test_each_way_to_divide_a_model_makes_a_server_of_several_processes():
+    assert not VLLM(extra={"data-parallel-size": 1}).several_processes
+    assert VLLM(tensor_parallel_size=2).several_processes
+    assert VLLM(extra={"pipeline_parallel_size": 2}).several_processes
+
+
 def test_another_command_takes_the_place_of_the_stock_server():
     arguments = command_line(
         MODEL, VLLM(), "float32", SOCKET, "cpu", "python 'my server.py' --slow"
