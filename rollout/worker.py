@@ -174,8 +174,10 @@ class RunWorker:
             task.result()
 
     async def release_groups(self) -> None:
-        """Stop all groups, and release them: their tokens may be of other weights than they say."""
+        """Stop all groups, and release them and rows of evaluations: their tokens may be of other
+        weights than they say."""
         await self._leases.release_all()
+        await self._evaluator.release_all()
 
     async def _release_all(self) -> None:
         """Release all that this worker holds."""
@@ -237,8 +239,8 @@ class RunWorker:
             ttl=self._ttl,
             reserve_bytes=self._reserve,
         )
-        if self.follower.error:
-            # Found meanwhile: what is sampled now would be of other weights.
+        if not self.follower.healthy:
+            # Since it asked: what is sampled now may be of other weights, and nobody would know.
             await self._leases.release([lease.attempt for lease in granted.leases])
             return "weights"
         for lease in granted.leases:

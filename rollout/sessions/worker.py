@@ -98,6 +98,7 @@ class SessionWorker(RunWorker):
     async def release_groups(self) -> None:
         """Give up all turns in work: their tokens may be of other weights than they say."""
         await self._give_up([id for id, held in self._calls.items() if held.generating])
+        await self._evaluator.release_all()
 
     # --- calls --------------------------------------------------------------------------------
 

@@ -43,9 +43,10 @@ class CanaryCheck:
     _known: deque[Known] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS))
 
-    async def problem(self, manifest: WeightManifest) -> str:
-        """Why the server does not serve this version, which it has loaded; '' if it does. Raises
-        VLLMUnavailable."""
+    async def problem(self, manifest: WeightManifest, first: bool = True) -> str:
+        """Why the server does not serve this version, which it has loaded; '' if it does. `first`:
+        since the load. Later the prefix cache, which the load emptied, has the canary itself, and
+        is not read. Raises VLLMUnavailable."""
         canary = manifest.canary
         if canary is None:
             return ""
@@ -60,13 +61,13 @@ class CanaryCheck:
             name = f"version {manifest.tag}"
             version = Known(name, expected(canary), found, manifest.lineage)
             verdict = judge(version, limit, others)
-            if through_cache:
+            if through_cache or not first:
                 self.gap = verdict.gap
             return version, verdict.problem
 
         try:
-            version, problem = await judged(through_cache=True)
-            if problem and not (await judged(through_cache=False))[1]:
+            version, problem = await judged(through_cache=first)
+            if problem and first and not (await judged(through_cache=False))[1]:
                 problem = "a prefix cache of other weights is in use"
             elif problem:
                 problem = f"its log-probabilities of fixed sequences: {problem}"
@@ -76,8 +77,9 @@ class CanaryCheck:
         self.seconds = time.monotonic() - began
         if problem:
             return f"vLLM does not serve version {manifest.tag}: {problem}"
-        self._known.append(version)
-        self._gaps.append(self.gap or 0.0)
+        if first:
+            self._known.append(version)
+            self._gaps.append(self.gap or 0.0)
         return ""
 
     async def _scores(self, tokens: list[list[int]], through_cache: bool) -> Floats:

@@ -5,9 +5,11 @@ slow disk or network costs no generation. If a version cannot be loaded, the old
 the worker is unhealthy (it leases nothing) until a later try succeeds. An evaluation, which needs
 answers of one version, pins it: vLLM serves that one, and no other, until it is unpinned.
 
-After each load vLLM scores the version's canary. Until that is right the worker takes no lease and
-hands in no group with tokens of the version. If it is wrong, what the worker holds is sampled
-again, and the whole weights are loaded once more; if it stays wrong, the server is given up.
+After each load vLLM scores the version's canary, and again after a load that was undone and after a
+sleep. Until that is right the worker takes no lease and hands in no group with tokens of the
+version. If it is wrong, what the worker holds is sampled again, and the whole weights are loaded
+once more; if it stays wrong, the server is given up. A version that is replaced before it was
+judged counts as wrong.
 
 The learner deletes files of old versions, except those in heartbeats: a heartbeat names a file
 before the worker fetches it.
@@ -22,6 +24,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
+from rollout.aio import end
 from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.connection import VLLMUnavailable
@@ -115,6 +118,10 @@ class Follower:
         self._lineage = ""
         self._loading: WeightManifest | None = None
         self._loaded: WeightManifest | None = None
+        self._served: WeightManifest | None = None
+        """The version that vLLM has loaded last, unless it was found to be another one."""
+        self._scored = False
+        """Whether it was, since the load."""
         self.live: WeightManifest | None = None
         self.forks: dict[str, int] = {}
         self.timings = Timings()
@@ -188,8 +195,35 @@ class Follower:
         )
 
     async def follow(self) -> None:
-        """Apply versions as they appear, for ever. Raises VLLMFailed if the server must be
-        restarted."""
+        """Apply versions as they appear, for ever, and prove what is served whenever that is in
+        doubt. Raises VLLMFailed if the server must be restarted."""
+        loops = [
+            asyncio.create_task(self._follow_versions(), name="follow versions"),
+            asyncio.create_task(self._prove_again(), name="prove again"),
+        ]
+        try:
+            done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            for loop in done:
+                loop.result()
+        finally:
+            await end(loops)
+
+    async def _prove_again(self) -> None:
+        """Judge the version that is served whenever something else than its load, which has it
+        judged itself, has put it in doubt."""
+        while True:
+            await self._policy.weights.doubted.wait()
+            try:
+                async with self._loads:
+                    self._policy.weights.doubted.clear()
+                    await self._judge()
+            except (RedisError, OSError) as error:
+                # VLLMUnavailable is an OSError, too.
+                log.warning("what vLLM serves is still in doubt", error=str(error))
+                await asyncio.sleep(random.uniform(0.5, 2.0))
+            self._changed()
+
+    async def _follow_versions(self) -> None:
         failures = 0
         while True:
             manifest = None
@@ -259,7 +293,6 @@ class Follower:
                 paused = await self._load_rightly(update, manifest)
         finally:
             self._staging.clear()
-        self.live = self._loaded = manifest
         self.timings = Timings(max(0.0, time.time() - manifest.created), paused)
         await self._files.forget_all_but(manifest)
         log.info(
@@ -285,20 +318,50 @@ class Follower:
     async def _load_rightly(self, update: WeightUpdate, manifest: WeightManifest) -> float:
         """Load until vLLM serves the version. Returns seconds paused. Raises WrongWeights, and what
         `_load` raises."""
-        problem = ""
-        for again in range(LOADS):
-            # Not in place once more: what was wrong would stay.
-            paused = await self._load(replace(update, patch="") if again else update)
-            problem = await self.canary.problem(manifest)
+        try:
+            await self._judge()
+        except VLLMUnavailable as error:
+            # After the load nobody can say what groups in flight were sampled by.
+            await self._distrusted(f"the version served could not be scored: {error}")
+        for _ in range(LOADS):
+            # Nothing is changed in place of what nobody knows: what was wrong would stay.
+            known = self._served is not None
+            paused = await self._load(update if known else replace(update, patch=""))
+            self._served, self._scored = manifest, False
+            problem = await self._judge()
             if not problem:
                 self._ever_right = True
-                self._policy.weights.proven.set()
                 return paused
-            self.live, self.error = None, problem
-            self._changed()
-            log.error("vLLM serves other weights", problem=problem)
-            await self._distrust(problem)
         raise WrongWeights(problem, self._ever_right)
+
+    async def _judge(self) -> str:
+        """Why vLLM does not serve the version that it has loaded, if it does not: what was sampled
+        is then released. Asks only where that is not known. Raises VLLMUnavailable."""
+        weights = self._policy.weights
+        while self._served is not None and not weights.proven.is_set():
+            weights.doubted.clear()
+            first, self._scored = not self._scored, True
+            try:
+                problem = await self.canary.problem(self._served, first)
+            except VLLMUnavailable:
+                weights.doubted.set()
+                raise
+            if problem:
+                return await self._distrusted(problem)
+            if not weights.doubted.is_set():
+                weights.proven.set()
+                self.live = self._loaded = self._served
+        return ""
+
+    async def _distrusted(self, problem: str) -> str:
+        """Release what was sampled, and serve nothing until the next load. Returns the problem."""
+        self._served = self.live = None
+        # The newest version once more.
+        self._last_entry, self.error = "0", problem
+        self._changed()
+        log.error("what vLLM serves is not trusted", problem=problem)
+        await self._distrust(problem)
+        return problem
 
     async def _load(self, update: WeightUpdate) -> float:
         for _ in range(UNCLEAR_LIMIT):

@@ -104,8 +104,10 @@ class WeightLoader:
         # Whether nobody knows which weights are loaded: then only a complete load resumes.
         self._unclear = False
         self.proven = asyncio.Event()
-        """Cleared by a load, before anything is sampled under it, until somebody has found that
-        vLLM serves the version."""
+        """Cleared by whatever may change the weights (a load, one that was undone, a sleep), before
+        anything more is sampled, until somebody has found that vLLM serves the version."""
+        self.doubted = asyncio.Event()
+        """Set with that, for whoever is to find it out."""
 
     async def close(self) -> None:
         """End a load where it is: the server is not used again."""
@@ -153,7 +155,9 @@ class WeightLoader:
             await self._control("/wake_up", reads=self._base + self._bytes)
             self._slept = self.slept
             self.updating = self.sleeping = False
-            if not self._unclear:
+            self._doubt()
+            # Before a load that waits, nothing is sampled that would have to be proven first.
+            if not self._unclear and not self._loads:
                 self.open.set()
 
     @property
@@ -181,6 +185,10 @@ class WeightLoader:
             self._short -= 1
             if not self._short:
                 self._no_short.set()
+
+    def _doubt(self) -> None:
+        self.proven.clear()
+        self.doubted.set()
 
     def _forget(self, load: asyncio.Task[float]) -> None:
         self._loads.discard(load)
@@ -232,12 +240,14 @@ class WeightLoader:
             if self._unclear or WEIGHTS_KEPT not in str(error):
                 self._unclear = True
                 raise WeightsUnclear(f"loading {update.tag}: {error}") from error
+            # They may have been put back.
+            self._doubt()
             await self._control("/resume")
             raise LoadRefused(f"loading {update.tag}: {error}") from error
         self._unclear = False
         self._bytes = update.bytes
         self.live = update.tag
-        self.proven.clear()
+        self._doubt()
         await self._control("/resume")
         return time.monotonic() - started
 

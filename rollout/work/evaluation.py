@@ -248,6 +248,9 @@ class Evaluator:
                 f"wrong, as does any other like it: {error}",
             )
             answered = answered.model_copy(update={"samples": [], "error": str(error)})
+        if attempt not in self._held:
+            # Released meanwhile: its answers may be of other weights.
+            return
         run, evaluations = self._context.run, self._store.evaluations
         await retry(
             "an evaluation", lambda: evaluations.complete(run, request.id, attempt, answered)
@@ -277,6 +280,7 @@ class Evaluator:
             prompt_options=held_out.prompt,
             rewards=named(held_out.rewards),
         )
+        await self._context.follower.until_proven([request.version])
         answered.samples = [
             AnsweredSample(
                 text=text_of(self._context.tokenizer, completion.token_ids)

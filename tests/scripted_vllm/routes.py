@@ -60,6 +60,12 @@ def canary_in(file: Path) -> Canary | None:
     return None if text is None else msgspec.json.decode(text, type=Canary)
 
 
+def went_back(state: State) -> None:
+    """Serve older weights from now on, if it is to."""
+    if state.script.goes_back:
+        state.canary = state.before
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Return when `condition` holds; looked at between steps, as an engine does."""
     while not condition():  # noqa: ASYNC110
@@ -205,6 +211,7 @@ def build(state: State) -> FastAPI:
     async def wake_up() -> dict[str, str]:
         await asyncio.sleep(state.script.update_seconds)
         state.asleep = False
+        went_back(state)
         return await resume()
 
     @app.get("/is_sleeping")
@@ -246,8 +253,9 @@ def build(state: State) -> FastAPI:
                 check_tensors(Path(info["path"]), tensors, state.loaded)
         except UnusableFile as broken:
             state.updating = False
+            went_back(state)
             return error(500, f"{WEIGHTS_KEPT}: {broken}")
-        state.loaded = tensors
+        state.loaded, state.before = tensors, state.canary
         if state.updates not in state.script.ignored_updates:
             state.canary = canary_in(Path([info["path"], *info["deltas"]][-1]))
         state.updates += 1

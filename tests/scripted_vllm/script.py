@@ -30,6 +30,9 @@ class Script:
     """What its cache holds, as far as it says."""
     ignored_updates: list[int] = field(default_factory=list)
     """Updates, counted from 0, after which it serves the weights of before."""
+    goes_back: bool = False
+    """After an update that it refuses, and after a sleep, it serves the weights of before the last
+    update."""
     keeps_prefixes: bool = False
     """Scores a prompt as it did first, whatever was loaded since."""
     score_error: float = 0.0
@@ -57,6 +60,8 @@ class State:
     loaded: Tensors | None = None
     canary: Canary | None = None
     """Of the weights that are served."""
+    before: Canary | None = None
+    """Of the weights before the last update."""
     updates: int = 0
     prefixes: dict[tuple[int, ...], bytes] = field(default_factory=dict)
     """Prompts that were scored, and how."""

@@ -20,6 +20,7 @@ from rollout.vllm.server import VLLMServer
 from rollout.vllm.staging import Staging
 from rollout.vllm.weight_follower import Follower
 from services.contracts.canary import CANARY, Canary, packed, sequences
+from services.contracts.config.vllm import VLLM
 from services.contracts.weights import WeightFile, WeightManifest
 from services.launch import Stack
 from services.store import Store
@@ -150,6 +151,7 @@ async def following(
 ) -> AsyncIterator[Scene]:
     """A learner that publishes to `data`, and a follower that reads `volume`."""
     server = make_server(folder, monkeypatch, **script)
+    server.options = VLLM(startup_seconds=30, sleeps=True)
     store = Store.from_url(stack.redis_url)
     await store.runs.submit(record())
     learner = Learner(store, data, await store.runs.acquire(RUN, LINEAGE))

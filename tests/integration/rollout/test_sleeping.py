@@ -81,6 +81,14 @@ async def test_what_a_sleep_cuts_off_goes_on_after_it_under_the_version_that_cam
 
         assert await is_sleeping(server.socket)
         assert policy.weights.updating
+        opened: list[str] = []
+        reopen = policy.weights.open.set
+
+        def open_() -> None:
+            opened.append(policy.weights.live)
+            reopen()
+
+        monkeypatch.setattr(policy.weights.open, "set", open_)
         load = asyncio.create_task(policy.weights.load(snapshot(tmp_path, 2)))
         scores = asyncio.create_task(policy.score([1, 2, 3], False, through_cache=False))
         tokens = (await policy.counters()).tokens
@@ -102,6 +110,8 @@ async def test_what_a_sleep_cuts_off_goes_on_after_it_under_the_version_that_cam
         for sample in await request:
             assert len(sample.token_ids) == 100
             assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]
+        # Between waking and the load nothing is sampled, which nobody would have judged.
+        assert opened == ["aaaaaa:2"]
         assert not policy.weights.updating
 
 

@@ -10,8 +10,10 @@ import pytest
 from msgspec import structs
 
 from rollout.aio import end
+from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.weight_follower import WrongWeights
+from services.contracts.weights import WeightManifest
 from services.launch import Stack, UpOptions
 from services.volume import Volume
 from tests.integration.rollout.following import Chain, Learner, Scene, following
@@ -204,6 +206,98 @@ async def test_a_load_that_was_skipped_is_found_and_made_good(
             assert found.value.ever_right
             assert len(scene.distrusted) == 3
             assert not scene.follower.healthy
+
+
+@pytest.mark.parametrize("after", ["a sleep", "a load that was undone"])
+async def test_a_server_that_goes_back_to_older_weights_is_found_before_a_group_is_handed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    data = tmp_path / "data"
+    with Stack(UpOptions(data=data, parts=frozenset({"redis"}))) as stack:
+        scripted = following(stack, data, Volume(data), tmp_path, monkeypatch, goes_back=True)
+        async with scripted as scene:
+            scene.follow()
+            for version in (0, 1):
+                await scene.learner.publish(version)
+                await scene.until_live(version)
+            canary, asked, may_score = scene.follower.canary, asyncio.Event(), asyncio.Event()
+            judged = canary.problem
+
+            async def held(manifest: WeightManifest, first: bool = True) -> str:
+                asked.set()
+                await may_score.wait()
+                return await judged(manifest, first)
+
+            monkeypatch.setattr(canary, "problem", held)
+            if after == "a sleep":
+                async with scene.policy.weights.asleep():
+                    pass
+            else:
+                await scene.learner.publish(2, width=5)
+            async with asyncio.timeout(100):
+                await asked.wait()
+            group = asyncio.create_task(scene.follower.until_proven(["aaa:1"]))
+            await asyncio.sleep(0)
+            assert not group.done(), "it waits for the proof"
+            assert not scene.follower.healthy
+            may_score.set()
+            await scene.until(lambda: bool(scene.distrusted))
+            assert scene.distrusted == [
+                "vLLM does not serve version aaa:1: its log-probabilities of fixed sequences: they "
+                "are those of version aaa:0"
+            ]
+            assert not group.done()
+            await end([group])
+
+            await scene.learner.publish(3)
+            await scene.until_live(3)
+            await scene.until(lambda: scene.follower.healthy)
+
+
+async def test_a_version_that_was_never_judged_is_sampled_again_when_another_replaces_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary, asked = scene.follower.canary, asyncio.Event()
+    judged = canary.problem
+
+    async def away(manifest: WeightManifest, first: bool = True) -> str:
+        if manifest.version == 1:
+            asked.set()
+            raise VLLMUnavailable("away")
+        return await judged(manifest, first)
+
+    monkeypatch.setattr(canary, "problem", away)
+    scene.follow()
+    await scene.learner.publish(0)
+    await scene.until_live(0)
+    await scene.learner.publish(1)
+    async with asyncio.timeout(100):
+        await asked.wait()
+    await scene.learner.publish(2)
+    await scene.until_live(2)
+    assert "the version served could not be scored: away" in scene.distrusted
+
+
+async def test_a_version_that_could_not_be_scored_at_once_is_judged_without_another_load(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = scene.follower.canary
+    judged, refused = canary.problem, [1]
+
+    async def once_away(manifest: WeightManifest, first: bool = True) -> str:
+        if manifest.version in refused:
+            refused.clear()
+            raise VLLMUnavailable("away")
+        return await judged(manifest, first)
+
+    monkeypatch.setattr(canary, "problem", once_away)
+    scene.follow()
+    await scene.learner.publish(0)
+    await scene.until_live(0)
+    await scene.learner.publish(1)
+    await scene.until_live(1)
+    assert scene.distrusted == []
+    assert scene.follower.healthy
 
 
 async def test_a_prefix_cache_that_outlives_an_update_is_named(
