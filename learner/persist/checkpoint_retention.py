@@ -1,7 +1,10 @@
-"""Which checkpoints of a run are deleted, and when: after each commit, all but the newest."""
+"""Which checkpoints of a run are deleted, and when: at a learner's start, what earlier learners have
+not finished; after each commit, all but the newest."""
 
+import itertools
 import re
 import shutil
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from learner.batch.staleness import Ancestry
@@ -30,10 +33,23 @@ def retain(root: Path, keep: int, current: Progress) -> list[str]:
     for name in gone:
         # Renamed first: a reader sees a whole checkpoint or none.
         (root / name).rename(root / f".{name}.old")
-    for name, (_, lineage) in _checkpoints(root, UNFINISHED).items():
-        if lineage in known:
-            shutil.rmtree(root / name, ignore_errors=True)
+    _delete_unfinished(root, known)
     return gone
+
+
+def clear(root: Path, lineages: Sequence[tuple[str, int]], own: str) -> None:
+    """Delete what learners before `own`, which has taken the run over, have not finished: a disk
+    with room for the checkpoints that are kept and one more would take no new one. `lineages`: of
+    all starts, in order; one after `own` is a successor's."""
+    earlier = itertools.takewhile(lambda lineage: lineage != own, (name for name, _ in lineages))
+    if root.exists():
+        _delete_unfinished(root, set(earlier))
+
+
+def _delete_unfinished(root: Path, lineages: Collection[str]) -> None:
+    for name, (_, lineage) in _checkpoints(root, UNFINISHED).items():
+        if lineage in lineages:
+            shutil.rmtree(root / name, ignore_errors=True)
 
 
 def _checkpoints(root: Path, pattern: re.Pattern[str]) -> dict[str, tuple[int, str]]:

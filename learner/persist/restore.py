@@ -31,6 +31,7 @@ from learner.persist.checkpoint_reader import (
     load_random_state,
     verify,
 )
+from learner.persist.checkpoint_retention import clear
 from learner.persist.row_texts import texts
 from learner.slices import Part
 from learner.state import Progress, TrainingState
@@ -120,6 +121,8 @@ def find_start(
     # All lineages, not those of the checkpoint: a start that died before its first one has left
     # groups behind, too.
     lineages = store.lineages()
+    if ranks.first:
+        clear(volume.path(f"runs/{record.id}/checkpoints"), lineages, store.lineage)
     folder = None if record.checkpoint is None else volume.path(record.checkpoint)
     progress = Progress(record.id, 0, 0, lineages, base)
     if folder is not None:

@@ -28,7 +28,7 @@ from learner.persist.checkpoint_reader import (
     load_random_state,
     verify,
 )
-from learner.persist.checkpoint_retention import retain
+from learner.persist.checkpoint_retention import clear, retain
 from learner.slices import Part
 from learner.state import Progress
 from learner.step import train_batch
@@ -282,6 +282,15 @@ def test_a_learner_that_slept_after_its_commit_deletes_nothing_of_its_successor(
     names = ["step-000030-b", "step-000050-d", ".step-000060-d"]
     left = [".step-000060-d", "step-000040-c", "step-000050-d"]
     assert left_after(tmp_path, names, 1, 40) == left
+
+
+def test_a_learner_that_starts_deletes_what_earlier_ones_have_not_finished(tmp_path: Path) -> None:
+    left = [".step-000040-c", ".step-000060-d", "step-000010-a"]
+    for name in [*left, ".step-000020-a", ".step-000030-b", ".step-000010-b.old"]:
+        (tmp_path / name).mkdir()
+    # d has taken over from c since: what it writes is not touched.
+    clear(tmp_path, [*LINEAGES, ("d", 40)], "c")
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
 
 
 def test_optimizer_state_of_another_model_is_refused() -> None:

@@ -74,6 +74,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 class Recorded:
     """Where a learner finds recorded groups, in place of its RunStore."""
 
+    lineage = "a"
+
     def __init__(self) -> None:
         self.blobs: list[bytes] = []
         task = torch.Generator().manual_seed(0)
@@ -95,7 +97,7 @@ class Recorded:
         return kept
 
     def lineages(self) -> list[tuple[str, int]]:
-        return [("a", 0)]
+        return [("killed", 0), ("a", 0)]
 
     def model_path(self, path: str, volume: Volume, key: str = "model.path") -> str:
         return path
@@ -189,3 +191,13 @@ def test_twenty_steps_equal_ten_a_checkpoint_and_ten_bit_for_bit(tmp_path: Path,
         assert torch.equal(found[key], tensor), key
     moved = [key for key, tensor in expected.items() if not torch.equal(before[key], tensor)]
     assert len(moved) == len(before)
+
+
+def test_a_start_makes_room_where_a_killed_learner_left_half_a_checkpoint(tmp_path: Path) -> None:
+    left = tmp_path / "runs/r/checkpoints/.step-000003-killed"
+    left.mkdir(parents=True)
+    model = {"path": start(tmp_path), "dtype": "float32"}
+    config = parse_config({**RL, "model": model})
+    assert isinstance(config, RLConfig)
+    begun(config, tmp_path, None)
+    assert not left.exists()
