@@ -73,9 +73,11 @@ class PartWriter(Background[Captured]):
         to end, RuntimeError where one failed."""
         path = captured.progress.path
         write = partial(write_part, (self._root / path).parent, captured)
+        # The others write theirs, about as large, to the same disk at the same time.
+        size = captured.size * captured.part.count
         message = FAILED
         try:
-            message = msgspec.json.encode(self._disk.retry(path, write, captured.size))
+            message = msgspec.json.encode(self._disk.retry(path, write, size))
         except CannotWrite:
             message = TOLD_TO_END
             raise

@@ -1,0 +1,42 @@
+"""What ranks do that write a checkpoint together: on a disk and with ranks that are stand-ins."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from learner.persist.checkpoint_parts import Written
+from learner.persist.checkpoint_writer import PartWriter
+from learner.slices import Part
+
+
+class Others:
+    """Ranks that have all written what this one has."""
+
+    def of_threads(self) -> "Others":
+        return self
+
+    def gather(self, message: bytes) -> list[bytes]:
+        return [message] * 4
+
+
+class Asked:
+    """A disk that notes for how much room it was asked."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def retry(self, name: str, write: Callable[[], Any], size: int = 0) -> Written:
+        self.sizes.append(size)
+        return Written({})
+
+
+def test_each_rank_asks_for_the_room_that_all_of_them_take() -> None:
+    disk = Asked()
+    writer = PartWriter(Path("/"), disk, Others())  # type: ignore[arg-type]
+    path = "runs/r/checkpoints/step-000001-a"
+    captured: Any = SimpleNamespace(size=100, part=Part(1, 4), progress=SimpleNamespace(path=path))
+    writer.submit(captured)
+    writer.wait()
+    writer.close()
+    assert disk.sizes == [400]
