@@ -14,7 +14,7 @@ from learner.model.canary import CanaryPass
 from learner.model.loading.lora import base_on_host
 from learner.model.placement.parallel import is_sharded
 from learner.persist.checkpoint_parts import capture, part_of
-from learner.persist.checkpoint_writer import PartWriter, Unheard
+from learner.persist.checkpoint_writer import OtherRank, PartWriter
 from learner.persist.disk_retry import CannotWrite, Disk
 from learner.persist.versions import Versions
 from learner.state import TrainingState
@@ -48,7 +48,7 @@ class Follower:
             longest = config.rollout.vllm.max_model_len
             self._canary = CanaryPass(state.loaded, state.policy, longest)
             self._versions = Versions(state.loaded, ranks, config.rollout.weights)
-        self._disk = Disk(volume.root, Unheard(store), stop)
+        self._disk = Disk(volume.root, OtherRank(store, ranks.rank), stop)
         self._writer = PartWriter(volume.root, self._disk, ranks)
 
     def begin(self) -> None:

@@ -37,14 +37,16 @@ TOLD_TO_END, FAILED = b"told to end", b"failed"
 
 
 @dataclass(frozen=True)
-class Unheard:
-    """What a disk of this rank says of its trouble: the log has it. Rank 0, which waits for this
-    rank and writes to the same volume, pauses the run."""
+class OtherRank:
+    """What a disk of a rank other than 0 says of its trouble. Rank 0 alone pauses the run, where
+    its own disk takes nothing; else it waits for this rank, and the run stands still."""
 
     store: RunStore
+    rank: int
 
     def pause(self, reason: str) -> None:
-        """Nothing."""
+        """Have the run's events say why it stands still."""
+        self.store.warn(f"rank {self.rank} waits for its disk: {reason}")
 
     def go_on(self) -> None:
         """Nothing."""

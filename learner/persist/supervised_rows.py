@@ -12,7 +12,7 @@ from learner.batch.sft_rows import Example, UnusableRow, example
 from learner.batch.sft_steps import Lengths, Steps, Use, step_count
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn, UnusableModel
-from learner.persist.checkpoint_writer import Unheard
+from learner.persist.checkpoint_writer import OtherRank
 from learner.persist.dataset_tokens import DatasetTokens
 from learner.persist.disk_retry import Disk
 from learner.slices import Part
@@ -92,7 +92,7 @@ def open_rows(
     pinned = zip(records, supervised.rows, strict=True)
     records = [_first_rows(record, rows) for record, rows in pinned]
     datasets = [DatasetTokens(volume, record, config, state.loaded.tokenizer) for record in records]
-    disk = Disk(volume.root, store if ranks.first else Unheard(store), stop)
+    disk = Disk(volume.root, store if ranks.first else OtherRank(store, ranks.rank), stop)
     part = Part(ranks.rank % ranks.local_size, ranks.local_size)
     interrupted = _interruption(ranks, store, stop)
     try:

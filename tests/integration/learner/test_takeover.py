@@ -9,7 +9,7 @@ import torch
 
 from learner.coordinate.ranks import take_over
 from learner.distributed import Ranks
-from learner.persist.checkpoint_writer import Unheard
+from learner.persist.checkpoint_writer import OtherRank
 from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
 from services.settings import Settings
@@ -72,7 +72,7 @@ async def test_a_disk_of_another_rank_waits_until_a_successor_takes_the_run_over
         await asyncio.to_thread(take_over, First(0, 2, cpu), RunStore(thread, found))
         await asyncio.to_thread(take_over, Second(1, 2, cpu), second)
 
-        assert not await asyncio.to_thread(Unheard(second).cancelled)
+        assert not await asyncio.to_thread(OtherRank(second, 1).cancelled)
         await store.runs.acquire("r", "after")
         with pytest.raises(Fenced):
-            await asyncio.to_thread(Unheard(second).cancelled)
+            await asyncio.to_thread(OtherRank(second, 1).cancelled)

@@ -1,12 +1,15 @@
 """What ranks do that write a checkpoint together: on a disk and with ranks that are stand-ins."""
 
+import errno
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from learner.persist.checkpoint_parts import Written
-from learner.persist.checkpoint_writer import PartWriter
+from learner.persist.checkpoint_writer import OtherRank, PartWriter
+from learner.persist.disk_retry import Disk
 from learner.slices import Part
 
 
@@ -40,3 +43,31 @@ def test_each_rank_asks_for_the_room_that_all_of_them_take() -> None:
     writer.wait()
     writer.close()
     assert disk.sizes == [400]
+
+
+class Warned:
+    """A run's store that notes its warnings."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+    def cancelled(self) -> bool:
+        return False
+
+
+def test_a_run_that_stands_still_for_the_disk_of_another_rank_says_so(tmp_path: Path) -> None:
+    store, full = Warned(), [OSError(errno.ENOSPC, "")]
+
+    def write() -> None:
+        if full:
+            raise full.pop()
+
+    status = OtherRank(store, 3)  # type: ignore[arg-type]
+    Disk(tmp_path, status, threading.Event()).retry("runs/r/x", write)
+    (warning,) = store.warnings
+    assert warning.startswith(
+        "rank 3 waits for its disk: cannot write runs/r/x: No space left on device"
+    )
