@@ -290,7 +290,9 @@ def prepare_critic(
     # On a device of its own it is whole.
     sharded = plan.sharded and where == ranks.device
     sharing = ranks if sharded else None
-    model = load_critic(path, config.model, state.loaded.model, where, sharing)
+    model = load_critic(
+        path, config.model, state.loaded.model, where, sharing, state.loaded.autocast
+    )
     check_sharing(model, ranks)
     make_trainable(model, plan.checkpointing, compiled)
     check_optimizer(critic.optimizer, "algorithm.critic.optimizer", ranks, sharded)

@@ -106,14 +106,15 @@ def load_model(
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **options)
         _check_generation(model)
     loaded = ready(model, tokenizer, dtype, _place_for(model, device, sharing))
-    if sharing is None and (why := unfit(loaded.model)):
+    if sharing is None and (why := unfit(loaded.model, loaded.autocast)):
         raise UnusableModel(f"model {path}: {why}")
     return loaded
 
 
-def unfit(model: PreTrainedModel) -> str | None:
-    """Why the learner cannot train `model`, by what it computes; None where it can."""
-    return mixes_sequences(model) or other_logits(model)
+def unfit(model: PreTrainedModel, autocast: torch.dtype | None = None) -> str | None:
+    """Why the learner cannot train `model`, by what it computes; None where it can. `autocast`: of
+    its passes, where nothing else gives them their type."""
+    return mixes_sequences(model, autocast) or other_logits(model)
 
 
 def pass_dtype(config: str, own: torch.dtype, device: torch.device | str) -> torch.dtype:
@@ -143,9 +144,11 @@ def load_critic(
     policy: PreTrainedModel,
     device: torch.device | str = "cpu",
     sharing: Ranks | None = None,
+    autocast: torch.dtype | None = None,
 ) -> PreTrainedModel:
     """The model at `path` with a value head, which is 0 unless the folder holds one. `sharing` is
-    as in `load_model`. Raises UnusableModel, also where it lacks tokens of the policy."""
+    as in `load_model`, `autocast` as in `unfit`. Raises UnusableModel, also where it lacks tokens
+    of the policy."""
     options = {"trust_remote_code": config.trust_remote_code, "num_labels": 1}
     source = find_source(path, config.trust_remote_code, what := "the critic's model")
     with unusable(path, what):
@@ -188,7 +191,7 @@ def load_critic(
     model.config.architectures = [type(model).__name__]
     use_packed_attention(model)
     use_pass_type_experts(model)
-    if sharing is None and (why := mixes_sequences(model)):
+    if sharing is None and (why := mixes_sequences(model, autocast)):
         raise UnusableModel(f"the critic's model {path}: {why}")
     return model
 

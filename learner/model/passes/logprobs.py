@@ -161,6 +161,13 @@ class TokenLogprobs(nn.Module):
         return head_logprobs(*given, temperature, self.autocast, scale=self.scale)
 
 
+def computing_in(
+    device: torch.device, autocast: torch.dtype | None
+) -> torch.autocast | nullcontext[None]:
+    """A block that computes in the type of the passes; None: in that of the weights."""
+    return nullcontext() if autocast is None else torch.autocast(device.type, autocast)
+
+
 def hidden_states(
     model: PreTrainedModel, row: PackedRow, autocast: torch.dtype | None
 ) -> torch.Tensor:
@@ -172,8 +179,7 @@ def hidden_states(
     if row.part:
         extra["part"] = row.part
         tokens, positions = row.part.take(tokens), row.part.take(positions)
-    kind = tokens.device.type
-    with nullcontext() if autocast is None else torch.autocast(kind, autocast):
+    with computing_in(tokens.device, autocast):
         return model.base_model(
             input_ids=tokens[None], position_ids=positions[None], use_cache=False, **extra
         ).last_hidden_state[0]

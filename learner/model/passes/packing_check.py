@@ -7,7 +7,7 @@ samples from, and only `mismatch/kl` would show it.
 import torch
 from transformers import PreTrainedModel
 
-from learner.model.passes.logprobs import hidden_states, packed_row
+from learner.model.passes.logprobs import computing_in, hidden_states, packed_row
 
 APART = 0.01
 """Largest relative difference between a token's hidden states in the row and in its sequence alone:
@@ -19,23 +19,26 @@ LENGTHS = [2, 4, 4, 4]
 
 
 @torch.no_grad()
-def mixes_sequences(model: PreTrainedModel) -> str | None:
-    """Why `model`, without dropout, cannot have packed rows; None where it can."""
+def mixes_sequences(model: PreTrainedModel, autocast: torch.dtype | None = None) -> str | None:
+    """Why `model`, without dropout, cannot have packed rows; None where it can. `autocast`: as of
+    the passes that train, whose attention is another than float32's on a GPU."""
     device, words = model.device, model.get_input_embeddings().num_embeddings
     sequences = ((torch.arange(sum(LENGTHS)) * 7 + 3) % words).split(LENGTHS)
     row = packed_row(
         [*sequences], [torch.zeros_like(s, dtype=torch.bool) for s in sequences], device
     )
-    packed = hidden_states(model, row, None)
-    alone = torch.cat(
-        [
-            model.base_model(input_ids=s[None].to(device), use_cache=False).last_hidden_state[0]
-            for s in sequences
-        ]
-    )
+    packed = hidden_states(model, row, autocast)
+    with computing_in(device, autocast):
+        alone = torch.cat(
+            [
+                model.base_model(input_ids=s[None].to(device), use_cache=False).last_hidden_state[0]
+                for s in sequences
+            ]
+        )
     # The median: in a mixture of experts rounding can send a token to another expert.
     apart = ((packed - alone).norm(dim=1) / alone.norm(dim=1)).median()
-    if not apart > (APART_BFLOAT16 if packed.dtype == torch.bfloat16 else APART):
+    rounds = torch.bfloat16 in (packed.dtype, autocast)
+    if not apart > (APART_BFLOAT16 if rounds else APART):
         return None
     return (
         f"{type(model).__name__} mixes the sequences that the learner packs into one row: its "

@@ -20,7 +20,9 @@ from transformers import (
 )
 
 from learner.errors import UnusableModel
+from learner.model.loading import models
 from learner.model.loading.models import load_critic, load_model
+from learner.model.passes.packing_check import mixes_sequences
 from services.contracts.config.model import PretrainedModel
 from tests.unit.learner.policies import tiny_model
 
@@ -105,3 +107,27 @@ def test_a_critic_that_looks_beyond_the_ends_of_a_packed_sequence_is_refused(
     path = in_folder(tmp_path, QWEN_NEXT, AutoModelForSequenceClassification)
     with pytest.raises(UnusableModel, match=r"the critic's model .* mixes the sequences"):
         load_critic(path, PretrainedModel(path=path), tiny_model().model)
+
+
+def test_the_attention_that_trains_is_the_one_that_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU a pass in bfloat16 has another kernel than one in float32."""
+
+    class Mixes(type(tiny_model().model.base_model)):  # type: ignore[misc]
+        def forward(self, *arguments: Any, **options: Any) -> Any:
+            output = super().forward(*arguments, **options)
+            if torch.is_autocast_enabled("cpu"):
+                output.last_hidden_state = output.last_hidden_state.cumsum(1)
+            return output
+
+    model = tiny_model().model
+    model.base_model.__class__ = Mixes
+    assert mixes_sequences(model) is None
+    assert "mixes the sequences" in (mixes_sequences(model, torch.bfloat16) or "")
+
+    asked: list[torch.dtype | None] = []
+    monkeypatch.setattr(models, "mixes_sequences", lambda _, autocast=None: asked.append(autocast))
+    path = in_folder(tmp_path, GPTNeoXConfig(**SHAPE | {"num_key_value_heads": None}))
+    load_model(path, PretrainedModel(path=path, dtype="bfloat16"))
+    assert asked == [torch.bfloat16]
