@@ -1,5 +1,5 @@
-"""Which checkpoints of a run are deleted, and when: at a learner's start, what earlier ones have not
-finished; after each commit, all but the newest."""
+"""Which checkpoints of a run are deleted, and when: at a learner's start, what earlier ones left
+unfinished; after each commit, all but the newest."""
 
 import itertools
 import re
