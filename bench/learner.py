@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.results import begun, keep, table
+from bench.sizes import MODELS
 
+KNOWN = {name.lower(): config for name, config in MODELS.items()}
 AGAINST = {"plain": "plain transformers", "unshared": "each answer with its own prompt"}
+NOTHING = "none"
 WORKS = {"logprobs": "log-probabilities", "step": "full step"}
 APART = {"float32": 1e-3, "bfloat16": 3e-2}
 """Largest relative difference between the values that the sides compute."""
@@ -53,13 +56,15 @@ def run(options: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any
     return results
 
 
-def sides(options: Mapping[str, Any]) -> tuple[str, str]:
-    """What is measured, and what against."""
-    return "headrace", options["against"]
+def sides(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is measured, and what against, if anything."""
+    return ("headrace",) if options["against"] == NOTHING else ("headrace", options["against"])
 
 
 def must_agree(work: str, found: Mapping[str, dict[str, Any]], apart: float) -> None:
     """Raise SidesDiffer if log-probabilities or gradients are further apart than `apart`."""
+    if len(found) == 1:
+        return
     (_, one), (against, other) = found.items()
     for name in ("logprob_mean", "grad_norm"):
         ours, theirs = one.get(name), other.get(name)
@@ -70,7 +75,8 @@ def must_agree(work: str, found: Mapping[str, dict[str, Any]], apart: float) -> 
 def text(results: Mapping[str, Any]) -> str:
     """The figures, and their ratios, as a table."""
     named = list(results[next(iter(WORKS))])
-    rows = [["", *(f"{work} {side}" for work in WORKS for side in (*named, "ratio"))]]
+    columns = named if len(named) == 1 else [*named, "ratio"]
+    rows = [["", *(f"{work} {side}" for work in WORKS for side in columns)]]
     for label, name, form in (
         ("tokens/s", "tokens_per_second", "{:,.0f}"),
         ("MFU", "mfu", "{:.1%}"),
@@ -82,9 +88,10 @@ def text(results: Mapping[str, Any]) -> str:
     ):
         cells = []
         for work in WORKS:
-            ours, theirs = (results[work][side][name] for side in named)
-            ratio = f"{ours / theirs:.2f}" if ours and theirs else "-"
-            cells += ["-" if one is None else form.format(one) for one in (ours, theirs)] + [ratio]
+            found = [results[work][side][name] for side in named]
+            cells += ["-" if one is None else form.format(one) for one in found]
+            if len(found) == 2:
+                cells.append(f"{found[0] / found[1]:.2f}" if all(found) else "-")
         rows.append([label, *cells])
     return table(rows)
 
@@ -98,6 +105,7 @@ def parsed(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         ("intermediate", 1024, "width of the feed-forward layers"),
         ("layers", 8, "blocks"),
         ("heads", 6, "attention heads"),
+        ("head-dim", 0, "width of a head; 0: that of the model, divided by its heads"),
         ("kv-heads", 2, "key and value heads"),
         ("vocabulary", 49152, "tokens that the model knows"),
         ("sequences", 32, "answers"),
@@ -111,9 +119,36 @@ def parsed(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--untied", action="store_true", help="an output head of its own")
     parser.add_argument("--lengths", choices=("mixed", "equal"), default="mixed", help="of answers")
     parser.add_argument("--dtype", choices=tuple(APART), default="float32", help="forward pass")
-    parser.add_argument("--against", choices=tuple(AGAINST), default="plain", help="what (plain)")
+    parser.add_argument(
+        "--against",
+        choices=(*AGAINST, NOTHING),
+        default="plain",
+        help="what (plain); none: the learner alone, whose results nothing is compared with",
+    )
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations")
-    return vars(parser.parse_args(arguments))
+    parser.add_argument(
+        "--compile", choices=("auto", "on", "off"), default="auto", help="as training.compile"
+    )
+    parser.add_argument("--model", choices=tuple(KNOWN), help="of this size, whatever else is said")
+    options = vars(parser.parse_args(arguments))
+    model = options.pop("model")
+    return options | (sizes(KNOWN[model]) if model else {})
+
+
+def sizes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's config as options."""
+    names = {
+        "architecture": "model_type",
+        "hidden": "hidden_size",
+        "intermediate": "intermediate_size",
+        "layers": "num_hidden_layers",
+        "heads": "num_attention_heads",
+        "kv_heads": "num_key_value_heads",
+        "head_dim": "head_dim",
+        "vocabulary": "vocab_size",
+    }
+    found = {option: config[name] for option, name in names.items()}
+    return found | {"untied": not config["tie_word_embeddings"]}
 
 
 def main() -> int:

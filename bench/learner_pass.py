@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bench.simulated.gpus import LONGEST, MEDIAN, SPREAD
 from learner.model.attention.packed import use_packed_attention
+from learner.model.compiling import compiles, make_trainable
 from learner.model.moe.experts import use_pass_type_experts
 from learner.model.passes.families import cost_of, cut, families_of, sharing_of
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
@@ -80,7 +81,7 @@ def make_batch(
 
 
 def make_model(options: dict[str, Any], device: torch.device) -> PreTrainedModel:
-    """Random float32 weights; the same for the same options."""
+    """Random float32 weights, made on `device`; the same for the same options."""
     config = AutoConfig.for_model(
         options["architecture"],
         hidden_size=options["hidden"],
@@ -88,7 +89,7 @@ def make_model(options: dict[str, Any], device: torch.device) -> PreTrainedModel
         num_hidden_layers=options["layers"],
         num_attention_heads=options["heads"],
         num_key_value_heads=options["kv_heads"],
-        head_dim=options["hidden"] // options["heads"],
+        head_dim=options["head_dim"] or options["hidden"] // options["heads"],
         vocab_size=options["vocabulary"],
         tie_word_embeddings=not options["untied"],
         max_position_embeddings=options["prompt"] + options["longest"],
@@ -98,11 +99,9 @@ def make_model(options: dict[str, Any], device: torch.device) -> PreTrainedModel
         use_cache=False,
     )
     torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.train()
-    if options["checkpointing"]:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model.to(device)
+    with device:
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return model
 
 
 Passes = Callable[[Batch, int], Iterator[tuple[list[int], int, torch.Tensor]]]
@@ -110,11 +109,20 @@ Passes = Callable[[Batch, int], Iterator[tuple[list[int], int, torch.Tensor]]]
 computed, and the log-probabilities of their answers' tokens, behind each other."""
 
 
-def headrace(model: PreTrainedModel, autocast: torch.dtype | None, shared: bool = True) -> Passes:
-    """The learner's own pass: packed rows, attention within each sequence, the output head in
-    chunks. With `shared`, a prompt is computed once for its answers if that saves time."""
+def headrace(
+    model: PreTrainedModel,
+    autocast: torch.dtype | None,
+    options: dict[str, Any],
+    shared: bool = True,
+) -> Passes:
+    """The learner's own pass, of a model made ready as for a run: packed rows, attention within
+    each sequence, the output head in chunks. With `shared`, a prompt is computed once for its
+    answers if that saves time."""
     use_packed_attention(model)
     use_pass_type_experts(model)
+    compiled, why = compiles(COMPILE[options["compile"]], model, model.device)
+    make_trainable(model, options["checkpointing"], compiled)
+    print(f"blocks compiled: {why}", file=sys.stderr, flush=True)
     policy = TokenLogprobs(model, autocast)
 
     def passes(batch: Batch, budget: int) -> Iterator[tuple[list[int], int, torch.Tensor]]:
@@ -135,13 +143,18 @@ def headrace(model: PreTrainedModel, autocast: torch.dtype | None, shared: bool 
     return passes
 
 
-def unshared(model: PreTrainedModel, autocast: torch.dtype | None) -> Passes:
+def unshared(
+    model: PreTrainedModel, autocast: torch.dtype | None, options: dict[str, Any]
+) -> Passes:
     """The same, each answer with its own prompt."""
-    return headrace(model, autocast, shared=False)
+    return headrace(model, autocast, options, shared=False)
 
 
-def plain(model: PreTrainedModel, autocast: torch.dtype | None) -> Passes:
+def plain(model: PreTrainedModel, autocast: torch.dtype | None, options: dict[str, Any]) -> Passes:
     """As it is mostly written: padded rows through the whole model, log_softmax over all logits."""
+    model.train()
+    if options["checkpointing"]:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
 
     def passes(batch: Batch, budget: int) -> Iterator[tuple[list[int], int, torch.Tensor]]:
         for chosen in padded_cuts(batch.lengths, budget):
@@ -176,6 +189,7 @@ def padded_cuts(lengths: list[int], budget: int) -> list[list[int]]:
     return cuts
 
 
+COMPILE: dict[str, Literal["auto"] | bool] = {"auto": "auto", "on": True, "off": False}
 SIDES = {"headrace": headrace, "unshared": unshared, "plain": plain}
 
 
@@ -187,7 +201,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     options, step = request["options"], request["work"] == "step"
     model = make_model(options, device)
     autocast = torch.bfloat16 if options["dtype"] == "bfloat16" else None
-    passes = SIDES[request["side"]](model, autocast)
+    passes = SIDES[request["side"]](model, autocast, options)
     names = ("lengths", "sequences", "prompt", "longest", "vocabulary", "answers")
     batch = make_batch(*(options[name] for name in names))
     optimizer = (

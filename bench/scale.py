@@ -8,8 +8,8 @@ passes. That needs neither a GPU nor weights, and a minute for a large model.
 import argparse
 import sys
 from dataclasses import replace
-from typing import Any
 
+from bench.sizes import MODELS
 from services.contracts.config.optimizer import AdamW
 from services.estimate.shape import ModelShape, shape_of
 from services.estimate.training import (
@@ -29,31 +29,6 @@ SPARE = 0.8
 """Of a GPU: what fits with a fifth to spare."""
 GPUS = (("24 GB", 24 * GB), ("48 GB", 48 * GB), ("80 GB", 80 * GB), ("141 GB", 141 * GB))
 COUNTS = (1, 2, 4, 8, 16)
-
-
-def qwen3(hidden: int, inside: int, layers: int, heads: int, tied: bool) -> dict[str, Any]:
-    """The config of a Qwen3."""
-    return {
-        "model_type": "qwen3",
-        "hidden_size": hidden,
-        "intermediate_size": inside,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 151_936,
-        "tie_word_embeddings": tied,
-    }
-
-
-MODELS = {
-    "Qwen3-0.6B": qwen3(1024, 3072, 28, 16, True),
-    "Qwen3-1.7B": qwen3(2048, 6144, 28, 16, True),
-    "Qwen3-4B": qwen3(2560, 9728, 36, 32, True),
-    "Qwen3-8B": qwen3(4096, 12288, 36, 32, False),
-    "Qwen3-14B": qwen3(5120, 17408, 40, 40, False),
-    "Qwen3-32B": qwen3(5120, 25600, 64, 64, False),
-}
 
 
 def shape(name: str) -> ModelShape:

@@ -7,21 +7,21 @@ Attention stays as it is: it reads the layout of a row, and each layout would be
 """
 
 from functools import cache
+from typing import Literal
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
 from learner.errors import UnusableModel
 from learner.model.attention.packed import NAME, packed_attention
-from learner.model.placement.parallel import blocks
-from services.contracts.config.training import Automatic
+from learner.model.placement.blocks import blocks
 from services.contracts.experts import expert_count
 
 WHY, SET = "training.compile compiles", "training.compile is set"
 
 
 def compiles(
-    configured: Automatic, model: PreTrainedModel, device: torch.device
+    configured: Literal["auto"] | bool, model: PreTrainedModel, device: torch.device
 ) -> tuple[bool, str]:
     """Whether the blocks of `model` are compiled for `device`, and why, for people. Raises
     UnusableModel where the config asks for it and it cannot be."""

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
-from learner.errors import UnusableModel
+from learner.model.placement.blocks import blocks
 from learner.model.placement.slicing import mesh_of, weights_of
 
 T = TypeVar("T")
@@ -75,18 +75,6 @@ def gathered(passes: nn.Module, action: Callable[[], T]) -> T:
         return cast(T, passes.acting())  # type: ignore[operator]
     finally:
         del passes.acting
-
-
-def blocks(model: PreTrainedModel, why: str) -> list[nn.Module]:
-    """The blocks that `model` is a stack of. Raises UnusableModel, with `why` they are needed,
-    where it does not say what its blocks are."""
-    kinds = set(model._no_split_modules or ())
-    found = [module for module in model.modules() if type(module).__name__ in kinds]
-    if not found:
-        raise UnusableModel(
-            f"{type(model).__name__} does not say what its blocks are, which {why}: leave it out"
-        )
-    return found
 
 
 def is_sharded(module: nn.Module) -> bool:

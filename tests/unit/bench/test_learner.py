@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from bench import learner_pass
 from bench.learner import SidesDiffer, must_agree, one_side, parsed, sides, text
-from bench.learner_pass import make_batch, measure, padded_cuts
+from bench.learner_pass import make_batch, make_model, measure, padded_cuts
 
 ROOT = Path(__file__).parents[3]
 TINY = [
@@ -82,6 +83,37 @@ def test_sides_that_compute_something_else_are_no_comparison() -> None:
         must_agree("step", apart, 1e-3)
 
 
+def test_a_table_of_the_learner_alone_has_no_ratio() -> None:
+    results = {work: {"headrace": found(300, 2**20)} for work in ("logprobs", "step")}
+    lines = [" ".join(line.split()) for line in text(results).splitlines()]
+    assert "tokens/s 300 300" in lines
+    assert "ratio" not in lines[0]
+    assert sides(parsed(["--against=none"])) == ("headrace",)
+    must_agree("step", {"headrace": {"logprob_mean": -1.0}}, 0.0)
+
+
+def test_a_known_model_has_heads_of_its_own_width() -> None:
+    options = parsed(["--model=qwen3-0.6b", "--longest=8"])
+    assert (options["hidden"], options["heads"], options["head_dim"]) == (1024, 16, 128)
+    with torch.device("meta"):
+        model = make_model(options, torch.device("meta"))
+    assert model.model.layers[0].self_attn.q_proj.weight.shape == (2048, 1024)
+    assert sum(one.numel() for one in model.parameters()) == pytest.approx(596e6, rel=1e-3)
+
+
+def test_what_is_measured_is_made_ready_as_a_run_makes_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ready: list[tuple[bool, bool]] = []
+    compiled = (True, "on: training.compile is set")
+    monkeypatch.setattr(learner_pass, "compiles", lambda *_: compiled)
+    monkeypatch.setattr(learner_pass, "make_trainable", lambda _, *how: ready.append(how))
+    options = parsed([*TINY, "--checkpointing", "--compile=on"])
+    learner_pass.headrace(make_model(options, torch.device("cpu")), None, options)
+    assert ready == [(True, True)]
+    assert "blocks compiled: on: training.compile is set" in capsys.readouterr().err
+
+
 def test_both_sides_of_a_step_compute_the_same() -> None:
     options = parsed([*TINY, "--architecture=qwen3"])
     # One of them in a process of its own, as the benchmark runs both.
@@ -109,9 +141,11 @@ USED = (
     *("batch", "batch.cost", "batch.packing", "batch.prefixes", "errors", "model"),
     *("model.attention", "model.attention.context", "model.attention.kernels"),
     *("model.attention.packed", "model.attention.row_calls", "model.attention.row_layout"),
+    "model.compiling",
     *("model.head", "model.head.logit_scale", "model.head.output_head"),
     *("model.head.topk_logprobs", "model.moe", "model.moe.experts", "model.passes"),
     *("model.passes.families", "model.passes.logprobs", "model.passes.mfu"),
+    *("model.placement", "model.placement.blocks"),
 )
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.scale import GB, MODELS, SPARE, least_ranks, markdown, of_a_rank, shape
+from bench.scale import GB, SPARE, least_ranks, markdown, of_a_rank, shape
+from bench.sizes import MODELS
 from services.estimate.shape import shape_of
 from services.estimate.training import RUNTIME, Pass
 
