@@ -6,26 +6,29 @@ same device, so that optimizers and DDP need not know.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
-from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.slices import local
-from services.contracts.config.training import Offloaded, Training
+
+if TYPE_CHECKING:  # tests/gpu runs where there is torch and transformers alone
+    from learner.distributed import Ranks
+    from services.contracts.config.training import Offloaded, Training
 
 
 class UnusableDevice(RunCannotGoOn):
     """The config places a model on a device that it cannot use; the message names the devices."""
 
 
-def offloads(name: Offloaded, training: Training, ranks: Ranks) -> bool:
+def offloads(name: "Offloaded", training: "Training", ranks: "Ranks") -> bool:
     """Whether `name` is on the host while it is idle: as the config says, where that is not where
     it is used."""
     return name in training.offload and ranks.device.type != "cpu"
 
 
-def place(key: str, placement: str, ranks: Ranks, devices: int | None = None) -> torch.device:
+def place(key: str, placement: str, ranks: "Ranks", devices: int | None = None) -> torch.device:
     """Where `placement`, the value of the config's `key`, has a model of this rank compute.
     `devices`: how many GPUs this host has. Raises UnusableDevice."""
     if placement == "same":

@@ -1,6 +1,7 @@
 """The learner's benchmark: its batch, its cuts and its figures by hand, and all of it, tiny."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -137,6 +138,7 @@ def test_shared_prompts_compute_the_same_as_separate_ones() -> None:
     assert found["headrace"]["computed_tokens"] == found["unshared"]["computed_tokens"] - 2 * 2 * 40
 
 
+OTHERS = ("pydantic", "structlog", "msgspec", "redis", "anyio", "rich", "fastapi", "aiohttp")
 USED = (
     *("batch", "batch.cost", "batch.packing", "batch.prefixes", "errors", "model"),
     *("model.attention", "model.attention.context", "model.attention.kernels"),
@@ -151,9 +153,8 @@ USED = (
 
 def test_torch_and_transformers_are_all_it_needs() -> None:
     # What else Headrace is made of cannot be imported.
-    others = ("pydantic", "structlog", "msgspec", "redis", "anyio", "rich", "fastapi")
     code = (
-        f"import sys; sys.modules.update(dict.fromkeys({others!r}))\n"
+        f"import sys; sys.modules.update(dict.fromkeys({OTHERS!r}))\n"
         "import bench.learner, bench.learner_pass\n"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in ('services', 'learner')))"
     )
@@ -179,3 +180,24 @@ def test_torch_and_transformers_are_all_it_needs() -> None:
     copied = re.search(r"\(copy (.+)\)", (ROOT / "docs/benchmarks.md").read_text())
     assert copied is not None
     assert set(re.findall(r"`(\w+)/`", copied[1])) == {"bench", "learner", "services"}
+
+
+def test_the_tests_for_a_gpu_need_no_more_than_that_either() -> None:
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({OTHERS!r}))\n"
+        "import pytest\n"
+        "sys.exit(pytest.main(['tests/gpu', '--collect-only', '-q', '-c', '/dev/null', "
+        "'--rootdir=.', '--confcutdir=tests/gpu', '-p', 'no:cacheprovider']))"
+    )
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    for name in ("test_attention", "test_host_copies", "test_offload", "test_sleep"):
+        assert f"tests/gpu/{name}.py::" in done.stdout
