@@ -29,7 +29,7 @@ from rollout.vllm.logs import brief
 from rollout.vllm.model_files import eos_token_ids, fetch_model, load_tokenizer, vocabulary
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.serving import Serving
-from rollout.vllm.staging import Staging
+from rollout.vllm.staging import Staging, only_whole
 from rollout.vllm.weight_follower import Follower, WrongWeights
 from rollout.work.capacity import Sequences
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
@@ -250,7 +250,9 @@ class Supervisor:
             config.rollout.update_mode,
             Staging(
                 server.folder,
-                whole=installed_device() in ("cpu", None) or bool(options.quantization),
+                whole=installed_device() in ("cpu", None)
+                or bool(options.quantization)
+                or only_whole(model),
             ),
             CanaryCheck(policy, options.computes_in, masks, limit),
             wake.set,

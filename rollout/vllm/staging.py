@@ -2,7 +2,8 @@
 that lies in memory (just written, and mapped by vLLM), so that only copying is left for the pause.
 
 vLLM's engine for CPUs multiplies by packed copies of its weights, and a layer is packed whole: it
-gets the whole version. So does an engine that quantises layers. Any other engine gets the changed
+gets the whole version. So does an engine that quantises layers, shuffles those of experts, or
+derives others from them. Any other engine gets the changed
 values and their positions, if it serves a version in the chain. A file is there for one load: for
 another try vLLM has the chain itself.
 """
@@ -13,14 +14,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, TensorSpec, serialize_file
 
 from rollout.vllm.weight_load import LoadRefused, WeightUpdate
 from rollout.vllm_plugin.weight_file import BASE, POSITIONS, TAG, VALUES
+from services.contracts.experts import expert_count
 from services.weights import DeltaReader, UnusableBase, UnusableDelta, WholeVersion
 
+LATENT = "kv_lora_rank"
+"""In the config of a model with multi-head latent attention."""
 NARROW = 1 << 31
 """Elements of a tensor whose positions take 4 bytes."""
 
@@ -72,6 +77,15 @@ class Staging:
             for name, one in arrays.items()
         }
         serialize_file(specs, self._file, metadata)
+
+
+def only_whole(model: Path) -> bool:
+    """Whether vLLM holds weights of the model in this folder otherwise than files do, on any
+    device, so that single values cannot be changed (`weight_patch.patchable`)."""
+    config = msgspec.json.decode((model / "config.json").read_bytes())
+    inner = config.get("text_config") or {}
+    latent = config.get(LATENT) or inner.get(LATENT)
+    return expert_count(config) > 0 or latent is not None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """What is ready before vLLM pauses for a version that comes as deltas."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from rollout.vllm.staging import Staging
+from rollout.vllm.staging import Staging, only_whole
 from rollout.vllm.weight_load import LoadRefused, WeightUpdate
 from tests.unit.weights.files import Weights, bits, save_delta, save_full
 
@@ -97,3 +99,22 @@ def test_whole_files_and_adapters_need_no_staging(tmp_path: Path) -> None:
     for kind in ("full", "adapter"):
         update = WeightUpdate("v1", "a:1", 2, kind)
         assert Staging(tmp_path, whole=True).stage(update, "a:0") == update
+
+
+@pytest.mark.parametrize(
+    ("config", "whole"),
+    [
+        ({"num_experts": 128}, True),
+        ({"text_config": {"num_local_experts": 8}}, True),
+        ({"kv_lora_rank": 512}, True),
+        ({"text_config": {"kv_lora_rank": 512}}, True),
+        ({"num_experts": 1, "kv_lora_rank": None}, False),
+        ({}, False),
+    ],
+)
+def test_a_patch_is_not_staged_for_a_model_that_vllm_cannot_patch(
+    tmp_path: Path, config: dict[str, Any], whole: bool
+) -> None:
+    """The pause would be spent on the chain itself."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert only_whole(tmp_path) is whole
