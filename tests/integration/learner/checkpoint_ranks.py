@@ -1,7 +1,8 @@
-"""A rank of a learner that goes on from one checkpoint, trains nothing, and makes another: policy
-with experts, critic, moving reference, and the state of both optimizers.
+"""A rank of a learner that goes on from one checkpoint, and makes another before it trains, and one
+after an update: policy with experts, critic, moving reference, and the state of both optimizers.
 
-`checkpoint_ranks.py FROM TO`: folders; FROM does not exist for the first, whose state is made up.
+`checkpoint_ranks.py FROM TO TRAINED`: folders; FROM does not exist for the first, whose state is
+made up.
 """
 
 import sys
@@ -77,17 +78,29 @@ def prepared(models: Models, ranks: Ranks) -> TrainingState:
     )
 
 
-def update(optimizers: Optimizers) -> None:
+def update(state: TrainingState, seed: int) -> None:
     """By gradients that anybody would make up."""
-    generator = torch.Generator().manual_seed(0)
-    for parameter in optimizers.names:
-        whole = torch.randn(parameter.shape, generator=generator)
-        parameter.grad = rows_of(whole, parameter)
-    optimizers.step()
+    assert state.critic is not None
+    for optimizers in (state.optimizers, state.critic.optimizers):
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in optimizers.names:
+            whole = torch.randn(parameter.shape, generator=generator)
+            parameter.grad = rows_of(whole, parameter)
+        optimizers.step()
+
+
+def write(state: TrainingState, folder: Path, ranks: Ranks) -> None:
+    """A checkpoint of it in `folder`, by all ranks."""
+    state.progress = replace(state.progress, step=int(folder.name.split("-")[1]))
+    captured = capture(state, part_of(state, ranks))
+    written = ranks.gather(msgspec.json.encode(write_part(folder.parent, captured)))
+    if ranks.first:
+        parts = [msgspec.json.decode(each, type=Written) for each in written]
+        assert complete(folder.parent, captured, parts, lambda: None) == folder
 
 
 def main() -> None:
-    before, after = map(Path, sys.argv[1:])
+    before, after, trained = map(Path, sys.argv[1:])
     ranks = start_ranks()
     if before.exists():
         state = prepared(read_from(before, ranks), ranks)
@@ -99,15 +112,10 @@ def main() -> None:
         load_copy(before, "reference", state.copies.reference.parameters)
     else:
         state = prepared(made_up(), ranks)
-        assert state.critic is not None
-        for optimizers in (state.optimizers, state.critic.optimizers):
-            update(optimizers)
-    state.progress = replace(state.progress, step=int(after.name.split("-")[1]))
-    captured = capture(state, part_of(state, ranks))
-    written = ranks.gather(msgspec.json.encode(write_part(after.parent, captured)))
-    if ranks.first:
-        parts = [msgspec.json.decode(each, type=Written) for each in written]
-        assert complete(after.parent, captured, parts, lambda: None) == after
+        update(state, 0)
+    write(state, after, ranks)
+    update(state, 1)
+    write(state, trained, ranks)
     ranks.sum([0.0])
     stop_ranks(ranks)
 

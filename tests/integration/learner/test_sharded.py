@@ -172,9 +172,10 @@ def test_a_checkpoint_goes_from_4_ranks_to_2_to_1_and_back_bit_for_bit(tmp_path:
     place = Place("", tmp_path)
     sizes = (4, 2, 1, 4)
     folders = [tmp_path / f"step-{number:06d}-a" for number in range(len(sizes) + 1)]
-    for ranks, before, after in zip(sizes, folders, folders[1:], strict=False):
+    trained = [tmp_path / f"step-{100 + number:06d}-a" for number in range(len(sizes))]
+    for ranks, *paths in zip(sizes, folders, folders[1:], trained, strict=False):
         module = "tests.integration.learner.checkpoint_ranks"
-        for rank in place.ranks(ranks, module, str(before), str(after)):
+        for rank in place.ranks(ranks, module, *map(str, paths)):
             assert rank.wait(timeout=100) == 0, place.log.read_text()[-3000:]
     made = content(folders[1])
     # Policy, critic, both optimizers and the copy: each parameter is in all that have it.
@@ -195,3 +196,9 @@ def test_a_checkpoint_goes_from_4_ranks_to_2_to_1_and_back_bit_for_bit(tmp_path:
         model = AutoModelForCausalLM.from_pretrained(folder)
         weight = model.state_dict()["model.norm.weight"]
         assert torch.equal(weight, made["model.safetensors model.norm.weight"])
+    # What goes on from a checkpoint does what the ranks that have made it would have done.
+    right = content(trained[0])
+    assert any(not torch.equal(right[name], tensor) for name, tensor in made.items())
+    for folder in trained[1:]:
+        for name, tensor in content(folder).items():
+            assert (tensor - right[name]).abs().max() < 1e-6, (folder.name, name)
