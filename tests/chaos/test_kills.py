@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.chaos.killing import REAL, Chaos
-from tests.chaos.victims import VICTIMS, that_can_hang
+from tests.chaos.victims import VICTIMS, damage, that_can_hang
 from tests.integration.launch.conditions import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900 if REAL else 240)]
@@ -52,3 +52,18 @@ def test_a_run_survives_a_vllm_that_hangs(chaos: Chaos, chance: random.Random) -
     # Its worker notices, by the leases' time, and ends it: a hung server holds a GPU.
     eventually(lambda: hung not in VICTIMS["vLLM"](chaos.stack), within=300 if REAL else 60)
     chaos.unharmed(run, LONG)
+
+
+@pytest.mark.parametrize("delta", [True, False], ids=["a delta", "a whole version"])
+def test_a_run_survives_a_damaged_file_of_its_newest_weights(
+    chaos: Chaos, chance: random.Random, delta: bool
+) -> None:
+    run = chaos.submit(STEPS)
+    chaos.reaches(run, chance.randrange(2, STEPS - 7))
+    weights = chaos.stack.data / f"runs/{run}/weights"
+
+    chaos.done.append(damage(weights, delta, cut=chance.random() < 0.5, chance=chance))
+    # The next one has to read all files of a version.
+    chaos.kill(run, ["rollout worker"], chance)
+
+    chaos.unharmed(run, STEPS)

@@ -1,4 +1,5 @@
-"""What dies: the processes of an installation that a kill may hit, by the part they play."""
+"""What dies: the processes of an installation that a kill may hit, by the part they play; and files
+of weights that a disk damages."""
 
 import os
 import signal
@@ -109,3 +110,24 @@ def kill(stack: Stack, victim: str, chance: Random, over: Callable[[], bool]) ->
         if over():
             raise AssertionError(f"the run was over before there was a {victim} to kill")
         between.wait(0.005)
+
+
+def damage(weights: Path, delta: bool, cut: bool, chance: Random) -> str:
+    """Change a byte of the newest file of a run's weights, a delta or a whole version, or `cut` it
+    short, as a disk may. What was done, in words."""
+    pattern = "v*.delta.safetensors" if delta else "v??????-??????.safetensors"
+    between = threading.Event()
+    while not (found := sorted(weights.glob(pattern))):
+        between.wait(0.05)
+    path = found[-1]
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        if cut:
+            file.truncate(size - 1)
+        else:
+            # Of the values, which nothing but a checksum can tell.
+            file.seek(place := size - 1 - chance.randrange(min(size // 2, 64)))
+            (value,) = file.read(1)
+            file.seek(place)
+            file.write(bytes([value ^ 4]))
+    return f"{path.name} {'is cut short' if cut else 'has another byte'}"
