@@ -10,7 +10,7 @@ import torch
 from learner.distributed import Ranks
 from learner.errors import UnusableModel
 from learner.model.compiling import compiles, make_trainable
-from learner.model.loading.lora import load_policy
+from learner.model.loading.lora import base_of, check_files, load_policy
 from learner.model.loading.models import LoadedModel, load_critic, unfit, with_dtype
 from learner.model.loading.scratch import make_model, train_merges
 from learner.model.moe.routing import policy_routing
@@ -59,6 +59,7 @@ def prepare(
     ranks prepare together. Raises UnusableModel, UnusableCheckpoint, UnusableDevice, DamagedFile,
     RunCannotGoOn."""
     start = ranks.together(lambda: find_start(record, config, ranks, store, volume))
+    ranks.together(lambda: check_base(start, ranks))
     model = config.model
     if isinstance(model, ScratchModel) and start.folder is None:
         start = replace(start, merges=trained_merges(config, model, ranks, store, volume))
@@ -131,6 +132,16 @@ def find_start(
         )
         log.info("resuming", run=record.id, step=progress.step, checkpoint=folder.name)
     return Start(config, base, volume.path(f"runs/{record.id}/model"), progress, folder)
+
+
+def check_base(start: Start, ranks: Ranks) -> None:
+    """Read the base that adapters are trained beside: all ranks between them, each some of its
+    files. Raises UnusableModel, DamagedFile, RunCannotGoOn."""
+    model = start.config.model
+    if not isinstance(model, PretrainedModel) or model.lora is None:
+        return
+    base = base_of(with_dtype(model, start.own), start.base, start.own, start.folder)
+    check_files(Path(base), Part(ranks.rank, ranks.size))
 
 
 def trained_merges(

@@ -51,29 +51,32 @@ def load_policy(
     sharing: Ranks | None = None,
 ) -> LoadedModel:
     """The policy: from the run's `checkpoint`, else from the model at `start`. With `model.lora`
-    the base is that of the checkpoint, else that in `own`, the run's model folder, if it exists.
-    `sharing` is as in `load_model`.
+    the base is that of the checkpoint, else that in `own`, the run's model folder, if it exists;
+    the caller has it checked (`check_files`). `sharing` is as in `load_model`.
 
-    Raises UnusableModel, DamagedFile, and RunCannotGoOn for a checkpoint of other adapters.
+    Raises UnusableModel, and RunCannotGoOn for a checkpoint of other adapters.
     """
     if config.lora is None:
         return load_model(str(checkpoint or start), config, device, sharing=sharing)
-    if checkpoint is not None:
-        source = find_source(str(checkpoint), config.trust_remote_code)
-        start = start if source.adapter is None else source.weights
-    elif own.exists():
-        start = str(own)
-    check_files(Path(start))
-    loaded = load_model(start, config, device, frozen=True, sharing=sharing)
+    base = base_of(config, start, own, checkpoint)
+    loaded = load_model(base, config, device, frozen=True, sharing=sharing)
     add_adapters(loaded, config.lora, seed)
     if checkpoint is not None:
         load_adapters(loaded, checkpoint)
     return loaded
 
 
-def check_files(folder: Path) -> None:
-    """Read a run's model folder against its list of files; nothing for another one. Raises
-    DamagedFile, and RunCannotGoOn where a file is gone or the list is none."""
+def base_of(config: PretrainedModel, start: str, own: Path, checkpoint: Path | None) -> str:
+    """Where the frozen base is of a policy with adapters; as for `load_policy`."""
+    if checkpoint is None:
+        return str(own) if own.exists() else start
+    source = find_source(str(checkpoint), config.trust_remote_code)
+    return start if source.adapter is None else source.weights
+
+
+def check_files(folder: Path, part: Part = WHOLE) -> None:
+    """Read `part` of a run's model folder against its list of files; nothing for another one.
+    Raises DamagedFile, and RunCannotGoOn where a file is gone or the list is none."""
     index = folder / MODEL_FILES
     if not index.is_file():
         return
@@ -81,11 +84,14 @@ def check_files(folder: Path) -> None:
         files = msgspec.json.decode(index.read_bytes(), type=list[WeightFile])
     except (msgspec.MsgspecError, RecursionError, OSError) as error:
         raise UnusableModel(f"{index} is no list of files: {error}") from error
-    for file in files:
+    # The largest first, each to the next rank.
+    files.sort(key=lambda file: (-file.bytes, file.name))
+    for number, file in enumerate(files):
         if ".." in Path(file.name).parts or Path(file.name).is_absolute():
             raise UnusableModel(f"{index} names {file.name!r}, which lies elsewhere")
         try:
-            check_file(folder / file.name, file.bytes, file.xxh3, f"{folder}/{file.name}")
+            mine = file.xxh3 if number % part.count == part.number else None
+            check_file(folder / file.name, file.bytes, mine, f"{folder}/{file.name}")
         except FileNotFoundError:
             raise RunCannotGoOn(
                 f"{folder} lacks {file.name}: without it nobody knows what its adapters were "

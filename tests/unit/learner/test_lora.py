@@ -10,12 +10,15 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
+from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn, UnusableModel
 from learner.model.loading.lora import (
     BaseLogprobs,
     adapter_tensors,
     add_adapters,
+    base_of,
     base_tensors,
+    check_files,
     load_policy,
     trained_tensors,
 )
@@ -26,9 +29,12 @@ from learner.optim.optimizers import Optimizers
 from learner.persist.checkpoint_parts import capture, write_checkpoint
 from learner.persist.checkpoint_reader import load_optimizer, verify
 from learner.persist.export_model import export_description
+from learner.persist.restore import Start, check_base
 from learner.persist.versions import host_weights
+from learner.slices import Part
 from learner.tools.export import main as export
 from rollout.vllm.options import fingerprint
+from services.contracts.config import RLConfig
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.optimizer import AdamW
@@ -174,8 +180,9 @@ def checkpoint(data: Path, loaded: LoadedModel, optimizers: Optimizers) -> Path:
 
 
 def policy_from(data: Path, start: str, folder: Path | None, lora: LoRA = RANK4) -> LoadedModel:
-    config = PretrainedModel(path="any", lora=lora)
-    return load_policy(config, start, data / "runs/r1/model", folder, seed=5)
+    config, own = PretrainedModel(path="any", lora=lora), data / "runs/r1/model"
+    check_files(Path(base_of(config, start, own, folder)))
+    return load_policy(config, start, own, folder, seed=5)
 
 
 def test_a_mixture_of_experts_takes_no_adapters() -> None:
@@ -289,6 +296,21 @@ def test_a_run_stays_on_the_base_that_it_began_with(tmp_path: Path) -> None:
     path.write_bytes(bytes(content))
     with pytest.raises(DamagedFile, match="has checksum"):
         policy_from(tmp_path, other, None)
+    # One of several ranks reads it.
+    noticed = []
+    for number in range(3):
+        try:
+            check_files(path.parent, Part(number, 3))
+        except DamagedFile:
+            noticed.append(number)
+    assert len(noticed) == 1
+    config = RLConfig.model_validate(
+        {"data": {"dataset": "d"}, "rewards": [{"verifier": "exact"}]}
+        | {"model": {"path": other, "lora": {"rank": 4}}}
+    )
+    begun = Start(config, other, path.parent, STATE, None)
+    with pytest.raises(DamagedFile, match="has checksum"):
+        check_base(begun, Ranks(0, 1, torch.device("cpu")))
     path.unlink()
     with pytest.raises(RunCannotGoOn, match=r"lacks model\.safetensors"):
         policy_from(tmp_path, other, None)
