@@ -224,7 +224,8 @@ class Supervisor:
             asyncio.to_thread(load_tokenizer, model, config.model.trust_remote_code)
         )
         try:
-            served = await self._serving.serve(config, model, run_events)
+            size = sum(file.bytes for file in manifest.files)
+            served = await self._serving.serve(config, model, run_events, size)
             if served is None:
                 return
             tokenizer = await loading

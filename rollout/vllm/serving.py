@@ -75,9 +75,9 @@ class Serving:
             await self.stop()
 
     async def serve(
-        self, config: RLConfig, model: Path, run_events: RunEvents
+        self, config: RLConfig, model: Path, run_events: RunEvents, weights: int = 0
     ) -> tuple[PolicyClient, VLLMServer] | None:
-        """A server for the run; None where the run has ended before the server's turn to start.
+        """A server for the run, whose newest version has so many bytes of `weights`; None where the run has ended before the server's turn to start.
         Raises as `VLLMServer.start`, RedisError, and ValueError if there are too few GPUs or the
         model's config.json has no dtype."""
         options = with_memory(config.served, self._settings.vllm_gpu_memory_utilization)
@@ -126,6 +126,7 @@ class Serving:
                 began = time.monotonic()
                 policy = await server.start()
             held.pop_all()
+        policy.weights.expect(weights)
         self._running, self._fingerprint = (policy, server), needed
         if handover is not None:
             self._sleeper = Sleeper(policy, server, handover)

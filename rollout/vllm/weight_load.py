@@ -100,7 +100,8 @@ class WeightLoader:
         self._no_short = asyncio.Event()
         self._no_short.set()
         self._bytes = self._base = 0
-        """Of the version that is loaded, and of frozen weights below its adapter."""
+        """Of the version that is loaded, or that is to be loaded first, and of frozen weights below
+        its adapter."""
         # Whether nobody knows which weights are loaded: then only a complete load resumes.
         self._unclear = False
         self.proven = asyncio.Event()
@@ -122,6 +123,11 @@ class WeightLoader:
         await self._control("/init_weight_transfer_engine", {"init_info": info})
         await self._control("/pause?mode=keep&clear_cache=false")
         await self._control("/resume")
+
+    def expect(self, size: int) -> None:
+        """Count on weights of so many bytes, until a version is loaded: a server has as many from
+        its start, and may have to sleep before."""
+        self._bytes = self._bytes or size
 
     async def load(self, update: WeightUpdate, mode: UpdateMode = "keep") -> float:
         """Make a version live. Returns seconds paused. Requests in flight go on under it (`keep`),

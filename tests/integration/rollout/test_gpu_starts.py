@@ -69,7 +69,7 @@ class Starting:
         self.serving = serving.Serving(self.settings, worker, store)
         self.log = folder / "logs" / "vllm-w.log"
         events = RunEvents(RUN, "w", store)
-        self._store, self._start = store, self.serving.serve(config, folder / "model", events)
+        self._store, self._start = store, self.serving.serve(config, folder / "model", events, 7)
 
     async def waiting(self, why: str) -> "asyncio.Task[Any]":
         """The start, once it waits for this."""
@@ -88,7 +88,9 @@ async def test_a_vllm_starts_when_the_other_start_on_its_gpu_is_over(
     one = Starting(tmp_path, store)
     async with start_lock(one.settings):
         start = await one.waiting("no other starts on its GPU")
-    assert await start is not None
+    served = await start
+    assert served is not None
+    assert served[0].weights._bytes == 7
     assert one.log.exists()
     await one.serving.stop()
 

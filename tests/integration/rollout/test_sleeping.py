@@ -147,6 +147,21 @@ async def test_the_gpu_is_left_only_when_a_server_that_hangs_is_dead(
         assert await training is None
 
 
+async def test_a_server_has_time_to_fall_asleep_before_its_first_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sharing(tmp_path, monkeypatch, sleeps=True) as (server, policy, sleeper, learner):
+        policy.weights.control_seconds = 0.2
+        policy.weights.expect(25_000_000)
+        os.kill(server.pid, signal.SIGSTOP)
+        training = asyncio.create_task(asyncio.to_thread(learner.begin_to_train, never))
+        await until_ended(sleeper)
+        # Half a second for what it has at its start, and as much for the base.
+        assert "vLLM has not answered /sleep for 1.2 s" in sleeper.problem
+        os.kill(server.pid, signal.SIGCONT)
+        assert await training
+
+
 async def test_a_server_that_does_not_wake_is_ended_and_the_learner_gets_its_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
