@@ -77,9 +77,9 @@ class Serving:
     async def serve(
         self, config: RLConfig, model: Path, run_events: RunEvents, weights: int = 0
     ) -> tuple[PolicyClient, VLLMServer] | None:
-        """A server for the run, whose newest version has so many bytes of `weights`; None where the run has ended before the server's turn to start.
-        Raises as `VLLMServer.start`, RedisError, and ValueError if there are too few GPUs or the
-        model's config.json has no dtype."""
+        """A server for the run, whose newest version has so many bytes of `weights`; None where the
+        run has ended before the server's turn to start. Raises as `VLLMServer.start`, RedisError,
+        and ValueError if there are too few GPUs or the model's config.json has no dtype."""
         options = with_memory(config.served, self._settings.vllm_gpu_memory_utilization)
         # Of the weights that the learner publishes, whatever `model.dtype: auto` was for it.
         file = model / "config.json"
@@ -168,9 +168,11 @@ class Serving:
             self._running[1].check()
 
     async def stop(self) -> None:
-        """End the server, if there is one."""
-        running, self._running = self._running, None
-        sleeper, self._sleeper = self._sleeper, None
+        """End the server, if there is one. Where this is cancelled before that, another call does
+        it."""
+        running, sleeper = self._running, self._sleeper
+        # No run may have it any more.
+        self._fingerprint = ""
         if sleeper is not None:
             await sleeper.stop()
         if running is not None:
@@ -179,3 +181,4 @@ class Serving:
             await server.stop()
         if sleeper is not None:
             sleeper.close()
+        self._running = self._sleeper = None

@@ -1,10 +1,12 @@
 """When a worker ends its vLLM to make room for the learner on the same GPU."""
 
+import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from rollout.aio import end
 from rollout.vllm.serving import Serving
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import RunState
@@ -60,3 +62,23 @@ async def test_vllm_ends_before_the_learner_loads_a_run_that_counts_on_its_memor
     await serving.make_room(next_run)
     await serving.make_room(next_run)
     assert server.ended == int(ends)
+
+
+async def test_a_stop_that_is_cancelled_half_way_can_be_made_once_more() -> None:
+    closing, nothing = asyncio.Event(), cast(Any, None)
+
+    class Slow(Server):
+        async def close(self) -> None:
+            if not closing.is_set():
+                closing.set()
+                await asyncio.sleep(3600)
+
+    serving, server = Serving(nothing, nothing, nothing), Server()
+    serving._running = (Slow(), server)  # type: ignore[assignment]
+    stop = asyncio.create_task(serving.stop())
+    await closing.wait()
+    await end([stop])
+    assert server.ended == 0
+    await serving.stop()
+    assert server.ended == 1
+    assert serving._running is None
