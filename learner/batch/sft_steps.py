@@ -69,6 +69,13 @@ class Lengths(NamedTuple):
             return 0
         return most + min(tokens - longest, most)
 
+    def usable(self, most: int | None, crops: bool) -> npt.NDArray[np.bool_]:
+        """[n] which rows `taken` takes tokens of."""
+        if most is None:
+            return np.ones(len(self.tokens), dtype=bool)
+        whole = (self.tokens if self.longer is None else self.longer) <= most
+        return whole | (self.first < most) if crops else whole
+
 
 class Steps:
     """The steps of a run, one after another."""

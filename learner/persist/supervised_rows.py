@@ -129,6 +129,7 @@ def _opened(
     try:
         made = sources(components, supervised.rows[: len(components)], share)
         mixture = Mixture(made, config.training.seed)
+        _refuse_unusable(datasets, mixture, lengths, config, longest)
         steps = Steps(config, mixture, lengths, longest, supervised.position, supervised.waiting)
         total = step_count(config, mixture, lengths, longest)
     except ValueError as error:
@@ -182,6 +183,29 @@ def _refuse_overlong(name: str, lengths: Lengths, longest: int) -> None:
             f"in {name}, dataset row {row} has {lengths.longest(row)} tokens, and the longest row "
             f"may have {longest} (data.max_seq_len, or the model's positions){more}: set "
             "data.overlong to crop or skip, or raise the limit"
+        )
+
+
+def _refuse_unusable(
+    datasets: list[DatasetTokens],
+    mixture: Mixture,
+    lengths: list[Lengths],
+    config: SFTConfig,
+    longest: int | None,
+) -> None:
+    """With `max_steps` the order has no end: a run whose rows are all left out would look for the
+    next one for ever."""
+    none = []
+    for number in range(len(mixture.sources)):
+        usable = lengths[number].usable(longest, config.data.overlong != "skip")
+        usable[mixture.held_out(number)] = False
+        if not usable.any():
+            none.append(datasets[number].name)
+    if none:
+        raise RunCannotGoOn(
+            f"no row to train on of {', '.join(dict.fromkeys(none))} has room in data.max_seq_len "
+            f"{longest} with data.overlong {config.data.overlong}: raise it, or leave the dataset "
+            "out"
         )
 
 

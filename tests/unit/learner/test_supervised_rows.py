@@ -1,0 +1,59 @@
+"""The rows of a supervised run: one that has none to train on ends with the reason."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from learner.batch.sft_steps import Lengths
+from learner.errors import RunCannotGoOn
+from learner.persist import supervised_rows
+from learner.persist.supervised_rows import SupervisedRows
+from learner.state import Supervised
+from services.contracts.config import SFTConfig, parse_config
+
+
+class Tokens:
+    """A dataset whose rows have so many tokens, the first in the loss in the middle."""
+
+    def __init__(self, name: str, lengths: list[int]) -> None:
+        self.name, self._tokens = name, np.array(lengths, np.int32)
+
+    def lengths(self) -> tuple[Lengths, int]:
+        return Lengths(self._tokens, self._tokens // 2), 1
+
+
+def opened(datasets: list[Tokens], **sections: Any) -> SupervisedRows:
+    """The rows of a run on `datasets` by a model of 8 positions."""
+    first, *others = ({"dataset": one.name} for one in datasets)
+    config = parse_config(
+        {
+            "type": "sft",
+            "model": {"path": "m"},
+            "data": first | {"mix": others} | sections.pop("data", {}),
+            "training": {"rows_per_step": 2, "max_steps": 5},
+            "validation": {"share": 0.25},
+        }
+        | sections
+    )
+    assert isinstance(config, SFTConfig)
+    embeddings = SimpleNamespace(num_embeddings=10)
+    loaded = SimpleNamespace(
+        max_length=8, model=SimpleNamespace(get_input_embeddings=lambda: embeddings)
+    )
+    supervised = Supervised([len(one.lengths()[0].tokens) for one in datasets])
+    state = cast(Any, SimpleNamespace(loaded=loaded))
+    return supervised_rows._opened(config, state, supervised, cast(Any, datasets))
+
+
+@pytest.mark.parametrize("overlong", ["skip", "crop"])
+def test_a_dataset_of_which_no_row_can_be_trained_is_named(overlong: str) -> None:
+    datasets = [Tokens("short", [3, 4, 5, 6]), Tokens("long", [16, 20, 24, 32])]
+    with pytest.raises(RunCannotGoOn, match="no row to train on of long has room in"):
+        opened(datasets, data={"overlong": overlong})
+
+
+def test_a_dataset_with_one_row_that_can_be_trained_is_taken() -> None:
+    rows = opened([Tokens("cut", [14, 12, 10, 9])], data={"overlong": "crop"})
+    assert rows.steps.next() is not None
