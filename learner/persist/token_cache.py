@@ -98,13 +98,15 @@ class TokenCache:
         """Make `part` of the files that are missing. False where it was `interrupted`, which is
         asked before each with the rows that are done and that there are. Raises UnusableRow,
         CannotWrite."""
-        missing = [piece for piece in self._pieces if not _usable(piece.file)]
-        if missing:
+        if not all(_usable(piece.file) for piece in self._pieces):
             self._evict()
         elif self._pieces:
             # What is built next for the same run must not take it for the oldest.
             os.utime(self._folder)
-        for piece in missing[part.number :: part.count]:
+        # A part of all files: of those that are missing, ranks that look later see fewer.
+        for piece in self._pieces[part.number :: part.count]:
+            if _usable(piece.file):
+                continue
             if interrupted(piece.start, self._record.rows):
                 return False
             asyncio.run(self._build(piece, tokenizer, disk))
