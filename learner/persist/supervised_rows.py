@@ -227,7 +227,9 @@ def _spread(rows: np.ndarray, most: int | None) -> np.ndarray:
 def _records(config: SFTConfig, store: RunStore, volume: Volume) -> list[DatasetRecord]:
     """The datasets to train on and to validate on, all of their files here."""
     names = [one.dataset for one in config.data.components] + config.validation.datasets
-    return [store.dataset(name, volume).record for name in names]
+    # Each is looked up once: one that is there twice and grows meanwhile would have two splits.
+    found = {name: store.dataset(name, volume).record for name in dict.fromkeys(names)}
+    return [found[name] for name in names]
 
 
 def _counted(records: list[DatasetRecord], ranks: Ranks) -> list[int]:

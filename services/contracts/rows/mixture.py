@@ -27,6 +27,8 @@ class Source:
     """Of these, never trained on."""
     per_epoch: int
     """Rows that an epoch takes of it."""
+    split: int | None = None
+    """Whose split it has, as the number of an earlier source of the same dataset; None: its own."""
 
     @property
     def trained(self) -> int:
@@ -52,8 +54,11 @@ def sources(components: Sequence[Component], rows: Sequence[int], share: float) 
                 f"dataset {one.dataset} gives {number:.2g} rows to an epoch: raise its repeats or "
                 "weight, or leave it out"
             )
-    counted = zip(rows, held, taken, strict=True)
-    return [Source(count, out, round(number)) for count, out, number in counted]
+    names = [one.dataset for one in components]
+    # What is held out of a dataset that is there twice must be the same rows both times.
+    firsts = [first if (first := names.index(name)) < i else None for i, name in enumerate(names)]
+    counted = zip(rows, held, taken, firsts, strict=True)
+    return [Source(count, out, round(number), first) for count, out, number, first in counted]
 
 
 class Mixture:
@@ -93,8 +98,7 @@ class Mixture:
     def held_out(self, number: int) -> npt.NDArray[np.int64]:
         """Rows of dataset `number` that are never trained on, in their order."""
         source = self.sources[number]
-        split = self._permutation(HELD_OUT, number, 0, source.rows)
-        return np.sort(split[source.trained :])
+        return np.sort(self._split(number, source)[source.trained :])
 
     def _rows(self, number: int, source: Source, places: npt.NDArray[np.int64]) -> Indices:
         """The rows at `places` of the permutations of dataset `number`, laid end to end."""
@@ -105,7 +109,12 @@ class Mixture:
             rows[rounds == one] = order[places[rounds == one] % source.trained]
         if not source.held_out:
             return rows
-        return self._permutation(HELD_OUT, number, 0, source.rows)[rows]
+        return self._split(number, source)[rows]
+
+    def _split(self, number: int, source: Source) -> Indices:
+        """The rows of dataset `number`: first those that are trained, then those held out."""
+        first = number if source.split is None else source.split
+        return self._permutation(HELD_OUT, first, 0, source.rows)
 
     def _permutation(self, stream: int, number: int, epoch: int, rows: int) -> Indices:
         kept = self._kept.setdefault((stream, number), {})

@@ -49,6 +49,16 @@ def test_rows_that_are_held_out_are_never_trained() -> None:
     assert mixture.held_out(1).tolist() == []
 
 
+def test_a_dataset_that_is_there_twice_never_trains_the_rows_it_validates() -> None:
+    parts = [("b", 1), ("a", 1), ("a", 2)]
+    components = [Component(dataset=name, repeats=times) for name, times in parts]
+    mixture = Mixture(sources(components, [10, 20, 20], share=0.2), seed=3)
+    held = {number: set(mixture.held_out(number).tolist()) for number in (1, 2)}
+    trained = {row for which, row in read(mixture, 0, 3 * mixture.epoch_rows) if which}
+    assert held[1] == held[2]
+    assert not trained & held[1]
+
+
 @settings(max_examples=20, deadline=None)
 @given(start=st.integers(0, 90), size=st.integers(1, 60))
 def test_a_position_means_the_same_whatever_is_read_with_it(start: int, size: int) -> None:
