@@ -6,6 +6,9 @@ from pydantic import Field, model_validator
 
 from services.contracts.config.base import Section
 
+Decay = Annotated[float, Field(ge=0, lt=1)]
+"""Of an average: what is left of it after an update."""
+
 
 class _Options(Section):
     eps: float = Field(1e-8, gt=0)
@@ -34,7 +37,7 @@ class AdamWOptions(_Options):
 
     lr: float = Field(1e-6, gt=0)
     """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     """Decay of the first and second moments."""
 
 
@@ -76,7 +79,7 @@ class MuonAdamW(_Options):
     initial_lr_fraction: float = Field(1.0, gt=0, le=1)
     """Factor on all of these rates (nanochat's init_lr_frac): supervised training of a pretrained
     model begins at a fraction of the rates that it was pretrained with."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
     """AdamW's betas."""
     embedding_weight_decay: float | None = Field(None, ge=0)
     """Of the embedding; default: weight_decay. Vectors never decay."""

@@ -56,7 +56,7 @@ class Training(Passes):
     """Batches to train; default: `epochs` over the dataset as it is at submission. Rows that are
     added later are sampled too, but do not make the run longer. 0: train nothing, only evaluate
     (`headrace eval` makes such a run)."""
-    epochs: float | None = Field(None, gt=0)
+    epochs: float | None = Field(None, gt=0, le=10_000)
     """Passes over the dataset, instead of max_steps. Default: 1."""
     offload: list[Offloaded] = []
     """What is in host memory, and on the GPU only while it is used. `optimizer`: the state of all

@@ -73,6 +73,19 @@ def test_only_a_run_with_an_evaluation_may_train_nothing() -> None:
     assert "a supervised run only trains" in str(refusal(SFT | nothing))
 
 
+def test_a_number_of_epochs_that_no_run_can_train_is_refused() -> None:
+    for raw in (RL, SFT):
+        said = refusal(raw | {"training": {"epochs": 1e300}})
+        assert said["training.epochs"].endswith("less than or equal to 10000 (got 1e+300)")
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adamw_8bit", "muon"])
+def test_betas_that_are_no_decay_are_refused(kind: str) -> None:
+    said = refusal(RL | {"optimizer": {"type": kind, "betas": [1.0, -0.1]}})
+    assert said["optimizer.betas.0"] == "Input should be less than 1 (got 1.0)"
+    assert said["optimizer.betas.1"].startswith("Input should be greater than or equal to 0")
+
+
 def test_a_key_that_only_other_types_have_needs_the_type() -> None:
     said = refusal(RL | {"algorithm": {"kl": {"beta": 0.1}}, "optimizer": {"momentum": 0.9}})
     assert said["algorithm.kl"] == "needs a type: one of none, k1, k2, k3, k3+, k1_in_reward"
