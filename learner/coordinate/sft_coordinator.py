@@ -13,7 +13,7 @@ from learner.model.passes.mfu import Work
 from learner.persist.export_model import export_description
 from learner.report.sft_metrics import Speed
 from learner.report.step_metrics import peak_memory
-from learner.state import Supervised, TrainingState
+from learner.state import Progress, Supervised, TrainingState
 from learner.store.commands import Command
 from learner.store.run_store import RunStore
 from services.contracts.config import SFTConfig
@@ -118,16 +118,8 @@ class SFTCoordinator(FirstRank):
         return {"train/mfu": spent / (seconds * self._work.peak)}
 
     def _before_end(self, kind: str) -> str:
-        found = self._supervised
-        if kind == "finish" and found.best_step and found.best_step < self._state.progress.step:
-            early = (
-                "the run ends early, and " if self._state.progress.step < self._max_steps else ""
-            )
-            best = f"run:{self._store.run}@{found.best_step}"
-            self._store.warn(
-                f"{early}the validation loss was lowest at step {found.best_step} "
-                f"({found.best_loss:.4g}): {best} starts from there"
-            )
+        if kind == "finish" and (said := best_said(self._state.progress, self._max_steps)):
+            self._store.warn(said)
         return kind
 
     def _checkpoint_due(self) -> bool:
@@ -137,3 +129,21 @@ class SFTCoordinator(FirstRank):
             self._writer.wait()
             return True
         return super()._checkpoint_due()
+
+
+def best_said(progress: Progress, max_steps: int) -> str | None:
+    """Where the validation loss of a run that ends was lowest; None: at its last step, or nowhere.
+    There is no checkpoint of step 0."""
+    found, step = progress.supervised, progress.step
+    if found is None or found.best_step is None or found.best_step >= step:
+        return None
+    early = "the run ends early, and " if step < max_steps else ""
+    if not found.best_step:
+        return (
+            f"{early}training has not improved the model: the validation loss was lowest before "
+            f"the first step ({found.best_loss:.4g})"
+        )
+    return (
+        f"{early}the validation loss was lowest at step {found.best_step} "
+        f"({found.best_loss:.4g}): run:{progress.run}@{found.best_step} starts from there"
+    )

@@ -20,7 +20,7 @@ from services.contracts.records import DatasetRecord, RunRecord, WorkerRecord
 from services.contracts.rows.task import TaskPosition
 from services.contracts.weights import WeightManifest
 from services.datasets import DatasetReader
-from services.models.path import checkpoint_of, run_named, step_named
+from services.models.path import checkpoint_of, run_named, run_with_step, step_named
 from services.runtime.logs import get_logger
 from services.store import Fenced
 from services.volume import Volume
@@ -218,8 +218,10 @@ class RunStore:
         record = self._thread.call(lambda: self.runs.get(run))
         if record is None:
             raise RunCannotGoOn(f"{key} {path}: run {run} does not exist")
+        step, named = step_named(path), record
+        made_by = self._thread.call(lambda: run_with_step(named, step, self.runs.get))
         try:
-            checkpoint = checkpoint_of(record, volume.root, step_named(path))
+            checkpoint = checkpoint_of(made_by, volume.root, step)
         except ValueError as error:
             raise RunCannotGoOn(f"{key} {path}: {error}") from error
         folder: Path = volume.path(checkpoint)

@@ -18,7 +18,14 @@ from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.dependencies import Dependencies, find_run
 from services.http import Problem
 from services.models import ModelFolder
-from services.models.path import PREFIX, check_model, checkpoint_of, run_named, step_named
+from services.models.path import (
+    PREFIX,
+    check_model,
+    checkpoint_of,
+    run_named,
+    run_with_step,
+    step_named,
+)
 from services.models.vocabulary import vocabulary_difference, vocabulary_in
 
 Problems = list[tuple[str, str]]
@@ -108,7 +115,8 @@ def _made_by(step: str, path: str, steps: Steps | None) -> ModelFolder | None:
 async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
     """What `path` means, and its folder if it is here. Raises Problem or ValueError for none."""
     if (name := run_named(path)) is not None:
-        run, step = await find_run(deps, name), step_named(path)
+        step = step_named(path)
+        run = await run_with_step(await find_run(deps, name), step, deps.store.runs.get)
         folder = deps.volume.path(checkpoint_of(run, deps.volume.root, step))
         if not run.state.final:
             # Its checkpoints are deleted while it goes on.

@@ -2,6 +2,7 @@
 `run:RUN@STEP` for its checkpoint of that step."""
 
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,19 @@ def starts_from(config: dict[str, Any]) -> set[str]:
     paths = [model.get("path") for model in models if isinstance(model, dict)]
     named = [run_named(path) for path in paths if isinstance(path, str)]
     return {run for run in named if run is not None}
+
+
+async def run_with_step(
+    run: RunRecord, step: int | None, get: Callable[[str], Awaitable[RunRecord | None]]
+) -> RunRecord:
+    """The run that trained `step` of `run`: a run that resumes another has only the steps since.
+    `get` finds a run by its id. None: the current checkpoint, which is the run's own."""
+    while step is not None and run.resume_from is not None:
+        before = await get(run.resume_from)
+        if before is None or before.damage or step > before.committed_step:
+            break
+        run = before
+    return run
 
 
 def checkpoint_of(run: RunRecord, root: Path, step: int | None = None) -> str:

@@ -26,6 +26,17 @@ def run_with_checkpoint(api: "Gateway", reference: str) -> dict[str, Any]:
     return run_with_checkpoint(api, made["id"])
 
 
+def run_with_step(api: "Gateway", record: dict[str, Any], step: int | None) -> dict[str, Any]:
+    """The run that trained `step` of `record`'s: a run that resumes another has only the steps
+    since."""
+    while step is not None and record["resume_from"] is not None:
+        before: dict[str, Any] = api.get(f"/v1/runs/{record['resume_from']}")
+        if step > before["committed_step"]:
+            break
+        record = before
+    return record
+
+
 def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = None) -> Path:
     """The folder of the run's current checkpoint, or that of `step`. Raises CliError if it is not
     here."""

@@ -171,12 +171,32 @@ async def _resolved(
         if which == "last":
             number = run.committed_step
         elif which == "best":
-            best = await last_metric(deps.volume.path(f"runs/{run.id}"), "validation/best_step")
-            if best is None:
-                raise Problem(409, f"{key} {path}: run {run.id} has validated nothing")
-            number = int(best)
+            number = await _best_step(deps, run, f"{key} {path}")
         paths[key] = f"{PREFIX}{run.id}@{number}"
     return with_paths(config, paths)
+
+
+async def _best_step(deps: Dependencies, run: RunRecord, named: str) -> int:
+    """The step of `run` with the lowest validation loss. Raises Problem where there is none, or no
+    checkpoint of it, for `named`."""
+    best, at = None, run
+    while best is None:
+        best = await last_metric(deps.volume.path(f"runs/{at.id}"), "validation/best_step")
+        # A run that was resumed may have validated nothing since.
+        before = await deps.store.runs.get(at.resume_from) if at.resume_from else None
+        if before is None:
+            break
+        at = before
+    if best is None:
+        raise Problem(409, f"{named}: run {run.id} has validated nothing")
+    if not best:
+        raise Problem(
+            409,
+            f"{named}: training has not improved the model: the validation loss of run {run.id} "
+            "was lowest before its first step. Start from the model that it started from, or from "
+            "its last checkpoint (without @best)",
+        )
+    return int(best)
 
 
 def _said(error: Exception) -> str:

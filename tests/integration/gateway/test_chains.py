@@ -231,6 +231,21 @@ def test_a_chain_ends_where_its_next_step_cannot_be_submitted(
     )
 
 
+def test_a_step_that_training_did_not_improve_has_no_best_checkpoint_and_says_so(
+    chain: Any, ends: Any, api: httpx.Client, gateway: GatewayProcess
+) -> None:
+    best = {**RL, "config": {**RL["config"], "model": {"path": "step:sft@best"}}}
+    made = chain(SFT, best).json()
+    folder = gateway.data / "runs" / made["steps"][0]["run"]
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text('{"step": 5, "validation/best_step": 0.0}\n')
+    ends("succeeded")
+    eventually(lambda: api.get(f"/v1/chains/{made['id']}").json()["state"] == "failed")
+    said = api.get(f"/v1/chains/{made['id']}").json()["reason"]
+    assert "training has not improved the model" in said
+    assert "keep_checkpoints" not in said
+
+
 # --- kills between steps --------------------------------------------------------------------------
 
 

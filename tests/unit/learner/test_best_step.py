@@ -1,0 +1,61 @@
+"""Where a supervised run was best, and whose checkpoint that is."""
+
+from dataclasses import replace
+
+import pytest
+
+from learner.coordinate.sft_coordinator import best_said
+from learner.state import Progress, Supervised
+from services.contracts.records import RunRecord, RunState
+from services.models.path import run_with_step
+
+RUN = Progress("r", 10, 10, [], "m", supervised=Supervised([9], best_step=4, best_loss=0.5))
+
+
+@pytest.mark.parametrize(
+    ("best", "end", "said"),
+    [
+        (None, 10, None),
+        (10, 10, None),
+        (4, 10, "lowest at step 4 (0.5): run:r@4 starts from there"),
+        (0, 10, "training has not improved the model"),
+        (0, 20, "the run ends early, and training has not improved the model"),
+    ],
+)
+def test_a_run_that_was_best_before_its_first_step_says_that_nothing_improved(
+    best: int | None, end: int, said: str | None
+) -> None:
+    assert RUN.supervised is not None
+    message = best_said(replace(RUN, supervised=replace(RUN.supervised, best_step=best)), end)
+    assert (message is None) == (said is None)
+    assert (said or "") in (message or "")
+
+
+def record(id: str, committed: int, before: str | None = None) -> RunRecord:
+    return RunRecord(
+        id=id,
+        name=id,
+        pool="default",
+        kind="sft",
+        state=RunState.SUCCEEDED,
+        created=0.0,
+        committed_step=committed,
+        resume_from=before,
+        config={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "run"), [(None, "c"), (30, "c"), (21, "c"), (20, "b"), (11, "b"), (10, "a"), (3, "a")]
+)
+async def test_a_step_from_before_a_run_was_resumed_is_found_in_the_run_that_trained_it(
+    step: int | None, run: str
+) -> None:
+    runs = {"a": record("a", 10), "b": record("b", 20, "a"), "c": record("c", 30, "b")}
+
+    async def get(id: str) -> RunRecord | None:
+        return runs.get(id)
+
+    assert (await run_with_step(runs["c"], step, get)).id == run
+    del runs["a"]
+    assert (await run_with_step(runs["b"], 3, get)).id == "b"
