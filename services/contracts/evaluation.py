@@ -71,6 +71,9 @@ class EvaluationRecord(BaseModel):
     run: str = Field(description="The run's id.")
     name: str = Field(description="What metrics call the held-out set.")
     dataset: str = Field(description="The dataset's name.")
+    dataset_id: str | None = Field(
+        None, description="The dataset's id: another one may have its name since. Null: not known."
+    )
     step: int = Field(description="The step after which it was due.")
     version: str = Field(description="The version that answers, as LINEAGE:NUMBER.")
     samples: int = Field(description="Completions per row.")
@@ -98,6 +101,7 @@ def record_of(run: str, request: EvaluationRequest, state: EvaluationState) -> E
         run=run,
         name=request.set.name,
         dataset=request.set.dataset_name,
+        dataset_id=request.set.dataset,
         step=request.step,
         version=request.version,
         samples=request.set.samples,

@@ -159,6 +159,14 @@ async def comparison(
             f"run {other_run.id} on {other.dataset}: compare two on one dataset",
         )
 
+    if not _of_same_rows(evaluation, other):
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            f"{evaluation.id} of run {record.id} is on dataset {evaluation.dataset} "
+            f"({evaluation.dataset_id}), {other.id} of run {other_run.id} on another one of that "
+            f"name ({other.dataset_id}): evaluate both on the one that is there now",
+        )
+
     def compared() -> Comparison:
         root = deps.volume.root
         return compare(
@@ -190,7 +198,9 @@ async def _other(
     if id:
         wanted = [one for one in ended if one.id == id]
     else:
-        wanted = [one for one in ended if one.dataset == evaluation.dataset]
+        named = [one for one in ended if one.dataset == evaluation.dataset]
+        # Of those on another dataset of this name one is taken only to say so.
+        wanted = [one for one in named if _of_same_rows(one, evaluation)] or named
     if not wanted:
         unfinished = (await evaluations(deps, run)).evaluations
         listed = ", ".join(f"{one.id} ({one.state})" for one in unfinished) or "none"
@@ -203,6 +213,11 @@ async def _other(
     newest = wanted[-1]
     _done(newest)
     return newest
+
+
+def _of_same_rows(one: EvaluationRecord, other: EvaluationRecord) -> bool:
+    """False where it is known that two datasets of one name are not the same."""
+    return None in (one.dataset_id, other.dataset_id) or one.dataset_id == other.dataset_id
 
 
 def _done(evaluation: EvaluationRecord) -> None:

@@ -216,6 +216,19 @@ def test_evaluations_that_are_not_done_or_of_other_rows_are_not_compared(
     assert (response.status_code, "no evaluation '000009-x'" in response.text) == (404, True)
 
 
+def test_datasets_of_one_name_are_compared_only_where_they_may_be_the_same(
+    api: httpx.Client, evaluate: Any, gateway: GatewayProcess
+) -> None:
+    runs = [evaluate(name=f"renewed-{n}").json()["run"]["id"] for n in range(3)]
+    for run, dataset in zip(runs, ("a", "b", None), strict=True):
+        write_evaluation(gateway.data, run, ["correct"], dataset_id=dataset)
+    place = f"/v1/runs/{runs[0]}/evaluations/000000-sums/comparison"
+
+    refused = api.get(place, params={"against": runs[1]})
+    assert (refused.status_code, "another one of that name (b)" in refused.text) == (422, True)
+    assert api.get(place, params={"against": runs[2]}).status_code == 200
+
+
 def test_the_command_queues_both_sides_and_compares_what_is_there(
     api: httpx.Client, headrace: Headrace, model: Path, gateway: GatewayProcess
 ) -> None:
