@@ -40,8 +40,9 @@ def outcome(rows: Sequence[Measured], samples: int) -> Outcome:
             by_category.setdefault(row.category, []).append(row)
     if len(by_category) > MOST_CATEGORIES:
         largest = sorted(by_category, key=lambda name: (-len(by_category[name]), name))
-        for name in largest[MOST_CATEGORIES - 1 :]:
-            by_category.setdefault("other", []).extend(by_category.pop(name))
+        smallest = [by_category.pop(name) for name in largest[MOST_CATEGORIES - 1 :]]
+        # Only now: one of the dataset's own categories may be called `other`, and be small.
+        by_category.setdefault("other", []).extend(row for some in smallest for row in some)
     return Outcome(
         _figures(rows, samples, rated),
         {name: _figures(by_category[name], samples, rated) for name in sorted(by_category)},

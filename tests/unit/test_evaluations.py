@@ -85,6 +85,15 @@ def test_each_category_has_figures_of_its_own_and_there_are_not_too_many() -> No
     assert (len(many), many["other"]["rows"]) == (100, 201)
 
 
+@pytest.mark.parametrize("own", [1, 3])
+def test_a_category_that_is_called_other_loses_no_row(own: int) -> None:
+    """A large one stays as it is; a small one is one of the smallest."""
+    rows = [row(i, "wrong", category=f"c{i // 2}") for i in range(300)]
+    rows += [row(300 + i, "wrong", category="other") for i in range(own)]
+    found = outcome(rows, 1).categories
+    assert sum(one["rows"] for one in found.values()) == len(rows)
+
+
 def test_pages_of_answers_have_each_row_once_in_order(tmp_path: Path) -> None:
     """Three parts, of more rows than are decoded at once, in the order in which they came."""
     rows = [answered(i, "correct" if i % 3 else "wrong", "wrong", category=str(i % 2))
