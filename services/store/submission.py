@@ -79,6 +79,8 @@ def submission(
             "last_finished": order["position"],
             "filtered_prompts": sum(note.endswith(":1") for note in notes.values()),
         }
+        if record.dataset_rows:
+            order["mixed_rows"] = sum(record.dataset_rows)
         if is_live_run(record):
             order["live"] = 1
         if dynamic := config["algorithm"].get("dynamic_sampling"):

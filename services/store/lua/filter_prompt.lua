@@ -15,11 +15,13 @@ local before, at, was_outside, was_filtered = string.match(note, '^(%d+):(-?%d+)
 before, at, was_filtered = tonumber(before), tonumber(at), tonumber(was_filtered)
 if position < at then return was_filtered end
 if position > at then before = was_outside == '1' and before + 1 or 0 end
-local o = redis.call('HMGET', order, 'filtered_prompts', 'dataset_rows')
+local o = redis.call('HMGET', order, 'filtered_prompts', 'dataset_rows', 'mixed_rows')
 local others = tonumber(o[1] or '0') - was_filtered
 local filtered = 0
 -- A share of 0.29 times 100 rows is a little less than 29 as a double.
-local limit = math.floor(max_share * tonumber(o[2]) + 1e-6)
+-- An epoch of a mixture may have fewer tasks than there are rows, or more: `mixed_rows` are those of
+-- all its datasets.
+local limit = math.floor(max_share * tonumber(o[3] or o[2]) + 1e-6)
 if outside == '1' and before + 1 >= passes and others < limit then filtered = 1 end
 redis.call('HSET', order, 'filtered_prompts', others + filtered)
 redis.call('HSET', prompt_filter, row, table.concat({before, position, outside, filtered}, ':'))

@@ -144,6 +144,19 @@ async def test_a_run_goes_on_with_the_rows_of_a_mixture_and_its_notes_only_if_it
     assert audit.dropped == ({} if same else {"cancelled": 12})
 
 
+async def test_a_share_of_a_mixture_is_of_its_rows_and_not_of_the_tasks_of_an_epoch(
+    scene: Scene,
+) -> None:
+    await scene.dataset(6)
+    await scene.dataset(4, "other")
+    one = mixed(RUN, 1.0, eta=19, dataset_rows=[6, 4])
+    mix = [{"dataset": "other", "repeats": 10}]
+    one.config["data"] = {"dataset": "d", "repeats": 10, "mix": mix}
+    await scene.store.runs.submit(one)
+    await scene.take_over("aaa")
+    assert [await noted(scene, row, True, True) for row in range(3)] == [True, True, False]
+
+
 def mixed(run: str, weight: float, **fields: Any) -> RunRecord:
     one = record(run, **fields)
     mix = [{"dataset": "other", "weight": weight}]
