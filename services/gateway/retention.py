@@ -18,9 +18,11 @@ from pathlib import Path
 import anyio.to_thread
 from redis.exceptions import RedisError
 
+from services.contracts.chains import ChainRecord, references, referred
 from services.contracts.records import RunSummary
 from services.contracts.weights import DELTA
 from services.gateway.settings import GatewaySettings
+from services.models.path import named_steps
 from services.payloads import Payloads
 from services.runtime.logs import get_logger
 from services.store import Store
@@ -61,10 +63,14 @@ def folder_bytes(folder: Path) -> int:
 
 
 def unneeded(
-    root: Path, run: RunSummary, settings: GatewaySettings, needed: Collection[str]
+    root: Path,
+    run: RunSummary,
+    settings: GatewaySettings,
+    needed: Collection[str],
+    steps: Collection[int] = (),
 ) -> list[Path]:
     """Weight versions and checkpoints that a finished run need not keep, without those that
-    `needed` names (relative to `root`)."""
+    `needed` names (relative to `root`), and the checkpoints of `steps`."""
     folder = root / "runs" / run.id
     weights = sorted((folder / "weights").glob("*.safetensors"), key=_modified)
     first = max(0, len(weights) - settings.keep_finished_weights)
@@ -75,7 +81,11 @@ def unneeded(
     if (keep := settings.keep_finished_checkpoints) is not None:
         named = ((path, CHECKPOINT.fullmatch(path.name)) for path in folder.glob("checkpoints/*"))
         checkpoints = sorted((int(match[1]), path) for path, match in named if match)
-        others = [path for _, path in checkpoints if str(path.relative_to(root)) != run.checkpoint]
+        others = [
+            path
+            for step, path in checkpoints
+            if str(path.relative_to(root)) != run.checkpoint and step not in steps
+        ]
         gone += others[: max(0, len(checkpoints) - keep)]
     # What a process that died was writing, or deleting.
     return [*gone, *folder.glob("weights/.*"), *folder.glob("checkpoints/.*")]
@@ -106,9 +116,17 @@ async def prune_finished(store: Store, settings: GatewaySettings) -> None:
         and time.time() - run.finished >= settings.keep_finished_seconds
     ]
     needed = {name for worker in await store.workers.list() for name in worker.files}
+    # What nobody limits need not be looked up.
+    limited = settings.keep_finished_checkpoints is not None
+    named = await _named_steps(store) if limited else set()
     for run in ended:
+        steps = {step for id, step in named if id == run.id}
+        if limited and run.kind == "sft":
+            steps |= await _best_step(store, run.id)
         try:
-            gone = await anyio.to_thread.run_sync(unneeded, settings.data, run, settings, needed)
+            gone = await anyio.to_thread.run_sync(
+                unneeded, settings.data, run, settings, needed, steps
+            )
             if not gone or not await store.runs.free(run):
                 continue
             freed = await anyio.to_thread.run_sync(prune, gone)
@@ -116,6 +134,37 @@ async def prune_finished(store: Store, settings: GatewaySettings) -> None:
             log.warning("files of a finished run stay", run=run.id, reason=str(error))
         else:
             log.info("files of a finished run deleted", run=run.id, bytes=freed)
+
+
+async def _named_steps(store: Store) -> set[tuple[str, int]]:
+    """(run, step) of the checkpoints that runs which are not over and open chains start from."""
+    named = set()
+    for run in await store.runs.live():
+        named |= named_steps(run.config)
+    for id in await store.chains.open():
+        if (chain := await store.chains.get(id)) is not None:
+            named |= _steps_of_chain(chain)
+    return named
+
+
+def _steps_of_chain(chain: ChainRecord) -> set[tuple[str, int]]:
+    """The same of one chain. A step that was resumed has several runs, of which any may have it."""
+    named = set()
+    runs = {step.name: step.runs for step in chain.steps}
+    for step in chain.steps:
+        named |= named_steps(step.config)
+        for path in references(step.config).values():
+            name, which = referred(path) or ("", "")
+            if which.isdigit():
+                named |= {(run, int(which)) for run in runs.get(name, [])}
+    return named
+
+
+async def _best_step(store: Store, run: str) -> set[int]:
+    """The step of a supervised run with the lowest validation loss, where it knows one."""
+    record = await store.runs.get(run)
+    best = record.metrics.get("validation/best_step") if record else None
+    return set() if best is None else {int(best)}
 
 
 async def sweep_payloads(store: Store, data: Path, payloads: Payloads) -> None:

@@ -57,8 +57,9 @@ class GatewaySettings(Settings):
     keep_finished_checkpoints: int | None = Field(
         None,
         ge=1,
-        description="Checkpoints that a finished run keeps, its current one included. Default: all "
-        "that `training.keep_checkpoints` of the run has kept.",
+        description="Checkpoints that a finished run keeps, its current one included. Those stay "
+        "besides that had the lowest validation loss, or that a run that is not over or an open "
+        "chain names. Default: all that `training.keep_checkpoints` of the run has kept.",
     )
     keep_finished_seconds: int = Field(
         60, ge=1, description="How long after its end a finished run keeps everything."

@@ -31,11 +31,21 @@ def step_named(path: str) -> int | None:
 def starts_from(config: dict[str, Any]) -> set[str]:
     """Ids of the runs whose models the config of a run in the store names: those of its policy, its
     critic and its teacher."""
+    named = [run_named(path) for path in _model_paths(config)]
+    return {run for run in named if run is not None}
+
+
+def named_steps(config: dict[str, Any]) -> set[tuple[str, int]]:
+    """(run, step) of the checkpoints that such a config names by their steps."""
+    paths = [(run_named(path), step_named(path)) for path in _model_paths(config)]
+    return {(run, step) for run, step in paths if run is not None and step is not None}
+
+
+def _model_paths(config: dict[str, Any]) -> list[str]:
     algorithm = config.get("algorithm") or {}
     models = [config.get("model"), algorithm.get("critic"), algorithm.get("teacher")]
     paths = [model.get("path") for model in models if isinstance(model, dict)]
-    named = [run_named(path) for path in paths if isinstance(path, str)]
-    return {run for run in named if run is not None}
+    return [path for path in paths if isinstance(path, str)]
 
 
 async def run_with_step(

@@ -237,7 +237,7 @@ def test_a_step_that_training_did_not_improve_has_no_best_checkpoint_and_says_so
     best = {**RL, "config": {**RL["config"], "model": {"path": "step:sft@best"}}}
     made = chain(SFT, best).json()
     folder = gateway.data / "runs" / made["steps"][0]["run"]
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.jsonl").write_text('{"step": 5, "validation/best_step": 0.0}\n')
     ends("succeeded")
     eventually(lambda: api.get(f"/v1/chains/{made['id']}").json()["state"] == "failed")

@@ -1,5 +1,6 @@
 """What finished runs keep on the data volume, and how much it is."""
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from services.contracts.records import RunState, RunSummary, WorkerRecord
+from services.contracts.chains import ChainRecord, ChainStep
+from services.contracts.records import RunRecord, RunState, RunSummary, WorkerRecord
 from services.contracts.weights import DELTA
-from services.gateway.retention import prune, unneeded
+from services.gateway.retention import prune, prune_finished, unneeded
 from services.gateway.settings import GatewaySettings
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore, RedisServer
@@ -146,3 +148,56 @@ def test_sizes_are_shown_and_the_gateway_deletes_what_is_not_needed(
     assert len(names(folders[1] / "weights")) == 3, "of a run that is not over"
     assert {run["id"]: run["disk_bytes"] for run in listed} == {live: 330, over: 310}
     assert shown["disk_bytes"] == 330
+
+
+def supervised(run: str, path: str = "m") -> RunRecord:
+    config = {"type": "sft", "data": {"dataset": "sums"}, "model": {"path": path}}
+    return RunRecord(
+        id=run,
+        name=run,
+        pool=f"of-{run}",
+        kind="sft",
+        state=RunState.QUEUED,
+        created=0.0,
+        config=config,
+    )
+
+
+def test_the_best_checkpoint_and_those_that_others_start_from_stay(
+    tmp_path: Path, in_store: InStore
+) -> None:
+    ids = ("aa000001", "aa000002", "aa000003")
+    folders = [fill(tmp_path, run) for run in ids]
+    settings = GatewaySettings(data=tmp_path, keep_finished_seconds=1, keep_finished_checkpoints=1)
+
+    async def end(store: Store) -> None:
+        for run, best in zip(ids, (1.0, 3.0, 3.0), strict=True):
+            await store.runs.submit(supervised(run))
+            token = await store.runs.acquire(run, "9f3a1c")
+            checkpoint = f"runs/{run}/checkpoints/step-000003-9f3a1c"
+            fields = {
+                "checkpoint": checkpoint,
+                "committed_step": 3,
+                "metrics": {"validation/best_step": best},
+            }
+            await store.runs.update(run, token, fields)
+            await store.runs.finish(run, f"of-{run}", "succeeded", "", fencing_token=token)
+        await store.runs.submit(supervised("aa000004", f"run:{ids[1]}@2"))
+        # It waits for its turn, so that no gateway ends its chain.
+        await store.runs.submit(supervised("aa000005"))
+        steps = [
+            ChainStep(name="a", config=supervised("x").config, runs=[ids[2]]),
+            ChainStep(name="b", config=supervised("y", "step:a@1").config, runs=["aa000005"]),
+        ]
+        chain = ChainRecord(id="chain-1", name="c", pool="p", created=0.0, steps=steps)
+        await store.chains.add(chain)
+        await asyncio.sleep(settings.keep_finished_seconds)
+        await prune_finished(store, settings)
+        await store.chains.delete("chain-1")
+        for run in (*ids, "aa000004", "aa000005"):
+            await store.runs.set_state(run, RunState.CANCELLED, "")
+            await store.runs.delete(run)
+
+    in_store(end)
+    left = [[int(name.split("-")[1]) for name in names(one / "checkpoints")] for one in folders]
+    assert left == [[1, 3], [2, 3], [1, 3]]
