@@ -8,6 +8,7 @@ against nanochat: attention across the conversations of a packed row. Here each 
 others, and room that none fills is not computed.
 """
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -233,18 +234,19 @@ def validate(
     state.progress = judged(state.progress, metrics["validation/loss"])
     supervised = state.progress.supervised
     assert supervised is not None
-    assert supervised.best_loss is not None
-    assert supervised.best_step is not None
-    metrics["validation/best_loss"] = supervised.best_loss
-    metrics["validation/best_step"] = float(supervised.best_step)
+    if supervised.best_loss is not None and supervised.best_step is not None:
+        metrics["validation/best_loss"] = supervised.best_loss
+        metrics["validation/best_step"] = float(supervised.best_step)
     return metrics
 
 
 def judged(progress: Progress, loss: float) -> Progress:
-    """The progress after a validation with this `loss`."""
+    """The progress after a validation with this `loss`. One that is no number is no best one: it
+    would stay the lowest for ever."""
     found = progress.supervised
     assert found is not None
-    if found.best_loss is None or loss < found.best_loss:
+    best = found.best_loss
+    if math.isfinite(loss) and (best is None or not math.isfinite(best) or loss < best):
         found = replace(found, best_step=progress.step, best_loss=loss, since_best=0)
     else:
         found = replace(found, since_best=found.since_best + 1)

@@ -127,9 +127,8 @@ def find_start(
     folder = None if record.checkpoint is None else volume.path(record.checkpoint)
     progress = Progress(record.id, 0, 0, lineages, base)
     if folder is not None:
-        progress = replace(
-            verify(folder, Part(ranks.rank, ranks.size)), run=record.id, lineages=lineages
-        )
+        progress = gone_on(verify(folder, Part(ranks.rank, ranks.size)), record.id)
+        progress = replace(progress, lineages=lineages)
         log.info("resuming", run=record.id, step=progress.step, checkpoint=folder.name)
     return Start(config, base, volume.path(f"runs/{record.id}/model"), progress, folder)
 
@@ -142,6 +141,15 @@ def check_base(start: Start, ranks: Ranks) -> None:
         return
     base = base_of(with_dtype(model, start.own), start.base, start.own, start.folder)
     check_files(Path(base), Part(ranks.rank, ranks.size))
+
+
+def gone_on(progress: Progress, run: str) -> Progress:
+    """`progress` of a checkpoint as that of `run`, which may be another run than the one that wrote
+    it: then its patience begins anew, since that of the other may have ended it."""
+    supervised = progress.supervised
+    if supervised is not None and progress.run != run:
+        supervised = replace(supervised, since_best=0)
+    return replace(progress, run=run, supervised=supervised)
 
 
 def trained_merges(

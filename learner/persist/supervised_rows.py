@@ -64,11 +64,13 @@ class SupervisedRows:
     def validation_blocks(self) -> Iterator[list[Use]]:
         """The rows to validate on, some at a time; the same on every rank."""
         block: list[Use] = []
+        tokens = 0
         for use in self.validation:
             block.append(use)
-            if sum(one.tokens for one in block) >= BLOCK_TOKENS:
+            tokens += use.tokens
+            if tokens >= BLOCK_TOKENS:
                 yield block
-                block = []
+                block, tokens = [], 0
         if block:
             yield block
 

@@ -188,7 +188,7 @@ async def _best_step(deps: Dependencies, run: RunRecord, named: str) -> int:
             break
         at = before
     if best is None:
-        raise Problem(409, f"{named}: run {run.id} has validated nothing")
+        raise Problem(409, f"{named}: run {run.id} has no validation with a number")
     if not best:
         raise Problem(
             409,

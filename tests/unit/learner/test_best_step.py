@@ -1,10 +1,13 @@
 """Where a supervised run was best, and whose checkpoint that is."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from learner.coordinate.sft_coordinator import best_said
+from learner.persist.restore import gone_on
+from learner.sft import judged
 from learner.state import Progress, Supervised
 from services.contracts.records import RunRecord, RunState
 from services.models.path import run_with_step
@@ -59,3 +62,25 @@ async def test_a_step_from_before_a_run_was_resumed_is_found_in_the_run_that_tra
     assert (await run_with_step(runs["c"], step, get)).id == run
     del runs["a"]
     assert (await run_with_step(runs["b"], 3, get)).id == "b"
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_is_never_the_best(broken: float) -> None:
+    def after(*losses: float) -> Supervised:
+        progress = replace(RUN, step=0, supervised=Supervised([9]))
+        for loss in losses:
+            progress = replace(judged(progress, loss), step=progress.step + 1)
+        assert progress.supervised is not None
+        return progress.supervised
+
+    nothing = after(broken)
+    assert (nothing.best_step, nothing.best_loss, nothing.since_best) == (None, None, 1)
+    found = after(broken, 2.0, 1.0, broken, 1.5)
+    assert (found.best_step, found.best_loss, found.since_best) == (2, 1.0, 2)
+
+
+def test_a_run_that_resumes_one_whose_patience_ended_has_patience_again() -> None:
+    assert RUN.supervised is not None
+    impatient = replace(RUN, supervised=replace(RUN.supervised, since_best=3))
+    assert gone_on(impatient, "r") == impatient
+    assert gone_on(impatient, "other") == replace(RUN, run="other")
