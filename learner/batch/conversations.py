@@ -47,6 +47,8 @@ class Written:
     """[start, end) characters of each assistant's turn that is trained, with its end."""
     ended: bool
     """Whether the last turn ends in a special token, by which the policy ends it."""
+    begins: dict[int, int]
+    """Of turns of the assistant, by their number: the first character, where it is known."""
 
 
 def conversation(row: Row, data: SFTData) -> Conversation | str:
@@ -141,10 +143,14 @@ def write(
         if spans is None:
             raise ValueError(_unstable(train_on))
         spans = spans[-1:] if train_on == "last" else spans
+    located = spans is not None and len(spans) == len(answers)
+    begins = (
+        {i: start for i, (start, _) in zip(answers, spans or [], strict=True)} if located else {}
+    )
     cut = [(start, _end(whole, start, end, special)) for start, end in spans or []]
     last = whole.rstrip()
     ended = turns[-1]["role"] != "assistant" or any(last.endswith(one) for one in special)
-    return Written(whole, [span for span in cut if span[0] < span[1]], ended)
+    return Written(whole, [span for span in cut if span[0] < span[1]], ended, begins)
 
 
 def _by_prefixes(

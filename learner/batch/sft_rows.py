@@ -104,7 +104,7 @@ class RowTokenizer:
     def _chat(self, found: Conversation) -> TokenRow:
         train_on, eos = self._data.train_on, self._tokenizer.eos_token_id
         written = write(found, self._tokenizer, train_on, self._special)
-        own = _own(written.text, _texts(found))
+        own = _own(written.text, _texts(found, written.begins))
         cuts = [place for span in written.spans for place in span]
         tokens, sizes, places = self._encoded(written.text, own, cuts)
         spans = [(places[a], places[b]) for a, b in written.spans]
@@ -216,19 +216,23 @@ class RowTokenizer:
         return np.concatenate(tokens), np.concatenate(sizes), at
 
 
-def _texts(found: Conversation) -> list[str]:
-    """What of a chat is the row's own text, in the order in which templates write it."""
+def _texts(found: Conversation, begins: dict[int, int]) -> list[tuple[str, int]]:
+    """What of a chat is the row's own text, in the order in which templates write it; with the
+    character that its turn `begins` with, 0 where nobody knows."""
     keys = ("reasoning_content", "content")
-    texts = [turn.get(key) for turn in found.turns for key in keys]
-    return [text.strip() for text in texts if isinstance(text, str) and text.strip()]
+    texts = [
+        (turn.get(key), begins.get(i, 0)) for i, turn in enumerate(found.turns) for key in keys
+    ]
+    return [(text.strip(), at) for text, at in texts if isinstance(text, str) and text.strip()]
 
 
-def _own(whole: str, parts: list[str]) -> npt.NDArray[np.bool_]:
-    """[characters] which of `whole` are those of `parts`, in their order. A template that changes a
+def _own(whole: str, parts: list[tuple[str, int]]) -> npt.NDArray[np.bool_]:
+    """[characters] which of `whole` are those of `parts`, in their order, none before its place: a
+    short answer may also stand in what the template writes before it. A template that changes a
     part hides it: then its tokens count as the template's."""
     own, end = np.zeros(len(whole), dtype=bool), 0
-    for part in parts:
-        if (start := whole.find(part, end)) >= 0:
+    for part, earliest in parts:
+        if (start := whole.find(part, max(end, earliest))) >= 0:
             end = start + len(part)
             own[start:end] = True
     return own

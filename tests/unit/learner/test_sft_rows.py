@@ -282,6 +282,18 @@ def test_tokens_without_text_have_no_part_in_bits_per_byte(
     assert int(found.sizes[counted].sum()) == size
 
 
+@pytest.mark.parametrize("train_on", ["assistant", "last", "all"])
+def test_a_short_answer_is_not_found_in_what_the_template_writes_before_it(train_on: str) -> None:
+    """`a` also stands in `<start>a`."""
+    tokens = byte_tokenizer(template=CHAT)
+    found = made(Row(prompt=turns("?", "a", "!"), answer="a"), tokens, train_on=train_on)
+    (start, end), text = found.spans[-1], tokens.decode(found.tokens)
+    answer = end - 2 if train_on != "all" else len(found.tokens) - 3
+    assert text.endswith("<start>a\na<end>\n")
+    assert found.sizes[answer] == 1
+    assert (found.sizes[start:end] > 0).sum() == {"assistant": 1, "last": 1, "all": 4}[train_on]
+
+
 def test_a_character_of_several_tokens_counts_its_bytes_once() -> None:
     found = made(Row(prompt="a€", answer="é"), byte_tokenizer(), train_on="all")
     # <bos>, a, then three bytes of the sign, then two of the answer, <eos>.
