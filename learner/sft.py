@@ -32,7 +32,7 @@ from learner.model.placement.offload import present
 from learner.optim.schedules import lr_share
 from learner.persist.restore import prepare
 from learner.persist.supervised_rows import SupervisedRows, open_rows
-from learner.report.sft_metrics import smoothed, unbiased
+from learner.report.sft_metrics import Laps, smoothed, unbiased
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
 from learner.supervised import Loss, loss_of, validation_metrics, validation_sums
@@ -85,14 +85,20 @@ def train_sft(
             command = next_command(coordinator, ranks, crash_limit)
             if command.kind != "train":
                 break
+            laps = Laps()
             step = rows.steps.next()
             assert step is not None
             examples = rows.examples(dealt(step.uses, cost, ranks))
+            laps.lap("rows")
             metrics = train(state, step, examples, rows, config, ranks, work)
+            laps.lap("training")
             if rows.validation and validates(config, state.progress, rows.max_steps):
                 metrics |= validate(state, rows, config, ranks, cost)
+                laps.lap("validation")
             coordinator.checkpoint()
-            coordinator.report(metrics, len(step.uses), sum(use.tokens for use in step.uses))
+            laps.lap("checkpointing")
+            tokens = sum(use.tokens for use in step.uses)
+            coordinator.report(metrics | laps.metrics(), len(step.uses), tokens)
         return coordinator.end(command, crash_limit)
     finally:
         coordinator.close()

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 SMOOTHING = 0.9
 """Of the loss and of the time of a step: each step counts a tenth of what came before it less."""
@@ -61,6 +62,24 @@ def comparisons(
     if len(names) > 1 and (stage == "train" or len(named) > 1):
         found |= {f"{stage}/loss/{name}": one[at] / one[0] for name, one in named}
     return found
+
+
+class Laps:
+    """Seconds of a step's wall time, by what they went to; a stopwatch."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._spent = dict.fromkeys(("rows", "training", "validation", "checkpointing"), 0.0)
+
+    def lap(self, name: Literal["rows", "training", "validation", "checkpointing"]) -> None:
+        """What has passed since the last lap went to `name`."""
+        now = time.monotonic()
+        self._spent[name] += now - self._last
+        self._last = now
+
+    def metrics(self) -> dict[str, float]:
+        """All of them."""
+        return {f"time/{name}": seconds for name, seconds in self._spent.items()}
 
 
 class Speed:

@@ -167,7 +167,9 @@ class Share:
 
 PARTS = {
     "time/waiting_for_groups": "the learner waits for groups",
+    "time/rows": "reading rows",
     "time/training": "training",
+    "time/validation": "validation",
     "time/publishing": "publishing weights",
     "time/checkpointing": "checkpoints",
 }
@@ -177,7 +179,8 @@ def time_spent(facts: Facts) -> list[Share]:
     """Where the time of the steps went, with what no metric names at the end; nothing of a run that
     does not measure it."""
     total = sum(facts.series("time/step")[1])
-    spent = {said: sum(facts.series(name)[1]) for name, said in PARTS.items()}
+    measured = {said: facts.series(name)[1] for name, said in PARTS.items()}
+    spent = {said: sum(seconds) for said, seconds in measured.items() if seconds}
     if total <= 0 or not any(spent.values()):
         return []
     spent["anything else"] = max(0.0, total - sum(spent.values()))

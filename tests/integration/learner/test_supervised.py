@@ -175,6 +175,9 @@ def test_each_step_has_one_row_and_the_same_numbers_as_if_nothing_had_been(story
     assert 0 < last["data/padded"] < 0.2
     assert last["train/flops"] > 0
     assert last["time/remaining"] == 0
+    parts = [last[f"time/{name}"] for name in ("rows", "training", "validation", "checkpointing")]
+    assert all(seconds > 0 for seconds in parts)
+    assert sum(parts) <= last["time/step"]
 
 
 def test_the_checkpoint_of_the_lowest_validation_loss_is_kept(story: Story) -> None:

@@ -41,7 +41,8 @@ def answer(step: int, reward: float, completion: str = "2") -> dict[str, Any]:
 
 
 def times(step: int) -> dict[str, float]:
-    return line(step, time__step=10.0, time__waiting_for_groups=4.0, time__training=5.0)
+    parts = {"time__waiting_for_groups": 4.0, "time__training": 5.0, "time__publishing": 0.0}
+    return line(step, time__step=10.0, **parts)
 
 
 def facts(**fields: Any) -> Facts:
@@ -71,8 +72,20 @@ def test_the_parts_of_the_time_are_those_of_the_metrics_and_the_rest() -> None:
     assert shares["training"] == (10.0, 0.5)
     assert shares["anything else"] == (2.0, 0.1)
     assert time_spent(facts(metrics=[])) == []
-    # A supervised run does not say.
+    # Learners of before did not say.
     assert time_spent(facts(metrics=[line(1, time__step=1.0)])) == []
+
+
+def test_a_supervised_run_has_parts_of_its_own() -> None:
+    laps = {"time__rows": 1.0, "time__validation": 2.0, "time__checkpointing": 0.0}
+    spent = time_spent(facts(metrics=[line(1, time__step=8.0, time__training=4.0, **laps)]))
+    assert {one.name: one.seconds for one in spent} == {
+        "reading rows": 1.0,
+        "training": 4.0,
+        "validation": 2.0,
+        "checkpoints": 0.0,
+        "anything else": 1.0,
+    }
 
 
 def test_a_run_is_compared_with_its_recipe_key_by_key() -> None:
