@@ -6,7 +6,7 @@ by its config; and again when its run is queued, then with the real checkpoint.
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -147,7 +147,7 @@ async def accept_chain(
     steps: list[ChainStep] = []
     every: list[Accepted] = []
     made: dict[str, ModelFolder | None] = {}
-    validated: dict[str, bool] = {}
+    made_by: dict[str, Accepted] = {}
     for given in submission.steps:
         before = next(reversed(made), None)
         model = None
@@ -157,7 +157,7 @@ async def accept_chain(
             for_run = RunSubmission(config=raw, pool=submission.pool, priority=submission.priority)
             accepted = await accept(deps, for_run, made)
             too_large = refusals(accepted.estimate) if fitting else []
-            wrong = [*too_large, *_without_best(raw, validated), *_beyond_end(raw, steps)]
+            wrong = [*too_large, *_without_best(raw, made_by), *_not_kept(raw, made_by)]
             if wrong:
                 raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "", wrong)
         except Problem as error:
@@ -171,7 +171,7 @@ async def accept_chain(
             steps.append(step)
             every.append(accepted)
             warnings += [_place(given.name, text) for text in accepted.record.warnings]
-            validated[given.name] = _validates(accepted)
+            made_by[given.name] = accepted
         made[given.name] = model
     if problems:
         raise _refusal(problems)
@@ -213,11 +213,13 @@ def _validates(accepted: Accepted) -> bool:
     return bool(config.validation.datasets or config.validation.share)
 
 
-def _without_best(raw: dict[str, Any], validated: dict[str, bool]) -> Iterable[tuple[str, str]]:
+def _without_best(
+    raw: dict[str, Any], made_by: Mapping[str, Accepted]
+) -> Iterable[tuple[str, str]]:
     """A problem for each best checkpoint of a step that validates nothing."""
     for key, path in references(raw).items():
         step, which = referred(path) or ("", "")
-        if which == "best" and not validated.get(step, True):
+        if which == "best" and step in made_by and not _validates(made_by[step]):
             yield (
                 key,
                 f"{path}: step {step} has no validation that would say which checkpoint is best: "
@@ -225,17 +227,42 @@ def _without_best(raw: dict[str, Any], validated: dict[str, bool]) -> Iterable[t
             )
 
 
-def _beyond_end(raw: dict[str, Any], steps: Sequence[ChainStep]) -> Iterable[tuple[str, str]]:
-    """A problem for each checkpoint that is later than the last one of its step."""
-    lengths = {step.name: step.config["training"]["max_steps"] for step in steps}
+def _not_kept(raw: dict[str, Any], made_by: Mapping[str, Accepted]) -> Iterable[tuple[str, str]]:
+    """A problem for each checkpoint of a step's number that will not be there when it ends."""
     for key, path in references(raw).items():
         step, which = referred(path) or ("", "")
-        last = lengths.get(step)
-        if which.isdigit() and last is not None and int(which) > last:
-            yield (
-                key,
-                f"{path}: step {step} trains {last} steps: name one of them, or {STEP}{step}",
-            )
+        if which.isdigit() and step in made_by and (why := lacks(made_by[step], int(which))):
+            yield key, f"{path}: step {step} {why}, or use {STEP}{step}"
+
+
+def lacks(accepted: Accepted, step: int) -> str | None:
+    """Why a run that trains to its end will have no checkpoint of `step`; None: it will or may."""
+    config, last = accepted.config, accepted.record.max_steps
+    if last is None or step == last:
+        return None
+    if step > last:
+        return f"trains {last} steps: name one of them"
+    # Any step that is validated may be the best one, whose checkpoint stays.
+    if (
+        isinstance(config, SFTConfig)
+        and _validates(accepted)
+        and not step % config.validation.every
+    ):
+        return None
+    every, keep = config.training.checkpoint_every, config.training.keep_checkpoints
+    if not step or step % every:
+        return (
+            f"makes a checkpoint after every {every} steps and after the last one, {last}: name "
+            "one of these, set training.checkpoint_every there"
+        )
+    # The last step counts, a multiple or not.
+    later = -(-last // every) - step // every
+    if later >= keep:
+        return (
+            f"makes {later} checkpoints after that of step {step}, and keeps {keep} of all: raise "
+            "training.keep_checkpoints there"
+        )
+    return None
 
 
 def _place(step: str, rest: str) -> str:

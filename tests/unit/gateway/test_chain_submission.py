@@ -1,0 +1,52 @@
+"""Which checkpoints of an earlier step a chain may name."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from services.contracts.config import parse_config
+from services.gateway.chains.submission import lacks
+
+RL: dict[str, Any] = {
+    "model": {"path": "m"},
+    "data": {"dataset": "d"},
+    "rewards": [{"verifier": "math"}],
+}
+SFT: dict[str, Any] = {"type": "sft", "model": {"path": "m"}, "data": {"dataset": "d"}}
+TRAINING = {"checkpoint_every": 10, "keep_checkpoints": 2}
+
+
+def said(raw: dict[str, Any], step: int, last: int | None = 45) -> str:
+    config = parse_config(raw | {"training": TRAINING})
+    record = SimpleNamespace(max_steps=last)
+    return lacks(cast(Any, SimpleNamespace(config=config, record=record)), step) or ""
+
+
+@pytest.mark.parametrize("step", [40, 45])
+def test_a_checkpoint_that_is_kept_may_be_named(step: int) -> None:
+    assert said(RL, step) == ""
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (46, "trains 45 steps"),
+        (0, "after every 10 steps and after the last one, 45"),
+        (44, "after every 10 steps and after the last one, 45"),
+        (30, "makes 2 checkpoints after that of step 30, and keeps 2 of all"),
+        (10, "makes 4 checkpoints after that of step 10, and keeps 2 of all"),
+    ],
+)
+def test_a_checkpoint_that_is_not_made_or_not_kept_is_refused_at_submission(
+    step: int, reason: str
+) -> None:
+    assert reason in said(RL, step)
+    assert reason in said(SFT | {"validation": {"share": 0}}, step)
+
+
+def test_a_checkpoint_that_may_be_kept_is_not_refused() -> None:
+    # Steps that are validated may be the best; of epochs nobody knows the last step yet.
+    assert said(SFT | {"validation": {"every": 6}}, 12) == ""
+    assert "keeps 2 of all" in said(SFT | {"validation": {"every": 6}}, 10)
+    assert said(RL, 7, last=None) == ""
