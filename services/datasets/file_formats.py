@@ -1,4 +1,5 @@
-"""Reading JSONL, CSV and Parquet as (place, columns) pairs, one row at a time.
+"""Reading JSONL, CSV and Parquet as (place, columns) pairs, one row at a time. A file of JSON may
+also be one array of rows.
 
 Never holds a file in memory. CSV values stay text: a guessed number would turn the answer
 `007` into 7. Python's csv module reads them, since it knows the line.
@@ -12,6 +13,7 @@ from typing import Any, BinaryIO, Literal
 
 from services.contracts.strict_json import NotJSON, decode
 from services.datasets.columns import MAX_COLUMNS, MAX_ROW_BYTES, DatasetError, names_in, too_large
+from services.datasets.json_array import array_elements, is_array
 from services.datasets.parquet import parquet_rows
 
 Format = Literal["jsonl", "csv", "parquet"]
@@ -55,7 +57,7 @@ def guess_format(filename: str, head: bytes) -> Format:
         raise UnsupportedFormat(f"{filename} is an archive: unpack it and upload what is inside")
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
-    if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
+    if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
         return "jsonl"
     raise UnsupportedFormat(
         f"cannot tell the format of {filename!r}: upload a .jsonl, .csv or .parquet file, or name "
@@ -66,12 +68,16 @@ def guess_format(filename: str, head: bytes) -> Format:
 def read_rows(
     file: BinaryIO, format: Format, filename: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows with their place (`line 3`, `row 3`, from 1). Raises DatasetError naming it."""
+    """Rows with their place (`line 3`, `row 3`, `element 3`, from 1). Raises DatasetError naming
+    it."""
     file.seek(0)
     if format == "parquet":
         yield from parquet_rows(file)
     elif format == "csv":
         yield from _csv(file, "\t" if filename.lower().endswith(".tsv") else ",")
+    elif is_array(file):
+        for place, value in array_elements(file):
+            yield place, _row(place, value, "an array holds rows")
     else:
         yield from _jsonl(file)
 
@@ -86,16 +92,19 @@ def _jsonl(file: BinaryIO) -> Iterator[tuple[str, dict[str, Any]]]:
             raise DatasetError(
                 f"line {number} is not JSON: {_json_reason(number, line, error)}"
             ) from None
-        if not isinstance(value, dict):
-            array = isinstance(value, list)
-            hint = "; unpack the array with: jq -c '.[]' FILE" if array and number == 1 else ""
-            raise DatasetError(
-                f"line {number} is {'a list' if array else 'a bare value'}, not an object: each "
-                f'line holds one row, like {{"prompt": "…", "answer": "…"}}{hint}'
-            )
-        if len(value) > MAX_COLUMNS:
-            raise DatasetError(_too_many(f"line {number}", len(value)))
-        yield f"line {number}", value
+        yield f"line {number}", _row(f"line {number}", value, "each line holds one row")
+
+
+def _row(place: str, value: Any, holds: str) -> dict[str, Any]:
+    """`value`, which has to be a row's columns."""
+    if not isinstance(value, dict):
+        kind = "a list" if isinstance(value, list) else "a bare value"
+        raise DatasetError(
+            f'{place} is {kind}, not an object: {holds}, like {{"prompt": "…", "answer": "…"}}'
+        )
+    if len(value) > MAX_COLUMNS:
+        raise DatasetError(_too_many(place, len(value)))
+    return value
 
 
 def _too_many(place: str, columns: int) -> str:
@@ -104,9 +113,8 @@ def _too_many(place: str, columns: int) -> str:
 
 def _json_reason(number: int, line: str, error: NotJSON) -> str:
     reason = str(error)
-    if number == 1 and line.strip() in ("{", "["):
-        rows = "'.[]'" if line.strip() == "[" else "."
-        reason = f"a row takes several lines; put each on a line of its own with: jq -c {rows} FILE"
+    if number == 1 and line.strip() == "{":
+        reason = "a row takes several lines; put each on a line of its own with: jq -c . FILE"
     start = line.strip()
     return f"{reason}. It begins: {start[:60]}{'…' if len(start) > 60 else ''}"
 

@@ -1,6 +1,7 @@
 """Files in, segments out: what is read, what is refused and where, and what the names mean."""
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from services.datasets import (
     UnsupportedFormat,
     append_rows,
     import_file,
+    json_array,
 )
 from services.datasets.segments import BATCH, SCHEMA, Segment, write_segment
 from services.volume import Volume
@@ -82,6 +84,27 @@ def test_parquet_keeps_types_and_nested_values(imported: Import, tmp_path: Path)
     assert rows_of(tmp_path, result) == [Row(prompt="a", answer=3, columns={"tags": ["x", "y"]})]
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 1 << 16])
+def test_an_array_is_read_element_by_element_wherever_the_file_is_cut(
+    imported: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    prompts = ['a "quote" ], \\', "{[é\n", "}", "\\\\"]
+    rows = [{"prompt": prompt, "answer": [{"x": [prompt]}]} for prompt in prompts]
+    content = json.dumps(rows, indent=2, ensure_ascii=False).encode()
+    monkeypatch.setattr(json_array, "CHUNK", chunk)
+    result = imported(content + b"\n", "rows.json")
+    assert [row.prompt for row in rows_of(tmp_path, result)] == prompts
+    assert rows_of(tmp_path, result)[0].answer == [{"x": [prompts[0]]}]
+
+
+def test_an_element_that_has_no_end_is_not_read_to_the_end_of_the_file(
+    imported: Import, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_array, "MAX_ROW_BYTES", 100_000)
+    with pytest.raises(DatasetError, match="element 2 takes more than"):
+        imported(b'[{"prompt": "a"}, {"prompt": "' + b"b" * 300_000, "rows.json")
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_column(imported: Import, tmp_path: Path) -> None:
     result = imported(b"\xef\xbb\xbfprompt,answer\na,1\n", "rows.csv")
 
@@ -98,9 +121,14 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(imported: Import, tmp_
         (b'{"prompt": "a"}\n\n{"prompt": "b"', "rows.jsonl", "line 3 is not JSON"),
         (b'{"prompt": "a"}\n["b"]\n', "rows.jsonl", "line 2 is a list, not an object"),
         (b'{"prompt": "a"}\n"b"\n', "rows.jsonl", "line 2 is a bare value, not an object"),
-        (b'[{"prompt": "a"}]', "rows.jsonl", "jq -c '.[]' FILE"),
         (b'{\n"prompt": "a"}', "rows.json", "a line of its own with: jq -c . FILE"),
-        (b'[\n{"prompt": "a"}\n]', "rows.json", "a line of its own with: jq -c '.[]' FILE"),
+        (b"[]", "rows.json", "rows.json has no rows"),
+        (b'[{"prompt": "a"}, 3]', "rows.json", "element 2 is a bare value, not an object"),
+        (b'[{"prompt": "a"},]', "rows.json", "element 2 is not JSON"),
+        (b'[{"prompt": "a"}, {"prompt": nope}]', "rows.json", "element 2 is not JSON"),
+        (b'[{"prompt": "a"}, {"prompt": "]', "rows.json", "stops within element 2"),
+        (b'[{"prompt": "\\', "rows.json", "stops within element 1"),
+        (b'[{"prompt": "a"}]\n{', "rows.json", "something follows its JSON array"),
         (b'{"prompt": "a"}\n{"prompt": " "}', "rows.jsonl", "line 2: the prompt is empty"),
         (b'{"prompt": "a"}\n{"prompt": "\xff"}', "rows.jsonl", "line 2 is not valid UTF-8"),
         (b"prompt,answer\na,\xe9\n", "rows.csv", "line 2 is not valid UTF-8"),
