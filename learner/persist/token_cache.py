@@ -37,6 +37,8 @@ BATCH_ROWS, BATCH_TOKENS = 1024, 1 << 22
 OPEN_FILES = 32
 KEPT = 4
 """Folders of a dataset that stay: those used last."""
+LARGEST = b"headrace.largest"
+"""Of a record batch: its largest token, so that nobody reads all of them to know."""
 SCHEMA = pa.schema(
     [
         ("tokens", pa.large_list(pa.uint32())),
@@ -169,7 +171,8 @@ class TokenCache:
                     raise UnusableRow(f"in {self.name}, {error}") from error
                 tokens += len(rows[-1].tokens)
                 if len(rows) == BATCH_ROWS or tokens >= BATCH_TOKENS or index + 1 == piece.stop:
-                    writer.write_batch(_batch(rows))
+                    largest = max(int(row.tokens.max()) for row in rows)
+                    writer.write_batch(_batch(rows), {LARGEST: str(largest).encode()})
                     rows, tokens = [], 0
 
     def _evict(self) -> None:
@@ -183,7 +186,9 @@ class _Mapped:
 
     def __init__(self, path: Path) -> None:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        read = map(reader.get_batch_with_custom_metadata, range(reader.num_record_batches))
+        batches, told = zip(*read, strict=True)
+        self._largest = [int(metadata[LARGEST]) for metadata in told]
         self._columns = [[_column(batch.column(i)) for i in range(3)] for batch in batches]
         self._ends = np.cumsum([batch.num_rows for batch in batches])
 
@@ -200,7 +205,7 @@ class _Mapped:
     @property
     def largest(self) -> int:
         """The largest token."""
-        return max(int(columns[0][1].max()) for columns in self._columns)
+        return max(self._largest)
 
     def row(self, index: int) -> TokenRow:
         """The row at `index` of the file."""

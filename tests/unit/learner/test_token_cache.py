@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from learner.batch.sft_rows import RowTokenizer, UnusableRow
@@ -94,6 +95,21 @@ def test_a_damaged_file_is_made_again_and_the_others_stay(volume: Volume) -> Non
 
     assert built(volume, record)[1] == 6
     assert not torn.exists()
+
+
+def test_lengths_are_known_without_reading_the_tokens(
+    volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dataset may have a hundred gigabytes of them."""
+    cache, _ = built(volume, dataset(volume, ROWS))
+    _, largest = cache.lengths()
+
+    def mapped(column: Any) -> tuple[Any, Any]:
+        values = None if column.type == pa.large_list(pa.uint32()) else column.values.to_numpy()
+        return column.offsets.to_numpy(), values
+
+    monkeypatch.setattr(token_cache, "_column", mapped)
+    assert cache.lengths()[1] == largest > 0
 
 
 def test_ranks_that_look_one_after_the_other_make_all_files(volume: Volume) -> None:
