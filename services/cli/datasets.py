@@ -19,7 +19,9 @@ Name = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
 
 @commands.command()
 def add(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl, .csv or .parquet file.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A .jsonl, .json, .csv, .parquet or .tar file.")
+    ],
     name: Annotated[str | None, typer.Option(help="Default: the file's name.")] = None,
     prompt: Annotated[
         str | None,
@@ -47,7 +49,7 @@ def add(
         ),
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="jsonl, csv or parquet. Default: guessed.")
+        str | None, typer.Option(help="jsonl, csv, parquet or tar. Default: guessed.")
     ] = None,
     as_json: AsJson = False,
     gateway: GatewayURL = None,

@@ -1,5 +1,5 @@
-"""Reading JSONL, CSV and Parquet as (place, columns) pairs, one row at a time. A file of JSON may
-also be one array of rows.
+"""Reading JSONL, CSV, Parquet and tars of JSON files as (place, columns) pairs, one row at a
+time. A file of JSON may also be one array of rows.
 
 Never holds a file in memory. CSV values stay text: a guessed number would turn the answer
 `007` into 7. Python's csv module reads them, since it knows the line.
@@ -15,8 +15,9 @@ from services.contracts.strict_json import NotJSON, decode
 from services.datasets.columns import MAX_COLUMNS, MAX_ROW_BYTES, DatasetError, names_in, too_large
 from services.datasets.json_array import array_elements, is_array
 from services.datasets.parquet import parquet_rows
+from services.datasets.tar import tar_rows
 
-Format = Literal["jsonl", "csv", "parquet"]
+Format = Literal["jsonl", "csv", "parquet", "tar"]
 
 SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl",
@@ -26,9 +27,9 @@ SUFFIXES: dict[str, Format] = {
     ".tsv": "csv",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".tar": "tar",
+    ".tgz": "tar",
 }
-
-ARCHIVES = (".tar", ".tgz")
 
 
 class UnsupportedFormat(DatasetError):
@@ -53,15 +54,13 @@ def guess_format(filename: str, head: bytes) -> Format:
     if head[:2] == b"PK" or head[:4] == b"\x28\xb5\x2f\xfd":
         raise UnsupportedFormat(f"{filename} is compressed: unpack it and upload what is inside")
     suffix = PurePath(filename).suffix.lower()
-    if suffix in ARCHIVES:
-        raise UnsupportedFormat(f"{filename} is an archive: unpack it and upload what is inside")
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
         return "jsonl"
     raise UnsupportedFormat(
         f"cannot tell the format of {filename!r}: upload a .jsonl, .csv or .parquet file, or name "
-        "the format (jsonl, csv, parquet)"
+        "the format (jsonl, csv, parquet, tar)"
     )
 
 
@@ -73,6 +72,8 @@ def read_rows(
     file.seek(0)
     if format == "parquet":
         yield from parquet_rows(file)
+    elif format == "tar":
+        yield from tar_rows(file)
     elif format == "csv":
         yield from _csv(file, "\t" if filename.lower().endswith(".tsv") else ",")
     elif is_array(file):

@@ -25,13 +25,22 @@ EXPANSION = 100
 """How many times its size a file may take as rows. Text compresses to a tenth."""
 ROOM_BYTES = 64 << 20
 """What any file may take, however small it is."""
-CHILD = f"import sys; from {__name__} import main; sys.exit(main())"
 BATCH = 64
 """Rows decoded at once."""
 
 
 def parquet_rows(file: BinaryIO) -> Iterator[tuple[str, Any]]:
     """Rows with their place (`row 3`, from 1). Raises DatasetError."""
+    yield from rows_of_child(
+        file, __name__, "this Parquet file", "write it with smaller row groups, or as JSON lines"
+    )
+
+
+def rows_of_child(
+    file: BinaryIO, module: str, named: str, way_out: str
+) -> Iterator[tuple[str, Any]]:
+    """Rows of `file` that the `main` of `module` writes in a process of its own, as lines of JSON.
+    Raises DatasetError, which says what was `named`, and the `way_out`."""
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as errors:
         file.seek(0)
         shutil.copyfileobj(file, source)
@@ -39,7 +48,7 @@ def parquet_rows(file: BinaryIO) -> Iterator[tuple[str, Any]]:
         source.seek(0)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
         child = subprocess.Popen(
-            [sys.executable, "-c", CHILD],
+            [sys.executable, "-c", f"import sys; from {module} import main; sys.exit(main())"],
             stdin=source,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -52,7 +61,13 @@ def parquet_rows(file: BinaryIO) -> Iterator[tuple[str, Any]]:
             yield from _rows(child.stdout, max(ROOM_BYTES, EXPANSION * size))
             if (code := child.wait()) != 0:
                 errors.seek(0)
-                raise DatasetError(_reason(code, errors.read(2000).decode(errors="replace")))
+                said = errors.read(2000).decode(errors="replace")
+                if code == 1 and said.startswith(REFUSED):
+                    raise DatasetError(said.removeprefix(REFUSED))
+                raise DatasetError(
+                    f"{named} cannot be decoded with {MEMORY_BYTES >> 30} GiB of memory in "
+                    f"{CPU_SECONDS} s: {way_out}"
+                )
         finally:
             child.kill()
             child.wait()
@@ -79,15 +94,6 @@ def _rows(lines: Any, room: int) -> Iterator[tuple[str, Any]]:
             raise DatasetError(f"row {number}: {error}") from None
 
 
-def _reason(code: int, said: str) -> str:
-    if code == 1 and said.startswith(REFUSED):
-        return said.removeprefix(REFUSED)
-    return (
-        f"this Parquet file cannot be decoded with {MEMORY_BYTES >> 30} GiB of memory in "
-        f"{CPU_SECONDS} s: write it with smaller row groups, or as JSON lines"
-    )
-
-
 # --- the child ------------------------------------------------------------------------------------
 
 REFUSED = "refused: "
@@ -98,12 +104,7 @@ def main() -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for limit, value in (
-        (resource.RLIMIT_DATA, MEMORY_BYTES),
-        (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        resource.setrlimit(limit, (value, value))
+    limit_this_process()
     number = 0
     try:
         with pq.ParquetFile(sys.stdin.buffer) as source:
@@ -118,19 +119,30 @@ def main() -> int:
                     sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
         sys.stdout.buffer.flush()
     except DatasetError as error:
-        return _refuse(str(error))
+        return refuse(str(error))
     except UnicodeDecodeError as error:
-        return _refuse(f"not valid UTF-8 after row {number}: {error}")
+        return refuse(f"not valid UTF-8 after row {number}: {error}")
     except RecursionError:
-        return _refuse(f"row {number} is nested too deeply")
+        return refuse(f"row {number} is nested too deeply")
     except pa.ArrowMemoryError:
         return 2
     except (pa.ArrowException, OSError) as error:
-        return _refuse(f"not a whole Parquet file (after row {number}): {error}")
+        return refuse(f"not a whole Parquet file (after row {number}): {error}")
     return 0
 
 
-def _refuse(why: str) -> int:
+def limit_this_process() -> None:
+    """Bound the memory and the time of the child."""
+    for limit, value in (
+        (resource.RLIMIT_DATA, MEMORY_BYTES),
+        (resource.RLIMIT_CPU, CPU_SECONDS),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (value, value))
+
+
+def refuse(why: str) -> int:
+    """Say why there are no more rows. Returns the child's exit code."""
     sys.stdout.buffer.flush()
     sys.stderr.write(REFUSED + why)
     return 1
