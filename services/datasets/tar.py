@@ -40,7 +40,7 @@ def main() -> int:
                 for row in _rows(source, member):
                     sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
                 # Else it remembers all members.
-                source.members = []
+                source.members = []  # type: ignore[attr-defined]
         sys.stdout.buffer.flush()
     except DatasetError as error:
         return refuse(str(error))
