@@ -122,7 +122,7 @@ def test_a_name_with_other_rows_is_a_conflict_and_leaves_no_file(
         (ROWS, {"name": "no/slashes"}, 422, "name"),
         (b"hello", {"filename": "bad.txt"}, 415, "cannot tell the format of 'bad.txt'"),
         (b"PK\x03", {"filename": "bad.zip"}, 415, "unpack it"),
-        (b"MATH/", {"filename": "bad.tar"}, 415, "bad.tar is an archive: unpack it"),
+        (b"MATH/", {"filename": "bad.tar"}, 422, "not a whole tar"),
         (b"\x1f\x8b\x08", {"filename": "bad.jsonl.gz"}, 422, "no whole gzip file"),
         (ROWS, {"mapping": "gsm9k"}, 422, "did you mean 'gsm8k'"),
         (b"x" * (UPLOAD_LIMIT + 1), {}, 413, "HEADRACE_UPLOAD_LIMIT"),
