@@ -1,11 +1,30 @@
 """pass@k: the chance that at least one of k answers to a question is right."""
 
+import re
+from collections.abc import Iterable
 from math import comb
+
+EVERY = 32
+K = re.compile(r"pass_at_(\d+)")
 
 
 def ks(samples: int) -> list[int]:
     """The k that are reported: powers of two up to `samples`, and `samples` itself."""
     return sorted({2**i for i in range(samples.bit_length()) if 2**i <= samples} | {samples})
+
+
+def every_k(samples: int) -> list[int]:
+    """The k that an evaluation reports: all up to EVERY, and beyond as `ks`."""
+    return sorted({*range(1, min(samples, EVERY) + 1), *ks(samples)})
+
+
+def in_short(names: Iterable[str]) -> list[str]:
+    """Of metrics' names those that have room in one line or picture: without the pass@k whose k is
+    neither a power of two nor the largest."""
+    names = list(names)
+    known = {name: int(found[1]) for name in names if (found := K.search(name))}
+    largest = max(known.values(), default=0)
+    return [name for name in names if (k := known.get(name, 1)) == largest or not k & (k - 1)]
 
 
 def pass_at(k: int, n: int, correct: int) -> float:

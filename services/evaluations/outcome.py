@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
-from services.contracts.pass_at import ks, pass_at
+from services.contracts.pass_at import every_k, pass_at
 from services.contracts.scores import VERDICTS, ScoreStatus
 from services.evaluations.answers import Measured
 
@@ -70,7 +70,7 @@ def _figures(rows: Sequence[Measured], samples: int, rated: bool) -> dict[str, f
         # With k = 1 it is the accuracy.
         found |= {
             f"pass_at_{k}": fmean(pass_at(k, samples, one) for one in correct)
-            for k in ks(samples)
+            for k in every_k(samples)
             if k > 1
         }
     if lengths:

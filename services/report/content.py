@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from services.contracts.pass_at import in_short
 from services.report.facts import (
     Difference,
     Facts,
@@ -140,8 +141,8 @@ def _measured(figures: Mapping[str, Any]) -> list[str]:
     low, high = figures.get(f"{main}_low"), figures.get(f"{main}_high")
     interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
     passed = [
-        f"{key.removeprefix('pass_at_')}: {value:.3f}"
-        for key, value in figures.items()
+        f"{key.removeprefix('pass_at_')}: {figures[key]:.3f}"
+        for key in in_short(figures)
         if key.startswith("pass_at_")
     ]
     mean, p95, cut = (figures.get(key) for key in ("tokens_mean", "tokens_p95", "truncated"))
@@ -231,7 +232,10 @@ def _curves(facts: Facts, other: Facts | None) -> Iterator[Part]:
         curves = [
             Curve(f"{name}{suffix}", *run.series(name), dashed)
             for run, suffix, dashed in runs
-            for name in [*names, *(n for n in run.names if n.startswith(beginnings or "\0"))]
+            for name in [
+                *names,
+                *in_short(n for n in run.names if n.startswith(beginnings or "\0")),
+            ]
             if run.series(name)[0]
         ]
         curves = [Curve(one_line(c.label), c.steps, c.values, c.dashed) for c in curves]

@@ -12,6 +12,7 @@ from services.contracts.config.evaluation import Evaluation, resolved
 from services.contracts.config.rewards import Reward
 from services.contracts.config.rollout import Sampling
 from services.contracts.evaluation import AnsweredRow, EvaluationRecord
+from services.contracts.pass_at import in_short
 from services.evaluations import (
     Measured,
     measured,
@@ -57,6 +58,19 @@ def test_the_chance_that_one_of_k_is_right_is_known_for_all_k() -> None:
     assert found["pass_at_4"] == pytest.approx(2 / 3)
     assert found["accuracy"] == pytest.approx((1 + 4 + 0) / 12)
     assert (found["tokens_mean"], found["truncated"]) == (25.0, 0.25)
+
+
+def test_an_evaluation_knows_every_k_up_to_32_and_lists_show_a_few() -> None:
+    found = outcome([row(0, *["correct"] * 3, *["wrong"] * 37)], 40).metrics
+    passed = [name for name in found if name.startswith("pass_at_")]
+    assert passed == [f"pass_at_{k}" for k in (*range(2, 33), 40)]
+    # Of 3 drawn from 40, C(37,3)/C(40,3) have no right one.
+    assert found["pass_at_3"] == pytest.approx(1 - 37 * 36 * 35 / (40 * 39 * 38))
+    shown = in_short(found)
+    assert [name for name in shown if name in passed] == [
+        f"pass_at_{k}" for k in (2, 4, 8, 16, 32, 40)
+    ]
+    assert [name for name in shown if name not in passed] == [n for n in found if n not in passed]
 
 
 def test_answers_that_are_only_rated_have_no_accuracy() -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, out, print_json, table
 from services.cli.runs.samples import number
+from services.contracts.pass_at import in_short
 from services.runtime.terminal import one_line, visible
 
 
@@ -85,8 +86,8 @@ def described(one: dict[str, Any]) -> str:
     said = f"{said}  {name} {figures[name]:.3f}"
     if f"{name}_low" in figures:
         said += f" [{figures[f'{name}_low']:.3f}, {figures[f'{name}_high']:.3f}]"
-    passed = [f"{key.replace('pass_at_', 'pass@')} {value:.3f}"
-              for key, value in figures.items() if key.startswith("pass_at_")]  # fmt: skip
+    passed = [f"{key.replace('pass_at_', 'pass@')} {figures[key]:.3f}"
+              for key in in_short(figures) if key.startswith("pass_at_")]  # fmt: skip
     if "tokens_mean" in figures:
         passed.append(
             f"{figures['tokens_mean']:.0f} tokens (p95 {figures['tokens_p95']:.0f}, "
