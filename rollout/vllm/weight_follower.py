@@ -216,12 +216,16 @@ class Follower:
             try:
                 async with self._loads:
                     self._policy.weights.doubted.clear()
+                    # A load has judged its own version, and says itself when it is done.
+                    judged = self._policy.weights.proven.is_set()
                     await self._judge()
             except (RedisError, OSError) as error:
                 # VLLMUnavailable is an OSError, too.
                 log.warning("what vLLM serves is still in doubt", error=str(error))
                 await asyncio.sleep(random.uniform(0.5, 2.0))
-            self._changed()
+            else:
+                if not judged:
+                    self._changed()
 
     async def _follow_versions(self) -> None:
         failures = 0
