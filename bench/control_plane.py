@@ -23,9 +23,9 @@ from redis.asyncio import Redis
 
 from bench.results import begun, keep, table
 from bench.simulated.fleet import RUN, Learner, Meter, Worker, first_to_break, make_run
-from rollout.aio import end
 from services.launch.redis import Listening, find_server, servers_here, write_config
 from services.runtime.process import die_with
+from services.runtime.tasks import end
 
 WORKERS = (1, 16, 256, 1024)
 LOADS = ("full_speed", "steady")

@@ -17,13 +17,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from bench.control_plane import durable_redis
 from bench.simulated.versions import Bits, step, weights, write_delta, write_full
-from rollout.aio import end
 from rollout.file_server import Files, other_hosts, serve
 from rollout.settings import RolloutSettings
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import WeightFile
 from services.http import Bandwidth
 from services.runtime.api_key import key_for_peers
+from services.runtime.tasks import end
 from services.store import Store
 from services.volume import Volume, weight_file
 from services.weights import DeltaReader, WholeVersion

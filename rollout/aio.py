@@ -1,10 +1,9 @@
-"""asyncio helpers: end or finish tasks for certain, and repeat a call of the store until Redis
-takes it."""
+"""asyncio helpers: finish a task for certain, and repeat a call of the store until it is taken."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from redis.exceptions import RedisError
 
@@ -13,22 +12,6 @@ from services.runtime.logs import get_logger
 log = get_logger(__name__)
 
 T = TypeVar("T")
-
-AGAIN_SECONDS = 0.2
-
-
-async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel `tasks` and return when all have ended, whatever their result.
-
-    Cancels again until they do: before Python 3.12 `asyncio.wait_for` loses a cancellation that
-    arrives with its result, and redis-py uses it, so one in a hundred cancellations of a task that
-    reads from Redis is lost.
-    """
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=AGAIN_SECONDS)
 
 
 async def finish(task: asyncio.Task[T]) -> T:

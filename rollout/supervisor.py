@@ -16,7 +16,6 @@ import time
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
-from rollout.aio import end
 from rollout.episodes import load_episode
 from rollout.file_server import keep_serving, other_hosts
 from rollout.rewards.client import RewardClient
@@ -50,6 +49,7 @@ from services.runtime.gpus import described_gpus, gpu_count, installed_device, i
 from services.runtime.host_load import IdleCores, free_memory, memory_of, vllm_cores
 from services.runtime.logs import get_logger
 from services.runtime.process import RESTARTS
+from services.runtime.tasks import end
 from services.runtime.tool_servers import tool_servers, usable
 from services.store import Store
 from services.volume import Volume

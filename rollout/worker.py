@@ -19,7 +19,6 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from rollout.aio import end
 from rollout.policy.calls import PolicyCalls
 from rollout.run_events import RunEvents
 from rollout.vllm.connection import VLLMUnavailable
@@ -36,6 +35,7 @@ from rollout.work.leases import DRAIN_SECONDS, Leases
 from rollout.work.task_rows import Rows, TaskRows
 from services.contracts.records import WorkerRecord
 from services.runtime.logs import get_logger
+from services.runtime.tasks import end
 from services.store import Store
 
 log = get_logger(__name__)

@@ -12,7 +12,6 @@ from bisect import bisect_left
 import numpy as np
 import numpy.typing as npt
 
-from rollout.aio import end
 from rollout.episodes import Completion, Sampler, UnusableEpisode
 from rollout.episodes.arithmetic import calculate
 from rollout.vllm.model_files import TokenizerLike
@@ -20,6 +19,7 @@ from rollout.vllm.response import Sample
 from rollout.vllm.resume import begun_by, joined, not_sampled
 from services.contracts.config.episodes import Calculator
 from services.contracts.rows.dataset import Row
+from services.runtime.tasks import end
 
 
 class CalculatorEpisode:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rollout.aio import end
 from rollout.episodes import Completion, Reward, Sampler, UnusableEpisode
 from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import Offer
@@ -28,6 +27,7 @@ from rollout.vllm.response import Sample
 from rollout.vllm.resume import joined, not_sampled
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import NO_TEMPLATE, chat_text
+from services.runtime.tasks import end
 
 CALLS_AT_ONCE = 16
 """Calls of one answer that are made, one after the other, as they may have effects."""

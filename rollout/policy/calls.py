@@ -10,12 +10,12 @@ from http import HTTPStatus
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
-from rollout.aio import end
 from rollout.policy.answering import Answering, Say
 from rollout.work.group import RunContext
 from services.contracts.policy_calls import Failure, Piece, PolicyCall
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
+from services.runtime.tasks import end
 from services.store import Store
 
 log = get_logger(__name__)

@@ -13,7 +13,7 @@ from functools import partial
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
-from rollout.aio import end, retry
+from rollout.aio import retry
 from rollout.rewards.combine import earned_score
 from rollout.sessions.groups import (
     answer_text,
@@ -38,6 +38,7 @@ from services.contracts.rows.rendering import compose
 from services.contracts.rows.task import TaskPosition
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
+from services.runtime.tasks import end
 from services.store.agent_sessions import Claimed, Opened
 from services.store.prompts import Lease
 from services.volume import GatewayAway

@@ -17,10 +17,10 @@ from mcp import ClientSession, MCPError, types
 from mcp.client.streamable_http import streamable_http_client
 from pydantic import TypeAdapter, ValidationError
 
-from rollout.aio import end
 from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import MAX_TOOLS, Listed
 from rollout.tools.results import text_of_result
+from services.runtime.tasks import end
 from services.runtime.tool_servers import VARIABLE, ToolServer
 
 T = TypeVar("T")

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from rollout.aio import end
 from rollout.vllm import canary_scores
 from rollout.vllm.connection import Connection, Reply, VLLMUnavailable, message_of
 from rollout.vllm.options import SERVED_NAME
@@ -37,6 +36,7 @@ from rollout.vllm_plugin.wire import (
     Parsed,
 )
 from services.contracts.canary import Floats
+from services.runtime.tasks import end
 
 ABORT_AGAIN_SECONDS = 1.0
 MOST_BEGUN = 8

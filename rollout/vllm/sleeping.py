@@ -7,11 +7,11 @@ and resumed from its last token once it is awake; a new version waits until then
 import asyncio
 import time
 
-from rollout.aio import end
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.server import VLLMServer
 from services.runtime.gpu_handover import POLL_SECONDS, Handover
 from services.runtime.logs import get_logger
+from services.runtime.tasks import end
 
 log = get_logger(__name__)
 

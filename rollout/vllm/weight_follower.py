@@ -24,7 +24,6 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from rollout.aio import end
 from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.connection import VLLMUnavailable
@@ -41,6 +40,7 @@ from rollout.vllm.weight_load import (
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
+from services.runtime.tasks import end
 from services.store import Store
 from services.volume import DamagedFile, KeyRefused, Volume
 

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rollout.aio import end
 from rollout.vllm.connection import (
     Connection,
     VLLMUnavailable,
@@ -22,6 +21,7 @@ from rollout.vllm.connection import (
 )
 from rollout.vllm_plugin.lora_slot import AdapterSlot
 from rollout.vllm_plugin.weight_file import WEIGHTS_KEPT
+from services.runtime.tasks import end
 
 CONTROL_SECONDS = 60.0
 """For a call that waits for the current step at most, and reads no file."""

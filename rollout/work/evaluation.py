@@ -15,7 +15,7 @@ from typing import Any
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
-from rollout.aio import end, retry
+from rollout.aio import retry
 from rollout.run_events import RunEvents
 from rollout.tools.errors import ToolsAway
 from rollout.vllm.connection import VLLMUnavailable
@@ -29,6 +29,7 @@ from services.contracts.rows.rendering import compose, plain_text
 from services.contracts.schema import SchemaMismatch
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
+from services.runtime.tasks import end
 from services.store import Store
 from services.store.evaluations import EvaluationLeases
 from services.volume import GatewayAway

@@ -13,7 +13,6 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from rollout.aio import end
 from rollout.episodes import Completion, DescribesTools, Episode
 from rollout.episodes.own_episode import checked
 from rollout.rewards.client import RewardClient
@@ -43,6 +42,7 @@ from services.contracts.scores import VERDICTS, ScoreResult, ScoreStatus
 from services.contracts.sessions import Reward as Earned
 from services.contracts.weights import WeightManifest
 from services.payloads import Payloads
+from services.runtime.tasks import end
 from services.runtime.tool_servers import ToolServer
 
 

@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from rollout.aio import end, retry
+from rollout.aio import retry
 from services.contracts.config.data import DatasetFilter
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import HeldTask
 from services.runtime.logs import get_logger
+from services.runtime.tasks import end
 from services.store import Store
 from services.store.errors import NoRoom
 from services.store.prompts import Lease, Passed

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from rollout.aio import end
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
 from rollout.vllm.model_files import TokenizerLike
@@ -18,6 +17,7 @@ from rollout.work.failure_limit import RunCannotWork
 from services.contracts.config.objective.teacher import Teacher as TeacherConfig
 from services.contracts.groups.trajectory import TrajectoryGroup
 from services.contracts.teaching import TeacherScoreRequest, TeacherTextRequest
+from services.runtime.tasks import end
 
 AT_ONCE = 64
 """Sequences that a worker has scored at the same time. Each is a request of its own, so that only

@@ -60,6 +60,7 @@ from services.http import (
 )
 from services.http.problems import described
 from services.payloads import Payloads, place_of
+from services.runtime.tasks import end
 from services.store import Store
 from services.volume import Volume
 
@@ -143,9 +144,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
             try:
                 yield
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
+                await end(tasks)
                 await turns.close()
                 await store.close()
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from redis.exceptions import RedisError
 
+from services.runtime.tasks import end
 from services.store import Store
 
 WAIT_SECONDS = 5.0
@@ -42,10 +43,7 @@ class Waiting:
 
     async def close(self) -> None:
         """End all readers."""
-        tasks = [reader.task for reader in self._readers.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(reader.task for reader in self._readers.values())
 
 
 class _Reader:

@@ -18,13 +18,13 @@ from peft import PeftModel, set_peft_model_state_dict
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from learner.model.moe.routing import Routing
-from rollout.aio import end
 from rollout.vllm.expert_routing import gathered
 from services.contracts.config import RLConfig
 from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup, encode
 from services.contracts.rows.dataset import Row
 from services.contracts.weights import ADAPTER, WeightManifest
 from services.datasets import DatasetReader
+from services.runtime.tasks import end
 from services.store import Store
 from services.volume import Volume
 from services.weights import UnusableDelta

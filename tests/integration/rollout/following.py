@@ -13,7 +13,6 @@ import pytest
 from msgspec import structs
 from safetensors.numpy import save_file
 
-from rollout.aio import end
 from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.server import VLLMServer
@@ -23,6 +22,7 @@ from services.contracts.canary import CANARY, Canary, packed, sequences
 from services.contracts.config.vllm import VLLM
 from services.contracts.weights import WeightFile, WeightManifest
 from services.launch import Stack
+from services.runtime.tasks import end
 from services.store import Store
 from services.volume import Volume, checksum
 from tests.integration.rollout.test_server import make_server

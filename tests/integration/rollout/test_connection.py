@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from rollout.aio import end
 from rollout.vllm.connection import LONGEST_LINE, Connection, Reply, VLLMUnavailable
+from services.runtime.tasks import end
 
 TOO_LONG = 3 * LONGEST_LINE
 CHUNKS = b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from rollout.aio import end
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.weight_follower import WrongWeights
 from services.contracts.weights import WeightManifest
 from services.launch import Stack, UpOptions
+from services.runtime.tasks import end
 from services.volume import Volume
 from tests.integration.rollout.following import Chain, Learner, Scene, following
 from tests.integration.store.scene import RUN

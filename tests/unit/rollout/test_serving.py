@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from rollout.aio import end
 from rollout.vllm.serving import Serving
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import RunState
+from services.runtime.tasks import end
 
 GPU, OTHER = (GPUDevice(uuid=f"GPU-{name}", name="A40", memory=1) for name in "ab")
 

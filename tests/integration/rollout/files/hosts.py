@@ -10,11 +10,11 @@ from pathlib import Path
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from rollout.aio import end
 from rollout.file_server import Files, serve
 from services.contracts.weights import SMALLEST_PART
 from services.http import Bandwidth
 from services.runtime.api_key import key_for_peers
+from services.runtime.tasks import end
 from services.volume import Peers, Volume
 
 PARTS = 6

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 import xxhash
 
-from rollout.aio import end
 from services.contracts.weights import SMALLEST_PART, WeightFile
 from services.runtime.api_key import authorization
 from services.runtime.process import die_with
+from services.runtime.tasks import end
 from services.volume import DamagedFile, GatewayAway, download
 from services.volume.partial import parts_path
 from tests.integration.rollout.files.hosts import (

@@ -14,11 +14,11 @@ from pydantic import SecretStr
 
 from bench.control_plane import durable_redis
 from rollout import file_server
-from rollout.aio import end
 from rollout.settings import RolloutSettings
 from services.contracts.records import WorkerRecord
 from services.runtime import probe
 from services.runtime.api_key import authorization
+from services.runtime.tasks import end
 from services.store import Store
 from tests.integration.rollout.files.hosts import CONTENT, KEY, NAME, PEER_KEY, Host
 from tests.ports import own_ports
