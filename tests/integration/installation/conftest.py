@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,3 +83,23 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         assert run["state"] == "succeeded", run["reason"]
         one.model = f"run:{run['id']}"
         yield one
+
+
+def played_by(
+    installation: Installation, run: str, data: Path, *arguments: str
+) -> "subprocess.CompletedProcess[str]":
+    """`headrace agents RUN` with `arguments`, to its end. Its logs go below `data`."""
+    stack = installation.stack
+    command = [sys.executable, "-m", "services.cli", "agents", run, "--data", str(data)]
+    return subprocess.run(
+        [*command, *arguments],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "HEADRACE_GATEWAY_URL": stack.gateway_url,
+            "HEADRACE_API_KEY": str(stack.api_key),
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )

@@ -1,12 +1,11 @@
 """`headrace agents RUN -- COMMAND` trains a run with a program of its own."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.integration.installation.conftest import ROOT, Installation
+from tests.integration.installation.conftest import Installation, played_by
 
 CONFIG: dict[str, Any] = {
     "data": {"dataset": "sums"},
@@ -30,19 +29,8 @@ def agents(
     installation: Installation, run: str, data: Path, program: str
 ) -> "subprocess.CompletedProcess[str]":
     """`headrace agents` with a program in Python."""
-    stack = installation.stack
-    command = [sys.executable, "-m", "services.cli", "agents", run, "--parallel", "2"]
-    return subprocess.run(
-        [*command, "--data", str(data), "--", sys.executable, "-c", program],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "HEADRACE_GATEWAY_URL": stack.gateway_url,
-            "HEADRACE_API_KEY": str(stack.api_key),
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
+    return played_by(
+        installation, run, data, "--parallel", "2", "--", sys.executable, "-c", program
     )
 
 

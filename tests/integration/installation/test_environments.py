@@ -1,12 +1,9 @@
 """`headrace agents --environment`: a server with reset and step trains a run."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.integration.installation.conftest import ROOT, Installation
+from tests.integration.installation.conftest import Installation, played_by
 from tests.unit.environments.servers import serving
 from tests.upstream import Answer
 
@@ -33,21 +30,9 @@ def test_an_environment_trains_a_run_and_its_errors_mask_sessions(
     installation: Installation, tmp_path: Path
 ) -> None:
     run = installation.submit(**CONFIG)
-    stack = installation.stack
     with serving(environment) as url:
-        command = [sys.executable, "-m", "services.cli", "agents", run, "--environment", url]
-        played = subprocess.run(
-            [*command, "--turns", "2", "--parallel", "2", "--data", str(tmp_path)],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "HEADRACE_GATEWAY_URL": stack.gateway_url,
-                "HEADRACE_API_KEY": str(stack.api_key),
-            },
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
+        arguments = ["--environment", url, "--turns", "2", "--parallel", "2"]
+        played = played_by(installation, run, tmp_path, *arguments)
     assert played.returncode == 0, played.stderr
     assert "2 without a reward" in played.stdout
     assert "the game is broken" in played.stderr
