@@ -33,7 +33,7 @@ ASKED, CALLS = 0.6, 0.15
 DIGITS = 3
 """Of the results that reinforcement learning asks for."""
 PARALLEL = 8
-STEPS = (("demo_agent_sft", 20), ("demo_agent_grpo", 2))
+STEPS = (("demo_agent_sft", 20), ("demo_agent_spo", 2))
 PLAYED = "rl"
 """The chain's step whose sessions are played."""
 GRACE = 20.0

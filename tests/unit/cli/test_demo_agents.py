@@ -71,7 +71,7 @@ def test_arguments_that_are_no_sum_are_an_error_of_the_tool(arguments: str) -> N
 
 def test_the_agents_chain_has_its_own_recipes() -> None:
     steps = chain_of("demo", quick=True, agent=True)["steps"]
-    assert [step["recipe"] for step in steps] == ["demo_agent_sft", "demo_agent_grpo"]
+    assert [step["recipe"] for step in steps] == ["demo_agent_sft", "demo_agent_spo"]
     assert steps[-1]["name"] == demo_agents.PLAYED
     assert all(step["config"]["training"]["max_steps"] for step in steps)
 

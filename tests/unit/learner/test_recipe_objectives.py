@@ -245,9 +245,16 @@ def live(answers: list[Answer]) -> torch.Tensor:
     return torch.stack(parts).sum() / tokens(answers)
 
 
+def demo_agent_spo(answers: list[Answer]) -> torch.Tensor:
+    # Against a running mean of 0.
+    parts = [ppo((x.p - x.mu).exp(), x.score, 0.2, 0.2).sum() for x in answers]
+    return torch.stack(parts).sum() / tokens(answers)
+
+
 FORMULAS: dict[str, Callable[[list[Answer]], torch.Tensor]] = {
     "grpo": grpo,
     "live": live,
+    "demo_agent_spo": demo_agent_spo,
     "dr_grpo": dr_grpo,
     "dapo": dapo,
     "gspo": gspo,
@@ -274,9 +281,9 @@ def groups() -> list[TrajectoryGroup]:
 
 def test_every_recipe_of_reinforcement_learning_has_its_formula_here() -> None:
     names = {r.name for r in list_recipes() if r.config.get("type", "rl") == "rl"}
-    # Those of the demos and of the quick start are grpo with other sizes; test_distillation has the
+    # Those of the demo and of the quick start are grpo with other sizes; test_distillation has the
     # one that learns from no reward.
-    same = {"demo_grpo", "demo_agent_grpo", "smollm2_gsm8k"}
+    same = {"demo_grpo", "smollm2_gsm8k"}
     assert names - same - {"distillation"} == set(FORMULAS)
 
 
