@@ -103,10 +103,13 @@ class _Reader:
         """The events after this one are kept, all of them."""
         self._run, self._store, self._blocked = run, store, blocked
         self._kept: deque[tuple[Place, bytes]] = deque()
+        self._stopped = False
         self._task = asyncio.create_task(self._read())
 
     def stop(self) -> None:
         """Read no more."""
+        # Before Python 3.12 a read from Redis may lose the cancellation.
+        self._stopped = True
         self._task.cancel()
 
     def later_than(self, place: Place) -> list[tuple[Place, bytes]] | None:
@@ -123,7 +126,7 @@ class _Reader:
             self.since = _place(after)
             self.began.set()
             told = time.monotonic()
-            while True:
+            while not self._stopped:
                 # Looked up before the read: what happened up to the end is read after it.
                 record = await self._store.runs.get(self._run)
                 over = record is None or record.state.final

@@ -20,6 +20,7 @@ from typing import Any
 from services.launch.data_folder import holder_of
 from services.launch.options import LaunchError
 from services.runtime.logs import get_logger
+from services.runtime.tasks import end
 
 log = get_logger(__name__)
 
@@ -57,9 +58,7 @@ async def control(instance: str, answer: Answer) -> AsyncIterator[None]:
         yield
     finally:
         server.close()
-        for task in requests:
-            task.cancel()
-        await asyncio.gather(*requests, return_exceptions=True)
+        await end(requests)
 
 
 def _ours(writer: asyncio.StreamWriter) -> bool:

@@ -1,11 +1,13 @@
-"""An agent for chaos tests, as a process that may be killed: it leases groups, plays each session
-with forks, and sends every request twice at once. `python -m tests.chaos.agent URL KEY RUN`.
+"""An agent for chaos tests, as a process that may be killed: it leases groups, or opens sessions as
+an application does. It plays each session with forks, and sends every request twice at once.
+`python -m tests.chaos.agent URL KEY RUN groups|live`.
 
 Ends with code 1 if two answers to one request differ.
 """
 
 import sys
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -39,20 +41,55 @@ class Agent:
                 group = leased.raise_for_status().json()
                 list(sessions.map(lambda one, of=group: self._play(of, one), group["sessions"]))
 
+    def work_live(self) -> None:
+        """Open sessions and play them, two at a time, until the run has ended."""
+        with ThreadPoolExecutor(2) as sessions:
+            list(sessions.map(self._open_and_play, range(2)))
+
+    def _open_and_play(self, number: int) -> None:
+        """Sessions whose rewards come before their ends (0) or after them (1)."""
+        while True:
+            opening = {"name": uuid.uuid4().hex, "prompt_key": f"{number}"}
+            path = f"/v1/runs/{self._run}/sessions"
+            if (opened := self._post(path, opening)).status_code == 409:
+                return
+            again = self._post(path, opening)
+            if 429 in (opened.status_code, again.status_code):
+                threading.Event().wait(PAUSE)
+                continue
+            if again.status_code in (409, 410):
+                # The run has ended meanwhile.
+                continue
+            base = f"/v1/sessions/{opened.raise_for_status().json()['id']}"
+            if again.raise_for_status().json()["id"] != base.rpartition("/")[2]:
+                print(f"two sessions of one name: {opened.text} {again.text}", flush=True)
+                sys.exit(1)
+            last = [f"{base}/reward", f"{base}/end"]
+            try:
+                self._converse(base, f"{number}+9=")
+                for path in reversed(last) if number else last:
+                    self._twice(path, {"reward": 1.0} if path.endswith("reward") else {})
+            except Lost:
+                continue
+
     def _play(self, group: dict[str, Any], session: dict[str, Any]) -> None:
-        asked = {"role": "user", "content": group["prompt"]}
         base = f"/v1/sessions/{session['id']}"
         try:
-            said = [asked, self._ask(base, [asked])]
-            forks = [[*said, {"role": "user", "content": text}] for text in ("1+1=", "2+2=")]
-            waiting = [self._requests.submit(self._ask, base, fork) for fork in forks]
-            first, _ = (one.result() for one in waiting)
-            self._ask(base, [*forks[0], first, {"role": "user", "content": "3+3="}])
-            self._ask(base, [{"role": "user", "content": f"{group['prompt']}+0"}])
+            self._converse(base, group["prompt"])
             self._twice(f"{base}/reward", {"reward": 1.0})
             self._twice(f"{base}/end", {})
         except Lost:
             return
+
+    def _converse(self, base: str, prompt: str) -> None:
+        """TURNS turns, of which two begin at one answer, and the last begins anew."""
+        asked = {"role": "user", "content": prompt}
+        said = [asked, self._ask(base, [asked])]
+        forks = [[*said, {"role": "user", "content": text}] for text in ("1+1=", "2+2=")]
+        waiting = [self._requests.submit(self._ask, base, fork) for fork in forks]
+        first, _ = (one.result() for one in waiting)
+        self._ask(base, [*forks[0], first, {"role": "user", "content": "3+3="}])
+        self._ask(base, [{"role": "user", "content": f"{prompt}+0"}])
 
     def _ask(self, base: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """The message that answers, which both times is the same."""
@@ -84,4 +121,6 @@ class Agent:
 
 
 if __name__ == "__main__":
-    Agent(*sys.argv[1:]).work()
+    *where, what = sys.argv[1:]
+    playing = Agent(*where)
+    playing.work_live() if what == "live" else playing.work()

@@ -102,6 +102,22 @@ class Chaos:
             config[name] = section and {**(config.get(name) or {}), **section}
         return self._submit("demo_grpo", config)
 
+    def submit_live(self, steps: int, sessions: int, idle_seconds: float) -> str:
+        """A run that trains so many sessions in each of its steps, which applications open."""
+        config = {
+            "model": {"path": self.model, "dtype": "bfloat16"},
+            "sampling": {"max_tokens": 40},
+            "rollout": {
+                "episode": {"type": "sessions", "idle_seconds": idle_seconds},
+                "max_staleness": ETA,
+                "lease_seconds": 30 if REAL else 4,
+                "vllm": {"max_model_len": 64, "max_num_seqs": 256, "dtype": "float32"},
+            },
+            "algorithm": {"prompts_per_step": sessions},
+            "training": {"max_steps": steps, "checkpoint_every": 3, "parallel": PARALLEL},
+        }
+        return self._submit("live", config)
+
     def _submit(self, recipe: str, config: dict[str, Any]) -> str:
         return str(self.api.post("/v1/runs", json={"recipe": recipe, "config": config})["id"])
 

@@ -30,18 +30,21 @@ CONFIG: dict[str, Any] = {
 }
 
 
+Start = Callable[[str, str], subprocess.Popen[str]]
+
+
 @pytest.fixture
-def agents(chaos: Chaos, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """Starts agents, and ends them."""
+def agents(chaos: Chaos, tmp_path: Path) -> Iterator[Start]:
+    """Starts agents of a run, which play `groups` or `live`, and ends them."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(run: str) -> subprocess.Popen[str]:
+    def start(run: str, what: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tests.chaos.agent"]
         stack = chaos.stack
         with (tmp_path / f"agent-{len(started)}.log").open("w") as log:
             started.append(
                 subprocess.Popen(
-                    [*command, stack.gateway_url, stack.api_key, run],
+                    [*command, stack.gateway_url, stack.api_key, run, what],
                     cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, text=True,
                 )
             )  # fmt: skip
@@ -60,39 +63,68 @@ def in_a_turn(chaos: Chaos, run: str) -> bool:
     return over or any(worker["groups_in_flight"] for worker in workers)
 
 
-def test_sessions_survive_the_death_of_all_that_plays_them(
-    chaos: Chaos,
-    chance: random.Random,
-    agents: Callable[[str], subprocess.Popen[str]],
-    tmp_path: Path,
-) -> None:
-    run = chaos.submit(STEPS, **CONFIG)
-    playing = [agents(run), agents(run)]
-    victims = chance.sample(VICTIMS, len(VICTIMS))
-    for number, victim in enumerate(victims):
+def kill_all(
+    chaos: Chaos, run: str, what: str, agents: Start, chance: random.Random
+) -> list[subprocess.Popen[str]]:
+    """Play the run until its end, while one of each of VICTIMS dies in mid-turn. Returns the agents
+    that live."""
+    playing = [agents(run, what), agents(run, what)]
+    for number, victim in enumerate(chance.sample(VICTIMS, len(VICTIMS))):
         chaos.reaches(run, number + 1, within=300)
         eventually(lambda: in_a_turn(chaos, run), within=120)
         threading.Event().wait(chance.uniform(0, 0.5))
         if victim == "agent":
             playing[0].kill()
-            playing[0] = agents(run)
+            playing[0] = agents(run, what)
             chaos.done.append("agent")
         else:
             chaos.kill(run, [victim], chance)
-
     record = chaos.ended(run)
+    assert (record["state"], record["reason"]) == ("succeeded", ""), story(chaos)
+    return playing
 
-    story = f"HEADRACE_CHAOS_SEED={SEED}; killed: {'; '.join(chaos.done)}"
-    assert (record["state"], record["reason"]) == ("succeeded", ""), story
-    chaos.clean(run, trained=STEPS * GROUPS)
+
+def story(chaos: Chaos) -> str:
+    return f"HEADRACE_CHAOS_SEED={SEED}; killed: {'; '.join(chaos.done)}"
+
+
+def each_turn_once(chaos: Chaos, run: str) -> None:
+    """What was asked for twice is one turn, and what was sampled for it is trained once."""
     lines = (chaos.stack.data / f"runs/{run}/metrics.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if "reward/mean" in row]
-    assert [row["step"] for row in rows] == list(range(1, STEPS + 1)), story
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1)), story(chaos)
     for row in rows:
-        # What was asked for twice is one turn, and what was sampled for it is trained once.
-        assert row["session/turns"] == TURNS, story
+        assert row["session/turns"] == TURNS, story(chaos)
         sampled = row["response/tokens_mean"] - row["session/tool_tokens"]
-        assert REAL or sampled == pytest.approx(TURNS * len(RIGHT)), (story, row)
-        assert row["session/fork_rate"] == pytest.approx(2 / TURNS), story
+        assert REAL or sampled == pytest.approx(TURNS * len(RIGHT)), (story(chaos), row)
+        assert row["session/fork_rate"] == pytest.approx(2 / TURNS), story(chaos)
+
+
+def all_content(chaos: Chaos, playing: list[subprocess.Popen[str]], logs: Path) -> None:
+    """No agent has seen two answers to one request."""
     for one in playing:
-        assert one.wait(120) == 0, (story, (tmp_path / "agent-0.log").read_text())
+        assert one.wait(120) == 0, (story(chaos), (logs / "agent-0.log").read_text())
+
+
+def test_sessions_survive_the_death_of_all_that_plays_them(
+    chaos: Chaos, chance: random.Random, agents: Start, tmp_path: Path
+) -> None:
+    run = chaos.submit(STEPS, **CONFIG)
+
+    playing = kill_all(chaos, run, "groups", agents, chance)
+
+    chaos.clean(run, trained=STEPS * GROUPS)
+    each_turn_once(chaos, run)
+    all_content(chaos, playing, tmp_path)
+
+
+def test_sessions_of_live_traffic_survive_the_death_of_all_that_plays_them(
+    chaos: Chaos, chance: random.Random, agents: Start, tmp_path: Path
+) -> None:
+    run = chaos.submit_live(STEPS, GROUPS, idle_seconds=8)
+
+    playing = kill_all(chaos, run, "live", agents, chance)
+
+    chaos.clean(run, trained=STEPS * GROUPS)
+    each_turn_once(chaos, run)
+    all_content(chaos, playing, tmp_path)
