@@ -121,8 +121,9 @@ class Validation(Section):
     validation."""
     every: int = Field(100, ge=1)
     """Steps between validations."""
-    rows: int | None = Field(None, ge=1)
-    """At most this many rows of each dataset, evenly spaced; default: all."""
+    rows: int | None = Field(2000, ge=1)
+    """At most this many rows of each dataset, evenly spaced; null: all. The first step waits for
+    them, too."""
     patience: int | None = Field(None, ge=1)
     """End the run after so many validations in a row without a new minimum of the loss; default:
     never."""

@@ -57,3 +57,13 @@ def test_a_dataset_of_which_no_row_can_be_trained_is_named(overlong: str) -> Non
 def test_a_dataset_with_one_row_that_can_be_trained_is_taken() -> None:
     rows = opened([Tokens("cut", [14, 12, 10, 9])], data={"overlong": "crop"})
     assert rows.steps.next() is not None
+
+
+@pytest.mark.parametrize(
+    ("validation", "expected"), [({}, 2000), ({"rows": 5}, 5), ({"rows": None}, 5000)]
+)
+def test_a_validation_has_so_many_rows_however_large_the_dataset_is(
+    validation: dict[str, Any], expected: int
+) -> None:
+    rows = opened([Tokens("large", [4] * 20_000)], validation={"share": 0.25} | validation)
+    assert len(rows.validation) == expected
