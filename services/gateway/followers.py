@@ -103,13 +103,10 @@ class _Reader:
         """The events after this one are kept, all of them."""
         self._run, self._store, self._blocked = run, store, blocked
         self._kept: deque[tuple[Place, bytes]] = deque()
-        self._stopped = False
         self._task = asyncio.create_task(self._read())
 
     def stop(self) -> None:
         """Read no more."""
-        # Before Python 3.12 a read from Redis may lose the cancellation.
-        self._stopped = True
         self._task.cancel()
 
     def later_than(self, place: Place) -> list[tuple[Place, bytes]] | None:
@@ -126,7 +123,8 @@ class _Reader:
             self.since = _place(after)
             self.began.set()
             told = time.monotonic()
-            while not self._stopped:
+            # Asked each time: before Python 3.12 a read from Redis may lose the cancellation.
+            while not self._task.cancelling():
                 # Looked up before the read: what happened up to the end is read after it.
                 record = await self._store.runs.get(self._run)
                 over = record is None or record.state.final

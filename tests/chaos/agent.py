@@ -64,11 +64,11 @@ class Agent:
             if again.raise_for_status().json()["id"] != base.rpartition("/")[2]:
                 print(f"two sessions of one name: {opened.text} {again.text}", flush=True)
                 sys.exit(1)
-            last = [f"{base}/reward", f"{base}/end"]
+            last: list[tuple[str, dict[str, Any]]] = [("reward", {"reward": 1.0}), ("end", {})]
             try:
                 self._converse(base, f"{number}+9=")
-                for path in reversed(last) if number else last:
-                    self._twice(path, {"reward": 1.0} if path.endswith("reward") else {})
+                for what, body in reversed(last) if number else last:
+                    self._twice(f"{base}/{what}", body)
             except Lost:
                 continue
 

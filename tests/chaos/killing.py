@@ -156,16 +156,25 @@ class Chaos:
             self.stack.check()
         return self.record(run)
 
+    @property
+    def story(self) -> str:
+        """How to do it again, and what was killed."""
+        return f"HEADRACE_CHAOS_SEED={SEED}; killed: {'; '.join(self.done)}"
+
+    def trained_rows(self, run: str, steps: int) -> list[dict[str, Any]]:
+        """The metrics of the run's steps, of which there is one each."""
+        lines = (self.stack.data / f"runs/{run}/metrics.jsonl").read_text().splitlines()
+        rows = [row for row in map(json.loads, lines) if "reward/mean" in row]
+        assert [row["step"] for row in rows] == list(range(1, steps + 1)), self.story
+        return rows
+
     def unharmed(self, run: str, steps: int) -> None:
         """Wait for the run's end: it is as if nothing had been killed."""
-        record = self.ended(run)
-        story = f"HEADRACE_CHAOS_SEED={SEED}; killed: {'; '.join(self.done)}"
+        record, story = self.ended(run), self.story
         assert (record["state"], record["reason"]) == ("succeeded", ""), story
         assert (record["step"], record["committed_step"]) == (steps, steps), story
         self.clean(run, trained=steps * GROUPS, in_flight=0)
-        lines = (self.stack.data / f"runs/{run}/metrics.jsonl").read_text().splitlines()
-        rows = [row for row in map(json.loads, lines) if "reward/mean" in row]
-        assert [row["step"] for row in rows] == list(range(1, steps + 1)), story
+        rows = self.trained_rows(run, steps)
         assert [row["step"] for row in rows if row["reward/missing"] != 0] == [], story
         # No rank compares a version that it did not make from the one before.
         assert max(row.get("push/changed", 0) for row in rows) > 0, story
@@ -184,7 +193,7 @@ class Chaos:
     def clean(self, run: str, **also: int) -> dict[str, Any]:
         """The audit, in which nothing is lost, twice, or older than allowed."""
         audit: dict[str, Any] = self.get(f"/v1/runs/{run}/audit")
-        story = f"HEADRACE_CHAOS_SEED={SEED}; killed: {'; '.join(self.done)}; {audit}"
+        story = f"{self.story}; {audit}"
         assert (audit["lost"], audit["duplicated"]) == (0, 0), story
         # A task that kills have made stale three times may end so; nothing else ends untrained.
         assert audit["dropped"].keys() <= {"too_slow"}, story

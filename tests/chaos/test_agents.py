@@ -1,7 +1,6 @@
 """All that plays a part in agents' sessions dies in mid-turn, and every request is sent twice: each
 task is trained once, and each sampled token once."""
 
-import json
 import random
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.agent import TURNS
-from tests.chaos.killing import REAL, RIGHT, ROOT, SEED, Chaos
+from tests.chaos.killing import REAL, RIGHT, ROOT, Chaos
 from tests.integration.launch.conditions import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900 if REAL else 600)]
@@ -80,30 +79,23 @@ def kill_all(
         else:
             chaos.kill(run, [victim], chance)
     record = chaos.ended(run)
-    assert (record["state"], record["reason"]) == ("succeeded", ""), story(chaos)
+    assert (record["state"], record["reason"]) == ("succeeded", ""), chaos.story
     return playing
-
-
-def story(chaos: Chaos) -> str:
-    return f"HEADRACE_CHAOS_SEED={SEED}; killed: {'; '.join(chaos.done)}"
 
 
 def each_turn_once(chaos: Chaos, run: str) -> None:
     """What was asked for twice is one turn, and what was sampled for it is trained once."""
-    lines = (chaos.stack.data / f"runs/{run}/metrics.jsonl").read_text().splitlines()
-    rows = [row for row in map(json.loads, lines) if "reward/mean" in row]
-    assert [row["step"] for row in rows] == list(range(1, STEPS + 1)), story(chaos)
-    for row in rows:
-        assert row["session/turns"] == TURNS, story(chaos)
+    for row in chaos.trained_rows(run, STEPS):
+        assert row["session/turns"] == TURNS, chaos.story
         sampled = row["response/tokens_mean"] - row["session/tool_tokens"]
-        assert REAL or sampled == pytest.approx(TURNS * len(RIGHT)), (story(chaos), row)
-        assert row["session/fork_rate"] == pytest.approx(2 / TURNS), story(chaos)
+        assert REAL or sampled == pytest.approx(TURNS * len(RIGHT)), (chaos.story, row)
+        assert row["session/fork_rate"] == pytest.approx(2 / TURNS), chaos.story
 
 
 def all_content(chaos: Chaos, playing: list[subprocess.Popen[str]], logs: Path) -> None:
     """No agent has seen two answers to one request."""
     for one in playing:
-        assert one.wait(120) == 0, (story(chaos), (logs / "agent-0.log").read_text())
+        assert one.wait(120) == 0, (chaos.story, (logs / "agent-0.log").read_text())
 
 
 def test_sessions_survive_the_death_of_all_that_plays_them(
