@@ -15,9 +15,8 @@ from rollout.vllm.chat_rendering import opening, tokens
 from rollout.vllm.client import RequestRefused
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.resume import ABORTED, rest_of
-from rollout.vllm_plugin.wire import Delta, Parsed
-from rollout.work.group import RunContext
-from rollout.work.group import text_of as sampled_text
+from rollout.vllm_plugin.wire import Delta
+from rollout.work.group import RunContext, assistant_message
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.policy_calls import Failure, Piece, PolicyCall
 from services.contracts.rows.rendering import plain_text
@@ -85,7 +84,9 @@ class Answering:
                     reason = delta.finish_reason or reason
                     if delta.text and not whole:
                         say(Piece(text=delta.text))
-        message = await self._message(call, sampled) if whole else None
+        message = None
+        if whole:
+            message = await assistant_message(self._context, sampled, call.messages, call.tools)
         say(
             Piece(
                 message=message,
@@ -188,15 +189,3 @@ class Answering:
             yield first
             async for delta in deltas:
                 yield delta
-
-    async def _message(self, call: Call, sampled: list[int]) -> dict[str, Any]:
-        """The answer as an assistant's message, by vLLM's parsers."""
-        ids = sampled[:-1] if sampled and sampled[-1] in self._context.eos else sampled
-        if not ids:
-            return {"role": "assistant", "content": ""}
-        try:
-            found = await self._context.policy.message(Parsed(ids, call.messages, call.tools))
-        except RequestRefused:
-            # The policy has written what no parser can read: that is no fault of the request.
-            return {"role": "assistant", "content": sampled_text(self._context.tokenizer, ids)}
-        return {"content": None, **found}

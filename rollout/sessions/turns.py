@@ -7,15 +7,13 @@ template makes of all messages.
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from rollout.vllm.chat_rendering import added, opening, tokens
 from rollout.vllm.client import RequestRefused
 from rollout.vllm.response import Sample, sampling_params
-from rollout.vllm_plugin.wire import Parsed
 from rollout.work.assembly import oldest_tag
-from rollout.work.group import RunContext, text_of
+from rollout.work.group import RunContext, assistant_message, text_of, without_end
 from services.contracts.config.episodes import Sessions
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.sessions import (
@@ -49,7 +47,6 @@ class TurnPlayer:
         self._context = context
         served = context.config.served
         self._tools = served.parses_tools
-        self._parses = served.parses_tools or served.parses_reasoning
         episode = context.config.rollout.episode
         # A prompt without a template has nothing that could change.
         template = isinstance(episode, Sessions) and episode.history == "template"
@@ -153,20 +150,15 @@ class TurnPlayer:
         return params
 
     async def _message(self, call: Call, sample: Sample) -> dict[str, Any]:
-        """The answer as the client gets it. What a parser cannot read is text: the policy wrote it,
-        and has to be trained on it as on any other answer."""
-        ids = sample.token_ids.tolist()
-        if ids and ids[-1] in self._context.eos:
-            ids = ids[:-1]
-        if call.kind == "chat" and self._parses and ids:
-            parsed = Parsed(ids, call.messages, call.tools)
-            with suppress(RequestRefused):
-                message = await self._context.policy.message(parsed)
-                if isinstance(message.get("content"), str):
-                    message["content"] = _before(message["content"], call.stop)
-                return {"content": None, **message}
-        text = _before(text_of(self._context.tokenizer, ids), call.stop)
-        return {"role": "assistant", "content": text} if call.kind == "chat" else {"text": text}
+        """The answer as the client gets it."""
+        ids, stop = sample.token_ids.tolist(), call.stop
+        if call.kind != "chat":
+            text = text_of(self._context.tokenizer, without_end(self._context, ids))
+            return {"text": _before(text, stop)}
+        message = await assistant_message(self._context, ids, call.messages, call.tools)
+        if isinstance(message["content"], str):
+            message["content"] = _before(message["content"], stop)
+        return message
 
 
 def _before(text: str, stops: Sequence[str]) -> str:

@@ -137,15 +137,7 @@ class PromptSampler:
     ) -> dict[str, Any]:
         """As `episodes.Sampler.message`. What a parser cannot read is text. Raises
         VLLMUnavailable."""
-        ids = list(token_ids)
-        if ids and ids[-1] in self.ends:
-            ids = ids[:-1]
-        served = self._context.config.served
-        if ids and (served.parses_tools or served.parses_reasoning):
-            with contextlib.suppress(RequestRefused):
-                found = await self._context.policy.message(Parsed(ids, STAND_IN, tools))
-                return {"content": None, **found}
-        return {"role": "assistant", "content": text_of(self.tokenizer, ids)}
+        return await assistant_message(self._context, token_ids, STAND_IN, tools)
 
 
 def task_seed(seed: int | None, task: int) -> int | None:
@@ -247,6 +239,29 @@ async def sample_and_score(
     ]
     sampled.scored_at = time.time()
     return sampled
+
+
+async def assistant_message(
+    context: RunContext,
+    token_ids: Sequence[int],
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """What the policy answered to `messages` as an assistant's message, by vLLM's parsers where the
+    run has any. What they cannot read is text: the policy wrote it, and has to be trained on it as
+    on any other answer. Raises VLLMUnavailable."""
+    ids = without_end(context, token_ids)
+    served = context.config.served
+    if ids and (served.parses_tools or served.parses_reasoning):
+        with contextlib.suppress(RequestRefused):
+            return {"content": None, **await context.policy.message(Parsed(ids, messages, tools))}
+    return {"role": "assistant", "content": text_of(context.tokenizer, ids)}
+
+
+def without_end(context: RunContext, token_ids: Sequence[int]) -> list[int]:
+    """An answer's tokens without the one that ends it, if one does."""
+    ids = list(token_ids)
+    return ids[:-1] if ids and ids[-1] in context.eos else ids
 
 
 def text_of(tokenizer: TokenizerLike, token_ids: Any) -> str:

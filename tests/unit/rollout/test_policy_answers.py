@@ -13,6 +13,7 @@ from rollout.policy.answering import AFTER_TRAINING, AS_TRAINING, Answering
 from rollout.policy.calls import together
 from rollout.vllm.client import RequestRefused
 from rollout.vllm_plugin.wire import Delta, Parsed
+from rollout.work.group import assistant_message
 from services.contracts.config import parse_config
 from services.contracts.policy_calls import Piece, PolicyCall
 from services.contracts.sessions import Call
@@ -111,17 +112,21 @@ def test_a_version_that_is_served_no_more_ends_the_answer() -> None:
 
 
 async def test_an_answer_that_no_parser_reads_is_answered_as_text() -> None:
+    asked = []
+
     async def refuses(parsed: Parsed) -> dict[str, Any]:
+        asked.append(parsed)
         raise RequestRefused("vLLM does not parse an answer: no tool call ends")
 
     context: Any = SimpleNamespace(
-        config=CONFIG,
+        config=SimpleNamespace(served=SimpleNamespace(parses_tools=True, parses_reasoning=False)),
         policy=SimpleNamespace(message=refuses),
         tokenizer=WordTokenizer(),
         eos=[EOS],
     )
-    message = await Answering(context)._message(Call(kind="chat"), [*ids("2", "+"), EOS])
+    message = await assistant_message(context, [*ids("2", "+"), EOS], [], [])
     assert message == {"role": "assistant", "content": "2+"}
+    assert [parsed.token_ids for parsed in asked] == [ids("2", "+")]
 
 
 def test_a_prompt_without_room_for_an_answer_is_refused() -> None:
