@@ -13,6 +13,7 @@ from learner.coordinate.evaluations import Evaluations
 from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.coordinate.planner import Planner
 from learner.coordinate.step_report import StepReport
+from learner.coordinate.waiting import Waiting
 from learner.distributed import Ranks
 from learner.gpu_turns import TrainingGPU, changing, still
 from learner.model.canary import CanaryPass
@@ -42,8 +43,6 @@ IN_TURNS = (
     "taken in turns with vLLM, which sleeps while the learner trains; the learner's state is on "
     "the host while vLLM samples (rollout.vllm.sleeps)"
 )
-PATIENCE_SECONDS = 60.0
-"""Waiting this long for groups is worth a warning that names the likely reason."""
 
 
 class Coordinator(FirstRank):
@@ -100,6 +99,13 @@ class Coordinator(FirstRank):
         teacher = state.copies.teacher.logprobs.model if state.copies.teacher else None
         computed = work(state.loaded.model, config.algorithm, ranks, critic, teacher)
         self._step_report = StepReport(config, store, computed)
+        self._waiting = Waiting(
+            store,
+            self._publisher,
+            config.data.live,
+            self._step_report.filtered,
+            self._publish_again,
+        )
         self._time = StepTime()
         self._plan = Plan([], [], [], [])
         self._in_files = 0
@@ -246,12 +252,12 @@ class Coordinator(FirstRank):
 
     def _interrupted(self) -> Callable[[], bool]:
         """Asked while groups are waited for: whether the run is to end. Meanwhile it follows open
-        evaluations, and warns where the wait is long."""
-        began = warned = time.monotonic()
+        evaluations, and looks after the workers."""
+        self._waiting.begin()
         waits = False
 
         def interrupted() -> bool:
-            nonlocal warned, waits
+            nonlocal waits
             self._check()
             if self._stop.is_set() or self._store.cancelled():
                 return True
@@ -260,9 +266,7 @@ class Coordinator(FirstRank):
                 self._gpu.leave()
             waits = True
             self._evaluations.follow()
-            if time.monotonic() - warned > PATIENCE_SECONDS:
-                warned = time.monotonic()
-                self._warn_of_wait("groups", warned - began)
+            self._waiting.look("groups")
             return False
 
         return interrupted
@@ -276,50 +280,28 @@ class Coordinator(FirstRank):
 
     def _evaluated(self) -> bool:
         """Wait for all evaluations. False where the run is to end without it."""
-        began = warned = time.monotonic()
+        self._waiting.begin()
         while self._evaluations.follow():
             self._check()
             self._gpu.leave()
             if self._stop.wait(EVALUATION_POLL_SECONDS) or self._store.cancelled():
                 return False
-            if time.monotonic() - warned > PATIENCE_SECONDS:
-                warned = time.monotonic()
-                self._warn_of_wait("an evaluation", warned - began)
+            self._waiting.look("an evaluation")
         return True
 
     def _check(self) -> None:
         self._publisher.check()
         self._writer.check()
 
-    def _warn_of_wait(self, what: str, seconds: float) -> None:
-        workers = self._store.workers()
-        troubled = [f"{w.id}: {w.error}" for w in workers if w.error]
-        if not troubled and any(w.state == "starting" for w in workers):
-            # Nothing is wrong: vLLM takes minutes to start, and its worker says when it gives up.
-            log.info("waiting for workers to start", what=what, seconds=round(seconds))
-            return
-        served = any(worker.serves(self._store.run) for worker in workers)
-        if served and not troubled and self._config.data.live:
-            # Nothing is wrong either: users bring sessions when they come.
-            return
-        if not workers:
-            reason = "no rollout worker serves this pool; start one (python -m rollout)"
-        elif troubled:
-            reason = "; ".join(troubled)
-        else:
-            reason = ", ".join(f"{w.id} is {w.state}" for w in workers)
-        if filtered := self._step_report.filtered():
-            reason += f"; {filtered} groups were filtered since the last step"
-        self._store.warn(f"waiting for {what} for {seconds:.0f} s: {reason}")
-        if troubled and (damage := self._publisher.damage()):
-            if self._publisher.can_repeat:
-                self._publisher.submit(Again(time.time()))
-            else:
-                if self._take_gpu():
-                    return
-                self._publisher.submit(self._newest or self._taken())
-            version = self._state.progress.version
-            self._store.warn(f"version {version} is published again: {damage}")
+    def _publish_again(self) -> bool:
+        """Publish the newest version again, whole. False where the run ends instead."""
+        if self._publisher.can_repeat:
+            self._publisher.submit(Again(time.time()))
+            return True
+        if self._take_gpu():
+            return False
+        self._publisher.submit(self._newest or self._taken())
+        return True
 
     # --- after a batch --------------------------------------------------------------------------
 

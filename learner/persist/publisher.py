@@ -110,6 +110,13 @@ class Publisher(Background[Version | Again]):
                 return str(error)
         return ""
 
+    def distrusted(self, workers: Sequence[WorkerRecord]) -> bool:
+        """Whether a worker cannot load a file of the newest version, by its own word. The next
+        version is then whole."""
+        names = [Path(file.name).name for file in self._chain.files]
+        errors = [worker.error for worker in workers if worker.error]
+        return any(name in error for error in errors for name in names)
+
     @property
     def can_repeat(self) -> bool:
         """Whether `Again` may be handed over: the newest weights are held here."""
@@ -160,7 +167,7 @@ class Publisher(Background[Version | Again]):
         self._checksums = None
         head = self._proved_alike(item.head, delta.changed == 0)
         share = delta.changed / max(1, mirror.weights)
-        if self._distrusted(workers) or not self._chain.takes(version, delta.bytes):
+        if self.distrusted(workers) or not self._chain.takes(version, delta.bytes):
             return self._whole(head, mirror.tensors), share
         name = delta_name(self._run, version, self._lineage)
         more = _metadata(head)
@@ -175,12 +182,6 @@ class Publisher(Background[Version | Again]):
         if not unchanged or self._newest is None:
             return head
         return replace(head, canary=self._newest.canary)
-
-    def _distrusted(self, workers: Sequence[WorkerRecord]) -> bool:
-        """Whether a worker cannot load a file of the chain: then a new one begins."""
-        names = [Path(file.name).name for file in self._chain.files]
-        errors = [worker.error for worker in workers if worker.error]
-        return any(name in error for error in errors for name in names)
 
     def _whole(
         self,

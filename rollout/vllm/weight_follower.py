@@ -170,10 +170,10 @@ class Follower:
     async def until_pinned(self) -> None:
         """Return when the pinned version is live, and vLLM was found to serve it. Raises CannotPin
         where this worker cannot load it; FileNotFoundError where nobody can any more, since its
-        files are gone, and SchemaMismatch."""
+        files are gone, DamagedFile where one is damaged here, and SchemaMismatch."""
         while not self._serves_pinned:
             error = self._pin_error
-            if isinstance(error, FileNotFoundError | SchemaMismatch):
+            if isinstance(error, FileNotFoundError | DamagedFile | SchemaMismatch):
                 raise error
             if error is not None:
                 raise CannotPin(str(error)) from error

@@ -9,6 +9,7 @@ groups finish first.
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ from services.runtime.panics import panics_as
 from services.runtime.tasks import end
 from services.store import Store
 from services.store.evaluations import EvaluationLeases
-from services.volume import GatewayAway
+from services.volume import DamagedFile, GatewayAway
 
 log = get_logger(__name__)
 
@@ -40,6 +41,8 @@ POLL_SECONDS = 0.25
 """Until a worker without rows asks again."""
 BACKOFF_SECONDS = 5.0
 """After a failure that is not the evaluation's."""
+DAMAGED_TRIES = 2
+"""Of an evaluation whose files are damaged, before it ends without answers."""
 AWAY = (VLLMUnavailable, ToolsAway, RedisError, GatewayAway)
 
 
@@ -65,6 +68,8 @@ class Evaluator:
         self._run_events, self._ttl, self._room = run_events, ttl, room
         self._training, self._ready, self._changed = training, ready, changed
         self._datasets: dict[str, Rows] = {}
+        self._damaged: Counter[str] = Counter()
+        """Tries to load each evaluation's version that met a damaged file."""
         self._held: dict[str, bool] = {}
         # Whether the row is still in vLLM, by attempt.
         self._seated = False
@@ -149,9 +154,14 @@ class Evaluator:
             await follower.until_pinned()
             self.clearing = False
             self._changed()
-        except (FileNotFoundError, SchemaMismatch) as error:
+        except (FileNotFoundError, SchemaMismatch, DamagedFile) as error:
+            self._damaged[request.id] += isinstance(error, DamagedFile)
+            # A host without the data volume fetches its copy again at each try.
+            if 0 < self._damaged[request.id] < DAMAGED_TRIES:
+                raise CannotPin(str(error)) from error
             reason = f"version {request.version} cannot be loaded any more: {error}"
-            await self._store.evaluations.fail(self._context.run, request.id, reason)
+            run, worker = self._context.run, self._context.worker
+            await self._store.evaluations.fail(run, request.id, worker, reason)
             raise CannotPin(reason) from error
 
     async def _until_cleared(self) -> None:

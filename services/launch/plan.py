@@ -16,7 +16,13 @@ from services.launch.options import (
     require_port,
 )
 from services.launch.part import Part, http_not_ready
-from services.runtime.api_key import REDIS_PASSWORD, BadKeyFile, kept_key
+from services.runtime.api_key import (
+    REDIS_PASSWORD,
+    BadKeyFile,
+    first_key,
+    kept_key,
+    reward_service_key,
+)
 from services.runtime.gpus import GPU
 from services.settings import Settings
 
@@ -198,6 +204,19 @@ def _service(name: str, command: Sequence[str], url: str, environment: Mapping[s
         environment=environment,
         not_ready=http_not_ready(f"{url}/readyz"),
     )
+
+
+def make_keys(options: UpOptions, data: Path) -> None:
+    """The keys that parts find in `data`, before any part starts: a worker that was faster than the
+    gateway would find none, and ask without one. Raises LaunchError."""
+    settings = Settings(data=data)
+    try:
+        if options.runs("gateway"):
+            first_key(settings)
+        if options.runs("reward"):
+            reward_service_key(settings)
+    except (BadKeyFile, OSError) as error:
+        raise LaunchError(str(error)) from None
 
 
 def _redis_password(data: Path) -> str:

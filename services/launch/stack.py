@@ -18,7 +18,7 @@ from services.launch.data_folder import DataFolder, holder_of
 from services.launch.external_redis import check_external_redis
 from services.launch.options import LaunchError, UpOptions
 from services.launch.part import Status
-from services.launch.plan import Plan, make_plan
+from services.launch.plan import Plan, make_keys, make_plan
 from services.launch.scaling import Scaling
 from services.launch.supervised_part import Rules
 from services.launch.supervisor import Supervisor
@@ -71,6 +71,7 @@ async def live(
             return await scaling.answer(request, say)
 
         running = Running(folder, plan, supervisor)
+        make_keys(options, folder.path)
         prepared(running)
         stopped = asyncio.ensure_future(stop.wait())
         watching = None

@@ -111,9 +111,11 @@ class Evaluations(Noun):
         )
         await self._run("evaluation_release", run, names, [leaves, *attempts])
 
-    async def fail(self, run: str, id: str, reason: str) -> bool:
-        """End the open evaluation, because it cannot be answered. False: it is not open."""
-        return bool(await self._run("evaluation_fail", run, OPEN, [id, reason]))
+    async def fail(self, run: str, id: str, worker: str, reason: str) -> bool:
+        """End the open evaluation, because it cannot be answered. False: it is not open, or another
+        worker than this one has a seat for it, and may be able to."""
+        names = (*OPEN, "evaluation_seats")
+        return bool(await self._run("evaluation_fail", run, names, [id, worker, reason]))
 
     async def standing(self, run: str) -> list[Standing]:
         """Those that are open or have ended, and are not closed."""

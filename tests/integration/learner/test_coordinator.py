@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,11 +115,16 @@ async def warnings(scene: Scene) -> list[str]:
     return [str(event.data["message"]) for event in events if event.kind == "warning"]
 
 
-async def warned(scene: Scene, *workers: WorkerRecord) -> list[str]:
-    """The warnings so far, after a minute of waiting with these workers."""
+async def warned(scene: Scene, *workers: WorkerRecord, seconds: float = 60.0) -> list[str]:
+    """The warnings so far, after `seconds` of waiting with these workers."""
     for worker in workers:
         await scene.store.workers.heartbeat(worker)
-    await asyncio.to_thread(scene.coordinator._warn_of_wait, "groups", 60.0)
+    waiting = scene.coordinator._waiting
+    waiting.begin()
+    with pytest.MonkeyPatch.context() as patch:
+        later = time.monotonic() + seconds
+        patch.setattr(time, "monotonic", lambda: later)
+        await asyncio.to_thread(waiting.look, "groups")
     return await warnings(scene)
 
 
@@ -145,7 +151,7 @@ async def test_a_damaged_version_that_no_worker_can_load_is_published_again(scen
     _, waiting, again = await warned(scene, worker("w", "generating", "cannot load it"))
 
     assert waiting == "waiting for groups for 60 s: w: cannot load it"
-    assert again.startswith("version 3 is published again: ")
+    assert again.startswith("the newest version is published again: ")
     await asyncio.to_thread(scene.coordinator._publisher.wait)
     found = load_file(file)
     assert found.keys() == whole.keys()
@@ -154,6 +160,19 @@ async def test_a_damaged_version_that_no_worker_can_load_is_published_again(scen
     assert manifest is not None
     (listed,) = manifest.files
     check_file(file, listed.bytes, listed.xxh3)
+
+
+async def test_a_file_that_a_worker_names_is_looked_at_within_seconds(scene: Scene) -> None:
+    (file,) = (scene.data / "runs/r/weights").glob("v000003-*.safetensors")
+    troubled = worker("w", "generating", f"{file.name} has another checksum")
+    assert await warned(scene, troubled, seconds=6) == [], "the worker's own copy, not the file"
+    # Reading all files of a large model again takes long.
+    file.write_bytes(file.read_bytes()[:100])
+    assert await warned(scene, seconds=12) == []
+    await warned(scene, seconds=70)
+
+    (_, again) = await warnings(scene)
+    assert again.startswith("the newest version is published again: ")
 
 
 async def test_payloads_outside_of_redis_count_for_the_next_checkpoint(scene: Scene) -> None:

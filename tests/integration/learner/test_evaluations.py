@@ -239,7 +239,7 @@ async def test_what_cannot_be_answered_is_said_and_the_next_one_opens(
 ) -> None:
     await evaluated.step(2)
     await evaluated.step(4)
-    await evaluated.scene.store.evaluations.fail("r", "000002-test", "its weights are gone")
+    await evaluated.scene.store.evaluations.fail("r", "000002-test", "w", "its weights are gone")
     await evaluated.follow()
     warnings = [one["message"] for one in await evaluated.events("warning")]
     assert warnings[-1] == "the evaluation of step 2 on test failed: its weights are gone"

@@ -298,6 +298,38 @@ async def test_evaluation_is_answered_beside_training_each_row_once(
     assert trained.header.tags == [newest.tag]
 
 
+async def test_an_evaluation_of_a_damaged_version_ends_and_the_next_is_answered(
+    working: Work, tmp_path: Path
+) -> None:
+    sections: dict[str, Any] = {"sampling": {"max_tokens": 1}, "evaluation": {"dataset": "d"}}
+    async with working(tmp_path, [SHORT] * 8, {}, **sections) as one:
+        await one.group(0)
+        newest = await one.store.weights.newest(RUN)
+        assert newest is not None
+        (file,) = newest.files
+        damaged = file.name.replace("v000000", "v000009")
+        whole = (one.stack.data / file.name).read_bytes()
+        (one.stack.data / damaged).write_bytes(whole[:-1] + b"!")
+        gone_wrong = replace(newest, version=9, files=[replace(file, name=damaged)])
+        redis: Any = Redis.from_url(one.stack.redis_url)
+        token = int(await redis.hget(run_key(RUN, "run"), "fencing_token"))
+        await redis.aclose()
+        evaluations = one.store.evaluations
+        for name, manifest in (("lost", gone_wrong), ("next", newest)):
+            await evaluations.ask(RUN, token, request(manifest, 3, 1, 0, name, dataset="d"))
+
+        ended = await evaluations.standing(RUN)
+        while len(ended) < 2 or ended[1].state == "open":
+            await asyncio.sleep(0.05)
+            ended = await evaluations.standing(RUN)
+        await one.group(7)
+    lost, following = ended
+    assert (lost.id, lost.state) == ("000000-lost", "failed")
+    assert lost.reason.startswith("version aaa:9 cannot be loaded any more: ")
+    assert "v000009-aaa.safetensors has checksum" in lost.reason
+    assert (following.id, following.state, following.answered) == ("000000-next", "done", 3)
+
+
 def vllm_of(worker: int) -> int:
     """The process of a worker's vLLM."""
     children = Path(f"/proc/{worker}/task").glob("*/children")

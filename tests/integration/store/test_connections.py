@@ -230,7 +230,7 @@ async def whole_life(scene: Scene) -> None:
     for attempt, row in [*rows.rows[1:], *again.rows]:
         answers = answered(row, "correct")
         assert await store.evaluations.complete(RUN, rows.id, attempt, answers)
-    assert await store.evaluations.fail(RUN, "000000-lost", "its weights are gone")
+    assert await store.evaluations.fail(RUN, "000000-lost", "w", "its weights are gone")
     assert len(await store.evaluations.standing(RUN)) == 2
     assert len(await store.evaluations.answers(RUN, rows.id, 3)) == 3
     await store.evaluations.stored(RUN, token, rows.id, 1, [0, 1, 2])

@@ -106,14 +106,28 @@ async def test_the_next_evaluation_opens_when_one_ends(scene: Scene) -> None:
     ((attempt, _),) = (await lease(scene, 9)).rows
     await evaluations.complete(RUN, first.id, attempt, answered(0, "correct"))
     assert (await lease(scene, 9)).id == second.id
-    assert not await evaluations.fail(RUN, first.id, "too late")
-    assert await evaluations.fail(RUN, second.id, "its weights are gone")
+    assert not await evaluations.fail(RUN, first.id, "w", "too late")
+    assert await evaluations.fail(RUN, second.id, "w", "its weights are gone")
     assert (await lease(scene, 9)).request == third
     assert await states(scene) == {first.id: "done", second.id: "failed", third.id: "open"}
     assert [one.id for one in await evaluations.requests(RUN)] == [first.id, second.id, third.id]
     # Answers of one evaluation are not those of another.
     assert len(await evaluations.answers(RUN, first.id, 9)) == 1
     assert await evaluations.answers(RUN, second.id, 9) == []
+
+
+async def test_no_worker_ends_an_evaluation_for_which_another_has_a_seat(scene: Scene) -> None:
+    one = await asked(scene)
+    evaluations = scene.store.evaluations
+    await lease(scene, 1, worker="serves it")
+    assert (await lease(scene, 1, worker="cannot", version=9)).id == one.id
+    assert not await evaluations.fail(RUN, one.id, "cannot", "its file is damaged")
+    assert not await evaluations.fail(RUN, one.id, "has no seat", "its file is damaged")
+    assert await states(scene) == {one.id: "open"}
+    # A seat lapses.
+    await evaluations.renew(RUN, "serves it", [], 0)
+    assert await evaluations.fail(RUN, one.id, "cannot", "its file is damaged")
+    assert await states(scene) == {one.id: "failed"}
 
 
 async def test_answers_are_forgotten_when_they_are_in_a_file(scene: Scene) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from services.launch import UpOptions
+from services.launch import LaunchError, UpOptions
 from services.launch.cores import CorePlan, plan_cores
 from services.launch.part import Part
-from services.launch.plan import Plan, exports, make_plan
+from services.launch.plan import Plan, exports, make_keys, make_plan
 from services.runtime.core_loans import LOCKS
 
 FREE = UpOptions(port=0, reward_port=0)
@@ -149,3 +149,20 @@ def test_where_no_socket_can_be_redis_has_a_port_on_loopback_with_a_password(
     password = (data / "redis-password").read_text().strip()
     assert plan.redis_url.startswith(f"redis://:{password}@127.0.0.1:")
     assert "0.0.0.0" not in part(plan, "reward").argv
+
+
+def test_keys_are_there_before_any_part_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_API_KEY", raising=False)
+    monkeypatch.delenv("HEADRACE_REWARD_KEY", raising=False)
+    make_keys(replace(FREE, parts=frozenset({"gateway"})), tmp_path)
+    assert {one.name for one in tmp_path.iterdir()} == {"api-key"}
+    key = (tmp_path / "api-key").read_text()
+    make_keys(FREE, tmp_path)
+    assert {one.name for one in tmp_path.iterdir()} == {"api-key", "reward-key"}
+    assert (tmp_path / "api-key").read_text() == key
+
+    (tmp_path / "reward-key").write_text("two words")
+    with pytest.raises(LaunchError, match=r"reward-key holds no key"):
+        make_keys(FREE, tmp_path)

@@ -1,0 +1,81 @@
+"""Rank 0 waits for groups or answers: it warns of a long wait, naming the likely reason, and has
+the newest version published again where workers cannot load it because a file is damaged."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from learner.persist.publisher import Publisher
+from learner.store.run_store import RunStore
+from services.contracts.records import WorkerRecord
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+PATIENCE_SECONDS = 60.0
+"""Waiting this long is worth a warning."""
+LOOK_SECONDS = 5.0
+"""Between two looks at the workers, which take one call of Redis each."""
+
+
+class Waiting:
+    """The waits of one run."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        publisher: Publisher,
+        live: bool,
+        filtered: Callable[[], int],
+        publish_again: Callable[[], bool],
+    ) -> None:
+        """`live`: users bring the work when they come; `filtered`: groups filtered since the last
+        step; `publish_again` publishes the newest version, whole, and says whether it does."""
+        self._store, self._publisher, self._live = store, publisher, live
+        self._filtered, self._publish_again = filtered, publish_again
+        self._began = self._warned = self._looked = time.monotonic()
+        self._compared = -PATIENCE_SECONDS
+        """When the files of the newest version were read last: of a large model that takes long."""
+
+    def begin(self) -> None:
+        """A wait begins."""
+        self._began = self._warned = self._looked = time.monotonic()
+
+    def look(self, what: str) -> None:
+        """Called again and again while `what` is waited for."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        workers = self._store.workers()
+        if now - self._warned >= PATIENCE_SECONDS:
+            self._warned = now
+            self._warn(what, now - self._began, workers)
+            suspected = any(worker.error for worker in workers)
+        else:
+            suspected = self._publisher.distrusted(workers)
+        if suspected and now - self._compared >= PATIENCE_SECONDS:
+            self._compared = now
+            self._mend()
+
+    def _mend(self) -> None:
+        if (damage := self._publisher.damage()) and self._publish_again():
+            self._store.warn(f"the newest version is published again: {damage}")
+
+    def _warn(self, what: str, seconds: float, workers: Sequence[WorkerRecord]) -> None:
+        troubled = [f"{w.id}: {w.error}" for w in workers if w.error]
+        if not troubled and any(w.state == "starting" for w in workers):
+            # Nothing is wrong: vLLM takes minutes to start, and its worker says when it gives up.
+            log.info("waiting for workers to start", what=what, seconds=round(seconds))
+            return
+        if not troubled and self._live and any(w.serves(self._store.run) for w in workers):
+            # Nothing is wrong either.
+            return
+        if not workers:
+            reason = "no rollout worker serves this pool; start one (python -m rollout)"
+        elif troubled:
+            reason = "; ".join(troubled)
+        else:
+            reason = ", ".join(f"{w.id} is {w.state}" for w in workers)
+        if filtered := self._filtered():
+            reason += f"; {filtered} groups were filtered since the last step"
+        self._store.warn(f"waiting for {what} for {seconds:.0f} s: {reason}")
