@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from services.cli.options import Data, GatewayURL, Run, connect, data_folder
-from services.cli.output import CliError, err, escape, out
+from services.cli.output import FINAL, CliError, err, escape, out
 
 if TYPE_CHECKING:
     from services.cli.agent_process import Ended
@@ -103,6 +103,10 @@ def agents(
         player = EnvironmentPlayer(played_by, limit, by_verifier)
     api = connect(gateway)
     record = _patiently(lambda: api.get(f"/v1/runs/{run}"))
+    if record["state"] in FINAL:
+        raise CliError(
+            f"run {record['id']} is over, it {record['state']}: there are no sessions to play"
+        )
     players = Players(api, record["id"], player, data_folder(data).absolute())
     with player.serving(), ThreadPoolExecutor(parallel) as pool:
         try:

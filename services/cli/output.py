@@ -21,6 +21,8 @@ INTERRUPTED = 130
 out = EscapingConsole(highlight=False, width=None if sys.stdout.isatty() else 200)
 err = EscapingConsole(stderr=True, highlight=False)
 
+FINAL = ("succeeded", "failed", "cancelled")
+"""States of a run, or a chain, that is over."""
 STATE_STYLES = {
     "queued": "dim",
     "starting": "yellow",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.report.content import duration, sections
+from services.report.content import duration, headline, sections
 from services.report.facts import Facts, Row
 from services.report.parts import Paragraph, Part, Picture, Section, Table
 
@@ -29,10 +29,10 @@ def _result(chain: Row, facts: dict[str, Facts]) -> list[Part]:
         trained = f"{step['step']} of {step['max_steps'] or '?'}"
         one = facts.get(step["name"])
         lasted = duration(one.seconds) if one and one.seconds else "–"
-        rows.append(
-            [step["name"], step["run"] or "–", step["kind"], step["state"], trained, lasted]
-        )
-    parts.append(Table(["step", "run", "kind", "state", "trained", "time"], rows))
+        about = [step["name"], step["run"] or "–", step["kind"], step["state"], trained, lasted]
+        rows.append([*about, headline(one) if one else "–"])
+    header = ["step", "run", "kind", "state", "trained", "time", "result: first → last"]
+    parts.append(Table(header, rows))
     return parts
 
 

@@ -58,6 +58,10 @@ COMPARED = (
     "validation/bits_per_byte", "train/loss", "train/entropy", "train/kl", "response/tokens_mean",
     "throughput/tokens_per_second", "time/step",
 )  # fmt: skip
+HEADLINES = (
+    "evaluation/accuracy", "evaluation/reward", "reward/mean", "validation/loss", "train/loss",
+)  # fmt: skip
+"""Of which a chain's table shows the first that a run has."""
 ANSWERS = 2
 """Shown of the first step, and of the last."""
 LONGEST = 1500
@@ -87,7 +91,10 @@ def _result(facts: Facts, other: Facts | None) -> Iterator[Part]:
     reason = f": {record['reason']}" if record["reason"] else ""
     of = f" of {record['max_steps']}" if record["max_steps"] else ""
     yield Paragraph(f"State: {record['state']}{reason}.")
-    yield Paragraph(f"It trained {record['step']}{of} steps{_lasted(facts)}.")
+    before = _steps_before(facts)
+    if before:
+        yield Paragraph(f"It continues run {record['resume_from']} from step {before:,}.")
+    yield Paragraph(f"It trained {record['step'] - before}{of} steps{_lasted(facts)}.")
     if record["state"] not in ("succeeded", "failed", "cancelled"):
         yield Paragraph("It is not over: this is how it stands now.")
     rows = []
@@ -99,6 +106,24 @@ def _result(facts: Facts, other: Facts | None) -> Iterator[Part]:
     if rows:
         header = ["metric: first → last", facts.title, *([other.title] if other else [])]
         yield Table(header, rows)
+
+
+def headline(facts: Facts) -> str:
+    """The metric that says most of a run, from its first value to its last."""
+    facts = facts.by_set()
+    for name in HEADLINES:
+        values = facts.series(name)[1]
+        if len(values) > 1:
+            return f"{name}: {_ends(values)}"
+        if values:
+            return f"{name}: {values[0]:.4g}"
+    return "–"
+
+
+def _steps_before(facts: Facts) -> int:
+    """Steps that it has from the run that it continues."""
+    steps = [row["step"] for row in facts.metrics if "step" in row]
+    return max(0, int(min(steps)) - 1) if steps and facts.record.get("resume_from") else 0
 
 
 def _lasted(facts: Facts) -> str:

@@ -15,13 +15,13 @@ from services.cli.models.checkpoints import (
     run_with_step,
 )
 from services.cli.options import AsJson, Data, GatewayURL, connect
-from services.cli.output import INTERRUPTED, CliError, err, escape, print_json
+from services.cli.output import FINAL, INTERRUPTED, CliError, err, escape, print_json
 from services.contracts.weights import ADAPTER_CONFIG
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway
 
-ENDING = ("succeeded", "failed", "cancelled", "cancelling")
+ENDING = (*FINAL, "cancelling")
 
 
 def chat(

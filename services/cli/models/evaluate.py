@@ -8,6 +8,7 @@ import typer
 
 from services.cli.options import AsJson, GatewayURL, connect
 from services.cli.output import (
+    FINAL,
     INTERRUPTED,
     CliError,
     err,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 SHOWN = 10
 """Changed rows that a comparison lists."""
-FINAL = ("succeeded", "failed", "cancelled")
 
 Against = Annotated[
     str | None,

@@ -9,6 +9,7 @@ import typer
 from services.cli.options import AsJson, GatewayURL, connect
 from services.cli.output import (
     FAILED,
+    FINAL,
     INTERRUPTED,
     CliError,
     ago,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 CHAIN = "chain-"
 LOOK_SECONDS = 0.5
-OVER = ("succeeded", "failed", "cancelled")
 
 
 class Found(NamedTuple):
@@ -171,7 +171,7 @@ def watch_chain(
             seen.add(run)
             begun(chain["steps"][chain["at"]])
             _watch_step(api, chain, as_json, quiet)
-        elif chain["state"] in OVER:
+        elif chain["state"] in FINAL:
             return chain
         else:
             time.sleep(LOOK_SECONDS)

@@ -49,6 +49,10 @@ def test_an_agent_that_prints_nan_does_not_end_the_others(
     audit = installation.api.get(f"/v1/runs/{run}/audit")
     assert (audit["trained"], audit["problems"]) == (2, [])
 
+    again = agents(installation, run, tmp_path, AGENT)
+    assert again.returncode == 1
+    assert f"run {run} is over, it succeeded: there are no sessions to play" in again.stderr
+
 
 def test_agents_that_never_ask_the_policy_end_with_the_reason(
     installation: Installation, tmp_path: Path

@@ -220,6 +220,15 @@ def test_nothing_from_outside_is_markup_of_the_text() -> None:
     assert len(re.findall(r"(?<!\\)\|", row)) == 2
 
 
+def test_a_run_that_continues_another_counts_its_own_steps() -> None:
+    continued = facts(
+        record=record(resume_from="bb22", step=12, max_steps=20), metrics=[times(11), times(12)]
+    )
+    said = text_of(sections(continued))
+    assert "It continues run bb22 from step 10." in said
+    assert "It trained 2 of 20 steps in 1 min 30 s." in said
+
+
 def test_a_chain_has_one_report_with_each_steps_run() -> None:
     steps: list[dict[str, Any]] = [
         {"name": "sft", "run": "aa11", "kind": "sft", "state": "succeeded", "step": 2},
@@ -234,8 +243,11 @@ def test_a_chain_has_one_report_with_each_steps_run() -> None:
     found = chain_sections(chain, [("sft", facts())])
     said = text_of(found)
     assert said.index("Too few steps.") < said.index("State of the chain: failed: step sft:")
-    assert "| sft | aa11 | sft | succeeded | 2 of 2 | 1 min 30 s |" in said
-    assert "| rl | – | rl | waiting | 0 of 2 | – |" in said
+    assert (
+        "| sft | aa11 | sft | succeeded | 2 of 2 | 1 min 30 s | evaluation/accuracy: 0.25 → 0.75 |"
+        in said
+    )
+    assert "| rl | – | rl | waiting | 0 of 2 | – | – |" in said
     assert {"sft: Result", "sft: Curves", "sft: How to repeat it"} < {one.title for one in found}
     pictures = [part for section in found for part in section.parts if isinstance(part, Picture)]
     assert {one.name for one in pictures} == {"sft-reward", "sft-accuracy"}
