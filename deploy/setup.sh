@@ -98,6 +98,13 @@ rm -f "$stamp"
 # builds that break a CPU torch) must not come back in as somebody's dependency.
 install() { "${pip[@]}" install --no-deps --progress-bar off "$@" >>"$log" 2>&1; }
 : >"$log"
+# pip takes minutes, and says what it does in the log alone.
+# (A sleep outlives its loop, and must keep neither the lock nor a pipe.)
+while sleep 20 >/dev/null 2>&1 9>&-; do
+    echo "setup: $((SECONDS - began)) s: $(grep -v ^WARNING "$log" | tail -n 1 | cut -c 1-80)"
+done 9>&- &
+saying=$!
+trap 'kill $saying 2>/dev/null || true' EXIT
 if ! install -r "$lock"; then
     if grep -q 'No matching distribution found for torch==.*+cpu' "$log"; then
         # The package index has the CUDA build of the same version, which runs on a CPU, too, with
