@@ -27,6 +27,8 @@ FAILURES = 16
 """Sessions in a row that earn nothing before the command gives up."""
 PATIENCE = 60.0
 """Seconds to repeat a call while the gateway or Redis is away."""
+QUIET = 10.0
+"""Seconds without a group after which it is said why there is none."""
 KEPT = 1000
 """Outputs that stay."""
 
@@ -175,6 +177,8 @@ class Players:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._in_a_row = 0
+        self._said: set[str] = set()
+        """Why there was no group for long; each reason is said once."""
         self.stop = threading.Event()
         """Ends all agents."""
         self.played = self.failed = 0
@@ -199,11 +203,15 @@ class Players:
         from services.cli.client import Later
 
         path = f"/v1/runs/{self._run}/groups:lease"
+        began = time.monotonic()
         while True:
             try:
                 group: dict[str, Any] = _patiently(lambda: self._api.post(path))
                 return group
             except Later as later:
+                if time.monotonic() - began >= QUIET and later.message not in self._said:
+                    self._said.add(later.message)
+                    err.print(f"[dim]{escape(later.message)}[/]", soft_wrap=True)
                 time.sleep(later.seconds)
             except CliError:
                 record = _patiently(lambda: self._api.get(f"/v1/runs/{self._run}"))
@@ -224,7 +232,7 @@ class Players:
         """Tell the gateway. Returns why that had no effect."""
         from services.cli.client import Away
 
-        base = f"/v1/sessions/{session}"
+        base, refusal = f"/v1/sessions/{session}", ""
         try:
             if reward is not None:
                 try:
@@ -233,12 +241,15 @@ class Players:
                     # The reward is good: said to be none later, it would be lost for good.
                     raise
                 except CliError as error:
-                    refused = {"reward": None, "error": error.message}
+                    refusal = error.message
+                    refused = {"reward": None, "error": refusal}
                     _patiently(lambda: self._api.post(f"{base}/reward", json=refused))
             played = _patiently(lambda: self._api.post(f"{base}/end"))
         except CliError as error:
             return error.message
-        return "" if played["turns"] else NO_TURN
+        # Why an agent failed says more than that it had not asked before.
+        failed = reward is not None and "error" in reward
+        return refusal or ("" if played["turns"] or failed else NO_TURN)
 
     def _note(
         self,

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import pytest
 
 from services.cli import agents
 from services.cli.agent_process import KEPT, Ended, play, reward_in, reward_of
-from services.cli.agents import Players, environment_of
-from services.cli.client import Away
+from services.cli.agents import NO_TURN, Players, environment_of
+from services.cli.client import Away, Later
 from services.cli.output import CliError
 
 SHELL = ["/bin/sh", "-c"]
@@ -110,10 +111,16 @@ def test_a_reward_may_stand_in_a_file(tmp_path: Path) -> None:
 
 
 class Earning:
-    """A player whose sessions all earn 1."""
+    """A player whose sessions all earn the same."""
+
+    def __init__(self, reward: dict[str, Any] | None = None) -> None:
+        self._reward = reward or {"reward": 1}
+
+    def serving(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def play(self, group: Any, session: Any, stop: Any) -> tuple[Ended, dict[str, Any]]:
-        return Ended(0, 1.0, "1\n", "", ""), {"reward": 1}
+        return Ended(0, 1.0, "1\n", "", ""), self._reward
 
 
 class Api:
@@ -148,6 +155,62 @@ def test_a_reward_that_a_gateway_missed_is_not_said_to_be_none(
         players.play_all(pool, 1)
     assert {str(told) for _, told in api.posted} == {"{'reward': 1}"}
     assert players.failed == 1
+
+
+class Plain(Api):
+    """A gateway whose session has `turns` turns, and which refuses rewards that are no numbers."""
+
+    def __init__(self, turns: int) -> None:
+        super().__init__()
+        self._turns = turns
+
+    def post(self, path: str, json: Any = None) -> Any:
+        if json == {"reward": "high"}:
+            raise CliError("reward: a finite number is wanted")
+        if path.endswith("/end"):
+            return {"turns": self._turns}
+        return super().post(path, json)
+
+
+@pytest.mark.parametrize(
+    ("turns", "reward", "problem"),
+    [
+        (0, {"reward": None, "error": "it ended with exit code 1"}, "it ended with exit code 1"),
+        (0, {"reward": 0.5}, NO_TURN),
+        (2, {"reward": "high"}, "reward: a finite number is wanted"),
+        (2, {"reward": 0.5}, ""),
+    ],
+)
+def test_why_a_session_is_not_trained_is_said(
+    tmp_path: Path, turns: int, reward: dict[str, Any], problem: str
+) -> None:
+    api: Any = Plain(turns)
+    players = Players(api, "run", Earning(reward), tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        players.play_all(pool, 1)
+    first, _, _ = (tmp_path / "agents/run/s.log").read_text().partition("\n")
+    assert json.loads(first)["problem"] == problem
+    assert players.failed == bool(problem)
+
+
+def test_why_there_is_no_group_for_long_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Closed(Api):
+        left = 5
+
+        def post(self, path: str, json: Any = None) -> Any:
+            self.left -= 1
+            if self.left >= 0:
+                raise Later("no session can be opened now", 0.01)
+            return super().post(path, json)
+
+    player: Any = Earning()
+    for quiet, times in ((60.0, 0), (0.0, 1)):
+        monkeypatch.setattr(agents, "QUIET", quiet)
+        api: Any = Closed()
+        assert Players(api, "run", player, tmp_path)._lease() is not None
+        assert capsys.readouterr().err.count("no session can be opened now") == times
 
 
 def test_a_log_that_another_command_has_removed_ends_nothing(
