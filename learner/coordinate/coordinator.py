@@ -102,7 +102,7 @@ class Coordinator(FirstRank):
         self._waiting = Waiting(
             store,
             self._publisher,
-            config.data.live,
+            config,
             self._step_report.filtered,
             self._publish_again,
         )

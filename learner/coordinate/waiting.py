@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from learner.persist.publisher import Publisher
 from learner.store.run_store import RunStore
+from services.contracts.config import RLConfig
+from services.contracts.config.episodes import Sessions
 from services.contracts.records import WorkerRecord
 from services.runtime.logs import get_logger
 
@@ -24,13 +26,15 @@ class Waiting:
         self,
         store: RunStore,
         publisher: Publisher,
-        live: bool,
+        config: RLConfig,
         filtered: Callable[[], int],
         publish_again: Callable[[], bool],
     ) -> None:
-        """`live`: users bring the work when they come; `filtered`: groups filtered since the last
-        step; `publish_again` publishes the newest version, whole, and says whether it does."""
-        self._store, self._publisher, self._live = store, publisher, live
+        """`filtered`: groups filtered since the last step; `publish_again` publishes the newest
+        version, whole, and says whether it does."""
+        self._store, self._publisher = store, publisher
+        self._live = config.data.live
+        self._by_agents = isinstance(config.rollout.episode, Sessions)
         self._filtered, self._publish_again = filtered, publish_again
         self._began = self._warned = self._looked = time.monotonic()
         self._compared = -PATIENCE_SECONDS
@@ -67,13 +71,17 @@ class Waiting:
             # Nothing is wrong: vLLM takes minutes to start, and its worker says when it gives up.
             log.info("waiting for workers to start", what=what, seconds=round(seconds))
             return
-        if not troubled and self._live and any(w.serves(self._store.run) for w in workers):
-            # Nothing is wrong either.
+        served = any(worker.serves(self._store.run) for worker in workers)
+        if not troubled and self._live and served:
+            # Nothing is wrong either: users bring sessions when they come.
             return
         if not workers:
             reason = "no rollout worker serves this pool; start one (python -m rollout)"
         elif troubled:
             reason = "; ".join(troubled)
+        elif self._by_agents and served:
+            # Workers are idle then, and it is not they who are waited for.
+            reason = "no agent plays, or agents have ended too few of their sessions"
         else:
             reason = ", ".join(f"{w.id} is {w.state}" for w in workers)
         if filtered := self._filtered():

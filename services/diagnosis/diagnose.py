@@ -21,6 +21,10 @@ GIB = 1 << 30
 
 UNABLE = ("starting", "unhealthy", "drained", "stopping")
 """States of a worker that samples nothing."""
+MORE_AGENTS = (
+    "Quicker agents help, or more of them at once (`headrace agents --parallel`), as long as vLLM "
+    "is not busy all the time"
+)
 
 Verdict = tuple[Cause, str]
 
@@ -168,7 +172,7 @@ def _measured(step: Event, now: Situation) -> Verdict:
         filtered = f", {share:.0%} of all groups were filtered" if share else ""
         return "rollout", (
             f"the learner waits for groups: {took}, {waited:.1f} s of it without enough of them"
-            f"{filtered}. {_more_workers(now.alive)}"
+            f"{filtered}. {MORE_AGENTS if _by_agents(now.run) else _more_workers(now.alive)}"
         )
     if row.get("bottleneck") == "learner":
         waited = float(row.get("time/workers_waiting_for_admission", 0.0))
@@ -177,6 +181,13 @@ def _measured(step: Event, now: Situation) -> Verdict:
             "admission. More ranks help, or a higher rollout.max_staleness"
         )
     return "none", f"nothing holds it up: {took}, and neither side waited for the other"
+
+
+def _by_agents(run: RunRecord) -> bool:
+    """Whether agents lease the run's groups. Live traffic leases none."""
+    episode = run.config["rollout"].get("episode")
+    kind = episode.get("type") if isinstance(episode, dict) else episode
+    return kind == "sessions" and run.config.get("data", {}).get("source") != "sessions"
 
 
 def _more_workers(alive: list[WorkerRecord]) -> str:
@@ -238,8 +249,15 @@ def _missing_groups(now: Situation) -> Verdict:
             f"{flow.lapsed} leases have lapsed, and their tasks are leased again as soon as a "
             "worker has room and admission"
         )
+    by_agents = _by_agents(run)
     oldest, names = now.oldest, [worker.id for worker in now.alive]
-    if oldest and oldest.lease_seconds_left is not None and oldest.worker not in names:
+    # Agents are no workers, which are heard of.
+    if (
+        oldest
+        and oldest.lease_seconds_left is not None
+        and oldest.worker not in names
+        and not by_agents
+    ):
         return "rollout", (
             f"task {oldest.task} is held by {oldest.worker}, which is silent; its lease lapses in "
             f"{max(0.0, oldest.lease_seconds_left):.0f} s"
@@ -248,6 +266,11 @@ def _missing_groups(now: Situation) -> Verdict:
         lagging = _lagging(here, run.version)
         if lagging is None and now.traffic is not None:
             return "rollout", _traffic(now.traffic, run)
+        if lagging is None and by_agents:
+            return "rollout", (
+                f"no agent plays: `headrace agents {run.id} -- COMMAND` does, or any program that "
+                "leases groups (docs/agents.md)"
+            )
         return lagging or _nothing_sampled(here)
     scoring = sum(worker.scoring for worker in here)
     if 2 * scoring > flow.held:
@@ -255,6 +278,8 @@ def _missing_groups(now: Situation) -> Verdict:
             f"{scoring} of {flow.held} groups in flight wait for their scores. Is the reward "
             "service up, and are its verifiers quick enough?"
         )
+    if by_agents:
+        return "rollout", _played(now)
     rate = sum(worker.tokens_per_second for worker in here)
     return "rollout", f"{flow.held} groups are being sampled, at {rate:,.0f} tokens/s in all"
 
@@ -282,6 +307,21 @@ def _traffic(traffic: LiveTraffic, run: RunRecord) -> str:
         f"use while no more than {eta} steps are trained after the session's first answer "
         "(rollout.max_staleness)"
     )
+
+
+def _played(now: Situation) -> str:
+    """What agents do with the groups that they have leased."""
+    words = (
+        f"agents have {now.flow.held} groups. One is done when each of its sessions has ended "
+        "(POST /v1/sessions/SID/end)"
+    )
+    oldest = now.oldest
+    if oldest and oldest.place == "generating" and oldest.lease_seconds_left is not None:
+        words += (
+            f"; that of task {oldest.task} is lost in {max(0.0, oldest.lease_seconds_left):.0f} s "
+            "unless a call comes (rollout.episode.idle_seconds)"
+        )
+    return words
 
 
 def _nothing_sampled(workers: list[WorkerRecord]) -> Verdict:

@@ -437,3 +437,36 @@ def test_a_run_on_live_sessions_waits_for_its_users() -> None:
     assert (cause, expected in words, "orker" in words) == ("rollout", True, False)
     stale = worker(version=6)
     assert said(run=live, traffic=some, workers=[stale])[0] == "weights"
+
+
+def test_a_run_of_agents_waits_for_them_and_not_for_workers() -> None:
+    config = {
+        "algorithm": {"prompts_per_step": 4},
+        "rollout": {"stragglers": "wait", "episode": {"type": "sessions", "idle_seconds": 300.0}},
+        "data": {"source": "dataset"},
+    }
+    played = run(config=config)
+    idle = worker(state="idle")
+    cause, words = said(run=played, workers=[idle], events=[step(40)])
+    assert cause == "rollout"
+    assert words.endswith(
+        "no agent plays: `headrace agents r1 -- COMMAND` does, or any program that leases groups "
+        "(docs/agents.md)"
+    )
+    oldest = OldestTask(task=28, place="generating", worker="agents", lease_seconds_left=280.2)
+    holding: dict[str, Any] = {"flow": Flow(held=3), "oldest": oldest, "events": [step(40)]}
+    _, words = said(run=played, workers=[idle], **holding)
+    assert words.endswith(
+        "agents have 3 groups. One is done when each of its sessions has ended (POST "
+        "/v1/sessions/SID/end); that of task 28 is lost in 280 s unless a call comes "
+        "(rollout.episode.idle_seconds)"
+    )
+    # What workers owe comes first.
+    assert (
+        said(run=played, workers=[worker(groups_in_flight=3, scoring=3)], **holding)[0] == "reward"
+    )
+    assert said(run=played, workers=[worker(version=6)], events=[step(40)])[0] == "weights"
+    slow = step(1.0, **{"bottleneck": "rollout", "time/waiting_for_groups": 3.0})
+    words = said(run=played, workers=[idle], events=[slow])[1]
+    assert "more of them at once (`headrace agents --parallel`)" in words
+    assert "worker" not in words

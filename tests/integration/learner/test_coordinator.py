@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from learner.coordinate.coordinator import Coordinator
+from learner.coordinate.waiting import Waiting
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.optim.optimizers import Optimizers
@@ -137,6 +138,23 @@ async def test_workers_that_start_give_no_warning_unless_one_has_an_error(scene:
     assert await warned(scene, worker("a", "starting"), worker("b", "generating")) == []
     (warning,) = await warned(scene, worker("b", "generating", "vLLM ended"))
     assert warning == "waiting for groups for 60 s: b: vLLM ended"
+
+
+async def test_a_long_wait_for_agents_does_not_blame_a_worker_that_serves(scene: Scene) -> None:
+    config = parse_config(rl(rollout={"episode": "sessions"}))
+    assert isinstance(config, RLConfig)
+    coordinator = scene.coordinator
+    coordinator._waiting = Waiting(
+        scene.run, coordinator._publisher, config, lambda: 0, lambda: False
+    )
+    serves = worker("w", "idle").model_copy(update={"run": "r", "version": VERSION})
+    (warning,) = await warned(scene, serves)
+    assert warning == (
+        "waiting for groups for 60 s: no agent plays, or agents have ended too few of their "
+        "sessions"
+    )
+    (_, warning) = await warned(scene, worker("w", "updating"))
+    assert warning == "waiting for groups for 60 s: w is updating"
 
 
 async def test_a_damaged_version_that_no_worker_can_load_is_published_again(scene: Scene) -> None:
