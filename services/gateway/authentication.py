@@ -31,6 +31,12 @@ OPEN = frozenset({"/", "/docs", "/openapi.json", "/v1/session"})
 of the API. Neither these nor health checks show anything of the installation's data."""
 OPEN_BELOW = ("/web/", "/static-offline-docs/")
 """The files of the page and of `/docs`."""
+UNKNOWN = "this gateway does not know this API key: it may have been revoked"
+NOT_OURS = (
+    "this is neither the key of this session (it has ended more than an hour ago, its group was "
+    "opened again with new keys, or the key is another session's) nor an API key that this gateway "
+    "knows"
+)
 SESSION_SECONDS = 7 * 24 * 3600
 LOGIN_SECONDS = 3600
 
@@ -127,9 +133,7 @@ class Authentication:
                 keyring = self.keyring_of()
                 ours = path.startswith(SESSIONS) and await keyring.opens_session(path, key)
                 if not ours and not await keyring.accepts(key):
-                    return unauthorized(
-                        "this gateway does not know this API key: it may have been revoked"
-                    )
+                    return unauthorized(NOT_OURS if path.startswith(SESSIONS) else UNKNOWN)
                 trust(scope)
                 return None
             if problem := host_problem(host, self.hosts):

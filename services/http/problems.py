@@ -198,6 +198,9 @@ async def _validation(request: Request, error: Exception) -> Response:
         if item["type"] == "model_attributes_type" and isinstance(item.get("input"), bytes):
             detail = "send JSON, with the header Content-Type: application/json (curl --json)"
             return answer(request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)
+        if item["type"] == "missing" and tuple(item["loc"]) == ("body",):
+            detail = "the request has no body: send JSON"
+            return answer(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail)
         message = WORDS.get(item["type"], item["msg"].removeprefix("Value error, "))
         where = [str(part) for part in item["loc"]]
         path = ".".join(where[1:] if where[:1] == ["body"] else where)

@@ -76,6 +76,11 @@ async def test_a_client_that_leaves_frees_its_part_of_the_budget_and_its_turn_st
         summed = path.replace("/v1/chat/completions", "/reward")
         rewarded = await http.post(summed, json={"components": {"a": 1e308, "b": 1e308}})
         assert (rewarded.status_code, rewarded.json()["error"]["param"]) == (400, "components")
+        missing = await http.post(summed)
+        assert (missing.status_code, "has no body: send JSON" in missing.text) == (422, True)
+        foreign = await http.post(summed, headers={"Authorization": "Bearer hr-anothers"})
+        assert foreign.status_code == 401
+        assert foreign.json()["error"]["message"].startswith("this is neither the key of this")
         others = await http.post("/v1/prompts", json={"dataset": "d", "prompts": [turn(0)]})
         assert others.status_code == 422
 
