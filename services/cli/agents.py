@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from services.cli.options import Data, GatewayURL, Run, connect, data_folder
-from services.cli.output import FINAL, CliError, err, escape, out
+from services.cli.options import AsJson, Data, GatewayURL, Run, connect, data_folder
+from services.cli.output import FINAL, CliError, err, escape, out, print_json
 
 if TYPE_CHECKING:
     from services.cli.agent_process import Ended
@@ -77,6 +77,7 @@ def agents(
         ),
     ] = RewardFrom.LAST_LINE,
     data: Data = None,
+    as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
     """Play the sessions of RUN, with a COMMAND for each or with an environment, until RUN ends.
@@ -118,7 +119,10 @@ def agents(
             raise
     ended = _patiently(lambda: api.get(f"/v1/runs/{record['id']}"))
     played, failed = players.played, players.failed
-    out.print(f"{played} sessions, {failed} without a reward. {ended['name']} {ended['state']}")
+    if as_json:
+        print_json({"run": ended, "sessions": played, "without_reward": failed})
+    else:
+        out.print(f"{played} sessions, {failed} without a reward. {ended['name']} {ended['state']}")
     if ended["state"] != "succeeded":
         raise CliError(f"run {record['id']} {ended['state']}: {ended['reason']}")
 
