@@ -15,7 +15,7 @@ from rollout.vllm.response import Sample, Span
 from rollout.vllm.resume import joined, not_sampled
 from services.contracts.groups.branches import Branch
 from services.contracts.groups.sampling_mask import SamplingMask
-from services.contracts.sessions import Reward, Turn, ids
+from services.contracts.sessions import Reward, Turn, ids, tokens_of
 from services.store.agent_sessions import Played
 
 UNPLAYED = "the session ended without a turn to train"
@@ -117,6 +117,14 @@ def completion(turns: Sequence[Turn], prompt: Sequence[int], masks: bool) -> Com
 def last_turn(turns: Sequence[Turn]) -> Turn | None:
     """The one of a session that was recorded last, without side calls."""
     return next((turn for turn in reversed(turns) if not turn.side), None)
+
+
+def transcript(turns: Sequence[Turn], last: Turn) -> list[int]:
+    """The ids of the conversation that ends with the turn `last`, from its first answer on."""
+    path = [last]
+    while path[0].parent >= 0:
+        path.insert(0, turns[path[0].parent])
+    return tokens_of(path)[len(path[0].prompt) :]
 
 
 def answer_text(turn: Turn) -> str:

@@ -20,6 +20,7 @@ from rollout.sessions.groups import (
     completion,
     last_turn,
     shared_prompt,
+    transcript,
     unplayed,
 )
 from rollout.sessions.live import LiveSessions
@@ -28,7 +29,7 @@ from rollout.sessions.turns import Refused, TurnPlayer
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.resume import mixed
 from rollout.work.failure_limit import RunCannotWork
-from rollout.work.group import Sampled, scores_of, task_seed
+from rollout.work.group import Sampled, scores_of, task_seed, text_of
 from rollout.work.hand_in import HandIn
 from rollout.work.task_rows import MissingDataset, TaskRow
 from rollout.worker import RunWorker
@@ -36,10 +37,11 @@ from services.contracts.config.episodes import Sessions
 from services.contracts.records import WorkerRecord
 from services.contracts.rows.rendering import compose
 from services.contracts.rows.task import TaskPosition
+from services.contracts.sessions import Turn
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
 from services.runtime.tasks import end
-from services.store.agent_sessions import Claimed, Opened
+from services.store.agent_sessions import Claimed, Opened, Played
 from services.store.prompts import Lease
 from services.volume import GatewayAway
 
@@ -282,7 +284,7 @@ class SessionWorker(RunWorker):
         ended = time.time()
         scores = [earned_score(one.reward) if one.reward else unplayed() for one in played]
         scored = [
-            (at, answer_text(turn))
+            (at, self._read(one, turn))
             for at, (turn, one) in enumerate(zip(last, played, strict=True))
             if turn is not None and one.reward is None
         ]
@@ -296,6 +298,13 @@ class SessionWorker(RunWorker):
         key = None if opened.own is None else ""
         own = None if opened.own is None else opened.name
         return Sampled(prompt, made, scores, ended, time.time(), key, own)
+
+    def _read(self, session: Played, last: Turn) -> str:
+        """What the run's verifiers read of a session, whose last turn is `last`."""
+        episode = self._context.config.rollout.episode
+        if isinstance(episode, Sessions) and episode.scored == "transcript":
+            return text_of(self._context.tokenizer, transcript(session.turns, last))
+        return answer_text(last)
 
     # --- while calls are held -----------------------------------------------------------------
 

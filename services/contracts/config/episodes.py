@@ -76,6 +76,10 @@ class Sessions(Section):
     what the chat template makes of all messages, as outside training. Where the template changes
     earlier answers (it drops their reasoning), the turn begins a branch. Both train what was
     sampled."""
+    scored: Literal["answer", "transcript"] = "answer"
+    """What the run's verifiers read of a session for which no reward was sent: its last `answer`,
+    or the `transcript` of the conversation that ends with it, from its first answer on, with the
+    messages between and what the chat template writes around them, without special tokens."""
     max_turns: int = Field(256, ge=1, le=4096)
     """Turns of a session, in all its conversations. A further call is refused."""
     side_calls: SideCalls = SideCalls()

@@ -7,15 +7,20 @@ from typing import Any
 import pytest
 
 from rollout.rewards.client import ScoringRefused
+from rollout.rewards.combine import SampleScore, earned_score
 from rollout.sessions.live import LiveSessions
 from rollout.sessions.worker import AT_ONCE, SessionWorker
 from rollout.vllm.progress import Progress
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit
 from rollout.work.group_tasks import Status
+from services.contracts.config import parse_config
+from services.contracts.rows.dataset import Row
 from services.contracts.rows.task import TaskPosition
-from services.contracts.sessions import Call, call_id
-from services.store.agent_sessions import Claimed
+from services.contracts.sessions import Call, Reward, call_id
+from services.store.agent_sessions import Claimed, Played
 from services.store.prompts import Lease
+from tests.unit.rollout.episodes import WordTokenizer, ids
+from tests.unit.rollout.session_graphs import turn
 
 CALL = Claimed(call_id("attempt", 0, "digest"), Call(kind="chat"))
 SEQUENCES = 2
@@ -189,6 +194,45 @@ async def test_the_end_of_a_group_that_redis_has_forgotten_is_not_taken_for_ever
     worker = Finishing()
     await worker._finish(Claimed(call_id("forgotten", 0, "finish"), Call(kind="finish")))
     assert worker.closed == ["lapsed"]
+
+
+@pytest.mark.parametrize(
+    ("scored", "read"), [("answer", "3"), ("transcript", "1+23<eos>")], ids=["answer", "transcript"]
+)
+async def test_verifiers_read_the_last_answer_or_the_conversation_that_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch, scored: str, read: str
+) -> None:
+    episode = {"type": "sessions", "scored": scored}
+    config = {"model": {"path": "m"}, "data": {"dataset": "d"}, "rewards": [{"verifier": "exact"}]}
+    turns = [
+        turn(ids("4", "5"), ids("1"), text="1"),
+        turn(ids("9"), ids("8"), text="8", parent=0, kept=3),  # a fork, which goes no further
+        turn(ids("+", "2"), ids("3", "<eos>"), text="3", parent=0, kept=3),
+        turn(ids("7"), ids("6"), text="6", side=True),
+    ]
+    asked: list[str] = []
+
+    async def scores(*given: Any) -> list[SampleScore]:
+        asked.extend(given[-1])
+        return [earned_score(Reward(reward=1.0))]
+
+    async def played(*of: object) -> list[Played]:
+        return [Played(turns), Played(turns, Reward(reward=0.5))]
+
+    async def row_of(index: int) -> Row:
+        return Row(prompt="4=", answer="3")
+
+    monkeypatch.setattr("rollout.sessions.worker.scores_of", scores)
+    worker = Worker()
+    worker._context.config = parse_config(config | {"rollout": {"episode": episode}})
+    worker._context.tokenizer = WordTokenizer()
+    worker._store.agent_sessions = SimpleNamespace(played=played)
+    opened: Any = SimpleNamespace(samples=2, own=None)
+    row: Any = SimpleNamespace(dataset=SimpleNamespace(rows=SimpleNamespace(row=row_of)), index=0)
+    sampled = await worker._sampled(CALL, opened, row)
+    assert sampled is not None
+    assert asked == [read], "the client gave the other one its reward"
+    assert [one.reward for one in sampled.scores] == [1.0, 0.5]
 
 
 class Live(LiveSessions):
