@@ -182,8 +182,16 @@ def _submit(
             f"[green]queued[/] [bold]{escape(record['name'])}[/] as {record['id']}\n"
             f"[dim]follow it with: headrace watch {record['id']}[/]"
         )
+        if _waits_for_agents(record["config"]):
+            out.print(f"[dim]play its sessions with: headrace agents {record['id']} -- COMMAND[/]")
         return
     follow_run(api, record["id"], as_json)
+
+
+def _waits_for_agents(config: dict[str, Any]) -> bool:
+    """Whether nothing is trained before agents lease groups. Live traffic leases none."""
+    episode = (config.get("rollout") or {}).get("episode") or {}
+    return episode.get("type") == "sessions" and config["data"].get("source") != "sessions"
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -190,6 +190,18 @@ def test_a_place_of_a_list_is_changed_or_refused_by_its_key(
         assert "rewards is a list without a place '1': its places are 0 to 0" in refused.stderr
 
 
+def test_who_submits_a_run_of_agents_is_told_what_plays_its_sessions(
+    headrace: Headrace, rows: Path, model: Path
+) -> None:
+    common = ("submit", "grpo", "--set", "data.dataset=cli-sums", "--set", f"model.path={model}")
+    for episode, times in (("single_turn", 0), ("sessions", 1)):
+        done = headrace(*common, "--set", f"rollout.episode={episode}")
+        assert done.returncode == 0, done.stderr
+        run = done.stdout.split("queued grpo as ")[1].split()[0]
+        assert done.stdout.count(f"headrace agents {run} -- COMMAND") == times
+        assert headrace("cancel", run).returncode == 0
+
+
 def test_warnings_about_a_config_are_shown_when_it_is_queued(
     headrace: Headrace, rows: Path, model: Path
 ) -> None:
