@@ -14,7 +14,7 @@ STEPS = 120
 """More than are trained while everything is killed once."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model(running: Installation) -> str:
     """The demo's model after a few steps of supervision."""
     api = running.api()
