@@ -1,6 +1,7 @@
 """`headrace agents`: plays the sessions of a run with a command or an environment, several at once,
 until the run ends."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -116,6 +117,7 @@ def agents(
             players.play_all(pool, parallel)
         except BaseException:
             players.stop.set()
+            players.give_back()
             raise
     ended = _patiently(lambda: api.get(f"/v1/runs/{record['id']}"))
     played, failed = players.played, players.failed
@@ -181,6 +183,8 @@ class Players:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._in_a_row = 0
+        self._held: dict[str, int] = {}
+        """Sessions that have not ended, by their group's attempt."""
         self._said: set[str] = set()
         """Why there was no group for long; each reason is said once."""
         self.stop = threading.Event()
@@ -191,12 +195,21 @@ class Players:
         """Play until the run takes no more. Raises CliError if nothing works."""
         playing: set[Future[None]] = set()
         while (group := self._lease()) is not None:
+            self._held[group["attempt"]] = len(group["sessions"])
             playing |= {pool.submit(self._play, group, one) for one in group["sessions"]}
             # A session that waits for its turn has a lease that runs.
             while len(playing) >= parallel:
                 done, playing = wait(playing, return_when=FIRST_COMPLETED)
                 self._look(done)
         self._look(wait(playing).done)
+
+    def give_back(self) -> None:
+        """Give groups back that are not done: nobody plays them, and the learner would wait for
+        them until they lapse."""
+        for attempt in list(self._held):
+            # The command ends for another reason.
+            with contextlib.suppress(CliError):
+                self._api.post(f"/v1/runs/{self._run}/groups/{attempt}:release")
 
     def _look(self, done: set[Future[None]]) -> None:
         for one in done:
@@ -230,6 +243,10 @@ class Players:
         if self.stop.is_set():
             return
         problem = self._report(session["id"], reward)
+        with self._lock:
+            self._held[group["attempt"]] -= 1
+            if not self._held[group["attempt"]]:
+                del self._held[group["attempt"]]
         self._note(group, session["id"], ended, reward, problem)
 
     def _report(self, session: str, reward: dict[str, Any] | None) -> str:

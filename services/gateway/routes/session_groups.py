@@ -29,7 +29,7 @@ from services.store.agent_sessions import Opened
 
 router = APIRouter(tags=["sessions"])
 
-LOST = ("lapsed", "stale", "failed", "gone")
+LOST = ("lapsed", "released", "stale", "failed", "gone")
 """A group that has come to this end is not trained: its client may send its prompt again."""
 OVER = (
     "no group can be leased: the run has ended, or its rows have nothing more to give; its record "
@@ -137,6 +137,23 @@ async def bring(deps: Deps, run: RunDep, request: Request, brought: OwnPrompt) -
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
     own = Row(prompt=brought.prompt, answer=brought.answer, columns=brought.columns)
     return await _leased(deps, run, request, own, brought.name)
+
+
+@router.post(
+    "/v1/runs/{run}/groups/{attempt}:release",
+    status_code=HTTPStatus.NO_CONTENT,
+    summary="Give a leased group back",
+    responses=responses({404: "There is no such run, or no such group in it"}),
+)
+async def release(deps: Deps, run: RunDep, attempt: str) -> None:
+    """Give back a group that nobody plays on: its sessions take no more calls, and its task is
+    leased again at once, not after `idle_seconds`. A group that is done stays done."""
+    if not await deps.store.agent_sessions.give_back(run.id, attempt):
+        raise Problem(
+            HTTPStatus.NOT_FOUND,
+            f"run {run.id} has no group {attempt!r}: send the `attempt` of a leased group, which "
+            "is known for an hour after its end",
+        )
 
 
 async def _leased(

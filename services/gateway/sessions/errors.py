@@ -23,6 +23,7 @@ ENDED = {
     "gone": "this session does not exist, or ended more than an hour ago",
     "lapsed": "this session's lease has lapsed: no call came for rollout.episode.idle_seconds, its "
     "group was not handed in for as long, or its run has ended",
+    "released": "this session's group was released by its client",
     "stale": "this session is stale: the policy has moved on by more than rollout.max_staleness "
     "versions since its group's oldest token",
     "ended": "this session has ended",

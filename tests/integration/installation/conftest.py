@@ -89,17 +89,26 @@ def played_by(
     installation: Installation, run: str, data: Path, *arguments: str
 ) -> "subprocess.CompletedProcess[str]":
     """`headrace agents RUN` with `arguments`, to its end. Its logs go below `data`."""
-    stack = installation.stack
-    command = [sys.executable, "-m", "services.cli", "agents", run, "--data", str(data)]
     return subprocess.run(
-        [*command, *arguments],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "HEADRACE_GATEWAY_URL": stack.gateway_url,
-            "HEADRACE_API_KEY": str(stack.api_key),
-        },
+        agents_command(run, data, *arguments),
+        env=agents_environment(installation),
         capture_output=True,
         text=True,
         timeout=200,
     )
+
+
+def agents_command(run: str, data: Path, *arguments: str) -> list[str]:
+    """`headrace agents RUN`, whose logs go below `data`."""
+    command = [sys.executable, "-m", "services.cli", "agents", run, "--data", str(data)]
+    return [*command, *arguments]
+
+
+def agents_environment(installation: Installation) -> dict[str, str]:
+    """What it needs in its environment."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "HEADRACE_GATEWAY_URL": installation.stack.gateway_url,
+        "HEADRACE_API_KEY": str(installation.stack.api_key),
+    }

@@ -1,11 +1,21 @@
 """`headrace agents RUN -- COMMAND` trains a run with a program of its own."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.integration.installation.conftest import Installation, played_by
+import pytest
+
+from services.cli.output import CliError
+from tests.integration.installation.conftest import (
+    Installation,
+    agents_command,
+    agents_environment,
+    played_by,
+)
+from tests.integration.launch.conditions import eventually
 
 CONFIG: dict[str, Any] = {
     "data": {"dataset": "sums"},
@@ -52,6 +62,28 @@ def test_an_agent_that_prints_nan_does_not_end_the_others(
     again = agents(installation, run, tmp_path, AGENT)
     assert again.returncode == 1
     assert f"run {run} is over, it succeeded: there are no sessions to play" in again.stderr
+
+
+def test_agents_that_are_stopped_give_their_groups_back(
+    installation: Installation, tmp_path: Path
+) -> None:
+    run = installation.submit(**CONFIG)
+    program = "import time; print('plays', flush=True); time.sleep(600)"
+    command = agents_command(run, tmp_path, "--parallel", "2", "--", sys.executable, "-c", program)
+    playing = subprocess.Popen(command, env=agents_environment(installation))
+    audit = f"/v1/runs/{run}/audit"
+    eventually(lambda: installation.api.get(audit)["in_flight"] > 0)
+    held = installation.api.get(audit)["in_flight"]
+
+    playing.send_signal(signal.SIGINT)
+
+    assert playing.wait(timeout=60) == 130
+    tasks = [installation.api.post(f"/v1/runs/{run}/groups:lease")["task"] for _ in range(held)]
+    assert tasks == list(range(held))
+    unknown = f"/v1/runs/{run}/groups/unknown:release"
+    with pytest.raises(CliError, match=f"run {run} has no group 'unknown'"):
+        installation.api.post(unknown)
+    installation.api.post(f"/v1/runs/{run}/cancel")
 
 
 def test_agents_that_never_ask_the_policy_end_with_the_reason(

@@ -127,7 +127,7 @@ class Api:
     """A gateway of one group, which is away when it is told the reward."""
 
     def __init__(self) -> None:
-        self.groups: list[Any] = [{"row": 0, "sessions": [{"id": "s"}]}, None]
+        self.groups: list[Any] = [{"attempt": "a", "row": 0, "sessions": [{"id": "s"}]}, None]
         self.posted: list[tuple[str, Any]] = []
 
     def get(self, path: str) -> Any:
