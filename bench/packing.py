@@ -37,7 +37,7 @@ def wasted(lengths: Lengths, buffer: int, crop: bool) -> float:
     following = zip(count(), lengths.tolist(), strict=False)
     packing = BestFit(ROW, buffer, crop)
     rows = held = lost = 0
-    while placed := packing.row(lambda: next(following, None)):
+    while placed := packing.row(following):
         rows += 1
         held += sum(one.tokens for one in placed)
         lost += sum(one.lost for one in placed)

@@ -6,7 +6,9 @@ one fills it and loses its end (`crop`).
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import NamedTuple
 
 
@@ -26,38 +28,54 @@ class BestFit:
 
     def __init__(self, length: int, buffer: int, crop: bool) -> None:
         self._length, self._buffer, self._crop = length, buffer, crop
-        # Sorted; of equal lengths the latest first, so that the last one of a length came first.
-        self._waiting: list[tuple[int, int]] = []
+        self._of_length: dict[int, deque[int]] = {}
+        """Positions of the buffered conversations by their tokens, in the order in which they
+        came. Most have a length that others have: only a new one costs a place among `_lengths`."""
+        self._lengths: list[int] = []
+        """The lengths that there are, sorted."""
+        self._count = 0
 
     @property
     def waiting(self) -> list[int]:
         """Positions of the buffered conversations, in the order in which they came."""
-        return sorted(-negative for _, negative in self._waiting)
+        return sorted(chain.from_iterable(self._of_length.values()))
 
     def put(self, arrived: Iterable[tuple[int, int]]) -> None:
-        """Buffer conversations: (position, tokens) of each."""
+        """Buffer conversations: (position, tokens) of each, as they come."""
         for position, tokens in arrived:
-            insort(self._waiting, (tokens, -position))
+            if tokens not in self._of_length:
+                self._of_length[tokens] = deque()
+                insort(self._lengths, tokens)
+            self._of_length[tokens].append(position)
+            self._count += 1
 
-    def row(self, following: Callable[[], tuple[int, int] | None]) -> list[Placed]:
-        """The next row. `following` gives the next conversation's position and tokens, None when
-        there is none. Empty when there is none left."""
+    def row(self, following: Iterator[tuple[int, int]]) -> list[Placed]:
+        """The next row. `following` gives position and tokens of the conversations that come next.
+        Empty when there is none left."""
         placed: list[Placed] = []
         room = self._length
         while room:
-            while len(self._waiting) < self._buffer and (arrived := following()) is not None:
-                self.put([arrived])
-            if not self._waiting:
+            self.put(islice(following, self._buffer - self._count))
+            if not self._count:
                 break
-            fits = bisect_right(self._waiting, (room, 0)) - 1
+            fits = bisect_right(self._lengths, room) - 1
             if fits >= 0:
-                tokens, negative = self._waiting.pop(fits)
-                placed.append(Placed(-negative, tokens))
+                tokens = self._lengths[fits]
+                placed.append(Placed(self._take(fits), tokens))
             elif self._crop:
-                shortest = bisect_right(self._waiting, (self._waiting[0][0], 0)) - 1
-                tokens, negative = self._waiting.pop(shortest)
-                placed.append(Placed(-negative, room, tokens - room))
+                lost = self._lengths[0] - room
+                placed.append(Placed(self._take(0), room, lost))
             else:
                 break
             room -= placed[-1].tokens
         return placed
+
+    def _take(self, at: int) -> int:
+        """Position of the first of those with the length at this place."""
+        tokens = self._lengths[at]
+        same = self._of_length[tokens]
+        position = same.popleft()
+        if not same:
+            del self._of_length[tokens], self._lengths[at]
+        self._count -= 1
+        return position

@@ -6,6 +6,7 @@ to be packed. Both are in checkpoints, so that a run goes on exactly where it wa
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ from services.contracts.rows.mixture import Mixture
 
 BLOCK = 4096
 """Positions of the order that are looked up at a time."""
+MANY = 1 << 16
+"""The same where they are only counted."""
 ROWS_PER_STEP = 128
 
 
@@ -60,21 +63,26 @@ class Lengths(NamedTuple):
         """Tokens of the longest sequence of `row`."""
         return int((self.tokens if self.longer is None else self.longer)[row])
 
-    def taken(self, row: int, most: int | None, crops: bool) -> int:
-        """Tokens of `row` where its sequences have `most` at most: 0 where it is left out."""
-        tokens, longest = int(self.tokens[row]), self.longest(row)
-        if most is None or longest <= most:
-            return tokens
-        if not crops or int(self.first[row]) >= most:
-            return 0
-        return most + min(tokens - longest, most)
-
-    def usable(self, most: int | None, crops: bool) -> npt.NDArray[np.bool_]:
-        """[n] which rows `taken` takes tokens of."""
+    def taken(
+        self, rows: npt.NDArray[np.int64] | slice, most: int | None, crops: bool
+    ) -> npt.NDArray[np.int32]:
+        """[n] tokens of these rows where their sequences have `most` at most: 0 of those that are
+        left out."""
+        tokens = self.tokens[rows]
         if most is None:
-            return np.ones(len(self.tokens), dtype=bool)
-        whole = (self.tokens if self.longer is None else self.longer) <= most
-        return whole | (self.first < most) if crops else whole
+            return tokens
+        longest = tokens if self.longer is None else self.longer[rows]
+        cropped = np.where(self.first[rows] < most, most + np.minimum(tokens - longest, most), 0)
+        return np.where(longest <= most, tokens, cropped if crops else 0).astype(np.int32)
+
+
+class _Places(NamedTuple):
+    """What is at some positions of the order, one after another."""
+
+    components: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    taken: npt.NDArray[np.int64]
+    """Tokens; 0: the row is left out."""
 
 
 class Steps:
@@ -96,7 +104,7 @@ class Steps:
         self._rows = config.training.rows_per_step or ROWS_PER_STEP
         self._end = _end(config, mixture)
         self._position, self._skipped, self._lost = position, 0, 0
-        self._block = (0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._block = 0, _Places(*(np.zeros(0, np.int64) for _ in range(3)))
         self._places: dict[int, tuple[int, int]] = {}
         """Dataset and row at positions that were read and are in no step yet."""
         self._fit: BestFit | None = None
@@ -118,6 +126,24 @@ class Steps:
     def __iter__(self) -> Iterator[Step]:
         while (step := self.next()) is not None:
             yield step
+
+    def count(self) -> int:
+        """How many are left until the run's epochs are over. Afterwards none is left."""
+        assert self._end is not None, "a run of max_steps has no end"
+        blocks = (
+            self._read(start, start + MANY).taken
+            for start in range(self._position, self._end, MANY)
+        )
+        trained = (taken[taken > 0] for taken in blocks)
+        if self._fit is None:
+            rows = sum(map(len, trained))
+        else:
+            following = enumerate(chain.from_iterable(taken.tolist() for taken in trained))
+            rows = 0
+            while self._fit.row(following):
+                rows += 1
+        self._position = self._end
+        return -(-rows // self._rows)
 
     def next(self) -> Step | None:
         """The next step; None where the run's epochs are over."""
@@ -141,7 +167,7 @@ class Steps:
 
     def _row(self) -> list[Placed]:
         if self._fit is not None:
-            return self._fit.row(self._following)
+            return self._fit.row(iter(self._following, None))
         following = self._following()
         return [] if following is None else [Placed(*following)]
 
@@ -160,19 +186,26 @@ class Steps:
     def _taken(self, position: int) -> tuple[int, int]:
         """Tokens that are taken of the row at `position`, and that are lost; none of one that is
         left out."""
-        component, row = self._places[position] = self._at(position)
-        lengths = self._lengths[component]
-        taken = lengths.taken(row, self._longest, self._overlong != "skip")
-        return taken, int(lengths.tokens[row]) - taken if taken else 0
-
-    def _at(self, position: int) -> tuple[int, int]:
-        """Dataset and row at `position`."""
-        start, which, rows = self._block
-        if not start <= position < start + len(rows):
+        start, block = self._block
+        if not start <= position < start + len(block.rows):
             start = position - position % BLOCK
-            self._block = start, *self._mixture.block(start, start + BLOCK)
-            _, which, rows = self._block
-        return int(which[position - start]), int(rows[position - start])
+            block = self._read(start, start + BLOCK)
+            self._block = start, block
+        at = position - start
+        component, row = int(block.components[at]), int(block.rows[at])
+        self._places[position] = component, row
+        taken = int(block.taken[at])
+        return taken, int(self._lengths[component].tokens[row]) - taken if taken else 0
+
+    def _read(self, start: int, stop: int) -> _Places:
+        """What is at the positions from `start` to `stop`, or to the run's end."""
+        stop = stop if self._end is None else min(stop, self._end)
+        components, rows = self._mixture.block(start, stop)
+        taken = np.zeros(len(rows), np.int64)
+        for component, lengths in enumerate(self._lengths):
+            mine = components == component
+            taken[mine] = lengths.taken(rows[mine], self._longest, self._overlong != "skip")
+        return _Places(components, rows, taken)
 
 
 def _end(config: SFTConfig, mixture: Mixture) -> int | None:
@@ -185,8 +218,8 @@ def _end(config: SFTConfig, mixture: Mixture) -> int | None:
 def step_count(
     config: SFTConfig, mixture: Mixture, lengths: Sequence[Lengths], longest: int | None
 ) -> int:
-    """Steps of a whole run: `max_steps`, or as many as its epochs take. Of packed rows each has to
-    be filled to know: minutes for some million conversations."""
+    """Steps of a whole run: `max_steps`, or as many as its epochs take. Packed rows are filled for
+    it: some seconds for a few million conversations. Raises as `Steps`."""
     if config.training.max_steps is not None:
         return config.training.max_steps
-    return sum(1 for _ in Steps(config, mixture, lengths, longest))
+    return Steps(config, mixture, lengths, longest).count()

@@ -199,7 +199,8 @@ def _refuse_unusable(
     next one for ever."""
     none = []
     for number in range(len(mixture.sources)):
-        usable = lengths[number].usable(longest, config.data.overlong != "skip")
+        crops = config.data.overlong != "skip"
+        usable = lengths[number].taken(slice(None), longest, crops) > 0
         usable[mixture.held_out(number)] = False
         if not usable.any():
             none.append(datasets[number].name)
@@ -214,8 +215,9 @@ def _refuse_unusable(
 def _validated(
     number: int, rows: np.ndarray, lengths: list[Lengths], config: SFTConfig, longest: int | None
 ) -> Iterator[Use]:
-    for row in rows.tolist():
-        if tokens := lengths[number].taken(row, longest, config.data.overlong != "skip"):
+    taken = lengths[number].taken(rows, longest, config.data.overlong != "skip")
+    for row, tokens in zip(rows.tolist(), taken.tolist(), strict=True):
+        if tokens:
             yield Use(number, row, tokens)
 
 

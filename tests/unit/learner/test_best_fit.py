@@ -1,6 +1,6 @@
 """Rows are filled as nanochat fills them; every token comes once but those that are reported."""
 
-from collections.abc import Callable
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 from learner.batch.best_fit import BestFit, Placed
 
 
-def source(lengths: list[int]) -> Callable[[], tuple[int, int] | None]:
-    rows = iter(enumerate(lengths))
-    return lambda: next(rows, None)
-
-
 def filled(lengths: list[int], room: int, buffer: int, crop: bool) -> list[list[Placed]]:
-    fit, following = BestFit(room, buffer, crop), source(lengths)
+    fit, following = BestFit(room, buffer, crop), iter(enumerate(lengths))
     rows = []
     while row := fit.row(following):
         rows.append(row)
@@ -90,19 +85,14 @@ def test_the_longest_that_fits_comes_first_and_then_the_shortest_is_cut() -> Non
 def test_filling_goes_on_from_what_was_waiting(after: int) -> None:
     lengths = [5, 9, 2, 7, 3, 8, 1, 6, 4, 4]
     whole = filled(lengths, 10, 4, crop=False)
-    fit, following, taken = BestFit(10, 4, False), source(lengths), 0
+    fit, taken = BestFit(10, 4, False), count()
+    following = zip(taken, lengths, strict=False)
 
-    def counted() -> tuple[int, int] | None:
-        nonlocal taken
-        arrived = following()
-        taken += arrived is not None
-        return arrived
-
-    rows = [fit.row(counted) for _ in range(after)]
+    rows = [fit.row(following) for _ in range(after)]
     again = BestFit(10, 4, False)
     again.put((at, lengths[at]) for at in fit.waiting)
-    rest = iter([(at, lengths[at]) for at in range(taken, len(lengths))])
-    while row := again.row(lambda: next(rest, None)):
+    rest = iter([(at, lengths[at]) for at in range(next(taken), len(lengths))])
+    while row := again.row(rest):
         rows.append(row)
 
     assert rows == whole
