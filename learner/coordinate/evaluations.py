@@ -186,10 +186,23 @@ class Evaluations:
                     set=held_out,
                     asked=time.time(),
                 )
-                self._note_files({**self._open, due.id: request})
-                self._store.fenced(self._store.evaluations.ask, request)
-                self._open[due.id] = request
+                self._ask(request)
             del self._due[0]
+
+    def _ask(self, request: EvaluationRequest) -> None:
+        """Have the rows answered; of a model, those that no run has answered that this one
+        resumes."""
+        parts = 0
+        if self._max_steps == 0:
+            parts, rows = self._files.take_over(request.id)
+            left = sorted({*range(request.rows)} - {*rows})
+            if not left:
+                self._report(self._files.end(request, "done", parts=parts))
+                return
+            request = request.model_copy(update={"left": left if parts else None})
+        self._note_files({**self._open, request.id: request})
+        self._store.fenced(self._store.evaluations.ask, request, parts)
+        self._open[request.id] = request
 
     def take_up(self) -> None:
         """Learn what an earlier learner requested. Call it before a version is published: that

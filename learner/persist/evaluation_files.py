@@ -18,7 +18,15 @@ from services.contracts.evaluation import (
     EvaluationState,
     record_of,
 )
-from services.evaluations import folder_of, measured, outcome, part_path, write_part, write_result
+from services.evaluations import (
+    copy_parts,
+    folder_of,
+    measured,
+    outcome,
+    part_path,
+    write_part,
+    write_result,
+)
 from services.store.evaluations import Standing
 
 PART_ROWS = 64
@@ -57,6 +65,17 @@ class EvaluationFiles:
             self.store.fenced(self.store.evaluations.stored, id, parts, numbers)
         self._moved[id] = time.monotonic(), standing.answered
         return parts
+
+    def take_over(self, id: str) -> tuple[int, list[int]]:
+        """Copy the answers of this evaluation that a run has which this one resumes. Returns how
+        many files that are, and the rows in them. Raises CannotWrite."""
+        folder = folder_of(self.root, self.store.run, id)
+        for run in self.store.resumed():
+            copy = partial(copy_parts, folder_of(self.root, run, id), folder)
+            parts, rows = self.disk.retry(str(folder.relative_to(self.root)), copy)
+            if parts:
+                return parts, rows
+        return 0, []
 
     def end(
         self, request: EvaluationRequest, state: EvaluationState, reason: str = "", parts: int = 0

@@ -6,7 +6,8 @@ call carries the token that `acquire` gave, and raises Fenced once another learn
 """
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -40,6 +41,7 @@ class RunStore:
         self.run = record.id
         self.committed_step = record.committed_step
         self.lineage = record.lineage
+        self._resumes = record.resume_from
         self.runs, self.trajectories = thread.store.runs, thread.store.trajectories
         self.evaluations, self.ledger = thread.store.evaluations, thread.store.ledger
         self.live_sessions = thread.store.live_sessions
@@ -109,6 +111,14 @@ class RunStore:
     def hold(self) -> None:
         """Raise Fenced where another learner has taken the run over."""
         self.fenced(self.runs.update, {})
+
+    def resumed(self) -> Iterator[str]:
+        """The run that this one resumes, the one that that one resumes, and so on."""
+        before = self._resumes
+        while before is not None:
+            yield before
+            record = self._thread.call(partial(self.runs.get, before))
+            before = record.resume_from if record else None
 
     def finish(self, state: str, reason: str) -> None:
         """End the run and make room for the pool's next one; nothing happens where another learner

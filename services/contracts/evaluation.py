@@ -28,6 +28,9 @@ class EvaluationRequest(BaseModel):
     set: ResolvedSet
     asked: float
     """Unix seconds."""
+    left: list[int] | None = None
+    """Rows that have no answers yet; None: all. Those of the others come from the run that this one
+    resumes."""
 
     @property
     def rows(self) -> int:

@@ -6,6 +6,7 @@ row groups that hold it.
 
 import io
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,10 @@ import pyarrow.parquet as pq
 
 from services.contracts.evaluation import AnsweredRow, AnsweredSample
 from services.contracts.scores import ScoreStatus
+from services.runtime.logs import get_logger
 from services.volume import written_beside
+
+log = get_logger(__name__)
 
 Verdict = Literal["correct", "wrong", "mixed", "unscored"]
 """Of a row: all samples correct, none, some; or none could be scored."""
@@ -89,6 +93,23 @@ def write_part(path: Path, rows: Sequence[AnsweredRow]) -> None:
     pq.write_table(table, sink, compression="zstd", row_group_size=ROW_GROUP)
     with written_beside(path) as beside:
         beside.write_bytes(sink.getbuffer())
+
+
+def copy_parts(source: Path, folder: Path) -> tuple[int, list[int]]:
+    """Copy the files of answers in `source` durably; one that cannot be read is left out. Returns
+    how many there are in `folder` then, and the rows in them."""
+    rows: list[int] = []
+    copied = 0
+    for path in sorted(source.glob("part-*.parquet")):
+        try:
+            found = [one.row for one in _measured(path)]
+        except pa.ArrowInvalid as error:
+            log.warning("answers are not kept", file=str(path), error=str(error))
+            continue
+        copied, rows = copied + 1, rows + found
+        with written_beside(part_path(folder, copied)) as beside:
+            shutil.copyfile(path, beside)
+    return copied, rows
 
 
 def measured(folder: Path, parts: int | None = None) -> list[Measured]:

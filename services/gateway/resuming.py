@@ -18,6 +18,7 @@ KEPT_BY_RESUME = (
     ("algorithm", "critic", "path"),
     ("algorithm", "critic", "optimizer", "type"),
 )
+"""What a checkpoint holds, and what a task and a step mean: a run that goes on cannot change it."""
 SOURCE = ("data", "source")
 """Runs of before have no such key, and had datasets."""
 KEPT_BY_SUPERVISED = (
@@ -29,14 +30,23 @@ KEPT_BY_SUPERVISED = (
     ("validation", "share"),
 )
 """The order of a supervised run, in which its checkpoint is a place."""
-"""What a checkpoint holds, and what a task and a step mean: a run that goes on cannot change it."""
+KEPT_BY_EVALUATION = (
+    ("data",),
+    ("sampling",),
+    ("rewards",),
+    ("rollout", "episode"),
+    ("evaluation",),
+    ("training", "max_steps"),
+)
+"""What the answers of an evaluation of a model depend on."""
 
 
 def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Problems:
     """Keys of a whole config that differ from the resumed run's and must not."""
     problems: Problems = []
     supervised = KEPT_BY_SUPERVISED if config.get("type") == "sft" else ()
-    for path in (*KEPT_BY_RESUME, SOURCE, *supervised):
+    evaluates = _at(previous, ("training", "max_steps")) == 0
+    for path in (*KEPT_BY_RESUME, SOURCE, *supervised, *(KEPT_BY_EVALUATION if evaluates else ())):
         new, old = _at(config, path), _at(previous, path)
         if path == SOURCE:
             new, old = new or "dataset", old or "dataset"
@@ -44,9 +54,13 @@ def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Probl
             problems.append(
                 (
                     ".".join(path),
-                    f"is {new}, but the run that is resumed has {old}, which its checkpoint "
-                    "and its open tasks depend on: leave it, or start a new run with model.path "
-                    "run:RUN",
+                    f"is {new}, but the run that is resumed has {old}, which "
+                    + (
+                        "the answers that it has depend on: leave it, or evaluate anew"
+                        if evaluates
+                        else "its checkpoint and its open tasks depend on: leave it, or start a "
+                        "new run with model.path run:RUN"
+                    ),
                 )
             )
     return problems
@@ -72,7 +86,8 @@ async def resumable(deps: Dependencies, reference: str | None) -> RunRecord | No
             f"run {run.name} ({run.id}) is {run.state}: cancel it before it is resumed, or let it "
             "go on",
         )
-    if run.checkpoint is None:
+    # An evaluation of a model goes on from its answers.
+    if run.checkpoint is None and run.max_steps != 0:
         raise Problem(
             HTTPStatus.CONFLICT,
             f"run {run.name} ({run.id}) ended without a checkpoint: submit it anew",

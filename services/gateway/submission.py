@@ -80,7 +80,8 @@ class RunSubmission(BaseModel):
     resume_from: str | None = Field(
         None,
         description="A run (id, beginning of the id, or name) whose checkpoint and open tasks this "
-        "one takes over; without `recipe` its config, too.",
+        "one takes over (of an evaluation of a model: the answers); without `recipe` its config, "
+        "too.",
     )
 
 
@@ -144,8 +145,9 @@ async def accept(
     if isinstance(config, RLConfig) and config.data.mix and not problems:
         mixture = mixed_rows(config, datasets, previous, problems)
     max_steps = _length(config, datasets.get("data.dataset"), mixture.epoch_rows, problems)
-    if previous is not None and max_steps is not None and max_steps <= previous.committed_step:
-        trained = f"the run that is resumed has trained {previous.committed_step} steps"
+    trained_by = previous if previous is not None and previous.max_steps != 0 else None
+    if trained_by and max_steps is not None and max_steps <= trained_by.committed_step:
+        trained = f"the run that is resumed has trained {trained_by.committed_step} steps"
         problems.append(("training.max_steps", f"is {max_steps}, and {trained}: set it higher"))
     if problems:
         raise refusal(problems)

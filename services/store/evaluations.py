@@ -50,11 +50,16 @@ class Standing:
 class Evaluations(Noun):
     """The learner requests, workers answer, the learner moves the answers to files."""
 
-    async def ask(self, run: str, fencing_token: int, request: EvaluationRequest) -> None:
-        """Request an evaluation; one of this id that is not closed yet stays as it is. Raises
-        Fenced."""
-        arguments = [fencing_token, request.id, request.model_dump_json()]
-        names = ("run", "evaluation", "evaluation_queue", "evaluation_requests")
+    async def ask(
+        self, run: str, fencing_token: int, request: EvaluationRequest, parts: int = 0
+    ) -> None:
+        """Request an evaluation; one of this id that is not closed yet stays as it is. `parts`:
+        files with the answers of rows that are not `left`. Raises Fenced."""
+        arguments = [fencing_token, request.id, request.model_dump_json(), parts]
+        names = (
+            *("run", "evaluation", "evaluation_queue", "evaluation_requests"),
+            *("evaluation_returned", "evaluation_parts"),
+        )
         self._refuse(run, await self._run("evaluation_ask", run, names, arguments))
 
     async def let(self, run: str, fencing_token: int, workers: int) -> None:

@@ -205,7 +205,10 @@ def _followed(api: "Gateway", id: str, as_json: bool) -> dict[str, Any]:
         )
         raise typer.Exit(INTERRUPTED) from None
     if run["state"] != "succeeded":
-        raise CliError(f"evaluation {run['name']} ({id}) {run['state']}: {run['reason']}")
+        raise CliError(
+            f"evaluation {run['name']} ({id}) {run['state']}: {run['reason']}; `headrace resume "
+            f"{id}` goes on with the rows that are not answered"
+        )
     return found
 
 

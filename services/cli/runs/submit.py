@@ -136,8 +136,9 @@ def resume(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Queue a new run that continues RUN from its last checkpoint, in the same pool. A chain goes
-    on with the step that failed; --set changes that step's config."""
+    """Queue a new run that continues RUN from its last checkpoint, in the same pool; an evaluation
+    of a model goes on with the rows that are not answered. A chain goes on with the step that
+    failed; --set changes that step's config."""
     overrides = overrides_from(set_ or [])
     api = connect(gateway)
     found = find(api, run)

@@ -23,6 +23,7 @@ from services.contracts.chains import (
 from services.contracts.records import RunRecord, RunState
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import refusals
+from services.gateway.resuming import changed_by_resume
 from services.gateway.submission import RunSubmission, accept, refusal
 from services.http import Problem
 from services.models.path import PREFIX, starts_from
@@ -129,7 +130,8 @@ async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
 
 async def run_of(deps: Dependencies, chain: ChainRecord) -> RunRecord:
     """The run of the present step: it starts from what earlier steps made; one of a chain that was
-    resumed continues its step's last run where that has a checkpoint. Raises Problem."""
+    resumed continues its step's last run where that has a checkpoint, or has answered rows of the
+    same evaluation. Raises Problem."""
     step = chain.step
     config = await _resolved(deps, chain, step.config)
     resume_from = await _continued(deps, chain)
@@ -144,6 +146,8 @@ async def run_of(deps: Dependencies, chain: ChainRecord) -> RunRecord:
     if too_large := refusals(accepted.estimate):
         raise refusal(too_large)
     named = {"id": step.run, "chain": chain.id, "recipe": step.recipe}
+    if accepted.record.max_steps == 0:
+        named["resume_from"] = await _answered(deps, chain, accepted.record.config)
     return accepted.record.model_copy(update=named)
 
 
@@ -152,6 +156,15 @@ async def _continued(deps: Dependencies, chain: ChainRecord) -> str | None:
     for id in reversed(chain.step.runs[:-1]):
         run = await deps.store.runs.get(id)
         if run is not None and run.checkpoint is not None:
+            return id
+    return None
+
+
+async def _answered(deps: Dependencies, chain: ChainRecord, config: dict[str, Any]) -> str | None:
+    """The last run of the present step that has evaluated with the same options."""
+    for id in reversed(chain.step.runs[:-1]):
+        run = await deps.store.runs.get(id)
+        if run is not None and not run.damage and not changed_by_resume(config, run.config):
             return id
     return None
 

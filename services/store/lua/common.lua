@@ -207,14 +207,19 @@ local function place_ended_session(session, open, waiting, ready, order, id, end
   redis.call('EXPIRE', session, 3600)
 end
 
--- Open the evaluation that has waited longest, unless one is open.
-local function open_evaluation(evaluation, queue, requests)
+-- Open the evaluation that has waited longest, unless one is open: all its rows, or those that are left.
+local function open_evaluation(evaluation, queue, requests, returned)
   if redis.call('EXISTS', evaluation) == 1 then return end
   local id = redis.call('LPOP', queue)
   if not id then return end
   local request = cjson.decode(redis.call('HGET', requests, id))
-  redis.call('HSET', evaluation, 'id', id, 'version', request.version, 'rows', request.set.rows, 'next', 0,
-    'answered', 0, 'opened', now_ms())
+  local rows, next_row, answered = request.set.rows, 0, 0
+  if type(request.left) == 'table' then
+    for _, row in ipairs(request.left) do redis.call('RPUSH', returned, row) end
+    next_row, answered = rows, rows - #request.left
+  end
+  redis.call('HSET', evaluation, 'id', id, 'version', request.version, 'rows', rows, 'next', next_row,
+    'answered', answered, 'opened', now_ms())
 end
 
 -- End the open evaluation, and open the next. Its answers and its request stay until it is closed.
@@ -223,5 +228,5 @@ local function end_evaluation(keys, id, state, reason)
   local answered = redis.call('HGET', keys[1], 'answered')
   redis.call('HSET', keys[4], id, cjson.encode({state = state, reason = reason, answered = tonumber(answered)}))
   redis.call('DEL', keys[1], keys[5], keys[6], keys[7])
-  open_evaluation(keys[1], keys[2], keys[3])
+  open_evaluation(keys[1], keys[2], keys[3], keys[5])
 end

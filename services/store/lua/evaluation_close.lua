@@ -13,6 +13,6 @@ redis.call('LREM', queue, 0, id)
 for i = 3, #ARGV do redis.call('HDEL', answers, id .. ' ' .. ARGV[i]) end
 if redis.call('HGET', evaluation, 'id') == id then
   redis.call('DEL', evaluation, KEYS[6], KEYS[7], KEYS[8])
-  open_evaluation(evaluation, queue, requests)
+  open_evaluation(evaluation, queue, requests, KEYS[6])
 end
 return 1

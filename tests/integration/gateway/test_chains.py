@@ -54,9 +54,10 @@ def chain(api: httpx.Client) -> Iterator[Any]:
 
 @pytest.fixture
 def ends(in_store: InStore) -> Any:
-    """Plays the learner: takes the pool's next run and ends it, with a checkpoint of step 5."""
+    """Plays the learner: takes the pool's next run and ends it, with a checkpoint of step 5 if it
+    trains."""
 
-    def end(state: str, reason: str = "", pool: str = "chained") -> str:
+    def end(state: str, reason: str = "", pool: str = "chained", trains: bool = True) -> str:
         taken: list[str] = []
 
         async def play(store: Store) -> None:
@@ -69,7 +70,7 @@ def ends(in_store: InStore) -> Any:
             token = await store.runs.acquire(run.id, "9f3a1c")
             folder = f"runs/{run.id}/checkpoints/step-000005"
             fields = {"checkpoint": folder, "committed_step": 5, "step": 5}
-            await store.runs.update(run.id, token, fields)
+            await store.runs.update(run.id, token, fields if trains else {})
             await store.runs.finish(run.id, pool, state, reason)
             taken.append(run.id)
 
@@ -131,6 +132,34 @@ def test_each_step_starts_from_the_one_before_and_a_failed_one_is_resumed(
     assert headrace("rm", id, "--yes").returncode == 0
     assert api.get(f"/v1/chains/{id}").status_code == 404
     assert all(api.get(f"/v1/runs/{r}").status_code == 404 for r in (first, *third["runs"]))
+
+
+def test_a_step_that_evaluates_goes_on_from_its_answers_unless_its_options_change(
+    api: httpx.Client, chain: Any, ends: Any, model: Path
+) -> None:
+    options = {
+        "type": "rl",
+        "model": {"path": str(model)},
+        "data": {"dataset": "sums"},
+        "rewards": [{"verifier": "math"}],
+        "training": {"max_steps": 0},
+        "evaluation": {"dataset": "sums"},
+    }
+    id = chain({"name": "eval", "config": options}).json()["id"]
+
+    def resumed(**config: Any) -> tuple[str, str | None]:
+        """A run of the step fails, and the chain is resumed: the failed run, and what the next one
+        continues."""
+        failed = ends("failed", "no worker", trains=False)
+        eventually(lambda: api.get(f"/v1/chains/{id}").json()["state"] == "failed")
+        assert api.post(f"/v1/chains/{id}/resume", json={"config": config}).status_code == 201
+        eventually(lambda: steps_of(api, id) == [("eval", "queued")])
+        run = api.get(f"/v1/chains/{id}").json()["steps"][0]["run"]
+        return failed, api.get(f"/v1/runs/{run}").json()["resume_from"]
+
+    failed, before = resumed()
+    assert before == failed
+    assert resumed(evaluation={"samples": 2})[1] is None
 
 
 def test_a_cancelled_chain_begins_no_further_step(

@@ -27,6 +27,25 @@ def test_only_a_run_that_has_ended_with_a_checkpoint_can_be_resumed(
     assert "without a checkpoint" in empty.json()["detail"]
 
 
+def test_an_evaluation_of_a_model_is_resumed_with_the_same_options(
+    api: httpx.Client, model: Path
+) -> None:
+    asked = {"model": str(model), "dataset": "sums", "verifier": "math"}
+    run = api.post("/v1/evaluations", json=asked).json()["run"]["id"]
+    api.post(f"/v1/runs/{run}/cancel")
+
+    other = {"evaluation": {"samples": 2}, "training": {"max_steps": 1}}
+    refused = problems(api.post("/v1/runs", json={"resume_from": run, "config": other}))
+    resumed = api.post("/v1/runs", json={"resume_from": run})
+
+    assert set(refused) == {"evaluation", "training.max_steps"}
+    assert "the answers that it has depend on: leave it, or evaluate anew" in refused["evaluation"]
+    assert resumed.status_code == 201, resumed.text
+    again = api.get(f"/v1/evaluations/{resumed.json()['id']}").json()["run"]
+    assert (again["resume_from"], again["max_steps"]) == (run, 0)
+    api.post(f"/v1/runs/{again['id']}/cancel")
+
+
 def checkpointed(in_store: InStore, run: str) -> None:
     """Have `run` a checkpoint of step 5."""
     folder = f"runs/{run}/checkpoints/step-000005"

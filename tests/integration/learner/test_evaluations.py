@@ -4,6 +4,7 @@ training and no sampling."""
 import asyncio
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from services.contracts.config import RLConfig, parse_config
 from services.contracts.evaluation import EvaluationRecord
 from services.contracts.records import RunRecord
 from services.contracts.weights import WeightFile, WeightManifest, parse_version_tag
-from services.evaluations import folder_of, page, results
+from services.evaluations import folder_of, page, part_path, results, write_part
 from services.settings import Settings
 from services.store import Store
 from services.volume import Volume
@@ -259,6 +260,83 @@ async def test_a_cancelled_run_keeps_the_answers_so_far(evaluated: Evaluated) ->
     assert evaluated.rows("000002-test") == [0]
     warnings = [one["message"] for one in await evaluated.events("warning")]
     assert "step 2 on test ends with 1 of 2 rows answered" in warnings[-2]
+
+
+async def resuming(scene: Scene, run: str, **fields: Any) -> Evaluated:
+    """The evaluations of run `r` where it resumes `run` and trains nothing, begun."""
+    scene.run._resumes = run
+    evaluated = Evaluated(scene, evaluations_of(scene, at_start=True, every=None, **fields))
+    evaluated.evaluations._max_steps = 0
+    start = replace(scene.state.progress, step=0, version=0)
+    await asyncio.to_thread(evaluated.evaluations.begin, start, set())
+    return evaluated
+
+
+async def write_answers(scene: Scene, run: str, rows: Sequence[int], **fields: Any) -> None:
+    """Run `run`, which has ended, and its answers to these rows, a file each."""
+    await submit(scene.store, run, rl(), **fields)
+    folder = folder_of(scene.data, run, "000000-test")
+    for part, row in enumerate(rows, 1):
+        write_part(part_path(folder, part), [answered(row, "correct")])
+
+
+async def test_an_evaluation_that_is_resumed_has_only_the_rows_answered_that_are_left(
+    scene: Scene,
+) -> None:
+    await write_answers(scene, "before", [3, 0])
+    evaluated = await resuming(scene, "before", rows=4)
+    (standing,) = await evaluated.standing()
+    assert (standing.state, standing.answered, standing.parts) == ("open", 2, 2)
+
+    (request,) = await scene.store.evaluations.requests("r")
+    leased = await scene.store.evaluations.lease(
+        "r", worker="w", version=request.version, busy=False, count=9, ttl=60
+    )
+    assert [row for _, row in leased.rows] == [1, 2]
+    for attempt, row in leased.rows:
+        await scene.store.evaluations.complete("r", leased.id, attempt, answered(row, "wrong"))
+    await evaluated.follow()
+
+    assert evaluated.rows("000000-test") == [0, 1, 2, 3]
+    (record,) = evaluated.results()
+    assert (record.state, record.metrics["accuracy"]) == ("done", 0.5)
+
+
+async def test_a_learner_that_dies_in_a_resumed_evaluation_leaves_it_whole(scene: Scene) -> None:
+    await write_answers(scene, "before", [1])
+    first = await resuming(scene, "before", rows=3)
+    await first.answer("wrong")
+
+    successor = await resuming(scene, "before", rows=3)
+    await successor.answer("wrong")
+    await successor.follow()
+
+    assert successor.rows("000000-test") == [0, 1, 2]
+    assert [one.state for one in successor.results()] == ["done"]
+
+
+async def test_answers_are_taken_over_from_before_a_run_that_was_cancelled_in_the_queue(
+    scene: Scene,
+) -> None:
+    await write_answers(scene, "first", [0, 1])
+    await scene.store.runs.cancel("first")
+    await write_answers(scene, "queued", [], resume_from="first")
+    evaluated = await resuming(scene, "queued")
+
+    # Nothing was left: it ends without a worker.
+    assert await evaluated.unfinished() == []
+    assert [(one.state, one.metrics["accuracy"]) for one in evaluated.results()] == [("done", 1.0)]
+    assert [one["accuracy"] for one in await evaluated.events("evaluation")] == [1.0]
+
+
+async def test_a_damaged_file_of_answers_is_not_taken_over(scene: Scene) -> None:
+    await write_answers(scene, "before", [0, 1])
+    part_path(folder_of(scene.data, "before", "000000-test"), 1).write_bytes(b"PAR1")
+    evaluated = await resuming(scene, "before")
+    await evaluated.answer("wrong")
+    await evaluated.follow()
+    assert evaluated.rows("000000-test") == [0, 1]
+    assert [one.state for one in evaluated.results()] == ["done"]
 
 
 async def test_files_that_were_lost_make_an_evaluation_fail(evaluated: Evaluated) -> None:

@@ -6,7 +6,9 @@ from functools import partial
 
 from learner.coordinate.crash_limit import CrashLimit
 from services.contracts.config import parse_config
+from services.contracts.evaluation import EvaluationRequest
 from services.contracts.records import RunState
+from services.evaluations import folder_of, measured, results
 from services.store import Store
 from services.volume import Volume
 from tests.evaluating import answered
@@ -138,6 +140,43 @@ async def test_a_run_whose_last_evaluation_was_interrupted_has_not_succeeded(
     await store.runs.cancel("second")
     record = await ended(store, "second")
     assert (record.state, record.step) == (RunState.CANCELLED, 2)
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=30) == 0
+
+
+async def test_an_evaluation_that_was_cancelled_is_resumed_and_answers_each_row_once(
+    place: Place, store: Store
+) -> None:
+    learner = await supervised(place, store)
+    raw = rl(training={"max_steps": 0}, evaluation={"dataset": "sums", "rows": 4})
+
+    async def asked(run: str) -> EvaluationRequest | None:
+        requests = await store.evaluations.requests(run)
+        return requests[0] if requests else None
+
+    async def answer(run: str, count: int) -> list[int]:
+        """A worker answers so many rows of the evaluation of `run`, if there are as many."""
+        request = await eventually(partial(asked, run))
+        leased = await store.evaluations.lease(
+            run, worker="w", version=request.version, busy=False, count=count, ttl=60
+        )
+        for attempt, row in leased.rows:
+            given = answered(row, "correct")
+            assert await store.evaluations.complete(run, request.id, attempt, given)
+        return [row for _, row in leased.rows]
+
+    await submit(store, "second", raw)
+    assert await answer("second", 3) == [0, 1, 2]
+    await store.runs.cancel("second")
+    assert (await ended(store, "second")).state is RunState.CANCELLED
+
+    await submit(store, "third", raw, resume_from="second")
+    assert await answer("third", 4) == [3]
+    assert (await ended(store, "third")).state is RunState.SUCCEEDED
+    (record,) = results(place.data, "third")
+    assert (record.state, record.answered, record.metrics["accuracy"]) == ("done", 4, 1.0)
+    rows = measured(folder_of(place.data, "third", record.id))
+    assert [one.row for one in rows] == [0, 1, 2, 3]
     learner.send_signal(signal.SIGTERM)
     assert learner.wait(timeout=30) == 0
 
