@@ -19,6 +19,11 @@ class RolloutSettings(GPUSettings):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
         description="This worker's name; default: the host's name and a random part.",
     )
+    evaluation_only: bool = Field(
+        False,
+        description="Whether this worker evaluates and samples nothing to train on. It always is "
+        "one of a run's `evaluation.workers`: with 1 no other evaluates while the run trains.",
+    )
     vllm_command: str | None = Field(
         None,
         description="What starts a vLLM server, its options excepted; default: the installed "

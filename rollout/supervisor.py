@@ -84,6 +84,7 @@ class Supervisor:
         self.record = WorkerRecord(
             id=name,
             pool=settings.pool,
+            evaluation_only=settings.evaluation_only,
             host=socket.gethostname(),
             pid=os.getpid(),
             state="idle",
@@ -289,8 +290,10 @@ class Supervisor:
             teacher=Teacher(taught, self._rewards, tokenizer, run_events)
             if taught is not None and taught.endpoint is not None
             else None,
+            evaluation_only=self._settings.evaluation_only,
         )
-        worker = SessionWorker if isinstance(episode, Sessions) else RunWorker
+        plays = isinstance(episode, Sessions) and not self._settings.evaluation_only
+        worker = SessionWorker if plays else RunWorker
         self._worker = worker(
             context,
             self._store,

@@ -224,6 +224,9 @@ class RunWorker:
             return "weights"
         if self._tasks.paused:
             return "unavailable"
+        if self._context.evaluation_only:
+            # Nobody else says that the run has ended: this worker leases nothing.
+            return "state"
         if self._evaluator.clearing:
             return "evaluation"
         generating = self._leases.generating

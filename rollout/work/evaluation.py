@@ -4,7 +4,7 @@ A worker that has a seat keeps vLLM at the evaluated version until it has no row
 (`Follower.pin`). Its training goes on meanwhile, by that version and under admission as ever, on
 the share of vLLM that evaluation leaves; other workers follow new versions. A worker that serves a
 newer version already (after another one died, or because the evaluation had to wait) lets its
-groups finish first.
+groups finish first. A worker that only evaluates keeps its seat from one evaluation to the next.
 """
 
 import asyncio
@@ -111,11 +111,15 @@ class Evaluator:
 
     async def release_all(self) -> None:
         """Release every row without answers, and the seat. Raises RedisError."""
-        attempts, leaves = list(self._held), self._context.worker if self._seated else ""
+        await self._release(leaves=True)
+
+    async def _release(self, leaves: bool) -> None:
+        seated = self._seated or self._context.evaluation_only
+        attempts, seat = list(self._held), self._context.worker if leaves and seated else ""
         self._held.clear()
         self._seated, self.samples = False, 0
-        if attempts or leaves:
-            await self._store.evaluations.release(self._context.run, attempts, leaves)
+        if attempts or seat:
+            await self._store.evaluations.release(self._context.run, attempts, seat)
 
     # --- one version ----------------------------------------------------------------------------
 
@@ -137,7 +141,7 @@ class Evaluator:
             self._context.follower.unpin()
             self.clearing = False
             with contextlib.suppress(RedisError):
-                await self.release_all()
+                await self._release(leaves=not self._context.evaluation_only)
             self._changed()
         return True
 
@@ -206,6 +210,7 @@ class Evaluator:
             worker=self._context.worker,
             version=live.tag,
             busy=self._training() > 0,
+            reserved=self._context.evaluation_only,
             count=count,
             ttl=self._ttl,
             known=known,

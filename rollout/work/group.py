@@ -73,6 +73,8 @@ class RunContext:
     """MCP servers that this worker's operator has named."""
     teacher: Teacher | None = None
     """One that is a server; another one is a model of the learner."""
+    evaluation_only: bool = False
+    """Whether this worker samples nothing to train on."""
 
 
 STAND_IN = [{"role": "user", "content": QUESTION}]

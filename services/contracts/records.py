@@ -202,6 +202,9 @@ class WorkerRecord(BaseModel):
 
     id: str = Field(description="Its name.")
     pool: str = Field(description="Which pool it belongs to.")
+    evaluation_only: bool = Field(
+        False, description="Whether it samples nothing to train on (`HEADRACE_EVALUATION_ONLY`)."
+    )
     host: str = Field(description="The machine it runs on.")
     pid: int = Field(description="Its process id there.")
     state: str = Field(

@@ -239,9 +239,14 @@ def _evaluating(now: Situation, all_done: bool) -> Verdict:
 def _missing_groups(now: Situation) -> Verdict:
     """Why workers that are alive have not delivered."""
     flow, run = now.flow, now.run
-    here = [worker for worker in now.alive if worker.run == run.id]
+    here = [one for one in now.alive if one.run == run.id and not one.evaluation_only]
     if (unable := _unable(now)) is not None:
         return unable
+    if all(worker.evaluation_only for worker in now.alive):
+        return "no_worker", (
+            f"no worker samples to train on: {', '.join(worker.id for worker in now.alive)} "
+            "evaluates only (HEADRACE_EVALUATION_ONLY). Start one without it: `python -m rollout`"
+        )
     if not here or all(worker.state == "starting" for worker in here):
         return _not_ready(now)
     if flow.lapsed:

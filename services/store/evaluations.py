@@ -77,9 +77,11 @@ class Evaluations(Noun):
         count: int,
         ttl: float,
         known: str = "",
+        reserved: bool = False,
     ) -> EvaluationLeases:
         """Up to `count` rows of the open evaluation for a worker that serves `version`
-        (LINEAGE:NUMBER). `busy`: it has other work; `known`: id of the request that it knows."""
+        (LINEAGE:NUMBER). `busy`: it has other work; `known`: id of the request that it knows;
+        `reserved`: it has a seat in any case, also while no evaluation is open."""
         if count <= 0:
             return EvaluationLeases()
         names = (
@@ -87,7 +89,8 @@ class Evaluations(Noun):
             *("evaluation_attempts", "evaluation_held", "run"),
         )
         attempts = [secrets.token_hex(8) for _ in range(count)]
-        arguments = [worker, version, int(busy), count, int(ttl * 1000), known, *attempts]
+        takes = "reserved" if reserved else "busy" if busy else "idle"
+        arguments = [worker, version, takes, count, int(ttl * 1000), known, *attempts]
         reply = await self._run("evaluation_lease", run, names, arguments)
         if not reply:
             return EvaluationLeases()

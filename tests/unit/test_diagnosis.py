@@ -325,6 +325,16 @@ def test_the_last_step_of_an_earlier_start_says_nothing() -> None:
     assert said(flow=Flow(held=1), events=[*restarted, step(1)])[0] == "none"
 
 
+def test_a_run_whose_workers_only_evaluate_has_nobody_to_sample_for_it() -> None:
+    only = worker(evaluation_only=True, state="idle", version=5)
+    cause, words = said(workers=[only], events=[step(40)])
+    assert cause == "no_worker"
+    assert "w evaluates only (HEADRACE_EVALUATION_ONLY). Start one without it" in words
+    # Nor is one that evaluates an older version behind.
+    both = [only, worker("v", state="waiting_admission")]
+    assert said(workers=both, events=[step(40)])[0] == "rollout"
+
+
 def test_an_open_evaluation_comes_before_training() -> None:
     one = OpenEvaluation(
         id="000007-test", name="test", step=7, version="aaa:7", rows=64, answered=10, held=16,

@@ -57,8 +57,9 @@ class Evaluation(HeldOut):
     at_start: bool = True
     """Also evaluate before the first step."""
     workers: int = Field(1, ge=1)
-    """Workers that answer while training goes on: idle ones first. The others go on with training
-    alone. After the last step all workers answer."""
+    """Workers that answer while training goes on: those that only evaluate
+    (`HEADRACE_EVALUATION_ONLY`), then idle ones. The others go on with training alone. After the
+    last step all workers answer."""
     share: float = Field(0.5, gt=0, le=1)
     """Of such a worker's completions in vLLM, the share that may be evaluation's while it has
     prompts to train on. It gets more where training leaves room."""

@@ -298,6 +298,43 @@ async def test_evaluation_is_answered_beside_training_each_row_once(
     assert trained.header.tags == [newest.tag]
 
 
+async def test_a_worker_that_only_evaluates_samples_nothing_to_train_on(
+    scoring: dict[str, str], tmp_path: Path
+) -> None:
+    only = scoring | {"HEADRACE_EVALUATION_ONLY": "true"}
+    sections: dict[str, Any] = {"sampling": {"max_tokens": 1}, "evaluation": {"dataset": "d"}}
+    async with working_with(only, tmp_path, [SHORT] * 8, {}, **sections) as one:
+        redis: Any = Redis.from_url(one.stack.redis_url)
+        evaluations = one.store.evaluations
+
+        async def seats(count: int) -> None:
+            found = -1
+            while found != count:
+                found = await redis.zcard(run_key(RUN, "evaluation_seats"))
+                await asyncio.sleep(0.05)
+
+        # Before there is an evaluation.
+        await seats(1)
+        newest = await one.store.weights.newest(RUN)
+        assert newest is not None
+        token = int(await redis.hget(run_key(RUN, "run"), "fencing_token"))
+        await evaluations.ask(RUN, token, request(newest, 8, samples=2, name="a", dataset="d"))
+        standing = await evaluations.standing(RUN)
+        while standing[0].state == "open":
+            await asyncio.sleep(0.05)
+            standing = await evaluations.standing(RUN)
+        assert (standing[0].state, standing[0].answered) == ("done", 8)
+        assert await redis.hget(run_key(RUN, "order"), "position") == b"0"
+        (worker,) = await one.store.workers.list("default")
+        assert worker.evaluation_only
+        assert await redis.zcard(run_key(RUN, "evaluation_seats")) == 1
+
+        # It learns that the run is over, although it leases none of its tasks.
+        await one.store.runs.finish(RUN, "default", "failed", "over")
+        await seats(0)
+        await redis.aclose()
+
+
 async def test_an_evaluation_of_a_damaged_version_ends_and_the_next_is_answered(
     working: Work, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Evaluations: every row answered once, all by one version, one evaluation after the other."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -89,6 +90,40 @@ async def test_so_many_workers_answer_as_may_and_idle_ones_come_first(scene: Sce
     await evaluations.release(RUN, [], leaves="other")
     await scene.raw.hset("headrace:{r1}:evaluation", "opened", 0)
     assert rows(await lease(scene, 1, worker="busy", busy=True)) == [2]
+
+
+async def test_a_worker_that_only_evaluates_has_the_seat_also_between_evaluations(
+    scene: Scene,
+) -> None:
+    await scene.start()
+    evaluations = scene.store.evaluations
+    await evaluations.let(RUN, scene.fencing_token, 1)
+    assert (await lease(scene, 1, worker="own", reserved=True)).id == ""
+    one = await asked(scene)
+    assert (await lease(scene, 1, worker="idle")).id == ""
+    assert rows(await lease(scene, 1, worker="own", reserved=True)) == [0]
+    await evaluations.let(RUN, scene.fencing_token, 2)
+    assert rows(await lease(scene, 1, worker="idle")) == [1]
+    # One that comes later has a seat, too.
+    assert rows(await lease(scene, 1, worker="late", reserved=True)) == [2]
+    assert await states(scene) == {one.id: "open"}
+
+
+async def test_another_worker_evaluates_once_the_one_for_it_is_gone(scene: Scene) -> None:
+    await asked(scene)
+    evaluations = scene.store.evaluations
+    await evaluations.let(RUN, scene.fencing_token, 1)
+    await lease(scene, 1, worker="own", reserved=True, ttl=0.05)
+    assert (await lease(scene, 1, worker="idle")).id == ""
+    await asyncio.sleep(0.06)
+    assert sorted(rows(await lease(scene, 3, worker="idle"))) == [0, 1, 2]
+
+
+async def test_a_run_that_has_ended_reserves_no_seat(scene: Scene) -> None:
+    await scene.start()
+    await scene.store.runs.set_state(RUN, "failed", "broken")
+    assert (await lease(scene, 1, worker="own", reserved=True)).id == ""
+    assert not await scene.raw.exists("headrace:{r1}:evaluation_seats")
 
 
 async def test_after_the_last_step_all_workers_answer(scene: Scene) -> None:
