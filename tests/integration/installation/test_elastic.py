@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -28,14 +29,16 @@ LEASE = 3.0
 class SlowWorker:
     """`python -m rollout` whose vLLM samples `tokens_per_second`."""
 
-    def __init__(self, installation: Installation, log: Path, tokens_per_second: float) -> None:
+    def __init__(
+        self, installation: Installation, log: Path, tokens_per_second: float, *options: str
+    ) -> None:
         stack = installation.stack
         self.log = log
         self._redis = redis.Redis.from_url(stack.redis_url)
         script = {"vocabulary": 20, "tokens_per_second": tokens_per_second}
         with log.open("w") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rollout", "--worker", NAME],
+                [sys.executable, "-m", "rollout", "--worker", NAME, *options],
                 stderr=file,
                 preexec_fn=die_with(os.getpid()),
                 env=os.environ
@@ -54,6 +57,10 @@ class SlowWorker:
         held = self._redis.hvals(run_key(run, "held"))
         found = [record.decode().split(" ") for record in held]  # type: ignore[union-attr]
         return {int(task.partition(":")[0]) for task, worker, *_ in found if worker == NAME}
+
+    def seated(self, run: str) -> bool:
+        """Whether it has a seat for evaluations."""
+        return self._redis.zscore(run_key(run, "evaluation_seats"), NAME) is not None
 
     def signal(self, number: signal.Signals) -> float:
         """Send it a signal; returns when."""
@@ -150,3 +157,41 @@ def test_stopped_for_longer_than_its_lease_its_work_is_refused(
         # It is none the worse for it, and takes new work with the vLLM that it had.
         eventually(lambda: worker.holds(run))
         assert worker.log.read_text().count("vLLM serves") == 1
+
+
+def test_the_worker_that_only_evaluates_answers_and_the_other_trains_on(
+    installation: Installation, tmp_path: Path
+) -> None:
+    run = installation.submit(
+        data={"dataset": "sums"},
+        training={"max_steps": 5000, "checkpoint_every": 100},
+        rollout={"max_staleness": 4, "groups_in_flight": 1},
+        evaluation={"dataset": "sums", "rows": 4, "every": 5, "at_start": False},
+        sampling={"max_tokens": 8, "ignore_eos": True},
+    )
+    worker = SlowWorker(installation, tmp_path / "log", 1, "--evaluation-only", "true")
+    try:
+        eventually(lambda: worker.seated(run), within=180)
+        path, first = f"/v1/runs/{run}/evaluations", trained(installation, run)
+
+        def later() -> list[dict[str, Any]]:
+            """Evaluations of steps after the worker had its seat."""
+            return [e for e in installation.api.get(path)["evaluations"] if e["step"] > first]
+
+        at_work: set[str] = set()
+
+        def done() -> bool:
+            for one in installation.api.get("/v1/workers")["workers"]:
+                if one["evaluation_rows"] and later():
+                    at_work.add(one["id"])
+                assert one["id"] != NAME or not one["groups_in_flight"]
+            return any(one["state"] == "done" for one in later())
+
+        eventually(done)
+        assert at_work == {NAME}
+        # Training did not wait for it: η is 4.
+        assert trained(installation, run) > min(one["step"] for one in later()) + 5
+    finally:
+        worker.end()
+        installation.api.post(f"/v1/runs/{run}/cancel")
+    installation.ended(run)
