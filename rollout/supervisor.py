@@ -26,10 +26,11 @@ from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.expert_routing import bytes_per_token
 from rollout.vllm.logs import brief
 from rollout.vllm.model_files import eos_token_ids, fetch_model, load_tokenizer, vocabulary
+from rollout.vllm.served_weights import WrongWeights
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.serving import Serving
 from rollout.vllm.staging import Staging, only_whole
-from rollout.vllm.weight_follower import Follower, WrongWeights
+from rollout.vllm.weight_follower import Follower
 from rollout.work.capacity import Sequences
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext

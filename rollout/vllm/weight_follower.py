@@ -1,15 +1,10 @@
-"""Keeps one vLLM server on the newest published version of one run, and proves that it serves it.
+"""Keeps one vLLM server on the newest published version of one run.
 
 It fetches and verifies the files of a version (docs/weights.md) before it pauses the server, so a
 slow disk or network costs no generation. If a version cannot be loaded, the old weights stay, and
-the worker is unhealthy (it leases nothing) until a later try succeeds. An evaluation, which needs
+the worker is unhealthy (it leases nothing) until a later try succeeds, and so it is until vLLM was
+found to serve the version (`rollout.vllm.served_weights`). An evaluation, which needs
 answers of one version, pins it: vLLM serves that one, and no other, until it is unpinned.
-
-After each load vLLM scores the version's canary, and again after a load that was undone and after a
-sleep. Until that is right the worker takes no lease and hands in no group with tokens of the
-version. If it is wrong, what the worker holds is sampled again, and the whole weights are loaded
-once more; if it stays wrong, the server is given up. A version that is replaced before it was
-judged counts as wrong.
 
 The learner deletes files of old versions, except those in heartbeats: a heartbeat names a file
 before the worker fetches it.
@@ -19,24 +14,17 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from redis.exceptions import RedisError
 
 from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import PolicyClient
-from rollout.vllm.connection import VLLMUnavailable
-from rollout.vllm.server import VLLMFailed
+from rollout.vllm.served_weights import ServedWeights
 from rollout.vllm.staging import Staging
 from rollout.vllm.weight_cache import WeightFiles
-from rollout.vllm.weight_load import (
-    LoadRefused,
-    MustRestart,
-    UpdateMode,
-    WeightsUnclear,
-    WeightUpdate,
-)
+from rollout.vllm.weight_load import LoadRefused, UpdateMode, WeightUpdate
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
@@ -46,10 +34,6 @@ from services.volume import DamagedFile, KeyRefused, Volume
 
 log = get_logger(__name__)
 
-LOADS = 2
-"""Of one version, before a server that serves other weights is given up."""
-UNCLEAR_LIMIT = 3
-"""Loads of unclear outcome in a row, after which the server is restarted."""
 LONGEST_BACKOFF = 10.0
 PIN_POLL_SECONDS = 0.1
 
@@ -60,15 +44,6 @@ newest one."""
 
 class CannotPin(RuntimeError):
     """This worker cannot load the version that was pinned."""
-
-
-class WrongWeights(VLLMFailed):
-    """vLLM serves other weights than it has loaded, also after it has loaded them once more."""
-
-    def __init__(self, problem: str, ever_right: bool) -> None:
-        """`ever_right`: whether this server has served a version rightly."""
-        super().__init__(problem)
-        self.ever_right = ever_right
 
 
 @dataclass
@@ -104,39 +79,38 @@ class Follower:
         self._store = store
         self._files = WeightFiles(worker, store, volume)
         self._policy = policy
-        self._mode: UpdateMode = mode
+        self._served = ServedWeights(policy.weights, mode, canary, changed, distrust)
         self._staging = staging
         self.canary = canary
-        self._distrust = distrust
-        self._ever_right = False
         self._changed = changed
         self._heartbeat = heartbeat
-        self._loads = asyncio.Lock()
         self._pinned: WeightManifest | None = None
         self._pin_error: Exception | None = None
         self._last_entry = "0"
         self._lineage = ""
         self._loading: WeightManifest | None = None
-        self._loaded: WeightManifest | None = None
-        self._served: WeightManifest | None = None
-        """The version that vLLM has loaded last, unless it was found to be another one."""
-        self._scored = False
-        """Whether it was, since the load."""
-        self.live: WeightManifest | None = None
         self.forks: dict[str, int] = {}
         self.timings = Timings()
-        self.error = ""
+        self._error = ""
+
+    @property
+    def live(self) -> WeightManifest | None:
+        """The version that vLLM was found to serve."""
+        return self._served.live
+
+    @property
+    def error(self) -> str:
+        """Why the worker is unhealthy, if something has failed."""
+        return self._error or self._served.problem
 
     @property
     def healthy(self) -> bool:
         """Whether a version is live, vLLM was found to serve it, and the last try did not fail."""
-        return self.live is not None and not self.error and self._policy.weights.proven.is_set()
+        return self._served.proven and not self.error
 
     async def until_proven(self, tags: list[str]) -> None:
-        """Return at once, or, if the version that was loaded last is in `tags`, when vLLM was found
-        to serve it. Cancelled if it serves another one (`distrust`)."""
-        if self._policy.weights.live in tags:
-            await self._policy.weights.proven.wait()
+        """As `ServedWeights.until_proven`."""
+        await self._served.until_proven(tags)
 
     @property
     def updating(self) -> bool:
@@ -152,14 +126,14 @@ class Follower:
     def files(self) -> list[str]:
         """Files that the learner must keep: of the version that is being fetched or loaded, and of
         the last loaded one, which the server puts back if a load breaks."""
-        needed = [m for m in (self._loading, self._loaded) if m is not None]
+        needed = [m for m in (self._loading, self._served.loaded) if m is not None]
         # Both may begin with the same files.
         return list(dict.fromkeys(file.name for manifest in needed for file in manifest.files))
 
     async def pin(self, manifest: WeightManifest, back: bool) -> bool:
         """Serve this version and no other until `unpin`. Waits for a load that goes on. Without
         `back`, returns False where vLLM serves a newer one, and nothing changes."""
-        async with self._loads:
+        async with self._served.lock:
             live = self.live
             newer = live is not None and live.tag != manifest.tag
             if newer and live is not None and live.created > manifest.created and not back:
@@ -199,7 +173,7 @@ class Follower:
         doubt. Raises VLLMFailed if the server must be restarted."""
         loops = [
             asyncio.create_task(self._follow_versions(), name="follow versions"),
-            asyncio.create_task(self._prove_again(), name="prove again"),
+            asyncio.create_task(self._served.prove_again(), name="prove again"),
         ]
         try:
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
@@ -207,25 +181,6 @@ class Follower:
                 loop.result()
         finally:
             await end(loops)
-
-    async def _prove_again(self) -> None:
-        """Judge the version that is served whenever something else than its load, which has it
-        judged itself, has put it in doubt."""
-        while True:
-            await self._policy.weights.doubted.wait()
-            try:
-                async with self._loads:
-                    self._policy.weights.doubted.clear()
-                    # A load has judged its own version, and says itself when it is done.
-                    judged = self._policy.weights.proven.is_set()
-                    await self._judge()
-            except (RedisError, OSError) as error:
-                # VLLMUnavailable is an OSError, too.
-                log.warning("what vLLM serves is still in doubt", error=str(error))
-                await asyncio.sleep(random.uniform(0.5, 2.0))
-            else:
-                if not judged:
-                    self._changed()
 
     async def _follow_versions(self) -> None:
         failures = 0
@@ -250,13 +205,13 @@ class Follower:
                     if manifest is not None and manifest is self._pinned:
                         self._pin_error = error
                     else:
-                        self.error = str(error)
+                        self._error = str(error)
                 self._last_entry = "0"
                 log.warning("cannot follow weights", error=str(error))
                 self._changed()
                 await asyncio.sleep(random.uniform(0.1, min(LONGEST_BACKOFF, 0.5 * 2**failures)))
             else:
-                self.error = ""
+                self._error = ""
                 self._changed()
 
     async def _next(self) -> WeightManifest | None:
@@ -267,7 +222,9 @@ class Follower:
                 return self._pinned
             await asyncio.sleep(PIN_POLL_SECONDS)
             return None
-        found = await self._store.weights.newest_after(self._run, self._last_entry, wait=2.0)
+        # Where none is live any more, the newest one once more.
+        after = self._last_entry if self.live is not None else "0"
+        found = await self._store.weights.newest_after(self._run, after, wait=2.0)
         if found is None:
             return None
         self._last_entry, manifest = found
@@ -290,11 +247,11 @@ class Follower:
         live = self._policy.weights.live if self.live is not None else None
         try:
             update = await asyncio.to_thread(self._staging.stage, update, live)
-            async with self._loads:
+            async with self._served.lock:
                 if self._pinned is not None and self._pinned.tag != manifest.tag:
                     # Pinned while this one was fetched.
                     return
-                paused = await self._load_rightly(update, manifest)
+                paused = await self._served.load(update, manifest)
         finally:
             self._staging.clear()
         self.timings = Timings(max(0.0, time.time() - manifest.created), paused)
@@ -318,69 +275,6 @@ class Follower:
                 raise
             log.info("overtaken by newer versions", version=manifest.tag)
             return None
-
-    async def _load_rightly(self, update: WeightUpdate, manifest: WeightManifest) -> float:
-        """Load until vLLM serves the version. Returns seconds paused. Raises WrongWeights, and what
-        `_load` raises."""
-        try:
-            await self._judge()
-        except VLLMUnavailable as error:
-            # After the load nobody can say what groups in flight were sampled by.
-            await self._distrusted(f"the version served could not be scored: {error}")
-        for _ in range(LOADS):
-            # Nothing is changed in place of what nobody knows: what was wrong would stay.
-            known = self._served is not None
-            paused = await self._load(update if known else replace(update, patch=""))
-            self._served, self._scored = manifest, False
-            problem = await self._judge()
-            if not problem:
-                self._ever_right = True
-                return paused
-        raise WrongWeights(problem, self._ever_right)
-
-    async def _judge(self) -> str:
-        """Why vLLM does not serve the version that it has loaded, if it does not: what was sampled
-        is then released. Asks only where that is not known. Raises VLLMUnavailable."""
-        weights = self._policy.weights
-        while self._served is not None and not weights.proven.is_set():
-            weights.doubted.clear()
-            first, self._scored = not self._scored, True
-            try:
-                problem = await self.canary.problem(self._served, first)
-            except VLLMUnavailable:
-                weights.doubted.set()
-                raise
-            if problem:
-                return await self._distrusted(problem)
-            if not weights.doubted.is_set():
-                weights.proven.set()
-                self.live = self._loaded = self._served
-        return ""
-
-    async def _distrusted(self, problem: str) -> str:
-        """Release what was sampled, and serve nothing until the next load. Returns the problem."""
-        self._served = self.live = None
-        # The newest version once more.
-        self._last_entry, self.error = "0", problem
-        self._changed()
-        log.error("what vLLM serves is not trusted", problem=problem)
-        await self._distrust(problem)
-        return problem
-
-    async def _load(self, update: WeightUpdate) -> float:
-        for _ in range(UNCLEAR_LIMIT):
-            try:
-                return await self._policy.weights.load(update, self._mode)
-            except MustRestart as error:
-                raise VLLMFailed(str(error)) from error
-            except (WeightsUnclear, VLLMUnavailable) as error:
-                # The server is paused or hangs: nothing is sampled, so try again at once.
-                self.live = None
-                self.error = str(error)
-                log.warning("weights unclear", error=str(error))
-        raise VLLMFailed(
-            f"vLLM could not be brought to {update.tag} in {UNCLEAR_LIMIT} tries: {self.error}"
-        )
 
     async def _note_forks(self, manifest: WeightManifest) -> None:
         """Note at which version each earlier lineage ended, from the store: this worker may miss

@@ -10,8 +10,8 @@ import pytest
 from msgspec import structs
 
 from rollout.vllm.connection import VLLMUnavailable
+from rollout.vllm.served_weights import WrongWeights
 from rollout.vllm.server import VLLMFailed
-from rollout.vllm.weight_follower import WrongWeights
 from services.contracts.weights import WeightManifest
 from services.launch import Stack, UpOptions
 from services.runtime.tasks import end
