@@ -21,6 +21,8 @@ from services.launch import LaunchError
 ETAS = (0, 1, 4)
 PARTS = (*(f"eta-{eta}" for eta in ETAS), "generation")
 STEPS, QUICK_STEPS = 10, 4
+MEASURED = ("median", "max")
+"""Of what happens with each version."""
 Row = Mapping[str, Any]
 Say = Callable[[str], None]
 
@@ -76,6 +78,10 @@ def measure(
     found = steady(installation.metrics(run), warmup, steps, BATCH)
     # Version v is what step v made: the window's first one came from its first step.
     live = updates(records(installation.stack.log("rollout-0")), run, warmup + 1, warmup + steps)
+    if "canary_median" in live:
+        # Without staleness workers sample only while the learner waits for groups.
+        sampling = found["seconds"] * (found["learner_waits"] if eta == 0 else 1)
+        live["canary_share"] = live["canary_median"] * steps / sampling
     say(f"  {found['samples_per_second']:.1f} samples/s")
     return {"eta": eta, **found, **live}
 
@@ -118,8 +124,8 @@ def steady(rows: Sequence[Row], warmup: int, steps: int, batch: int) -> dict[str
 
 def updates(records: Sequence[Row], run: str, first: int, last: int) -> dict[str, float]:
     """The weight updates of `run` to the versions `first` to `last`, from the worker's log: seconds
-    until a version was live, and for which generation paused. Empty if there were none (each was
-    overtaken by a newer one)."""
+    until a version was live, for which generation paused, and that it took to have the canary
+    scored. Empty if there were none (each was overtaken by a newer one)."""
     own = [
         record
         for record in records
@@ -128,8 +134,9 @@ def updates(records: Sequence[Row], run: str, first: int, last: int) -> dict[str
         and first <= int(str(record["version"]).rpartition(":")[2]) <= last
     ]
     figures: dict[str, float] = {"updates": len(own)} if own else {}
-    for name, key in (("live", "seconds"), ("pause", "paused")):
-        values = [float(record[key]) for record in own]
+    for name, key in (("live", "seconds"), ("pause", "paused"), ("canary", "canary_seconds")):
+        # A model with too short a context has no canary.
+        values = [float(record[key]) for record in own if record[key] is not None]
         if values:
             figures |= {f"{name}_median": median(values), f"{name}_max": max(values)}
     return figures
@@ -158,9 +165,12 @@ def text(results: Mapping[str, Any]) -> str:
             ("staleness, mean versions", "{staleness:.2f}"),
             ("step end → version live, s, median / max", "{live_median:.3f} / {live_max:.3f}"),
             ("generation paused, s, median / max", "{pause_median:.3f} / {pause_max:.3f}"),
+            ("canary scored, s, median / max", "{canary_median:.3f} / {canary_max:.3f}"),
+            ("canary, share of generation", "{canary_share:.2%}"),
             ("bytes per token on the wire", "{wire_bytes_per_token:.2f}"),
         ):
-            nothing = dict.fromkeys(("live_median", "live_max", "pause_median", "pause_max"), 0.0)
+            kinds = (f"{name}_{kind}" for name in ("live", "pause", "canary") for kind in MEASURED)
+            nothing = dict.fromkeys((*kinds, "canary_share"), 0.0)
             rows.append([label, *(form.format_map(nothing | one) for one in parts)])
         pieces.append(table(rows))
     if part := results["generation"]:

@@ -35,11 +35,12 @@ from learner.store.rendezvous import rendezvous
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.config.trust import parse_trusted
-from services.contracts.devices import GPUDevice, LearnerDevices
+from services.contracts.devices import GPUDevice, LearnerDevices, LearnerHost
 from services.contracts.records import RunRecord
 from services.contracts.schema import SchemaMismatch
 from services.recovery.lost_writes import lost_commit
 from services.runtime.api_key import key_for
+from services.runtime.host_load import free_memory
 from services.runtime.logs import configure, get_logger
 from services.runtime.panics import panics_as
 from services.runtime.process import die_with_parent, keep_files_private
@@ -126,7 +127,8 @@ def agree_on_start(ranks: Ranks, thread: StoreThread, settings: Settings) -> int
     """Rank 0 takes the pool; every rank learns whether it could. Returns an exit code."""
     code = 0
     gpus = [one for message in ranks.gather(described_device(ranks)) for one in decoded(message)]
-    devices = LearnerDevices(ranks=ranks.size, gpus=gpus)
+    host = LearnerHost(free=free_memory(), ranks=ranks.local_size)
+    devices = LearnerDevices(ranks=ranks.size, gpus=gpus, host=host)
     if ranks.first:
         try:
             thread.take_pool()

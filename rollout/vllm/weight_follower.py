@@ -262,6 +262,7 @@ class Follower:
             seconds=round(self.timings.update_seconds or 0.0, 3),
             paused=round(paused, 3),
             canary_gap=self.canary.gap,
+            canary_seconds=self.canary.seconds,
         )
 
     async def _fetch(self, manifest: WeightManifest) -> list[Path] | None:

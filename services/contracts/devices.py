@@ -1,4 +1,4 @@
-"""GPUs as the processes of a pool report them."""
+"""GPUs, and the memory of hosts, as the processes of a pool report them."""
 
 from pydantic import BaseModel, Field
 
@@ -11,8 +11,16 @@ class GPUDevice(BaseModel):
     memory: int = Field(ge=0, description="Bytes.")
 
 
+class LearnerHost(BaseModel):
+    """The machine of a learner's first rank."""
+
+    free: int = Field(ge=0, description="Bytes that processes could still take at its start.")
+    ranks: int = Field(ge=1, description="Ranks on it.")
+
+
 class LearnerDevices(BaseModel):
     """What a pool's learner computes on; the last one had, if none runs now."""
 
     ranks: int = Field(ge=1, description="Its processes.")
     gpus: list[GPUDevice] = Field(description="One for each rank; empty: they compute on CPUs.")
+    host: LearnerHost | None = Field(None, description="Null: an older learner has not said.")

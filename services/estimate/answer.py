@@ -15,6 +15,17 @@ class GPUNeed(BaseModel):
     how: str = Field("", description="In words: how the work is divided.")
 
 
+class HostNeed(BaseModel):
+    """What a run needs of the memory of the learner's host."""
+
+    memory: int | None = Field(
+        description="Bytes that were free when the learner started; null: not known."
+    )
+    needed: int = Field(description="Bytes that it takes at its peak.")
+    parts: dict[str, int] = Field(description="These by what they are for.")
+    fits: bool | None = Field(description="Null: the host is not known.")
+
+
 class StepTime(BaseModel):
     """Seconds of a step in which every completion is as long as it may be: an upper bound."""
 
@@ -27,6 +38,9 @@ class Estimate(BaseModel):
 
     learner: GPUNeed = Field(description="Of the GPU of each rank.")
     rollout: GPUNeed | None = Field(description="Of a worker's GPUs; null: the run has no rollout.")
+    host: HostNeed | None = Field(
+        None, description="Of the learner's host; null: the learner computes on CPUs."
+    )
     step: StepTime = Field(description="How long one takes.")
     disk: int = Field(
         description="Bytes on the data volume: of checkpoints, published weights, and finished "

@@ -66,7 +66,7 @@ def pass_of(
     plain = Pass(ranks, "ddp", half, tokens)
     memory = None if on_cpu else budget
     # DDP's buckets are there between two passes, too.
-    needed = _resident(config, model, plain).total + FLOAT32 * trained_weights(config, model.shape)
+    needed = held(config, model, plain).total + FLOAT32 * trained_weights(config, model.shape)
     parallel = training.parallel_on(config.training.parallel, needed, memory, ranks)
     how = replace(plain, parallel=parallel)
     return replace(how, checkpointing=_checkpoints(config, model, how, memory))
@@ -91,13 +91,13 @@ def _checkpoints(config: Config, model: Model, how: Pass, memory: int | None) ->
 def rank_memory(config: Config, model: Model, how: Pass) -> Memory:
     """The peak of one rank."""
     memory = training.added(
-        _resident(config, model, how),
+        held(config, model, how),
         training.in_a_pass(model.shape, trained_weights(config, model.shape), how),
     )
     return replace(memory, runtime=training.RUNTIME)
 
 
-def _resident(config: Config, model: Model, how: Pass) -> Memory:
+def held(config: Config, model: Model, how: Pass) -> Memory:
     """All that a rank holds between two passes."""
     trained = trained_weights(config, model.shape)
     frozen = BFLOAT16 if lora_of(config.model) and how.half else FLOAT32
@@ -117,8 +117,9 @@ def _resident(config: Config, model: Model, how: Pass) -> Memory:
     if config.algorithm.critic and "critic" not in offload and config.placement.critic == "same":
         shape = model.critic or model.shape
         optimizer = config.algorithm.critic.optimizer
-        held = training.resident(shape, optimizer, shape.parameters, how)
-        copies += replace(held, optimizer=0 if "optimizer" in offload else held.optimizer).total
+        critic = training.resident(shape, optimizer, shape.parameters, how)
+        own = replace(own, gradients=own.gradients + critic.gradients)
+        copies += critic.weights + (0 if "optimizer" in offload else critic.optimizer)
     taught = config.algorithm.loads_teacher
     if taught and "teacher" not in offload and config.placement.teacher == "same":
         number = BFLOAT16 if how.half else FLOAT32

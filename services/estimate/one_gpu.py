@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from services.contracts.config import RLConfig
 from services.contracts.devices import LearnerDevices
 from services.estimate.answer import GPUNeed
+from services.estimate.host import asleep_bytes, moved_bytes
 from services.estimate.inputs import Model, Worker, gigabytes
-from services.estimate.learner import TIGHT, learner_budget, learner_need
+from services.estimate.learner import TIGHT, learner_budget, learner_need, pass_of
 from services.estimate.rollout import ALONE, ASLEEP, SHARED, rollout_need, vllm_share
 from services.estimate.training import RUNTIME
 
 SHARE = "rollout.vllm.gpu_memory_utilization"
-MOVED = ("weights", "optimizer", "copies", "published")
-"""Of the learner: what it holds between two passes. Gradients are gone by then."""
 PERCENT = range(int(ALONE * 100), 0, -1)
 """Shares to try, in hundredths. vLLM gets what the learner leaves."""
 
@@ -90,7 +89,9 @@ def _turns(
     trains, samples = _needs(config, model, learner, workers, share, sleeps=True)
     if not (_enough(trains) and samples.fits):
         return None
-    moved = sum(trains.parts.get(name, 0) for name in MOVED) + samples.parts["weights"]
+    divided = with_share(config, share, sleeps=True)
+    how = pass_of(divided, model, learner, trains.memory)
+    moved = moved_bytes(divided, model, how) + asleep_bytes(divided, model)
     return Division(
         share,
         f"learner and vLLM take turns on this GPU, because they do not fit on it side by side "

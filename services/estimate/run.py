@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from services.contracts.config import RLConfig
-from services.contracts.config.objective.copies import FrozenReference
 from services.contracts.config.objective.terms import NoKL, RecomputeProximal
 from services.contracts.devices import LearnerDevices
 from services.estimate import sampling, training
 from services.estimate.answer import Estimate, StepTime
 from services.estimate.devices import bandwidth, peak_flops
+from services.estimate.host import checkpoint_bytes, host_advice, host_need, published_bytes
 from services.estimate.inputs import PROMPT, Config, Model, Worker, gigabytes, smallest
 from services.estimate.learner import (
     TIGHT,
@@ -17,10 +17,9 @@ from services.estimate.learner import (
     learner_budget,
     learner_need,
     pass_of,
-    trained_weights,
 )
 from services.estimate.rollout import rollout_advice, rollout_need, server_of
-from services.estimate.training import BFLOAT16, FLOAT32, Pass
+from services.estimate.training import FLOAT32, Pass
 
 CERTAIN = 1.1
 """Estimates are within a tenth: a run that needs so much more than there is cannot fit."""
@@ -61,14 +60,17 @@ def estimate_run(
             notes.append(
                 "the workers sample on CPUs: whether their hosts have the memory is not checked"
             )
+    host = None if learner and not learner.gpus else host_need(config, model, learner, how)
     advice: list[str] = []
     if need.fits is False and learner and budget:
         advice += list(learner_advice(config, model, learner, budget))
     if rollout is not None and rollout.fits is False and isinstance(config, RLConfig):
         advice += list(rollout_advice(config, model, learner, on_gpu, rollout))
+    if host is not None and host.fits is False:
+        advice += list(host_advice(config, host))
     notes += [
         f"{gigabytes(one.needed)} of {gigabytes(one.memory)} is tight: estimates are within 10 %"
-        for one in (need, rollout)
+        for one in (need, rollout, host)
         if one and one.fits and one.memory and one.needed > TIGHT * one.memory
     ]
     in_files = payload_files(config, model)
@@ -79,9 +81,12 @@ def estimate_run(
             "bucket, and a lower training.checkpoint_every needs less"
         )
     fits = [one.fits for one in (need, rollout) if one is not None]
+    if host is not None and host.fits is False:
+        fits.append(False)
     return Estimate(
         learner=need,
         rollout=rollout,
+        host=host,
         step=step_time(config, model, learner, on_gpu, how, notes),
         disk=disk(config, model) + in_files,
         fits=False if False in fits else None if None in fits else True,
@@ -93,8 +98,10 @@ def estimate_run(
 def cannot_fit(estimate: Estimate) -> bool:
     """Whether some part needs so much more than there is that no error of the estimate explains
     it."""
-    parts = (estimate.learner, estimate.rollout)
-    return any(one and one.memory and one.needed > CERTAIN * one.memory for one in parts)
+    parts = (estimate.learner, estimate.rollout, estimate.host)
+    return any(
+        one and one.memory is not None and one.needed > CERTAIN * one.memory for one in parts
+    )
 
 
 def step_time(
@@ -164,19 +171,9 @@ def payload_files(config: Config, model: Model) -> int:
 def disk(config: Config, model: Model) -> int:
     """Bytes of a run's checkpoints, one more than are kept while one is written, and of published
     versions."""
-    shape = model.shape
-    trained = trained_weights(config, shape)
-    checkpoint = FLOAT32 * trained + training.state_bytes(config.optimizer, shape, trained)
+    checkpoint = checkpoint_bytes(config, model)
     if not isinstance(config, RLConfig):
         # One more than are kept while one is written, and the one of the lowest loss.
         return (config.training.keep_checkpoints + 2) * checkpoint
-    if critic := config.algorithm.critic:
-        other = model.critic or shape
-        checkpoint += FLOAT32 * other.parameters
-        checkpoint += training.state_bytes(critic.optimizer, other, other.parameters)
-    kl = config.algorithm.kl
-    moving = int("lagged" in copied(config))
-    moving += not isinstance(kl, NoKL) and not isinstance(kl.reference, FrozenReference)
-    checkpoint += moving * FLOAT32 * shape.parameters
-    number = BFLOAT16 if config.model.dtype != "float32" and model.half else FLOAT32
-    return (config.training.keep_checkpoints + 1) * checkpoint + PUBLISHED * number * trained
+    published = PUBLISHED * published_bytes(config, model)
+    return (config.training.keep_checkpoints + 1) * checkpoint + published

@@ -44,7 +44,7 @@ class Memory:
     gradients: int = 0
     optimizer: int = 0
     copies: int = 0
-    """Reference, lagged policy, and critic with its gradients and optimizer."""
+    """Reference, lagged policy, teacher, and critic with its optimizer; `gradients` has its own."""
     published: int = 0
     """The weights of the version before, to find what a step has changed (`rollout.weights`)."""
     buffers: int = 0

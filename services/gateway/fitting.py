@@ -1,4 +1,5 @@
-"""Whether a run fits the GPUs of its pool, by what learner and workers have said of them."""
+"""Whether a run fits the GPUs of its pool and its learner's host, by what learner and workers have
+said of them."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +7,8 @@ from pydantic import BaseModel, Field
 
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import ScratchModel
-from services.estimate.answer import Estimate, GPUNeed
+from services.estimate.answer import Estimate
+from services.estimate.host import HOST
 from services.estimate.inputs import Model, gigabytes, known_workers, of_half
 from services.estimate.one_gpu import division, with_share
 from services.estimate.run import CERTAIN, estimate_run
@@ -88,16 +90,20 @@ def refusals(estimate: Estimate | None) -> Problems:
         ("training", "a rank of the learner", estimate.learner),
         ("rollout.vllm", "vLLM", estimate.rollout),
     )
-    return [
-        (key, _refusal(what, need, estimate.advice))
+    advice = "; ".join(estimate.advice)
+    problems = [
+        (
+            key,
+            f"{what} needs {gigabytes(need.needed)} ({need.how}), and has "
+            f"{gigabytes(need.memory)} of {need.gpu}; {advice}",
+        )
         for key, what, need in parts
         if need and need.memory and need.needed > CERTAIN * need.memory
     ]
-
-
-def _refusal(what: str, need: GPUNeed, advice: list[str]) -> str:
-    assert need.memory is not None
-    return (
-        f"{what} needs {gigabytes(need.needed)} ({need.how}), and has {gigabytes(need.memory)} of "
-        f"{need.gpu}; {'; '.join(advice)}"
-    )
+    host = estimate.host
+    if host and host.memory is not None and host.needed > CERTAIN * host.memory:
+        uses = ", ".join(f"{HOST[name]} {gigabytes(value)}" for name, value in host.parts.items())
+        problems.append(
+            ("training", f"the learner's host has too little memory ({uses}); {advice}"),
+        )
+    return problems

@@ -15,6 +15,10 @@ WORDS = {
     "buffers": "buffers of the ranks",
     "activations": "activations",
     "logits": "logits",
+    "moved": "state that is moved from the GPUs",
+    "asleep": "weights of a vLLM that sleeps",
+    "checkpoint": "a checkpoint while it is written",
+    "newest": "the newest version",
     "runtime": "CUDA and vLLM themselves",
     "cache": "keys and values",
 }
@@ -58,6 +62,11 @@ def _show(answer: dict[str, Any]) -> None:
     for name, need in needs:
         out.print(f"[bold]{name}[/]  {escape(need['how'])}")
         table(("", "per GPU"), list(_rows(need)), "")
+    # An older gateway says nothing of the host.
+    if host := estimate.get("host"):
+        out.print("[bold]host[/]     of the learner")
+        named = host | {"gpu": "free when the learner started"}
+        table(("", "memory"), list(_rows(named, "a host that is not known")), "")
     step = estimate["step"]
     times = [f"{what} {duration(s)}" for what, s in step.items() if s is not None]
     steps = "" if answer["max_steps"] is None else f", {answer['max_steps']:,} steps"
@@ -75,13 +84,13 @@ def _show(answer: dict[str, Any]) -> None:
         out.print("[green]it fits[/]")
 
 
-def _rows(need: dict[str, Any]) -> list[tuple[str, str]]:
+def _rows(need: dict[str, Any], unknown: str = "a GPU that is not known") -> list[tuple[str, str]]:
     # A newer gateway may know parts that this command does not.
     parts = [(WORDS.get(name, escape(name)), value) for name, value in need["parts"].items()]
     rows = [(f"  {words}", _gb(value)) for words, value in parts]
-    of = "a GPU that is not known" if need["memory"] is None else _gb(need["memory"])
+    of = unknown if need["memory"] is None else _gb(need["memory"])
     style = {True: "green", False: "red", None: "default"}[need["fits"]]
-    name = f" ({escape(need['gpu'])})" if need["gpu"] else ""
+    name = f" ({escape(need['gpu'])})" if need["gpu"] and need["memory"] is not None else ""
     rows.append(("  needed", f"[{style}]{_gb(need['needed'])}[/] of {of}{name}"))
     return rows
 

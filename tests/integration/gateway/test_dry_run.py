@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.contracts.devices import GPUDevice, LearnerDevices
+from services.contracts.devices import GPUDevice, LearnerDevices, LearnerHost
 from services.contracts.records import WorkerRecord
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore, problems
@@ -135,6 +135,29 @@ def test_a_run_that_cannot_fit_is_refused_with_the_way_out(
     assert "and has 80 GB of NVIDIA H100 80GB HBM3; set training." in reason
 
 
+def test_a_run_that_its_learners_host_cannot_hold_is_refused_with_the_way_out(
+    api: httpx.Client, sums: None, submit: Any, llama: Path, in_store: InStore
+) -> None:
+    async def join(store: Store) -> None:
+        gpus = [GPUDevice(uuid=f"GPU-{i}", name=H100, memory=80 * GB) for i in range(8)]
+        host = LearnerHost(free=64 * GB, ranks=8)
+        await store.pools.report_devices(
+            "small-host", LearnerDevices(ranks=8, gpus=gpus, host=host)
+        )
+
+    in_store(join)
+    response = submit({"model": {"path": str(llama)}}, pool="small-host")
+
+    assert response.status_code == 422
+    # 12 bytes of each of 8.03 billion weights.
+    assert problems(response)["training"].startswith(
+        "the learner's host has too little memory (a checkpoint while it is written 96 GB, the "
+        "newest version 16 GB); train adapters (model.lora), or"
+    )
+    small: dict[str, Any] = {"lora": {}}
+    assert dry(api, llama, "small-host", small)["refusals"] == []
+
+
 def test_on_one_gpu_vllm_gets_the_share_that_the_learner_leaves(
     api: httpx.Client, sums: None, llama: Path, one_gpu: str
 ) -> None:
@@ -196,6 +219,7 @@ def test_the_command_prints_what_is_needed_and_says_by_its_exit_code_whether_it_
     assert done.returncode == 1, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["weights", "16.1", "GB"] in lines
+    assert ["needed", "112.4", "GB", "of", "a", "host", "that", "is", "not", "known"] in lines
     assert ["to", "make", "it", "fit"] in lines
     assert 'set training.activation_checkpointing to "auto"' in done.stdout
     assert done.stdout.rstrip().endswith("it would be refused")

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from learner.persist.checkpoint_parts import CRITIC
 from learner.persist.checkpoint_reader import verify
 from services.contracts.config import parse_config
+from services.contracts.devices import LearnerDevices
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
@@ -136,6 +137,8 @@ class Story:
     versions: dict[str, str]
     """Of all its versions."""
     exit_code: int
+    devices: LearnerDevices | None
+    """As the learner said them."""
 
 
 async def make_story(place: Place) -> Story:
@@ -168,7 +171,8 @@ async def make_story(place: Place) -> Story:
         learner.send_signal(signal.SIGTERM)
         exit_code = learner.wait(timeout=30)
         first = await ended(store, "first")
-    return Story(place, first, second, third, before, worker.digests, exit_code)
+        devices = await store.pools.devices("default")
+    return Story(place, first, second, third, before, worker.digests, exit_code, devices)
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +231,13 @@ def test_a_run_that_resumes_another_goes_on_at_its_step(story: Story) -> None:
     assert (story.third.state, story.third.step) == (RunState.SUCCEEDED, last + 3)
     assert [row["step"] for row in steps(story.place, "third")] == [last + i for i in (1, 2, 3)]
     assert story.exit_code == 0
+
+
+def test_a_learner_says_how_much_memory_its_host_has(story: Story) -> None:
+    assert story.devices is not None
+    assert story.devices.host is not None
+    assert story.devices.host.ranks == story.devices.ranks == 1
+    assert story.devices.host.free > 1 << 28
 
 
 def test_each_line_of_the_learners_log_names_the_process_and_the_run(story: Story) -> None:

@@ -61,13 +61,16 @@ def test_the_window_needs_a_step_to_begin_at() -> None:
         steady([row(0.0), row(1.0)], warmup=0, steps=1, batch=2)
 
 
-def live(run: str, version: str, seconds: float, paused: float) -> dict[str, Any]:
+def live(
+    run: str, version: str, seconds: float, paused: float, canary: float | None = None
+) -> dict[str, Any]:
     return {
         "event": "weights live",
         "run": run,
         "version": version,
         "seconds": seconds,
         "paused": paused,
+        "canary_seconds": canary,
     }
 
 
@@ -75,10 +78,10 @@ def test_updates_are_those_of_the_window_and_the_run() -> None:
     records = [
         {"event": "working", "run": "mine"},
         live("mine", "f29ea3:0", 9.0, 5.0),
-        live("mine", "f29ea3:3", 0.1, 0.04),
+        live("mine", "f29ea3:3", 0.1, 0.04, 0.01),
         live("other", "aaaaaa:4", 7.0, 7.0),
-        live("mine", "f29ea3:4", 0.2, 0.02),
-        live("mine", "f29ea3:6", 0.6, 0.03),
+        live("mine", "f29ea3:4", 0.2, 0.02, 0.02),
+        live("mine", "f29ea3:6", 0.6, 0.03, 0.06),
         live("mine", "f29ea3:7", 8.0, 8.0),
     ]
     found = updates(records, "mine", first=3, last=6)
@@ -88,6 +91,8 @@ def test_updates_are_those_of_the_window_and_the_run() -> None:
         "live_max": 0.6,
         "pause_median": 0.03,
         "pause_max": 0.04,
+        "canary_median": 0.02,
+        "canary_max": 0.06,
     }
 
 

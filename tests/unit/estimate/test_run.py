@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.contracts.config import RLConfig, parse_config
-from services.contracts.devices import GPUDevice, LearnerDevices
+from services.contracts.devices import GPUDevice, LearnerDevices, LearnerHost
 from services.contracts.records import WorkerRecord
 from services.estimate.answer import Estimate
 from services.estimate.inputs import Model, Worker, known_workers
@@ -260,6 +260,13 @@ def test_where_each_fits_alone_on_one_gpu_and_both_do_not_they_take_turns() -> N
     assert needed.learner.memory == pytest.approx(20 * GB - 2 * 2**30, abs=1)
     assert needed.learner.memory is not None
     assert needed.learner.needed <= 0.9 * needed.learner.memory
+    # Weights, moments and the newest version, of 4, 8 and 2 bytes, and vLLM's weights of 2: of
+    # 0.6 billion weights, with up to twice their size in pinned memory.
+    assert needed.host is not None
+    assert 14 * 0.596e9 < needed.host.parts["moved"] < 28 * 0.596e9
+    assert needed.host.parts["asleep"] == pytest.approx(needed.host.parts["moved"] / 7, rel=0.01)
+    both = needed.host.parts["moved"] + needed.host.parts["asleep"]
+    assert f"which needs {both / GB:.0f} GB for both" in found.words
     # Another worker's GPU leaves the learner all of its own.
     apart = estimate_run(
         config, Model(shape, half=True), learner(1, 20 * GB), [worker(20 * GB, first=1)]
@@ -325,6 +332,57 @@ def test_on_cpus_nothing_is_refused() -> None:
     assert not cannot_fit(found)
     assert found.learner.how.startswith("ddp on 2 ranks, float32")
     assert sum("CPUs" in note for note in found.notes) == 2
+
+
+def test_what_is_offloaded_needs_room_on_the_host_rounded_up_as_pinned_memory_is() -> None:
+    eight, offload = learner(8, 80 * GB), THRIFTY["training"] | {"offload": ["optimizer"]}
+    plain, moved = (
+        estimate({"training": training}, eight).host for training in (THRIFTY["training"], offload)
+    )
+    assert plain is not None
+    assert moved is not None
+    assert (plain.memory, plain.fits) == (None, None)
+    # A checkpoint of 12 bytes a weight, and the newest version.
+    assert plain.parts["checkpoint"] == pytest.approx(12 * 8.19 * GB, rel=0.01)
+    assert plain.parts["newest"] == pytest.approx(2 * 8.19 * GB, rel=0.01)
+    # Two moments. In Qwen3-8B 151,936 · 4,096 and 12,288 · 4,096 weights are no powers of two:
+    # 2 · 2^30 and 36 · 3 · 2^26 in place of 1.24 and 5.44 billion; 1.51 billion others are.
+    weights = 2 * 2**30 + 36 * (3 * 2**26 + 2 * 2**24 + 2 * 2**22)
+    assert moved.parts["moved"] == pytest.approx(8 * weights, rel=0.01)
+    assert {**moved.parts, "moved": 0} == {**plain.parts, "moved": 0}
+
+
+def test_a_run_that_needs_more_than_its_learners_host_has_is_told_what_to_change() -> None:
+    def on(free: int, ranks: int, **training: Any) -> Estimate:
+        eight = learner(8, 80 * GB)
+        eight.host = LearnerHost(free=free, ranks=ranks)
+        return estimate({"training": THRIFTY["training"] | training}, eight)
+
+    needed = 14 * 8.19 * GB
+    assert on(int(1.2 * needed), 8).fits is None, "no worker is known"
+    small = on(int(0.8 * needed), 8)
+    assert small.fits is False
+    assert cannot_fit(small)
+    assert small.advice[0].startswith("train adapters (model.lora)")
+    assert small.advice[-1].startswith("the learner's host had 92 GB free when the learner started")
+    # On the first of two hosts is half of the slices, and the whole version.
+    assert not cannot_fit(on(int(0.8 * needed), 4))
+    offloaded = on(int(1.2 * needed), 8, offload=["optimizer"])
+    assert cannot_fit(offloaded)
+    assert offloaded.advice[0].startswith("name less in training.offload")
+
+
+def test_a_critic_is_on_the_host_without_its_gradients() -> None:
+    def moved(*names: str) -> int:
+        training = {"activation_checkpointing": True, "parallel": "fsdp", "offload": list(names)}
+        config = {"training": training, "algorithm": {"critic": {}, "advantage": {"type": "gae"}}}
+        host = estimate(config, learner(8, 80 * GB)).host
+        assert host is not None
+        return host.parts.get("moved", 0)
+
+    # Weights of 4 bytes and moments of 8, of policy and critic.
+    assert moved("critic") == pytest.approx(12 / 8 * moved("optimizer") / 2, rel=0.02)
+    assert moved("critic", "optimizer") == pytest.approx(20 / 16 * moved("optimizer"), rel=0.02)
 
 
 def test_what_exceeds_a_gpu_by_less_than_the_error_is_not_refused() -> None:

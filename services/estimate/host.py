@@ -1,0 +1,129 @@
+"""What the host of a learner on GPUs needs of its own memory, and what to change where it does not
+fit.
+
+Offloaded state is in pinned memory, one piece for each tensor. torch (2.13, its
+`CachingHostAllocator`) rounds each piece up to a power of two.
+"""
+
+from collections.abc import Iterator
+
+from services.contracts.config import RLConfig
+from services.contracts.config.model import lora_of
+from services.contracts.config.objective.copies import FrozenReference
+from services.contracts.config.objective.terms import NoKL
+from services.contracts.devices import LearnerDevices
+from services.estimate import sampling, training
+from services.estimate.answer import HostNeed
+from services.estimate.inputs import Config, Model, gigabytes
+from services.estimate.learner import copied, held, trained_weights
+from services.estimate.shape import ModelShape
+from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass
+
+HOST = {
+    "moved": "state that is moved from the GPUs",
+    "asleep": "weights of a vLLM that sleeps",
+    "checkpoint": "a checkpoint while it is written",
+    "newest": "the newest version",
+}
+"""The parts, in words."""
+MOVED = ("weights", "optimizer", "copies", "published")
+"""Of the learner: what it holds between two passes. Gradients are gone by then."""
+
+
+def host_need(config: Config, model: Model, learner: LearnerDevices | None, how: Pass) -> HostNeed:
+    """Of the host of rank 0, which has more to do than others. `learner` has GPUs, or is not
+    known."""
+    host = learner.host if learner else None
+    here = host.ranks if host else how.ranks
+    slices = how.ranks if how.parallel == "fsdp" else 1
+    parts = {
+        "moved": here * moved_bytes(config, model, how),
+        "asleep": asleep_bytes(config, model),
+        # One rank of those that hold the same writes it; of slices each writes its own.
+        "checkpoint": checkpoint_bytes(config, model) * (here if slices > 1 else 1) // slices,
+        "newest": published_bytes(config, model) if isinstance(config, RLConfig) else 0,
+    }
+    needed = sum(parts.values())
+    return HostNeed(
+        memory=host.free if host else None,
+        needed=needed,
+        parts={name: value for name, value in parts.items() if value},
+        fits=needed <= host.free if host else None,
+    )
+
+
+def moved_bytes(config: Config, model: Model, how: Pass) -> int:
+    """Bytes of one rank's state that are on the host while they are idle."""
+    section = config.training.model_copy(update={"offload": []})
+    on_gpu = held(config.model_copy(update={"training": section}), model, how)
+    moved = _moved(on_gpu)
+    if not (isinstance(config, RLConfig) and config.rollout.vllm.sleeps):
+        moved -= _moved(held(config, model, how))
+    return int(moved * rounding(model.shape, how.ranks if how.parallel == "fsdp" else 1))
+
+
+def _moved(memory: Memory) -> int:
+    return sum(getattr(memory, name) for name in MOVED)
+
+
+def asleep_bytes(config: Config, model: Model) -> int:
+    """Bytes of vLLM's weights, where it sleeps on this host while the learner trains."""
+    if not isinstance(config, RLConfig) or not config.rollout.vllm.sleeps:
+        return 0
+    options = config.rollout.vllm
+    dtype = config.model.dtype if options.computes_in == "auto" else options.computes_in
+    half = dtype == "bfloat16" or (dtype == "auto" and model.half)
+    server = sampling.Server(1, 0, 1, 1, half, options.quantization is not None)
+    return int(sampling.weights(model.shape, server) * rounding(model.shape))
+
+
+def checkpoint_bytes(config: Config, model: Model) -> int:
+    """Of a checkpoint: the host has a copy of it until it is written."""
+    shape, trained = model.shape, trained_weights(config, model.shape)
+    checkpoint = FLOAT32 * trained + training.state_bytes(config.optimizer, shape, trained)
+    if not isinstance(config, RLConfig):
+        return checkpoint
+    if critic := config.algorithm.critic:
+        other = model.critic or shape
+        checkpoint += FLOAT32 * other.parameters
+        checkpoint += training.state_bytes(critic.optimizer, other, other.parameters)
+    kl = config.algorithm.kl
+    moving = int("lagged" in copied(config))
+    moving += not isinstance(kl, NoKL) and not isinstance(kl.reference, FrozenReference)
+    return checkpoint + moving * FLOAT32 * shape.parameters
+
+
+def published_bytes(config: Config, model: Model) -> int:
+    """Of a version: the host has a copy of the newest, from which whole files are written."""
+    number = BFLOAT16 if config.model.dtype != "float32" and model.half else FLOAT32
+    return number * trained_weights(config, model.shape)
+
+
+def rounding(shape: ModelShape, slices: int = 1) -> float:
+    """How many times its size a model takes in pinned memory, one piece for each matrix, of which a
+    rank has one of `slices`."""
+    inner = shape.intermediate // max(shape.experts_used, 1)
+    experts = max(shape.experts, 1)
+    d, q, kv = shape.hidden, shape.query, shape.key_value
+    block = [d * q, d * kv, d * kv, q * d]
+    # Those of all experts are two tensors.
+    mlp = 3 * [d * inner] if not shape.experts else [2 * experts * d * inner, experts * d * inner]
+    sizes = shape.layers * (block + mlp) + [shape.embedding, shape.head]
+    wanted = [-(-size // slices) for size in sizes if size]
+    return sum(1 << (size - 1).bit_length() for size in wanted) / sum(wanted)
+
+
+def host_advice(config: Config, need: HostNeed) -> Iterator[str]:
+    """What makes the host's part fit."""
+    assert need.memory is not None
+    if isinstance(config, RLConfig) and config.rollout.vllm.sleeps:
+        yield "give the worker a GPU of its own: neither moves to the host then"
+    if config.training.offload:
+        yield "name less in training.offload, as far as the GPUs have room"
+    if lora_of(config.model) is None:
+        yield "train adapters (model.lora), or take an optimizer with less state (adamw_8bit)"
+    yield (
+        f"the learner's host had {gigabytes(need.memory)} free when the learner started, and needs "
+        f"{gigabytes(need.needed)}: free some there and start the learner again, or take a larger "
+        "host, or several"
+    )
