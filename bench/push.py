@@ -1,10 +1,12 @@
 """`python -m bench.push`: from the end of a step until its version is on every host, for 8B and 32B
 models, as deltas and as full files.
 
-Three parts, and what each of them is:
+Four parts, and what each of them is:
 
 - `codec`: real code on one core, on bfloat16 weights of a smaller size of which AdamW-like shares
   changed; seconds per GB of weights.
+- `cores`: what learner and worker do with a delta, on one core and on all in turns; wall time, and
+  how much of the CPU time one thread has to spend however many cores there are.
 - `spread`: the product's own plans on simulated links, in virtual time, at full size.
 - `loopback`: real code at a smaller size: the gateway's and the workers' HTTP servers, downloads of
   7 workers on each of 8 hosts, heartbeats in a real Redis. Bytes are counted, times are not: all
@@ -13,20 +15,25 @@ Three parts, and what each of them is:
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load_file
 
 from bench.push_loopback import HOSTS, WORKERS, loopback
 from bench.results import begun, keep, table
 from bench.simulated.links import Links, fetched
-from bench.simulated.versions import TENSOR, step, weights
+from bench.simulated.versions import TENSOR, step, weights, write_delta, write_full
 from learner.persist.chain import LONGEST, SHARE
+from learner.persist.mirror import Mirror
+from rollout.vllm.staging import patched, whole
 from services.runtime import logs
 from services.volume import weight_file
 from services.volume.sources import GATEWAY
@@ -36,6 +43,7 @@ MODELS = {"8B": 8.03e9, "32B": 32.8e9}
 """Weights, of 2 bytes each."""
 SHARES = (0.004, 0.01, 0.02)
 """Of the weights that one step of AdamW at a learning rate of 1e-6 changes in bfloat16."""
+ROUNDS = 8
 LOOPBACK_SHARE = 0.06
 """Of the small model, so that its deltas have several parts, as those of large models do."""
 LINK = 10e9 / 8
@@ -85,6 +93,53 @@ def codec(count: int, share: float, folder: Path) -> dict[str, float]:
         raise RuntimeError("the delta does not lead to the new weights")
     seconds["bytes_per_change"] = path.stat().st_size / (share * size / 2)
     return seconds
+
+
+# --- cores ----------------------------------------------------------------------------------------
+
+
+def cores(count: int, share: float, rounds: int, folder: Path) -> dict[str, Any]:
+    """Seconds for each GB of weights, the least of `rounds`: the learner takes over what a step has
+    changed, with checksums, and encodes it; the worker decodes a delta, or makes the whole version
+    of a file and a delta for a vLLM that takes no single values."""
+    old = weights(count, 0)
+    new = step(old, share, 1)
+    size = sum(bits.nbytes for bits in new.values())
+    whole_file, delta_file = folder / "whole", folder / "changes"
+    write_full(whole_file, old)
+    write_delta(delta_file, old, new, 1)
+    found = [(name, *changes(old[name], bits)) for name, bits in new.items()]
+    mirror = Mirror(load_file(whole_file))
+
+    def learner() -> None:
+        mirror.change(iter(found), "aa:0", "aa:1")
+
+    def worker_values() -> None:
+        with DeltaReader(delta_file) as delta:
+            patched([delta])
+
+    def worker_whole() -> None:
+        with DeltaReader(delta_file) as delta:
+            whole(whole_file, [delta])
+
+    allowed = os.sched_getaffinity(0)
+    seconds: dict[str, list[float]] = defaultdict(list)
+    try:
+        for _ in range(rounds):
+            for label, on in (("one", {min(allowed)}), ("all", allowed)):
+                # Of this thread, and of those that it starts.
+                os.sched_setaffinity(0, on)
+                for call in (learner, worker_values, worker_whole):
+                    name = call.__name__
+                    began = time.monotonic(), time.process_time(), time.thread_time()
+                    call()
+                    seconds[f"{name}_{label}"].append(time.monotonic() - began[0])
+                    seconds[f"{name}_{label}_cpu"].append(time.process_time() - began[1])
+                    seconds[f"{name}_{label}_serial"].append(time.thread_time() - began[2])
+    finally:
+        os.sched_setaffinity(0, allowed)
+    least = {name: min(rounds_) / size * 1e9 for name, rounds_ in seconds.items()}
+    return {"cores": len(allowed), **least}
 
 
 # --- spread ---------------------------------------------------------------------------------------
@@ -154,6 +209,7 @@ def run(count: int, small: int, versions: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="headrace-") as name:
         folder = Path(name)
         results["codec"] = {str(share): codec(count, share, folder) for share in SHARES}
+        results["cores"] = cores(count, SHARES[1], ROUNDS, folder)
         sizes = {share: results["codec"][str(share)]["bytes_per_change"] for share in SHARES}
         results["spread"] = spreads(sizes)
         results["loopback"] = asyncio.run(loopback(small, versions, LOOPBACK_SHARE, folder))
@@ -170,6 +226,13 @@ def text(results: Mapping[str, Any]) -> str:
         label = f"{name.replace('_', ' ')}, CPU s/GB of weights"
         rows.append([label, *(f"{one[name]:.3f}" for one in shares.values())])
     tables = [table(rows)]
+    found = results["cores"]
+    labels = ("one core", f"{found['cores']} cores", "CPU", "of it in one thread")
+    rows = [["a delta, s/GB of weights", *labels]]
+    for name in ("learner", "worker_values", "worker_whole"):
+        keys = (f"{name}_one", f"{name}_all", f"{name}_all_cpu", f"{name}_all_serial")
+        rows.append([name.replace("_", ", "), *(f"{found[key]:.3f}" for key in keys)])
+    tables.append(table(rows))
     for model, found in results["spread"].items():
         rows = [[f"spread, {model}", "seconds", "gateway sends", "busiest host sends", "gets"]]
         for name, one in found.items():

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from learner.model.loading.folder_names import Change, FolderNames
 from learner.persist.changed_weights import Changes
 from learner.persist.host_copies import HostCopies
-from services.weights import DeltaWriter, tensor_checksum
+from services.weights import DeltaWriter, in_threads, tensor_checksum
 
 
 class Mirror:
@@ -29,15 +29,25 @@ class Mirror:
         """Take over the changes that lead from version `base` to `tag`. Returns their delta."""
         delta = DeltaWriter(base, tag)
         left = dict.fromkeys(self.tensors)
-        for name, positions, values in changes:
-            del left[name]
-            self._bits(name)[positions] = values
-            if len(positions):
-                self._checksums.pop(name, None)
-            self._add(delta, name, positions, values)
+        for change, checksum in in_threads(self._taken, changes):
+            del left[change[0]]
+            self._checksums[change[0]] = checksum
+            self._add(delta, *change)
+        unknown = [name for name in left if name not in self._checksums]
+        found = in_threads(lambda name: tensor_checksum(self._bits(name)), unknown)
+        self._checksums.update(zip(unknown, found, strict=True))
         for name in left:
             self._add(delta, name, *_NOTHING)
         return delta
+
+    def _taken(self, change: Change) -> tuple[Change, str]:
+        """`change`, now taken over, and the tensor's checksum."""
+        name, positions, values = change
+        bits = self._bits(name)
+        bits[positions] = values
+        if len(positions) or name not in self._checksums:
+            return change, tensor_checksum(bits)
+        return change, self._checksums[name]
 
     def _add(
         self,
@@ -46,11 +56,8 @@ class Mirror:
         positions: NDArray[np.int64],
         values: NDArray[np.uint16],
     ) -> None:
-        bits = self._bits(name)
-        if name not in self._checksums:
-            self._checksums[name] = tensor_checksum(bits)
         shape = tuple(self.tensors[name].shape)
-        delta.add(name, shape, self._checksums[name], positions, values, bits)
+        delta.add(name, shape, self._checksums[name], positions, values, self._bits(name))
 
     def _bits(self, name: str) -> NDArray[np.uint16]:
         bits: NDArray[np.int16] = self.tensors[name].view(torch.int16).numpy().reshape(-1)

@@ -24,7 +24,7 @@ from services.contracts.canary import CANARY
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import DELTA, WeightFile, WeightManifest, version_tag
 from services.volume import DamagedFile, check_file, weight_file, written_beside
-from services.weights import tensor_checksum
+from services.weights import in_threads, tensor_checksum
 
 KEPT_VERSIONS = 3
 """Newest versions whose files stay on disk in any case: a worker that has just read which version
@@ -134,7 +134,8 @@ class Publisher(Background[Version | Again]):
         if isinstance(item, HostWeights):
             # Let go of the old ones first: memory need not hold both.
             self._mirror = None
-            checksums = {name: _checksum(tensor) for name, tensor in item.tensors.items()}
+            found = in_threads(_checksum, item.tensors.values())
+            checksums = dict(zip(item.tensors, found, strict=True))
             head = self._proved_alike(item.head, checksums == self._checksums)
             self._checksums = checksums
             manifest = self._whole(head, item.tensors, item.kind)

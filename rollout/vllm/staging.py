@@ -22,7 +22,7 @@ from safetensors import SafetensorError, TensorSpec, serialize_file
 from rollout.vllm.weight_load import LoadRefused, WeightUpdate
 from rollout.vllm_plugin.weight_file import BASE, POSITIONS, TAG, VALUES
 from services.contracts.experts import expert_count
-from services.weights import DeltaReader, UnusableBase, UnusableDelta, WholeVersion
+from services.weights import DeltaReader, UnusableBase, UnusableDelta, WholeVersion, in_threads
 
 LATENT = "kv_lora_rank"
 """In the config of a model with multi-head latent attention."""
@@ -100,7 +100,8 @@ class Array:
 def whole(base: Path, deltas: list[DeltaReader]) -> dict[str, Array]:
     """All tensors of the version, each with the checksum that the last delta names."""
     version = WholeVersion(base, deltas)
-    return {name: Array("bfloat16", version.tensor(name)) for name in version.shapes}
+    found = in_threads(version.tensor, version.shapes)
+    return {name: Array("bfloat16", bits) for name, bits in zip(version.shapes, found, strict=True)}
 
 
 def patched(deltas: list[DeltaReader]) -> dict[str, Array]:

@@ -6,6 +6,7 @@ learner, rollout workers and vLLM's own processes use it.
 
 from services.weights.delta import DeltaReader, DeltaWriter, Patch, Tensor, UnusableDelta
 from services.weights.full import UnusableBase, WholeVersion, apply, changes, tensor_checksum
+from services.weights.threads import in_threads
 
 __all__ = [
     "DeltaReader",
@@ -17,5 +18,6 @@ __all__ = [
     "WholeVersion",
     "apply",
     "changes",
+    "in_threads",
     "tensor_checksum",
 ]
