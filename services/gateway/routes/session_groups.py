@@ -2,9 +2,9 @@
 
 import time
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.config import RLConfig, parse_config
@@ -145,7 +145,11 @@ async def bring(deps: Deps, run: RunDep, request: Request, brought: OwnPrompt) -
     summary="Give a leased group back",
     responses=responses({404: "There is no such run, or no such group in it"}),
 )
-async def release(deps: Deps, run: RunDep, attempt: str) -> None:
+async def release(
+    deps: Deps,
+    run: RunDep,
+    attempt: Annotated[str, Path(description="The group's `attempt`.", max_length=100)],
+) -> None:
     """Give back a group that nobody plays on: its sessions take no more calls, and its task is
     leased again at once, not after `idle_seconds`. A group that is done stays done."""
     if not await deps.store.agent_sessions.give_back(run.id, attempt):
